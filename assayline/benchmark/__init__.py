@@ -1,1 +1,1 @@
-"""Configurations of one spec, run side by side: combinations of fields, or points of a load."""
+"""Benchmarks: configurations of one spec, as combinations of fields or points of a load sweep."""

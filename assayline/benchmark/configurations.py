@@ -1,8 +1,8 @@
-"""A benchmark: configurations of one spec, each run several times, in an order that is fair to all of them.
+"""A benchmark: configurations of one spec, each run several times, in a balanced order.
 
-They are combinations of fields (`combine_values`), or the points of a profile (`profile.py`). The plan is a file in a
-folder of its own, written before the first run, so that a killed benchmark resumes where it stopped: what is done is
-told by the manifests of its runs.
+They are combinations of fields (`combine_values`), or the points of a profile (`profile.py`). The plan is a file in the
+benchmark's folder, written before the first run, so that a killed benchmark resumes where it stopped. The manifests of
+its runs tell which are done.
 """
 
 import json
@@ -45,21 +45,21 @@ def plan_benchmark(
     asked: Sequence[str] = (),
     profile: SweepProfile | None = None,
 ) -> tuple[Plan, list[Configuration]]:
-    """Settles and checks every configuration. `sweep` has values, or YAML texts; `asked` a person set on purpose.
+    """Resolve and check every configuration. `sweep` has values or YAML texts; `asked` are the fields set explicitly.
 
-    The engine is warmed up and the prefix cache is off, unless asked otherwise: repeats of one prompt set would be
-    answered from the cache. Raises SpecError or ModelError.
+    By default the engine is warmed up and the prefix cache is off, because repeats of a prompt set would be answered
+    from the cache. Raises SpecError or ModelError.
     """
     if repeats < 1:
-        raise SpecError(f"--repeats was given {repeats}, expected 1 or more; five are needed for a comparison.")
+        raise SpecError(f"--repeats {repeats} is below 1. hint: pass at least 1; a comparison needs at least 5.")
     if profile:
         check_profile(profile, spec)
         if sweep:
-            raise SpecError("--profile and --sweep both say what is varied. Give one of them, or make two benchmarks.")
+            raise SpecError("--profile and --sweep both vary the spec. hint: pass one of them, or run two benchmarks.")
     swept = {field: [_as_text(value) for value in values] for field, values in sweep.items()}
     settled = {}
     is_asked = CACHING in {*asked, *sweep} or "enable_prefix_caching" in spec.engine.args
-    if not is_asked and not spec.engine.is_remote:  # which has the arguments that it was started with
+    if not is_asked and not spec.engine.is_remote:  # an external server keeps its own arguments
         settled[CACHING] = "false"
     if WARM_UP not in {*asked, *sweep}:
         settled[WARM_UP] = "true"
@@ -78,9 +78,9 @@ def plan_benchmark(
 
 
 def add_rates(plan: Plan, achieved: Sequence[float | None]) -> tuple[Plan, list[Configuration]]:
-    """The plan of a sweep with the rates between the requests per second that its two ends achieved.
+    """Add to the plan of a sweep the rates between the throughputs of its two ends.
 
-    Raises RunFailedError where there are none.
+    Raises RunFailedError if there are none.
     """
     assert plan.profile is not None, "only a sweep has rates"
     profile = space_rates(plan.profile, *achieved)
@@ -90,7 +90,7 @@ def add_rates(plan: Plan, achieved: Sequence[float | None]) -> tuple[Plan, list[
 
 
 def list_configurations(base: EvalSpec, variants: Sequence[tuple[str, Mapping[str, str]]]) -> list[Configuration]:
-    """The spec with each of the variants laid over it. Raises SpecError or ModelError."""
+    """Build the configuration of each variant of the spec. Raises SpecError or ModelError."""
     found: dict[str, Configuration] = {}
     models: dict[tuple[str, str | None], str] = {}
     for label, overrides in variants:
@@ -99,15 +99,15 @@ def list_configurations(base: EvalSpec, variants: Sequence[tuple[str, Mapping[st
         digest = _identify_config(spec, models)
         if digest in found:
             raise SpecError(
-                f"The sweep's {label!r} is the same configuration as {found[digest].label!r}: what differs decides "
-                "neither answers nor speed. Leave one of the two out."
+                f"{label!r} and {found[digest].label!r} of the sweep are the same configuration: the fields that "
+                "differ affect neither answers nor speed. hint: remove one of them."
             )
         found[digest] = Configuration(label, spec, digest)
     return list(found.values())
 
 
 def _identify_config(spec: EvalSpec, models: dict[tuple[str, str | None], str]) -> str:
-    """Its config_id, once all of it is checked. The files of a model are read once for all configurations."""
+    """Check a spec and return its config_id. The files of a model are read once for all configurations."""
     check_arguments(spec)
     check_scorers(spec.scorers or [])
     check_trace(spec.load, spec.prompts.source)
@@ -120,7 +120,7 @@ def _identify_config(spec: EvalSpec, models: dict[tuple[str, str | None], str]) 
 def order_runs(
     configurations: Sequence[Configuration], repeats: int, profile: SweepProfile | None = None
 ) -> Iterator[Configuration]:
-    """Round after round, every other one backwards: a machine that drifts favours none. A sweep's ends come first."""
+    """Yield rounds in alternating direction, so that a drifting machine favours none. A sweep's ends come first."""
     stages = [configurations[:ENDS], configurations[ENDS:]] if profile else [configurations]
     for stage in stages:
         for number in range(repeats):
@@ -128,23 +128,23 @@ def order_runs(
 
 
 def parse_sweep(texts: Sequence[str]) -> dict[str, list[str]]:
-    """`field=a,b,c` or `field=[YAML list]`, each of them, as values by field. Raises SpecError."""
+    """Parse texts such as `field=a,b,c` or `field=[YAML list]` to values by field. Raises SpecError."""
     sweep: dict[str, list[str]] = {}
     for text in texts:
         field, equals, rest = text.partition("=")
         values = _split_values(rest) if equals else []
         if not field.strip() or not all(values) or not values:
             raise SpecError(
-                f"--sweep was given {text!r}, expected FIELD=VALUE,VALUE such as engine.max_concurrency=16,32,64."
+                f"--sweep {text!r} is not valid. hint: pass FIELD=VALUE,VALUE, such as engine.max_concurrency=16,32,64."
             )
         if field in sweep:
-            raise SpecError(f"--sweep names {field} twice. Give all its values at once, separated by commas.")
+            raise SpecError(f"--sweep names {field} twice. hint: pass all its values at once, separated by commas.")
         sweep[field.strip()] = values
     return sweep
 
 
 def combine_values(sweep: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[str, str]]]:
-    """Every combination with its label, the first field varying slowest."""
+    """Return every combination with its label; the first field varies slowest."""
     combinations = [dict(zip(sweep, values, strict=True)) for values in product(*sweep.values())]
     return [
         (", ".join(f"{field}={value}" for field, value in combination.items()) or "as given", combination)
@@ -167,7 +167,7 @@ def _as_text(value: Any) -> str:
 
 
 def list_left(plan: Plan, configurations: Sequence[Configuration], settings: Settings) -> list[Configuration]:
-    """The runs still to do, in order: a completed run of the benchmark counts as the next of its configuration's."""
+    """List the runs still to do, in order. Each completed run counts as the next of its configuration."""
     done = count_done(plan.benchmark_id, settings)
     left = []
     for configuration in order_runs(configurations, plan.repeats, plan.profile):
@@ -179,14 +179,14 @@ def list_left(plan: Plan, configurations: Sequence[Configuration], settings: Set
 
 
 def read_plan(benchmark_id: str, settings: Settings) -> tuple[Plan, list[Configuration]]:
-    """A benchmark that was begun. Raises SpecError for an unknown one and for one whose models changed, StoreError."""
+    """Read an existing benchmark. Raises SpecError for an unknown one or changed models, and StoreError."""
     plan, base = read_plan_file(benchmark_id, settings)
     spec = parse_spec(base, origin=str(benchmark_dir(settings, benchmark_id) / PLAN_NAME))
     variants = list_points(spec, plan.profile) if plan.profile else combine_values(plan.sweep)
     configurations = list_configurations(spec, variants)
     if [configuration.config_id for configuration in configurations] != plan.config_ids:
         raise SpecError(
-            f"Benchmark {benchmark_id} cannot be resumed: the files of a model, or what this assayline makes of "
-            "the spec, are not what they were. Start a new one."
+            f"Benchmark {benchmark_id} cannot be resumed: the files of a model, or the configurations that this "
+            "version of assayline derives from the spec, have changed. hint: start a new benchmark."
         )
     return plan, configurations

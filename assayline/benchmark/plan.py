@@ -1,6 +1,6 @@
-"""The plan of a benchmark: a file in a folder of its own, written before the first run.
+"""The plan of a benchmark: a file in the benchmark's folder, written before the first run.
 
-A killed benchmark is resumed from it. What is done is told by the manifests of its runs.
+A killed benchmark is resumed from it. The manifests of its runs tell which are done.
 """
 
 import json
@@ -22,7 +22,7 @@ PLAN_NAME = "benchmark.json"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One point of the sweep."""
+    """One configuration of a benchmark."""
 
     label: str
     spec: EvalSpec
@@ -31,31 +31,31 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a benchmark is."""
+    """The plan of a benchmark."""
 
     benchmark_id: str
     spec_json: str
-    """The spec that the sweep varies, with caching and warm-up settled."""
+    """The spec that the sweep varies, with caching and warm-up resolved."""
     sweep: dict[str, list[str]]
-    """Values, as YAML text, by dotted field."""
+    """Values as YAML text, by dotted field."""
     repeats: int
     config_ids: list[str]
     profile: SweepProfile | None = None
-    """Set where the configurations are points of a load sweep; then there is no `sweep`."""
+    """Set if the configurations are points of a load sweep; then `sweep` is empty."""
 
     @property
     def planned(self) -> int:
-        """Runs that cannot be listed yet, as the rates of a sweep are not known before its ends are measured."""
+        """Runs that cannot be listed yet, because the rates of a sweep are unknown until its ends are measured."""
         return self.repeats * self.profile.points if self.profile and not self.profile.rates_per_s else 0
 
     @property
     def total(self) -> int:
-        """Runs that it is made of."""
+        """Total number of runs."""
         return self.repeats * len(self.config_ids) + self.planned
 
 
 def count_left(benchmark_id: str, settings: Settings) -> int | None:
-    """How many runs a benchmark has still to do; None where its plan is not at hand."""
+    """Return the number of runs still to do; None if the plan cannot be read."""
     try:
         plan = _parse_plan((benchmark_dir(settings, benchmark_id) / PLAN_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
@@ -65,7 +65,7 @@ def count_left(benchmark_id: str, settings: Settings) -> int | None:
 
 
 def count_done(benchmark_id: str, settings: Settings) -> Counter[str]:
-    """Runs of a benchmark that are completed in one go, by configuration."""
+    """Count the runs of a benchmark that completed in one attempt, by configuration."""
     return Counter(
         str(manifest.config_id)
         for manifest in list_manifests(settings.data_dir / "runs")
@@ -74,27 +74,31 @@ def count_done(benchmark_id: str, settings: Settings) -> Counter[str]:
 
 
 def benchmark_dir(settings: Settings, benchmark_id: str) -> Path:
-    """Where a benchmark's plan is."""
+    """Return the folder of a benchmark."""
     return settings.data_dir / "benchmarks" / benchmark_id
 
 
 def write_plan(plan: Plan, settings: Settings) -> None:
-    """Raises StoreError."""
+    """Write the plan to its file. Raises StoreError."""
     write_json(benchmark_dir(settings, plan.benchmark_id) / PLAN_NAME, asdict(plan), MAKE_ROOM)
 
 
 def read_plan_file(benchmark_id: str, settings: Settings) -> tuple[Plan, Any]:
-    """The plan of a benchmark that was begun, and its spec as data. Raises SpecError for an unknown one, StoreError."""
+    """Read the plan of a benchmark and its spec as data. Raises SpecError for an unknown one, and StoreError."""
     folder = benchmark_dir(settings, benchmark_id)
     known = sorted((path.parent.name for path in folder.parent.glob(f"*/{PLAN_NAME}")), reverse=True)
     if benchmark_id not in known:
         told = f"newest: {', '.join(known[:3])}" if known else "there is none yet"
-        raise SpecError(f"There is no benchmark {benchmark_id!r} in {folder.parent} ({told}). Give the id of one.")
+        raise SpecError(
+            f"There is no benchmark {benchmark_id!r} in {folder.parent} ({told}). hint: pass an existing id."
+        )
     try:
         plan = _parse_plan((folder / PLAN_NAME).read_text(encoding="utf-8"))
         return plan, json.loads(plan.spec_json)
     except (OSError, ValueError, TypeError) as error:
-        raise StoreError(f"{folder / PLAN_NAME} cannot be read: {error}. Put a copy in its place.") from None
+        raise StoreError(
+            f"{folder / PLAN_NAME} cannot be read: {error}. hint: restore the file, or start a new benchmark."
+        ) from None
 
 
 def _parse_plan(text: str) -> Plan:

@@ -1,4 +1,4 @@
-"""What a benchmark found: every configuration's metrics over its repeats, and how they compare with the first's."""
+"""Results of a benchmark: metrics of each configuration over its repeats, compared with the first one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ SHOWN = (
     "cost_per_million_output_tokens",
     "energy_per_output_token_joules",
 )
-"""Metrics of the table; the database has the others."""
+"""Metrics in the table; the database has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Measured:
     metrics: dict[str, dict[str, Any]]
     """Rows of benchmark_metric, by metric."""
     comparisons: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Rows of compare_repeats against the first configuration, by metric; none for the first itself."""
+    """Rows of compare_repeats against the first configuration, by metric; empty for the first."""
 
 
 def read_measured(
     connection: Connection, benchmark_id: str, labels: Mapping[str, str], limits: Mapping[str, float]
 ) -> list[Measured]:
-    """Configurations, as `labels` has them by config_id. The metrics of `limits` are one family of tests for each."""
+    """Read the configurations in `labels` (by config_id). The metrics of `limits` are one family of tests for each."""
     rows, repeats = read_benchmark(connection, benchmark_id), list_repeats(connection, benchmark_id)
     first = repeats.get(next(iter(labels)), [])
     found = []

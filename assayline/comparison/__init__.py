@@ -1,1 +1,1 @@
-"""One run against another: baselines, differences, and whether they break a gate."""
+"""Comparisons of runs: baselines, differences and the gate."""

@@ -1,7 +1,7 @@
-"""Pinned baselines: names for runs that later ones are held against, as rows of `baselines`.
+"""Pinned baselines: names for runs to compare later runs with, as rows of `baselines`.
 
-A run can be made again from its folder, a pin cannot: so the pins are also kept in `baselines.json` in the data folder,
-from which `restore_pins` brings back those that a new database does not have.
+Runs can be rebuilt from their folders, pins cannot. So pins are also stored in `baselines.json` in the data folder,
+from which `restore_pins` restores them in a new database.
 """
 
 import difflib
@@ -27,78 +27,78 @@ class Pin:
     baseline: str
     run_id: str
     pinned_at: str
-    """UTC wall clock, ISO format."""
+    """UTC time in ISO format."""
     note: str | None = None
 
 
 def pin_baseline(
     connection: Connection, data_dir: Path, name: str, run_id: str, note: str | None = None, force: bool = False
 ) -> str | None:
-    """Pins a run under a name; returns the run that had the name before, if one had.
+    """Pin a run under a name; return the run that had the name before, if any.
 
-    Raises SpecError for an invalid name or a run that is not there, ComparisonError for one that is not completed,
-    unless `force`, and StoreError.
+    Raises SpecError for an invalid name or an unknown run, ComparisonError for a run that is not completed unless
+    `force`, and StoreError.
     """
     if not NAME.fullmatch(name):
         raise SpecError(
-            f"{name!r} cannot be the name of a baseline. Expected up to 64 letters, digits, dots, dashes and "
-            "underscores, a letter or digit first."
+            f"{name!r} is not a valid baseline name. hint: use up to 64 letters, digits, dots, dashes and underscores, "
+            "starting with a letter or digit."
         )
     if _read_state(connection, name) is not None:
-        raise SpecError(f"{name!r} is the id of a run, and would be ambiguous as the name of a baseline. Take another.")
+        raise SpecError(f"{name!r} is the id of a run, which would be ambiguous. hint: choose another baseline name.")
     state = check_run(connection, run_id)
     if state != "completed" and not force:
         raise ComparisonError(
-            f"Run {run_id} is {state}, not completed: its figures may be those of a part. Pin a completed run, or "
-            "insist with --force."
+            f"Run {run_id} is {state}, not completed, so its metrics may be incomplete. hint: pin a completed run, or "
+            "pass --force."
         )
     restore_pins(connection, data_dir)
     before = {pin.baseline: pin.run_id for pin in list_pins(connection)}.get(name)
     pinned_at = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
     with transaction(connection):
         connection.execute("delete from baselines where baseline = ?", [name])
-        text = note and note.encode("utf-8", "replace").decode()  # a shell's words need not be UTF-8
+        text = note and note.encode("utf-8", "replace").decode()  # arguments of a shell need not be UTF-8
         connection.execute("insert into baselines values (?, ?, ?, ?)", [name, run_id, pinned_at, text])
     _keep(connection, data_dir)
     return before
 
 
 def unpin_baseline(connection: Connection, data_dir: Path, name: str) -> Pin:
-    """Takes a name away; returns what it was. The run stays. Raises SpecError for an unknown one, and StoreError."""
+    """Remove a pin and return it; the run stays. Raises SpecError for an unknown name, and StoreError."""
     restore_pins(connection, data_dir)
     found = _find_pin(connection, name)
     if found is None:
-        raise SpecError(f"There is no baseline {name!r}. {_list_names(connection, name)}")
+        raise SpecError(f"There is no baseline {name!r}. hint: {_list_names(connection, name)}")
     connection.execute("delete from baselines where baseline = ?", [name])
     _keep(connection, data_dir)
     return found
 
 
 def list_pins(connection: Connection) -> list[Pin]:
-    """All of them, by name."""
+    """List all pins by name."""
     rows = connection.execute("select baseline, run_id, pinned_at, note from baselines order by baseline").fetchall()
     return [Pin(name, run_id, pinned_at.isoformat(), note) for name, run_id, pinned_at, note in rows]
 
 
 def resolve_baseline(connection: Connection, name: str) -> str:
-    """The run that a name, the id of a run, the beginning of one or `last` stands for. Raises SpecError."""
+    """Resolve a baseline name, a run id, the start of one, or `last` to a run id. Raises SpecError."""
     if found := _find_pin(connection, name):
         if _read_state(connection, found.run_id) is None:
             raise SpecError(
-                f"Baseline {name!r} is run {found.run_id}, which the database does not have. If its folder is still "
-                f"there, `assayline rebuild {found.run_id}` loads it; else pin another run."
+                f"Baseline {name!r} is run {found.run_id}, which is not in the database. hint: if its folder still "
+                f"exists, run `assayline rebuild {found.run_id}`; otherwise pin another run."
             )
         return found.run_id
     if run_id := match_run_id(name, _list_run_ids(connection)):
         return run_id
     raise SpecError(
-        f"There is no baseline {name!r}, nor a run with that id. {_list_names(connection, name)} "
-        "`assayline baseline pin NAME RUN_ID` pins one."
+        f"There is no baseline {name!r}, nor a run with that id. hint: {_list_names(connection, name)} To pin a run, "
+        "use `assayline baseline pin NAME RUN_ID`."
     )
 
 
 def check_run(connection: Connection, run_id: str) -> str:
-    """The run's state. Raises SpecError, with the nearest ids or the newest, for a run that is not there."""
+    """Return the run's state. Raises SpecError with the nearest or newest ids for an unknown run."""
     state = _read_state(connection, run_id)
     if state is not None:
         return state
@@ -106,7 +106,7 @@ def check_run(connection: Connection, run_id: str) -> str:
 
 
 def restore_pins(connection: Connection, data_dir: Path) -> list[Pin]:
-    """Pins that the folder's file has and the database has not; they are in both then. Raises StoreError."""
+    """Restore the pins in the folder's file that the database lacks, and return them. Raises StoreError."""
     path = data_dir / PINS_NAME
     if not path.exists():
         return []
@@ -115,7 +115,7 @@ def restore_pins(connection: Connection, data_dir: Path) -> list[Pin]:
         times = [datetime.fromisoformat(pin.pinned_at) for pin in kept]
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(
-            f"{path} cannot be read: {error}. Put a copy in its place, or remove it and pin anew."
+            f"{path} cannot be read: {error}. hint: restore a copy of the file, or remove it and pin again."
         ) from None
     known = {pin.baseline for pin in list_pins(connection)}
     lost = [(pin, pinned_at) for pin, pinned_at in zip(kept, times, strict=True) if pin.baseline not in known]
@@ -129,7 +129,7 @@ def _find_pin(connection: Connection, name: str) -> Pin | None:
 
 
 def _list_run_ids(connection: Connection) -> list[str]:
-    """The newest first."""
+    """List the ids of all runs, newest first."""
     return [found for (found,) in connection.execute("select run_id from runs order by started_at desc").fetchall()]
 
 
@@ -141,9 +141,9 @@ def _read_state(connection: Connection, run_id: str) -> str | None:
 def _list_names(connection: Connection, name: str) -> str:
     names = [pin.baseline for pin in list_pins(connection)]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]!r}?" if close else f"Pinned: {', '.join(names) or 'none yet'}."
+    return f"did you mean {close[0]!r}?" if close else f"pinned baselines: {', '.join(names) or 'none yet'}."
 
 
 def _keep(connection: Connection, data_dir: Path) -> None:
-    hint = f"{MAKE_ROOM} The database has the pins; give the same command again, so that they survive its loss, too."
+    hint = f"{MAKE_ROOM} The database has the pins; run the same command again to back them up in this file."
     write_json(data_dir / PINS_NAME, [asdict(pin) for pin in list_pins(connection)], hint)

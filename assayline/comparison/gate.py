@@ -1,8 +1,8 @@
-"""The gate: is a run worse than its baseline, beyond the limits?
+"""The gate: whether a run is worse than its baseline beyond the limits.
 
-Accuracy is compared prompt by prompt, speed over repeats of both configurations, both by the macros of
-`sql/models/30_comparison/`. What cannot be compared at all is an error. What cannot be judged, above all speed with too
-few repeats, is said and breaks nothing: a gate that cries wolf is soon ignored.
+Accuracy is compared by prompt, speed over repeats of both configurations, both with the macros of
+`sql/models/30_comparison/`. Runs that cannot be compared at all are an error. Metrics that cannot be judged, such as
+speed with too few repeats, are reported and do not fail the gate.
 """
 
 import json
@@ -36,12 +36,12 @@ Verdict = Literal["held", "broken", "not judged"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One limit, and what became of it."""
+    """One limit with its verdict."""
 
     check: str
     verdict: Verdict
     words: str
-    """What was found, in a sentence with its figures."""
+    """The finding as a sentence with numbers."""
     candidate: float | None = None
     baseline: float | None = None
     limit: float | None = None
@@ -50,22 +50,22 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """A run held against a baseline."""
+    """The verdict on a run against a baseline."""
 
     candidate: str
     baseline: str
     checks: list[Check] = field(default_factory=list)
     limits: dict[str, Any] = field(default_factory=dict)
-    """The fields of the gate that it was judged by."""
+    """The fields of the gate."""
 
     @property
     def broken(self) -> list[Check]:
-        """The limits that do not hold."""
+        """The broken limits."""
         return [check for check in self.checks if check.verdict == "broken"]
 
     @property
     def headline(self) -> str:
-        """How it ended."""
+        """The result in a sentence or two."""
         if self.broken:
             return f"Run {self.candidate} is worse than {self.baseline} beyond its limits."
         left = sum(check.verdict == "not judged" for check in self.checks)
@@ -74,20 +74,20 @@ class GateReport:
 
     @property
     def sentence(self) -> str:
-        """How it ended, with the figures of every limit that is broken."""
+        """The headline, and the finding for each broken limit."""
         return " ".join([self.headline, *(check.words for check in self.broken)])
 
 
 ROUNDING = 1e-12
-"""A drop of exactly the limit does not break it, whatever the last bit of a difference says."""
+"""Tolerance for rounding: a drop of exactly the limit does not break it."""
 
 
 def judge_run(
     connection: Connection, run_id: str, baseline: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> GateReport:
-    """Holds a run against a named baseline, or the one of its spec. `overrides`: fields laid over its spec's gate.
+    """Judge a run against a named baseline, or the one in its spec. `overrides` replace fields of its spec's gate.
 
-    Raises SpecError for an unknown run, baseline or field, and as `judge_run_against` does.
+    Raises SpecError for an unknown run, baseline or field, and the errors of `judge_run_against`.
     """
     check_run(connection, run_id)
     stored = use_current_names(read_side(connection, run_id).spec_json)
@@ -97,16 +97,16 @@ def judge_run(
     name = baseline or limits.baseline
     if name is None:
         raise SpecError(
-            f"Run {run_id} has no baseline to be held against. Give --baseline NAME, or set gate.baseline in its "
-            "spec; `assayline baseline list` shows the names that there are."
+            f"Run {run_id} has no baseline. hint: pass --baseline NAME, or set gate.baseline in its spec; "
+            "`assayline baseline list` lists the names."
         )
     return judge_run_against(connection, run_id, resolve_baseline(connection, name), limits)
 
 
 def judge_run_against(connection: Connection, candidate: str, baseline: str, limits: GateSpec) -> GateReport:
-    """Holds a run against another. Raises SpecError for an unknown run, ComparisonError where there is no comparing."""
+    """Judge a run against another. Raises SpecError for an unknown run, ComparisonError for incomparable runs."""
     if candidate == baseline:
-        raise ComparisonError(f"Run {candidate} is its own baseline. Give another baseline, or a newer run.")
+        raise ComparisonError(f"Run {candidate} is its own baseline. hint: pass another baseline, or a newer run.")
     new, old = read_side(connection, candidate), read_side(connection, baseline)
     _check_ended(new, old)
     overlaps = read_overlaps(connection, candidate, baseline, limits.min_overlap)
@@ -121,10 +121,12 @@ def judge_run_against(connection: Connection, candidate: str, baseline: str, lim
 
 def _check_ended(new: Side, old: Side) -> None:
     if new.state != "completed":
-        hint = "Wait for its end" if new.state == "running" else "Resume it, or take another"
-        raise ComparisonError(f"Run {new.run_id} is {new.state}, not completed: there is nothing to judge. {hint}.")
+        hint = "wait until it finishes" if new.state == "running" else "resume it, or judge another run"
+        raise ComparisonError(f"Run {new.run_id} is {new.state}, not completed. hint: {hint}.")
     if old.state == "running":
-        raise ComparisonError(f"The baseline {old.run_id} is still running. Wait for its end, or pin a completed run.")
+        raise ComparisonError(
+            f"The baseline {old.run_id} is still running. hint: wait until it finishes, or pin a completed run."
+        )
 
 
 def _check_overlap(
@@ -135,15 +137,15 @@ def _check_overlap(
         raise ComparisonError(
             f"Runs {new.run_id} and {old.run_id} have different {what}: {overlap['prompts']} in both, "
             f"{overlap['only_candidate']} only in the first and {overlap['only_baseline']} only in the second, an "
-            f"overlap of {share or 0:.1%} where gate.min_overlap wants {least * 100:.3g}%. hint: compare runs of one "
-            "prompt set, lower the limit to compare what both have"
+            f"overlap of {share or 0:.1%}; gate.min_overlap is {least * 100:.3g}%. hint: compare runs of one prompt "
+            "set, lower the limit to compare the shared prompts"
             + (f", or set gate.pair_by (share of rows that pair: {ways})." if ways else ".")
         )
 
 
 def _check_errors(new: Side, old: Side, limit: float) -> Check:
     share, before = new.error_share or 0.0, old.error_share or 0.0
-    words = f"Errors are {share:.2%} of the answers, against {before:.2%}; the limit is {limit:.2%}."
+    words = f"Errors are {share:.2%} of the answers, vs {before:.2%} in the baseline; the limit is {limit:.2%}."
     return Check("errors", "broken" if share > limit + ROUNDING else "held", words, share, before, limit, "share")
 
 
@@ -155,8 +157,8 @@ def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSp
     for side in (new, old):
         if scorer not in side.scorers:
             raise ComparisonError(
-                f"Run {side.run_id} has no scores of {scorer!r}; it has {', '.join(side.scorers) or 'none'}. Set "
-                f"gate.scorer to one that both have, or add it: `assayline score {side.run_id} --scorer …`."
+                f"Run {side.run_id} has no scores of {scorer!r}; it has {', '.join(side.scorers) or 'none'}. hint: "
+                f"set gate.scorer to one that both have, or add it: `assayline score {side.run_id} --scorer …`."
             )
     if scorer not in rows:
         return Check(f"accuracy, {scorer}", "not judged", f"Neither run has a score of {scorer}: no targets.")
@@ -170,19 +172,21 @@ def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSp
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
     stale = [run_id for run_id in list_stale(connection) if run_id in (new, old)]
     if stale:
-        why = "the scorer changed between them, which says nothing about the model"
-        hint = f"score again by today's scorer: {' and '.join(f'`assayline score {run_id}`' for run_id in stale)}"
+        why = "the definition of the scorer changed between them"
+        hint = f"score again with the current scorer: {' and '.join(f'`assayline score {run_id}`' for run_id in stale)}"
     else:
-        why = "kind, arguments or, of a task of lm-evaluation-harness, its version differ"
-        hint = f"score the baseline by the run's scorer (`assayline score {old} --scorer …`), or run it again"
+        why = "kind, arguments or the version of the lm-evaluation-harness task differ"
+        hint = f"score the baseline with the run's scorer (`assayline score {old} --scorer …`), or run it again"
     return f"Scores of {scorer!r} in the runs {new} and {old} cannot be compared: {why}. hint: {hint}."
 
 
 def judge_scores(row: dict[str, Any], limits: GateSpec, pairing: str = "") -> Check:
-    """The accuracy limit, by a row of compare_runs. `pairing`: how its pairs were made, in words."""
+    """Judge the accuracy limit by a row of compare_runs. `pairing` describes how prompts were paired."""
     limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
     interval = (
-        "no interval, as there are too few prompts" if low is None else f"95% interval {low:+.4f} to {row['high']:+.4f}"
+        "no interval, because there are too few prompts"
+        if low is None
+        else f"95% interval {low:+.4f} to {row['high']:+.4f}"
     )
     test = "" if row["mcnemar_p"] is None else f", McNemar's p {row['mcnemar_p']:.2g}"
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
@@ -214,7 +218,7 @@ def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec)
     if not wanted:
         return
     if reason := _find_obstacle(new, old):
-        yield Check("speed", "not judged", f"{', '.join(wanted)}: not judged, as {reason}.")
+        yield Check("speed", "not judged", f"{', '.join(wanted)}: not judged, because {reason}.")
         return
     candidates, baselines = choose_repeats(connection, new.run_id, old.run_id)
     rows = compare_speed(connection, candidates, baselines, wanted)
@@ -223,14 +227,14 @@ def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec)
 
 
 def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator[Check]:
-    """Limits on what the run itself cost, whatever its baseline did."""
+    """Judge the limits on the cost of the run itself, whatever the baseline cost."""
     if not limits.max_cost:
         return
     costs = read_costs(connection, new.run_id)
     for metric, limit in limits.max_cost.items():
         value, unit = costs.get(metric, (None, ""))
         if value is None:
-            words = f"{metric} was not judged: the run has no price, or what the price is per was not measured."
+            words = f"{metric} was not judged: the run has no price, or a priced quantity was not measured."
             yield Check(metric, "not judged", words, limit=limit)
             continue
         words = f"{metric} is {show_value(value)} {unit}; the limit is {show_value(limit)}."
@@ -238,7 +242,7 @@ def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator
 
 
 def _find_obstacle(new: Side, old: Side) -> str | None:
-    """Why no limit on speed can be judged, as the end of a sentence."""
+    """Return the reason why speed limits cannot be judged, as the end of a sentence; None if they can."""
     for side in (new, old):
         if side.obstacle:
             return f"run {side.run_id} does not count among the repeats: {side.obstacle}"
@@ -248,15 +252,15 @@ def _find_obstacle(new: Side, old: Side) -> str | None:
 
 
 def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
-    """A speed limit, by its row of compare_repeats, if there is one."""
+    """Judge a speed limit by its row of compare_repeats, if there is one."""
     if row is None:
         return Check(metric, "not judged", f"{metric} was not judged: it was not measured on both sides.", limit=limit)
     counts = f"{row['candidate_repeats']} and {row['baseline_repeats']} repeats"
     values = {"candidate": row["candidate_median"], "baseline": row["baseline_median"], "unit": row["unit"]}
     if row["verdict"] == "too_few":
         words = (
-            f"{metric} was not judged: there are {counts} of the two configurations, and five each are needed to tell "
-            "a change from chance."
+            f"{metric} was not judged: there are {counts} of the two configurations, and at least five of each are "
+            "needed."
         )
         return Check(metric, "not judged", words, limit=limit, **values)
     worse = row["worsening_share"]
@@ -264,13 +268,13 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
     words = (
         f"{metric} is {change} (medians {show_value(row['candidate_median'])} and "
         f"{show_value(row['baseline_median'])} {row['unit']} "
-        f"over {counts}, p {row['holm_p']:.2g} by Holm; {row['verdict']}); the limit is {limit:.1%}."
+        f"over {counts}, Holm-adjusted p {row['holm_p']:.2g}; {row['verdict']}); the limit is {limit:.1%}."
     )
     return Check(metric, "broken" if row["verdict"] == "worse" else "held", words, limit=limit, **values)
 
 
 class GateFailedError(AssaylineError):
-    """A run is worse than its baseline, beyond the limits of its gate. `report` has every limit."""
+    """A run is worse than its baseline beyond the limits of its gate. `report` has all limits."""
 
     exit_code = 1
 
@@ -280,7 +284,7 @@ class GateFailedError(AssaylineError):
 
 
 def save_verdicts(connection: Connection, report: GateReport, flow_run_id: str | None = None) -> None:
-    """Stores a gate's report beside earlier ones. `flow_run_id`: the flow run that the gate is part of, if it is."""
+    """Store a gate's report next to earlier ones. `flow_run_id` is the flow run of the gate, if any."""
     judged_at = datetime.now(UTC).replace(tzinfo=None)
     rows = [
         [

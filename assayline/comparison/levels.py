@@ -1,21 +1,20 @@
-"""Level shifts in a history: since which night, and by how much, where it is more than chance.
+"""Level shifts (change points) in a history: since which nightly run, and by how much, if beyond chance.
 
-Nights are few, noisy, now and then odd, and alike to their neighbours. So:
+Nightly runs are few, noisy, autocorrelated, and contain outliers. So:
 
-- Values are taken in units of their own noise, from the median of all, and an odd night counts for no more than
-  `ODDEST` of them.
-- Splits are looked for in seeded intervals of the history (Kovács, Bühlmann, Li and Munk 2023, "Seeded binary
-  segmentation"), so that a shift that was mended later is found too; at each, the statistic is the difference of both
-  sides' means over its standard error (CUSUM), and the largest of all decides.
-- What the largest may be by chance is asked of surrogates: the history's own values in other orders, as in a
-  permutation test of a change point (Antoch and Hušková 2001; Matteson and James 2014; MongoDB's and Hunter's detectors
-  for nightly performance, Daly et al. 2020, Fleming et al. 2023, rest on the same idea). Permuted freely, neighbours
-  would be strangers, and a slow wave would look like a shift. So the orders are those of autoregressive series with the
-  history's own correlation of neighbours (Theiler et al. 1992), estimated with care: see `estimate_correlation`.
-- What holds is split there, and either side is looked at again, against the same limit: of a history without a shift,
-  no more than `alpha` show one.
+- Values are centered on their median and scaled by their noise, and clipped at `ODDEST`, so that outliers count little.
+- Splits are searched in seeded intervals of the history (Kovács, Bühlmann, Li and Munk 2023, "Seeded binary
+  segmentation"), which also finds shifts that were reversed later. The statistic of a split is the difference of both
+  sides' means over its standard error (CUSUM); the largest one is tested.
+- The null distribution of the largest statistic comes from surrogates: reorderings of the history's own values, as in a
+  permutation test of a change point (Antoch and Hušková 2001; Matteson and James 2014; the detectors for nightly
+  performance of MongoDB, Daly et al. 2020, and Hunter, Fleming et al. 2023, use the same idea). Free permutation would
+  destroy the autocorrelation, and a slow wave would look like a shift. So the orders are those of autoregressive series
+  with the history's own lag-1 correlation (Theiler et al. 1992), estimated conservatively (see `estimate_correlation`).
+- A significant split divides the history, and both sides are tested against the same limit: of histories without a
+  shift, at most `alpha` show one.
 
-How often this is wrong, and what it finds, is measured: benchmarks/level_shifts.py.
+benchmarks/level_shifts.py measures error rates and power.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,49 +24,49 @@ from itertools import pairwise
 from typing import Any
 
 SHORTEST_NIGHTS = 4
-"""Nights on either side of a shift: fewer are a spell, not a level."""
+"""Minimum number of runs on each side of a shift."""
 FEWEST_NIGHTS = 2 * SHORTEST_NIGHTS + 2
 SURROGATES = 999
 FIRST_SURROGATES = 99
 SEED = 20_230_101
 ODDEST = 4.0
-"""In standard deviations of the noise."""
+"""Maximum deviation of a value, in standard deviations of the noise."""
 DECAY = 2**0.5
-"""Of the seeded intervals' lengths from layer to layer, as their authors advise."""
+"""Ratio of the lengths of seeded intervals between layers, as their authors recommend."""
 LARGEST_CORRELATION = 0.8
 OBVIOUS = 4.5
-"""The statistic of a split that needs no proof before the correlation of the rest is looked at."""
+"""Statistic above which a split is removed before the correlation is estimated."""
 
 Values = Any
-"""An array of NumPy, which is imported where it is used: a command's help needs none."""
+"""A NumPy array. NumPy is imported in functions, because a command's help does not need it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A level that is another one than before, by more than chance."""
+    """A change of level beyond chance."""
 
     index: int
-    """Of the first value of the new level."""
+    """Index of the first value of the new level."""
     until: int
-    """Of the first value after the new level: where the next one begins, or the history ends."""
+    """Index of the first value after the new level: the start of the next one, or the end of the history."""
     before: float
     """Median of the level before."""
     after: float
     """Median of the new level."""
     change: float
-    """By how much, as Hodges and Lehmann estimate it: the median of all differences between both levels' nights."""
+    """Hodges-Lehmann estimate: the median of all differences between values of both levels."""
     low: float
     """Lower end of its 95% interval, by the ranks of these differences (normal approximation)."""
     high: float
     p_value: float
-    """Share of surrogates whose largest statistic is at least this one's: adjusted for all splits that were tried."""
+    """Share of surrogates whose largest statistic is at least this one: adjusted for all tested splits."""
 
 
 def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
-    """The level shifts in values of successive nights, in their order. None of fewer than FEWEST_NIGHTS.
+    """Find the level shifts in values of successive runs, in order; none for fewer than FEWEST_NIGHTS values.
 
-    `alpha` is the chance that a history without any shift shows one, 0 to 1; of several metrics on a page, each is
-    given its part of it.
+    `alpha` is the probability, 0 to 1, that a history without a shift shows one. For several metrics on a page, divide
+    it among them.
     """
     import numpy as np
 
@@ -88,23 +87,23 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
 
 
 def score_series(series: Values) -> Values:
-    """Values in units of their noise, about their median, and no odder than ODDEST."""
+    """Center values on their median, scale them by their noise, and clip them at ODDEST."""
     import numpy as np
 
     centered = series - np.median(series)
     noise = np.median(np.abs(np.diff(series))) / (0.6745 * 2**0.5)
-    if noise == 0:  # most nights are equal: the rest are told from them by rank alone
+    if noise == 0:  # most values are equal: only the sign of the deviation counts
         return np.sign(centered)
     return np.clip(centered / noise, -ODDEST, ODDEST)
 
 
 def estimate_correlation(scores: Values) -> float:
-    """The correlation of a night with the next, at its upper end: 0 to LARGEST_CORRELATION.
+    """Estimate an upper bound of the lag-1 correlation, 0 to LARGEST_CORRELATION.
 
-    That of what is left beside the levels on either side of the largest split, and of any other that is obvious, so
-    that a shift is not taken for a wave. To it come what it falls short by in so few nights, (1 + 3 × correlation) / n
-    for each level (Marriott and Pope 1954, Kendall 1954), and one standard error, 1 / sqrt(n) (Bartlett 1946): taken as
-    it is found, it is too low half of the time, and then a slow wave is called a shift.
+    It is the correlation of the residuals after removing the levels around the largest split and all obvious ones, so
+    that a shift does not count as correlation. Added to it are the small-sample bias, (1 + 3 × correlation) / n per
+    level (Marriott and Pope 1954, Kendall 1954), and one standard error, 1 / sqrt(n) (Bartlett 1946): the plain
+    estimate is too low half of the time, and then a slow wave is reported as a shift.
     """
     import numpy as np
 
@@ -121,7 +120,7 @@ def estimate_correlation(scores: Values) -> float:
 
 
 def _is_clearly_chance(scores: Values, alpha: float) -> bool:
-    """Whether a few surrogates are enough to see that nothing shifted: three standard errors beyond `alpha`."""
+    """Return True if a few surrogates show that nothing shifted: three standard errors beyond `alpha`."""
     import numpy as np
 
     largest = _measure_splits(scores[None, :], list_splits(0, len(scores))).max()
@@ -130,7 +129,7 @@ def _is_clearly_chance(scores: Values, alpha: float) -> bool:
 
 
 def largest_by_chance(scores: Values, surrogates: int) -> Values:
-    """The largest statistic of each surrogate, or of the first so many."""
+    """Return the largest statistic of each of the first `surrogates` surrogates."""
     import numpy as np
 
     nights = len(scores)
@@ -142,7 +141,7 @@ def largest_by_chance(scores: Values, surrogates: int) -> Values:
 
 @cache
 def _draw_orders(nights: int, correlation: float) -> Values:
-    """Ranks of autoregressive series of order one, a row each. The same every time."""
+    """Return the ranks of autoregressive series of order one, a row each, from a fixed seed."""
     import numpy as np
 
     dice = np.random.default_rng(SEED)
@@ -153,7 +152,7 @@ def _draw_orders(nights: int, correlation: float) -> Values:
 
 
 def _split(scores: Values, begin: int, end: int, limit: float) -> Iterator[tuple[int, float]]:
-    """(index, statistic) of the splits beyond the limit: the largest one, and then those on either side of it."""
+    """Yield (index, statistic) of splits beyond the limit: the largest one, then those on each side."""
     splits = list_splits(begin, end)
     if len(splits) == 0:
         return
@@ -168,7 +167,7 @@ def _split(scores: Values, begin: int, end: int, limit: float) -> Iterator[tuple
 
 
 def _measure_splits(series: Values, splits: Values) -> Values:
-    """Per series (a row) and split: the difference of both sides' means over its standard error."""
+    """Return, per series (row) and split, the difference of both sides' means over its standard error."""
     import numpy as np
 
     sums = np.concatenate([np.zeros((len(series), 1)), series.cumsum(axis=1)], axis=1)
@@ -181,7 +180,7 @@ def _measure_splits(series: Values, splits: Values) -> Values:
 
 @cache
 def list_splits(begin: int, end: int) -> Values:
-    """(begin, index, end) of every split that is tried between these two: those of seeded intervals."""
+    """Return (begin, index, end) of every tested split, from the seeded intervals."""
     import numpy as np
 
     nights = end - begin

@@ -1,4 +1,4 @@
-"""Two runs, or repeats of two configurations, side by side: rows of the macros of `sql/models/30_comparison/`."""
+"""Comparisons of two runs or of repeats of two configurations: rows of the macros of `sql/models/30_comparison/`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_rep
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What a comparison must know of one of its two runs."""
+    """One of the two runs of a comparison."""
 
     run_id: str
     state: str
@@ -19,18 +19,18 @@ class Side:
     config_id: str | None
     benchmark_id: str | None
     obstacle: str | None
-    """Why its speed is no repeat of its configuration's; see run_conditions."""
+    """Reason why it is not a repeat of its configuration for speed; see run_conditions."""
     scorers: list[str]
-    """Their names, the most important one first."""
+    """Names of its scorers, the most important one first."""
     error_share: float | None
 
 
 def read_side(connection: Connection, run_id: str) -> Side:
-    """One run of a comparison. Raises SpecError where there is no such run."""
+    """Read one run of a comparison. Raises SpecError for an unknown run."""
     ensure_metrics(connection, [run_id])
     rows = read_rows(connection, _SIDE, run_id, run_id, run_id)
     if not rows:
-        raise SpecError(f"There is no run {run_id} in the database. `from run` lists the runs.")
+        raise SpecError(f"There is no run {run_id} in the database. hint: list the runs with `from run`.")
     return Side(**rows[0])
 
 
@@ -53,18 +53,18 @@ _SIDE = """
 def read_overlaps(
     connection: Connection, candidate: str, baseline: str, min_overlap: float
 ) -> dict[str, dict[str, Any]]:
-    """Rows of overlap_prompts, by pairing."""
+    """Read the rows of overlap_prompts, by pairing."""
     rows = read_rows(connection, "from overlap_prompts(?, ?, min_overlap := ?)", candidate, baseline, min_overlap)
     return {row["pairing"]: row for row in rows}
 
 
 def choose_pairing(overlaps: Mapping[str, dict[str, Any]], pair_by: str) -> str:
-    """How rows are paired: as `pair_by` says, unless that is auto."""
+    """Return the pairing: `pair_by`, or the chosen one for auto."""
     return next(name for name, row in overlaps.items() if (row["is_chosen"] if pair_by == "auto" else name == pair_by))
 
 
 def say_pairing(pairing: str, candidate_spec: dict[str, Any], baseline_spec: dict[str, Any]) -> str:
-    """`paired by source row: the template differs`; empty if paired by prompt."""
+    """Describe the pairing, such as `paired by source row: the template differs`; empty if by prompt."""
     if pairing == "prompt":
         return ""
     ours, theirs = (spec.get("prompts", {}) for spec in (candidate_spec, baseline_spec))
@@ -77,13 +77,13 @@ def say_pairing(pairing: str, candidate_spec: dict[str, Any], baseline_spec: dic
 def compare_scores(
     connection: Connection, candidate: str, baseline: str, pair_by: str = "prompt"
 ) -> dict[str, dict[str, Any]]:
-    """Rows of compare_runs, by scorer."""
+    """Read the rows of compare_runs, by scorer."""
     rows = read_rows(connection, "from compare_runs(?, ?, pair_by := ?)", candidate, baseline, pair_by)
     return {row["scorer"]: row for row in rows}
 
 
 def choose_repeats(connection: Connection, candidate: str, baseline: str) -> tuple[list[str], list[str]]:
-    """Repeats of either side's configuration that may be compared, as choose_repeats has them."""
+    """Read the repeats of both configurations that may be compared, from choose_repeats."""
     ensure_repeats(connection, candidate, baseline)
     rows = read_rows(connection, "from choose_repeats(?, ?)", candidate, baseline)
     candidates, baselines = (
@@ -95,7 +95,7 @@ def choose_repeats(connection: Connection, candidate: str, baseline: str) -> tup
 def compare_speed(
     connection: Connection, candidates: Sequence[str], baselines: Sequence[str], limits: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
-    """Rows of compare_repeats, by metric. The metrics of `limits` are one family of tests."""
+    """Read the rows of compare_repeats, by metric. The metrics of `limits` are one family of tests."""
     ensure_metrics(connection, [*candidates, *baselines])
     rows = read_rows(
         connection,
@@ -109,21 +109,21 @@ def compare_speed(
 
 
 def read_costs(connection: Connection, run_id: str) -> dict[str, tuple[float | None, str]]:
-    """What a run cost, in all and per unit of what it gave, each with its unit; nothing for one without a price."""
+    """Read the total and unit costs of a run, each with its unit; empty without a price."""
     ensure_metrics(connection, [run_id])
     query = "select metric, value, unit from metric_values where run_id = ? and source = 'cost_value'"
     return {row["metric"]: (row["value"], row["unit"]) for row in read_rows(connection, query, run_id)}
 
 
 def read_benchmark(connection: Connection, benchmark_id: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Rows of benchmark_metric, by config_id and metric."""
+    """Read the rows of benchmark_metric, by config_id and metric."""
     ensure_benchmark(connection, benchmark_id)
     rows = read_rows(connection, "from benchmark_metric where benchmark_id = ?", benchmark_id)
     return {(row["config_id"], row["metric"]): row for row in rows}
 
 
 def list_repeats(connection: Connection, benchmark_id: str) -> dict[str, list[str]]:
-    """The runs of a benchmark that count as repeats, by config_id."""
+    """List the runs of a benchmark that count as repeats, by config_id."""
     query = (
         "select config_id, list(run_id order by started_at, run_id) as runs from run_conditions "
         "where benchmark_id = ? and obstacle is null group by config_id"
@@ -135,10 +135,10 @@ def list_repeats(connection: Connection, benchmark_id: str) -> dict[str, list[st
 
 Row = Mapping[str, Any]
 LEAST_SHARE = 0.005
-"""A smaller change is none, as a person would say it."""
+"""A smaller change is described as none."""
 
-DOUBTS = {"unclear": " (no more than chance)", "too_few": " (too few repeats to tell)"}
-"""By the verdict of compare_repeats."""
+DOUBTS = {"unclear": " (within chance)", "too_few": " (too few repeats to tell)"}
+"""Qualifications by verdict of compare_repeats."""
 
 
 class Words(NamedTuple):
@@ -152,7 +152,7 @@ class Words(NamedTuple):
 SAID = {
     "output_tokens_per_s": Words("faster", "slower", "as fast"),
     "cost_per_right_answer": Words(
-        "more expensive per right answer", "cheaper per right answer", "as expensive per right answer"
+        "more expensive per correct answer", "cheaper per correct answer", "as expensive per correct answer"
     ),
     "cost_per_million_output_tokens": Words(
         "more expensive per output token", "cheaper per output token", "as expensive per output token"
@@ -161,13 +161,13 @@ SAID = {
         "more energy per output token", "less energy per output token", "the same energy per output token"
     ),
 }
-"""By metric, most important first."""
+"""Wording by metric, most important first."""
 
 
 def say_trade(rows: Mapping[str, Row], change: str) -> str:
-    """The differences in speed, cost and energy; `change` is the column that has them, 0.1 for a tenth more.
+    """Describe the differences in speed, cost and energy; `change` is their column, 0.1 for 10% more.
 
-    Cost is told per output token only where it cannot be told per right answer. Empty without a cost or an energy: the
+    Cost per output token is used only if cost per correct answer is unknown. Empty without a cost or an energy, because
     speed alone is in the table.
     """
     told = {metric: row for metric in SAID if (row := rows.get(metric)) and row[change] is not None}

@@ -1,4 +1,4 @@
-"""The page of a leaderboard: models × tasks, and of each task its ranks, intervals, speeds, costs and pairs."""
+"""The leaderboard page: models × tasks, and per task the ranks, intervals, speeds, costs and pairs."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -18,6 +18,7 @@ from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics
 from assayline.words import (
     DASH,
+    as_sentence,
     count,
     nearest,
     show_money,
@@ -32,60 +33,60 @@ from assayline.words import (
 )
 
 SETTINGS = ("sampling", "chat", "output", "reasoning", "prompts")
-"""Of a spec: what else than model and engine decides answers, as find_board holds it against other runs."""
+"""Fields of a spec besides model and engine that decide answers, as `find_board` compares them between runs."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: a prompt set as it was asked."""
+    """One task: a prompt set with its settings."""
 
     name: str
     cells: list[Row]
-    """Rows of find_board, the best score first; with best_rank, worst_rank and is_winner of rank_board, None where a
-    score is not compared, with the columns of speed and cost, and with `note`: why it is not compared, in words."""
+    """Rows of `find_board`, best score first, with best_rank, worst_rank and is_winner of `rank_board` (None if a score
+    is not compared), the columns of speed and cost, and `note`: the reason why it is not compared."""
     pairs: list[Row]
-    """Rows of compare_board."""
+    """Rows of `compare_board`."""
 
     @cached_property
     def compared(self) -> list[Row]:
-        """The cells that are held against each other."""
+        """Cells that are compared with each other."""
         return [cell for cell in self.cells if cell["obstacle"] is None]
 
     @property
     def leaders(self) -> list[Row]:
-        """The models that none is better than: of one, it is the winner only if is_winner says so."""
+        """Models that no other model beats. A single one is the winner only if is_winner is set."""
         return [cell for cell in self.compared if cell["best_rank"] == 1]
 
     def find_model(self, run_id: str) -> str:
-        """The model whose run it is."""
+        """Return the model of a run."""
         return next(str(cell["model"]) for cell in self.cells if cell["run_id"] == run_id)
 
 
 @dataclass(frozen=True)
 class BoardRows:
-    """A leaderboard's rows."""
+    """Rows of a leaderboard."""
 
     names: tuple[str, ...]
-    """What it was asked for: empty for everything."""
+    """Names that were requested; empty for all runs."""
     tasks: list[Task]
     suffix: str = ""
-    """What the names of all models end with, such as ", dtype float32", and is left out of each."""
+    """Suffix shared by all model names, such as ", dtype float32", which is removed from each."""
 
     @property
     def models(self) -> list[str]:
-        """All of them, by name."""
+        """All models, sorted by name."""
         return sorted({cell["model"] for task in self.tasks for cell in task.cells})
 
     @property
     def pairs(self) -> list[Row]:
-        """All that were compared: one family of tests."""
+        """All compared pairs: one family of tests."""
         return [pair for task in self.tasks for pair in task.pairs]
 
 
 def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
-    """Reads the leaderboard of these runs, specs, prompt sets or benchmarks; of all without any.
+    """Read the leaderboard of these runs, specs, prompt sets or benchmarks (default: all).
 
-    Raises SpecError for a name that no run that has ended has.
+    Raises SpecError for a name that no finished run has.
     """
     ensure_metrics(connection, _list_candidates(connection, names))
     cells = read_rows(connection, "from find_board(?::varchar[])", list(names))
@@ -112,14 +113,14 @@ def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
 
 
 def find_suffix(models: set[str]) -> str:
-    """The settings that all of several models have behind their names, after a comma each."""
+    """Return the settings at the end of every model name, each after a comma."""
     settings = (model.split(", ")[:0:-1] for model in models if len(models) > 1)
     shared = [found[0] for found in takewhile(lambda found: len(set(found)) == 1, zip(*settings, strict=False))]
     return "".join(f", {setting}" for setting in reversed(shared))
 
 
 def _list_candidates(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Runs that may have a cell."""
+    """List the runs that may have a cell."""
     query = """
         select run_id
         from runs
@@ -129,7 +130,7 @@ def _list_candidates(connection: Connection, names: Sequence[str]) -> list[str]:
 
 
 def _read_speeds(connection: Connection, run_ids: list[str]) -> dict[str, Row]:
-    """Speed, cost and device of each run."""
+    """Read speed, cost and device of each run."""
     query = """
         select
             run_id,
@@ -148,7 +149,7 @@ def _read_speeds(connection: Connection, run_ids: list[str]) -> dict[str, Row]:
 
 
 def _say_obstacle(connection: Connection, cell: Row) -> str:
-    """Why a score is not compared; of other prompts how many they are, of other settings which."""
+    """Explain why a score is not compared, with the number of other prompts or the settings that differ."""
     words, reference = str(cell["obstacle"]), cell["reference_run_id"]
     if reference is None:
         return words
@@ -182,15 +183,21 @@ def _check_names(connection: Connection, names: Sequence[str], cells: Sequence[R
         if name in known:
             continue
         if any(row["run_id"] == name for row in rows):
-            raise SpecError(f"Run {name} has not finished, and a leaderboard is of runs that have.")
+            raise SpecError(
+                f"Run {name} has not finished, and a leaderboard compares finished runs. hint: wait for it, or "
+                f"resume it with `assayline evaluate --resume {name}`."
+            )
         named = sorted({row[key] for row in ended for key in ("name", "prompt_set")})
-        hint = nearest(name, named) if named else "no run has ended yet"
+        near = nearest(name, named) if named else "no run has finished yet"
         raise SpecError(
-            f"There is no run, spec or prompt set {name!r} in the database: {hint}. Give ids of runs, names of specs "
-            "or prompt sets, or ids of benchmarks; nothing for all runs."
+            f"There is no run, spec or prompt set {name!r} in the database: {as_sentence(near)} hint: pass run ids, "
+            "spec names, prompt sets or benchmark ids, or nothing for all runs."
         )
     if not cells:
-        raise SpecError("There is no run to make a leaderboard of: none that is no part of a benchmark has ended yet.")
+        raise SpecError(
+            "There are no runs for a leaderboard: no run outside a benchmark has finished. hint: run `assayline "
+            "evaluate SPEC` first."
+        )
 
 
 MOST_TASKS = 8
@@ -198,7 +205,7 @@ MOST_NAMES = 6
 
 
 def write_headline(rows: BoardRows) -> list[str]:
-    """A sentence per task, then what is not compared."""
+    """Return a sentence per task, then the scores that are not compared."""
     sentences = [say_winner(task) for task in rows.tasks[:MOST_TASKS]]
     if (more := len(rows.tasks) - MOST_TASKS) > 0:
         sentences.append(f"{count(more, 'more task')} {'is' if more == 1 else 'are'} below.")
@@ -206,17 +213,17 @@ def write_headline(rows: BoardRows) -> list[str]:
     if left:
         told = [f"{cell['model']} on {task.name}, {cell['note']}" for task, cell in left[:3]]
         told += ["…"] if len(left) > 3 else []
-        sentences.append(f"{count(len(left), 'score is', 'scores are')} shown and not compared: {'; '.join(told)}.")
+        sentences.append(f"{count(len(left), 'score is', 'scores are')} shown but not compared: {'; '.join(told)}.")
     return sentences
 
 
 def say_winner(task: Task) -> str:
-    """Who is better than every other model, by how much; else who may be."""
+    """Name the model that beats every other one and by how much, or else the candidates."""
     compared = task.compared
     if not compared:
-        return f"{task.name}: no run is complete, so there is nothing to compare."
+        return f"{task.name}: no run completed, so there is nothing to compare."
     if len(compared) == 1:
-        return f"{task.name}: only {compared[0]['model']} was asked this, so there is nothing to compare."
+        return f"{task.name}: only {compared[0]['model']} ran this task, so there is nothing to compare."
     winner = next((cell for cell in compared if cell["is_winner"]), None)
     if winner is not None:
         pair, sign = min(
@@ -229,27 +236,27 @@ def say_winner(task: Task) -> str:
         )
         second = task.find_model(pair["baseline"] if sign == 1 else pair["candidate"])
         return (
-            f"{task.name}: {winner['model']} is better than every other model, {show_share(winner['mean'])}; than "
-            f"{second}, which is nearest, by {show_points(sign * pair['difference'])} (95% interval "
-            f"{show_difference_interval(pair, sign)}; p {pair['holm_p']:.2g} by Holm)."
+            f"{task.name}: {winner['model']} beats every other model with {show_share(winner['mean'])}, ahead of "
+            f"{second} by {show_points(sign * pair['difference'])} (95% interval "
+            f"{show_difference_interval(pair, sign)}; Holm-adjusted p = {pair['holm_p']:.2g})."
         )
     if all(pair["verdict"] == "too_few" for pair in task.pairs):
-        return f"{task.name}: too few prompts to compare {count(len(compared), 'model')}: five are needed."
+        return f"{task.name}: too few prompts to compare {count(len(compared), 'model')}; at least five are needed."
     if not any(pair["verdict"] in ("better", "worse") for pair in task.pairs):
-        return f"{task.name}: no winner; nothing tells {count(len(compared), 'model')} apart."
+        return f"{task.name}: no winner; the differences between {count(len(compared), 'model')} are within chance."
     leaders = [str(cell["model"]) for cell in task.leaders]
     shown = ", ".join(leaders[:MOST_NAMES]) + (f" and {len(leaders) - MOST_NAMES} more" if leaders[MOST_NAMES:] else "")
     return f"{task.name}: no winner; any of {count(len(leaders), 'model')} may be the best: {shown}."
 
 
 def show_difference_interval(pair: Row, sign: int = 1) -> str:
-    """The 95% interval of a pair's difference; with -1 as the other side sees it. Empty where there is none."""
+    """Return the 95% interval of a pair's difference, seen from the other side if `sign` is -1; empty without one."""
     ends = sorted(sign * pair[end] for end in ("low", "high") if pair[end] is not None)
     return show_range(*map(show_points, ends)) if ends else ""
 
 
 def show_rank(cell: Row) -> str:
-    """A rank as an interval: what the data cannot tell apart is one."""
+    """Format a rank as an interval: models that the data cannot separate share it."""
     best, worst = cell["best_rank"], cell["worst_rank"]
     if best is None:
         return DASH
@@ -261,7 +268,7 @@ LONGEST_NAME_PIXELS = 220
 
 
 def draw_scores(cells: Sequence[Row]) -> Spec:
-    """`cells` are a task's, the best first, with a mean; what is not compared is pale."""
+    """Draw a task's cells, best mean first; scores that are not compared are pale."""
     points = [
         {
             "model": cell["model"],
@@ -279,7 +286,7 @@ def draw_scores(cells: Sequence[Row]) -> Spec:
     def draw(rows: list[Row]) -> alt.Chart:
         return alt.Chart(inline(rows)).encode(
             y=alt.Y("model:N", sort=models, title=None, axis=alt.Axis(labelLimit=LONGEST_NAME_PIXELS)),
-            x=alt.X("mean:Q", title="score, %", scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=6)),
+            x=alt.X("mean:Q", title="score (%)", scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=6)),
         )
 
     tips = [
@@ -290,7 +297,7 @@ def draw_scores(cells: Sequence[Row]) -> Spec:
     layers = []
     if sure := [point for point in points if point["low"] is not None]:
         layers.append(
-            draw(sure).mark_rule(style="night-interval").encode(x=alt.X("low:Q", title="score, %"), x2="high:Q")
+            draw(sure).mark_rule(style="night-interval").encode(x=alt.X("low:Q", title="score (%)"), x2="high:Q")
         )
     for is_compared, style in ((True, "night"), (False, "night-uncounted")):
         if shown := [point for point in points if point["is_compared"] == is_compared]:
@@ -299,7 +306,7 @@ def draw_scores(cells: Sequence[Row]) -> Spec:
 
 
 FOLDED_FROM = 10
-"""Pairs from which on their table is folded."""
+"""Minimum number of pairs for their table to be folded."""
 
 TOLD_APART = ("better", "worse")
 
@@ -318,7 +325,7 @@ def _show_p(pair: Row) -> str:
 
 def _say_note(cell: Row) -> str:
     notes = [f"not compared: {cell['note']}"] if cell["note"] else []
-    notes += [f"{count(cell['error_requests'], 'error')} count as 0"] if cell["error_requests"] else []
+    notes += [f"{count(cell['error_requests'], 'error')} scored as 0"] if cell["error_requests"] else []
     notes += [f"speed: {cell['speed_obstacle']}"] if cell["speed_obstacle"] and not cell["note"] else []
     return "; ".join(notes)
 
@@ -330,31 +337,30 @@ CELLS = (
     Column("95% CI", _show_interval, show_number),
     Column("prompts", "prompts", show_value),
     Column("output tokens/s", "output_tokens_per_s", show_value),
-    Column("first token, median", "ttft_p50_s", show_seconds),
-    Column("per right answer", _show_cost, show_number),
+    Column("TTFT p50", "ttft_p50_s", show_seconds),
+    Column("cost per correct answer", _show_cost, show_number),
     Column("device", "device_name"),
     Column("run", "run_id", show_name),
     Column("note", _say_note, show_note),
 )
 HOW = (
-    "Scores are means of the first scorer, each with its own 95% interval. Models are held against each other prompt "
-    "by prompt, on the same prompts, clustered by prompt where one was asked repeatedly. {pairs} one family of tests: "
-    "p is adjusted by Holm's step-down, and of pages on which all models are equal, at most 5% call any difference. "
-    "The interval of a pair is of that pair alone. A rank is an interval: 1–3 means that three models may be the first "
-    "as far as these prompts tell. Only a model that is better than every other one of its task by more than chance "
-    "is called its winner. Speeds and costs are of one run each and are not compared: that takes repeats "
-    "(docs/guides/comparing.md)."
+    "Scores are means of the first scorer, each with its own 95% interval. Models are compared pairwise on the "
+    "same prompts, clustered by prompt if prompts were repeated. {pairs} one family of tests: p is adjusted with "
+    "Holm's step-down procedure. If all models were equal, at most 5% of pages would show any difference. Each "
+    "pair's interval is unadjusted. A rank is an interval: 1–3 means that the model may be first, second or third. "
+    "A winner beats every other model of its task by more than chance. Speed and cost come from one run each and "
+    "are not tested; that takes repeats (docs/guides/comparing.md)."
 )
 
 
 def compose_board(rows: BoardRows) -> Document:
-    """The page before it has a form."""
+    """Build the leaderboard document."""
     sections = [Section("board", "Models and tasks", [tabulate_board(rows)])] if len(rows.tasks) > 1 else []
     sections += [_describe_task(task, number) for number, task in enumerate(rows.tasks, 1)]
     pairs = len(rows.pairs)
     if pairs:
-        told = "The pair is" if pairs == 1 else f"All {count(pairs, 'pair')} of this page are"
-        sections.append(Section("how", "How to read it", [Paragraph(HOW.format(pairs=told))]))
+        told = "The pair on this page is" if pairs == 1 else f"The {count(pairs, 'pair')} on this page are"
+        sections.append(Section("how", "How to read this page", [Paragraph(HOW.format(pairs=told))]))
     return Document(
         title="Leaderboard",
         subtitle=f"{count(len(rows.models), 'model')}{rows.suffix}, {count(len(rows.tasks), 'task')}"
@@ -372,12 +378,12 @@ def _choose_figures(rows: BoardRows) -> list[Figure]:
     return [
         Figure("Models", f"{len(rows.models)}"),
         Figure("Tasks with a winner", f"{len(winners)} of {len(rows.tasks)}"),
-        Figure("Pairs told apart", f"{apart} of {len(rows.pairs)}", "by more than chance, all pairs together"),
+        Figure("Significant pairs", f"{apart} of {len(rows.pairs)}", "Holm-adjusted over all pairs"),
     ]
 
 
 def tabulate_board(rows: BoardRows) -> Table:
-    """Models × tasks: score, interval and rank in each cell."""
+    """Tabulate models × tasks, with score, interval and rank in each cell."""
     cells = {(task.name, cell["model"]): cell for task in rows.tasks for cell in task.cells}
 
     def show_cell(task: Task) -> Callable[[str], str]:
@@ -399,15 +405,15 @@ def tabulate_board(rows: BoardRows) -> Table:
 
 
 def tabulate_task(task: Task) -> Table:
-    """A task's models, the best score first, with speed and cost beside."""
-    return tabulate(f"{task.name}: models, the highest score first", CELLS, task.cells)
+    """Tabulate a task's models, best score first, with speed and cost."""
+    return tabulate(f"{task.name}: models, highest score first", CELLS, task.cells)
 
 
 def _describe_task(task: Task, number: int) -> Section:
     section = Section(f"task-{number}", task.name, [Paragraph(say_winner(task))])
     drawn = [cell for cell in task.cells if cell["mean"] is not None]
     if drawn:
-        pale = " A pale dot is not compared." if any(cell["obstacle"] for cell in drawn) else ""
+        pale = " Pale dots are not compared." if any(cell["obstacle"] for cell in drawn) else ""
         section.blocks.append(
             Chart(
                 f"Scores on {task.name}",
@@ -425,14 +431,12 @@ def _describe_task(task: Task, number: int) -> Section:
 def _tabulate_pairs(task: Task) -> Table:
     columns = (
         Column("model", lambda pair: task.find_model(pair["candidate"]), show_name),
-        Column("against", lambda pair: task.find_model(pair["baseline"]), show_name),
+        Column("baseline", lambda pair: task.find_model(pair["baseline"]), show_name),
         Column("difference", "difference", show_points),
         Column("95% CI", show_difference_interval, show_number),
         Column("better on", "better_prompts", show_value),
         Column("worse on", "worse_prompts", show_value),
-        Column("p by Holm", _show_p, show_number),
-        Column("", lambda pair: pair["verdict"].replace("_", " ")),
+        Column("p (Holm)", _show_p, show_number),
+        Column("verdict", lambda pair: pair["verdict"].replace("_", " ")),
     )
-    return tabulate(
-        f"{task.name}: every pair, prompt by prompt", columns, task.pairs, is_folded=len(task.pairs) > FOLDED_FROM
-    )
+    return tabulate(f"{task.name}: all pairs", columns, task.pairs, is_folded=len(task.pairs) > FOLDED_FROM)

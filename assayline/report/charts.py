@@ -1,6 +1,7 @@
-"""Charts as Vega-Lite specifications. Colours are named styles, which the page gives values for light and for dark.
+"""Charts as Vega-Lite specifications.
 
-Each takes rows of a SQL model and draws them; nothing is added up here.
+Colours are named styles, to which the page assigns values for light and dark mode. Each function draws rows of a SQL
+model and aggregates nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,24 +15,28 @@ Spec = dict[str, Any]
 
 HEIGHT = 170
 AXIS_ROOM = 46
-"""Room for the marks of every vertical axis, so that time runs at the same place in charts under each other."""
+"""Pixels for the labels of a vertical axis, equal in all charts so that their time axes align."""
 
 MARKED_EVENTS = ("failed", "reduced", "restored", "grown")
 NARROWEST_PIXELS = 300
-"""Of a chart, on a phone: names must not lie on each other there either."""
+"""Width of a chart on a phone, on which names must not overlap either."""
 LETTER_PIXELS = 6.5
 LINE_PIXELS = 13
 MOST_LINES = 3
-"""Of names above a chart; a mark whose name has no room left is named by its tooltip."""
+"""Maximum number of lines of names above a chart; a mark without room has its name in the tooltip."""
 
 LOW_SHARE = 0.1
-"""A share that never reaches it has an axis of its own, on which it can be seen."""
+"""A share that stays below this gets a scaled axis, so that it is visible."""
 
-LATENCIES = {"ttft_s": "Time to first token", "tpot_s": "Time per output token", "e2e_s": "End to end"}
+LATENCIES = {
+    "ttft_s": "Time to first token (TTFT)",
+    "tpot_s": "Time per output token (TPOT)",
+    "e2e_s": "End-to-end latency (E2E)",
+}
 
 
 def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
-    """A histogram of one latency, with its percentiles as marked lines. The last bin is open: all that is longer."""
+    """Draw a histogram of one latency with its percentiles. The last bin is open-ended."""
     unit, factor = choose_unit([row["from_s"] for row in bins])
     width_s = next((row["until_s"] - row["from_s"] for row in bins if row["until_s"] is not None), 0.0)
     bars = [
@@ -40,7 +45,7 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
             "until": (row["until_s"] if row["until_s"] is not None else row["from_s"] + width_s) * factor,
             "requests": row["requests"],
             "style": "above" if row["until_s"] is None else "inside",
-            "tip": f"{row['from_s'] * factor:.4g} {unit} and more"
+            "tip": f"at least {row['from_s'] * factor:.4g} {unit}"
             if row["until_s"] is None
             else f"{row['from_s'] * factor:.4g} to {row['until_s'] * factor:.4g} {unit}",
         }
@@ -77,13 +82,13 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
 
 
 def draw_rate(activity: list[Row], events: list[Row], stretches: list[Row]) -> Spec:
-    """Tokens finished per second over time, with what happened to engines and what a load measures."""
+    """Draw output tokens per second over time, with engine events and the measured interval."""
     area = _draw_slices(_slices(activity), activity, "output_tokens_per_s", "output tokens per second")
     return finish(alt.layer(area, *_stretch_rules(stretches), *_event_rules(activity, events)))
 
 
 def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], stretches: list[Row]) -> Spec:
-    """Requests in flight over time, below the window that each engine allowed."""
+    """Draw requests in flight over time, with each engine's maximum."""
     flown = _draw_slices(_slices(activity), activity, "in_flight", "requests in flight")
     windows = [
         {
@@ -105,7 +110,7 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], s
             x="from:Q",
             x2="until:Q",
             y="window:Q",
-            tooltip=[alt.Tooltip("name:N", title="engine"), alt.Tooltip("window:Q", title="window")],
+            tooltip=[alt.Tooltip("name:N", title="engine"), alt.Tooltip("window:Q", title="max in flight")],
         )
     )
     return finish(alt.layer(flown, lines, *marks))
@@ -114,8 +119,7 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], s
 def draw_line(
     activity: list[Row], telemetry: list[Row], events: list[Row], column: str, title: str, is_share: bool = False
 ) -> Spec:
-    """What telemetry says over time, on the axis of throughput, with what happened to engines. Slices without a sample
-    are left out."""
+    """Draw a telemetry column over time, with engine events. Slices without a sample are left out."""
     slices = [
         {"from": row["begins_at_s"], "until": row["ends_at_s"], "value": row[column]}
         for row in telemetry
@@ -129,34 +133,35 @@ def draw_line(
 
 
 def draw_intervals(rows: list[Row]) -> Spec:
-    """Shares with their intervals, one line each: rows have name, mean, low, high."""
+    """Draw shares with their intervals, one line each: rows have name, mean, low, high."""
     base = alt.Chart(inline(rows)).encode(
         y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
     )
     bars = base.mark_rule(style="interval").encode(
-        x=alt.X("low:Q", title="share right", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5)),
+        x=alt.X("low:Q", title="mean score", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5)),
         x2="high:Q",
     )
     points = base.mark_point(style="estimate").encode(
         x="mean:Q",
         tooltip=[
-            alt.Tooltip("name:N", title="of"),
-            alt.Tooltip("mean:Q", title="share right", format=".1%"),
-            alt.Tooltip("low:Q", title="from", format=".1%"),
-            alt.Tooltip("high:Q", title="to", format=".1%"),
+            alt.Tooltip("name:N", title="scorer"),
+            alt.Tooltip("mean:Q", title="mean score", format=".1%"),
+            alt.Tooltip("low:Q", title="low", format=".1%"),
+            alt.Tooltip("high:Q", title="high", format=".1%"),
         ],
     )
     return finish(alt.layer(bars, points), 34 * len(rows) + 10)
 
 
 def draw_differences(rows: list[Row]) -> Spec:
-    """Differences of mean scores with their intervals, around a line at no difference."""
+    """Draw differences of mean scores with their intervals, around a line at zero."""
     points = [{"name": row["scorer"], **{key: 100 * row[key] for key in ("difference", "low", "high")}} for row in rows]
     base = alt.Chart(inline(points)).encode(
         y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
     )
     spans = base.mark_rule(style="interval").encode(
-        x=alt.X("low:Q", title="points above (right) or below the baseline", axis=alt.Axis(tickCount=6)), x2="high:Q"
+        x=alt.X("low:Q", title="change in percentage points", axis=alt.Axis(tickCount=6)),
+        x2="high:Q",
     )
     estimates = base.mark_point(style="estimate").encode(
         x="difference:Q",
@@ -167,13 +172,13 @@ def draw_differences(rows: list[Row]) -> Spec:
 
 
 def draw_repeats(values: Mapping[str, Sequence[float]], medians: Mapping[str, float], unit: str) -> Spec:
-    """A dot per repeat and a line at the median, by configuration."""
+    """Draw a dot per repeat and a line at the median, by configuration."""
     y = alt.Y("name:N", title=None, sort=list(values), axis=alt.Axis(labelLimit=130, ticks=False, domain=False))
     axis = alt.Axis(tickCount=4, format=",.6~g")
     x = alt.X("value:Q", title=unit, scale=alt.Scale(zero=False, padding=10), axis=axis)
     dots = [{"name": name, "value": value} for name, found in values.items() for value in found]
     lines = [{"name": name, "value": value} for name, value in medians.items()]
-    tips = [alt.Tooltip("name:N", title="of"), alt.Tooltip("value:Q", title=unit, format=",.4~g")]
+    tips = [alt.Tooltip("name:N", title="configuration"), alt.Tooltip("value:Q", title=unit, format=",.4~g")]
     layers = [alt.Chart(inline(dots)).mark_point(style="repeat").encode(x=x, y=y, tooltip=tips)]
     if lines:
         layers.append(alt.Chart(inline(lines)).mark_tick(style="median").encode(x=x, y=y, tooltip=tips))
@@ -201,7 +206,7 @@ def _draw_slices(
     axis_format: Any = alt.Undefined,
     tip_format: str = ",.4~g",
 ) -> alt.Chart:
-    """A bar per slice of time, on the axis of `activity`."""
+    """Draw a bar per slice of time, on the axis of `activity`."""
     axis = alt.Axis(tickCount=4, minExtent=AXIS_ROOM, format=axis_format)
     tips = [
         alt.Tooltip("from:Q", title="from second", format=".4~g"),
@@ -225,20 +230,20 @@ def _time_axis(activity: list[Row]) -> alt.X:
 
 
 def _stretch_rules(stretches: list[Row]) -> list[alt.Chart]:
-    """A line where the measured stretch of a load begins, after its warm-up window, and one where it ends."""
+    """Draw lines at the start and end of each measured interval of a load."""
     ends = [
         {"at": row[column], "what": what}
         for row in stretches
-        for column, what in (("begins_at_s", "measured from here"), ("ends_at_s", "measured until here"))
+        for column, what in (("begins_at_s", "measured interval starts"), ("ends_at_s", "measured interval ends"))
     ]
     if not ends:
         return []
-    tips = [alt.Tooltip("what:N", title="load"), alt.Tooltip("at:Q", title="at second", format=".4~g")]
+    tips = [alt.Tooltip("what:N", title="load"), alt.Tooltip("at:Q", title="time (s)", format=".4~g")]
     return [alt.Chart(inline(ends)).mark_rule(style="percentile").encode(x="at:Q", tooltip=tips)]
 
 
 def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
-    """A line per event within the chart's time, and the event's name at the top."""
+    """Draw a line per event within the chart's time, with its name at the top."""
     begin, end = activity[0]["begins_at_s"], activity[-1]["ends_at_s"]
     at_once: dict[float, list[Row]] = {}
     for event in events:
@@ -261,8 +266,8 @@ def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
             x="at:Q",
             tooltip=[
                 alt.Tooltip("event:N", title="engine"),
-                alt.Tooltip("at:Q", title="at second", format=".4~g"),
-                alt.Tooltip("what:N", title="what"),
+                alt.Tooltip("at:Q", title="time (s)", format=".4~g"),
+                alt.Tooltip("what:N", title="message"),
             ],
         )
     )
@@ -273,9 +278,9 @@ def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
 def name_marks(
     marks: Sequence[tuple[Any, float, str]], style: str = "percentile-name", x: str = "at:Q"
 ) -> list[alt.Chart]:
-    """Names above a chart, beside their marks: on up to MOST_LINES lines, so that none lies on another or is cut.
+    """Place names above a chart at their marks, on up to MOST_LINES lines without overlap.
 
-    Of each mark, where it is on the axis, where that is from left (0) to right (1), and its name.
+    A mark is its value on the axis, its relative position from left (0) to right (1), and its name.
     """
     taken: list[list[tuple[float, float]]] = [[] for _ in range(MOST_LINES)]
     layers = []
@@ -300,7 +305,7 @@ def name_marks(
 
 
 def choose_unit(seconds: list[float]) -> tuple[str, float]:
-    """The unit that suits the largest, and how many of it are a second."""
+    """Return the unit that suits the largest value, and the factor from seconds to it."""
     largest = max(seconds, default=0.0)
     return ("seconds", 1.0) if largest >= 1 else ("milliseconds", 1e3) if largest >= 1e-3 else ("microseconds", 1e6)
 
@@ -310,7 +315,7 @@ def inline(rows: list[Row]) -> alt.InlineData:
 
 
 def finish(chart: alt.TopLevelMixin, height: int = HEIGHT) -> Spec:
-    """The specification, as wide as the page has room."""
+    """Return the specification, scaled to the width of the page."""
     spec: Spec = chart.properties(width="container", height=height).to_dict()
-    spec.pop("config", None)  # the page's, which knows light and dark
+    spec.pop("config", None)  # the page supplies it, for light and dark mode
     return spec

@@ -1,4 +1,4 @@
-"""The report of a benchmark without loads: configurations over their repeats, each against the first one."""
+"""The report of a benchmark without loads: configurations compared with the first one over repeats."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def _show_p(value: float | None) -> str:
 
 
 def _show_interval(row: Row) -> str:
-    """The interval of the ratio as a change: by logarithms, so that none is a fall by more than all."""
+    """Format the interval of the ratio as a change. It is computed on logarithms, so no decrease exceeds 100%."""
     return show_range(*(show_change(None if row[end] is None else row[end] - 1) for end in ("ratio_low", "ratio_high")))
 
 
@@ -43,44 +43,44 @@ COMPARISONS = (
 
 
 def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> Table:
-    """One row per configuration and metric that it has a value of."""
+    """Tabulate one row per configuration and metric with a value."""
     rows = (
         {**one.metrics[metric], "label": one.label, "metric": metric}
         for metric in SHOWN
         for one in measured
         if metric in one.metrics and one.metrics[metric]["repeats"]
     )
-    return tabulate("Medians over the repeats, and their range", MEDIANS, rows, is_folded)
+    return tabulate("Median and range over repeats", MEDIANS, rows, is_folded)
 
 
 def tabulate_comparisons(measured: Sequence[Measured]) -> Table:
-    """One row per configuration after the first, and metric."""
+    """Tabulate one row per metric and configuration after the first."""
     rows = (
         {**one.comparisons[metric], "label": one.label, "metric": metric}
         for one in measured
         for metric in SHOWN
         if metric in one.comparisons
     )
-    return tabulate(f"Against {measured[0].label}", COMPARISONS, rows)
+    return tabulate(f"Compared with {measured[0].label}", COMPARISONS, rows)
 
 
 def say_trades(measured: Sequence[Measured]) -> list[str]:
-    """A line per configuration after the first that has a cost or an energy: how much slower, how much cheaper."""
+    """Return a line per configuration with a cost or an energy: how much slower, how much cheaper."""
     said = ((one, say_trade(one.comparisons, "relative_shift")) for one in measured[1:])
     return [f"{one.label}: {words} than {measured[0].label}." for one, words in said if words]
 
 
 def list_judged(one: Measured) -> list[Row]:
-    """Comparisons of the metrics that have a limit, one family of tests; without any, of all that are shown."""
+    """Return the comparisons of the metrics that have a limit (one family of tests), or else of all shown metrics."""
     rows = [one.comparisons[metric] for metric in one.comparisons if one.comparisons[metric]["in_family"]]
     return rows or [one.comparisons[metric] for metric in SHOWN if metric in one.comparisons]
 
 
 def say_comparisons(measured: Sequence[Measured]) -> list[str]:
-    """A sentence per configuration after the first: what is better or worse by more than chance, or that nothing is."""
+    """Return a sentence per configuration after the first: its significant differences."""
     first, others = measured[0], measured[1:]
     if not others:
-        return [f"{count(first.repeats, 'repeat')} of one configuration: there is nothing to compare it with."]
+        return [f"{count(first.repeats, 'repeat')} of one configuration, so there is nothing to compare."]
     sentences = [_say_comparison(one, first) for one in others[:MOST_SENTENCES]]
     more = len(others) - MOST_SENTENCES
     return [*sentences, f"{count(more, 'more configuration')} below."] if more > 0 else sentences
@@ -89,17 +89,21 @@ def say_comparisons(measured: Sequence[Measured]) -> list[str]:
 def _say_comparison(one: Measured, first: Measured) -> str:
     field, space, value = first.label.rpartition(" ")
     is_shared = space and one.label.startswith(f"{field} ")
-    pair = f"{one.label} against {value if is_shared else first.label}"
+    pair = f"{one.label} vs {value if is_shared else first.label}"
     repeats = (
         f"{count(one.repeats, 'repeat')} each"
         if one.repeats == first.repeats
-        else f"{count(one.repeats, 'repeat')} against {first.repeats}"
+        else f"{count(one.repeats, 'repeat')} vs {first.repeats}"
     )
     judged = list_judged(one)
     if not judged or all(row["verdict"] == "too_few" for row in judged):
-        return f"{pair}: too few repeats to tell them apart ({repeats}), five of each are needed."
+        return f"{pair}: too few repeats for a comparison ({repeats}); at least five of each are needed."
     apart = [f"{row['metric']} {row['verdict']}, {_say_change(row)}" for row in judged if row["verdict"] in APART]
-    same = "the same within the limits" if all(row["verdict"] == "same" for row in judged) else "not told apart"
+    same = (
+        "equivalent within the limits"
+        if all(row["verdict"] == "same" for row in judged)
+        else "no significant difference"
+    )
     return f"{pair}: {'; '.join(apart) or same}; {repeats}."
 
 
@@ -110,31 +114,35 @@ def _say_change(row: Row) -> str:
 
 
 def choose_comparison_figures(measured: Sequence[Measured]) -> list[Figure]:
-    """How much was compared, and how much of it differs."""
+    """Count the comparisons, and the significant ones."""
     judged = [row for one in measured[1:] for row in list_judged(one)]
     apart = sum(row["verdict"] in APART for row in judged)
     repeats = sorted({one.repeats for one in measured})
     return [
         Figure("Configurations", f"{len(measured):,}"),
-        Figure("Repeats", " to ".join(f"{number:,}" for number in dict.fromkeys((repeats[0], repeats[-1]))), "of each"),
-        Figure("Told apart", f"{apart:,} of {len(judged):,}", "comparisons, by more than chance"),
+        Figure(
+            "Repeats",
+            " to ".join(f"{number:,}" for number in dict.fromkeys((repeats[0], repeats[-1]))),
+            "per configuration",
+        ),
+        Figure("Significant", f"{apart:,} of {len(judged):,}", "comparisons, beyond chance"),
     ]
 
 
 def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row]) -> list[Section]:
-    """The verdicts, every repeat as a dot, and medians. `values` are rows of run_metric with config_id."""
+    """Build the verdicts, a chart of the repeats, and the medians. `values` are rows of run_metric with config_id."""
     verdicts = Section("verdicts", "Verdicts")
     if any(one.comparisons for one in measured):
         verdicts.add(tabulate_comparisons(measured))
         verdicts.say(
-            "A change is the ratio to the first configuration, estimated by logarithms over all pairs of repeats. "
-            "Metrics with a limit in gate.max_slowdown are one family of tests and are judged by p (Holm), the "
-            "others, which are for reading, by p: of twenty, one differs by chance."
+            "A change is the ratio to the first configuration, estimated on logarithms over all pairs of repeats. "
+            "Metrics with a limit in gate.max_slowdown are one family of tests and are judged by p (Holm). The "
+            "other metrics are informative and judged by p: expect one false positive in twenty."
         )
     else:
-        verdicts.say("There is nothing to compare: no second configuration has a run that counts.")
+        verdicts.say("There is nothing to compare: no second configuration has a usable run.")
     verdicts.add(*(Paragraph(line) for line in say_trades(measured)))
-    repeats = Section("repeats", "Repeats", [Paragraph("Each dot is a run, the line is the median of its repeats.")])
+    repeats = Section("repeats", "Repeats", [Paragraph("Each dot is a run; the line is the median of its repeats.")])
     for metric in SHOWN:
         rows = [row for row in values if row["metric"] == metric]
         if rows:

@@ -1,6 +1,6 @@
-"""A report before it is HTML or Markdown: a headline, key figures, and sections of a few kinds of block.
+"""A report before rendering: a headline, key figures, and sections of blocks.
 
-All text in it is plain: whoever renders it escapes it. Numbers are shown, not computed (see `words.py`).
+All text is plain; renderers escape it. Numbers are formatted, not computed (see `words.py`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,31 +10,31 @@ from typing import Any, Literal
 from assayline.words import DASH, NUMBER_SHOWS, SPACE, show_name, show_note, show_range, show_text
 
 Key = str | int
-"""Of a value in a row: the name of a column, or a place."""
+"""Key of a value in a row: a column name or an index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, where the value is in a row, and how it is shown."""
+    """A heading, the location of the value in a row, and its format."""
 
     header: str
     value: Key | tuple[Key, Key] | Callable[[Any], Any]
-    """A key of the row; the keys of an interval's two ends; or a function of the row."""
+    """A key of the row; the keys of both ends of an interval; or a function of the row."""
     show: Callable[[Any], str] = show_text
 
     @property
     def is_number(self) -> bool:
-        """Whether it is aligned right, as what shows numbers is."""
+        """Return True for numbers, which are right-aligned."""
         return self.show in NUMBER_SHOWS
 
     @property
     def is_note(self) -> bool:
-        """Whether a page shows it below its row."""
+        """Return True for a note, which a page shows below its row."""
         return self.show is show_note
 
     @property
     def style(self) -> str:
-        """The class of its cells on a page; empty for text that wraps."""
+        """Return the CSS class of the cells; empty for text that wraps."""
         return "number" if self.is_number else "name" if self.show is show_name else ""
 
     def cell(self, row: Any) -> str:
@@ -49,17 +49,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and the text of every cell. The first column names its row."""
+    """Columns, and the text of every cell. The first column names its row."""
 
     caption: str
     columns: Sequence[Column]
     cells: Sequence[Sequence[str]]
     is_folded: bool = False
-    """Whether it is shown only when asked for."""
+    """True for a table that is collapsed at first."""
 
 
 def tabulate(caption: str, columns: Sequence[Column], rows: Iterable[Any], is_folded: bool = False) -> Table:
-    """A table of these rows, without columns that are empty in all of them. The first column always stays."""
+    """Build a table, without columns that are empty in all rows. The first column always stays."""
     cells = [[column.cell(row) for column in columns] for row in rows]
     kept = [i for i in range(len(columns)) if not i or not cells or any(row[i] not in ("", DASH) for row in cells)]
     return Table(caption, [columns[i] for i in kept], [[row[i] for i in kept] for row in cells], is_folded)
@@ -67,7 +67,7 @@ def tabulate(caption: str, columns: Sequence[Column], rows: Iterable[Any], is_fo
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A key figure: what it is, its value with unit, and what makes it readable (an interval, an n)."""
+    """A key figure: label, value with unit, and a detail (an interval, an n)."""
 
     label: str
     value: str
@@ -76,14 +76,14 @@ class Figure:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The value's number and its unit."""
+        """Split the value into number and unit."""
         number, _, unit = self.value.rpartition(SPACE)
         return (number, unit) if number else (unit, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A sentence or more."""
+    """One or more sentences."""
 
     text: str
     is_warning: bool = False
@@ -91,18 +91,18 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A Vega-Lite specification, and in words what it shows."""
+    """A Vega-Lite specification, with a title and a description."""
 
     title: str
     description: str
     spec: dict[str, Any]
     is_small: bool = False
-    """Whether a third of the page's width is enough, where there is that much."""
+    """True if a third of a wide page is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Text that a prompt set, a model or an engine wrote, of which `characters` is the whole length."""
+    """Text written by a prompt set, a model or an engine; `characters` is its full length."""
 
     label: str
     text: str | None
@@ -110,17 +110,17 @@ class Quote:
 
     @property
     def note(self) -> str:
-        """The mark of a text that was cut, or that is not there."""
+        """Return a note for text that was cut, or that is missing."""
         if self.text is None:
             return "none"
         if self.characters is not None and self.characters > len(self.text):
-            return f"cut: the first {len(self.text):,} of {self.characters:,} characters"
+            return f"truncated: first {len(self.text):,} of {self.characters:,} characters"
         return "" if self.text else "empty"
 
 
 @dataclass(frozen=True, slots=True)
 class Exhibit:
-    """A picture or a sound of a prompt, as a small copy inside the page, or a note where there is none."""
+    """An image or audio of a prompt, as a small copy inside the page, or a note without one."""
 
     kind: Literal["image", "audio", "note"]
     words: str
@@ -130,7 +130,7 @@ class Exhibit:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One prompt and what became of it."""
+    """A prompt with its answer."""
 
     title: str
     facts: Sequence[tuple[str, str]]
@@ -143,24 +143,24 @@ Block = Paragraph | Table | Chart | Quote | Sample
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what is under it. `key` is its anchor."""
+    """A heading with blocks; `key` is its anchor."""
 
     key: str
     title: str
     blocks: list[Block] = field(default_factory=list)
 
     def say(self, text: str, *, is_warning: bool = False) -> None:
-        """Adds a paragraph."""
+        """Add a paragraph."""
         self.blocks.append(Paragraph(text, is_warning))
 
     def add(self, *blocks: Block) -> None:
-        """Adds what is not a paragraph, in this order."""
+        """Add blocks other than paragraphs, in this order."""
         self.blocks.extend(blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The whole report."""
+    """A complete report."""
 
     title: str
     subtitle: str

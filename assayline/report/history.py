@@ -1,7 +1,7 @@
-"""The page of a history: what became of accuracy, speed, latency and cost over the nights, and since when.
+"""The history page: accuracy, speed, latency and cost over nightly runs, with level shifts.
 
-A level that shifted is named with the conditions that changed on its first night, or since the night before that
-counts: whether they are the cause, a reader knows better.
+A level shift is listed with the conditions that changed between the last counted run before it and its first run. The
+page does not infer causation.
 """
 
 from collections.abc import Sequence
@@ -20,61 +20,66 @@ MOST_SENTENCES = 4
 
 
 def write_headline(rows: HistoryRows) -> list[str]:
-    """What a reader must know, most important first."""
+    """Return the headline sentences, most important first."""
     lasting = sorted((one for one in rows.shifts if one.until is None), key=lambda one: not one.is_worse)
     over = [one for one in rows.shifts if one.until is not None]
     is_broken = rows.newest["verdict"] == "broken"
     sentences = [_say_newest(rows)] if is_broken else []
     sentences += [say_shift(one, rows) for one in lasting[:MOST_SENTENCES]]
     if len(lasting) > MOST_SENTENCES:
-        sentences.append(f"{count(len(lasting) - MOST_SENTENCES, 'more shift')} of level is listed below.")
+        sentences.append(
+            f"{count(len(lasting) - MOST_SENTENCES, 'more level shift is', 'more level shifts are')} listed below."
+        )
     if over:
-        sentences.append(f"{count(len(over), 'earlier level', 'earlier levels')} ended again, and is listed below.")
+        sentences.append(
+            f"{count(len(over), 'earlier level shift has', 'earlier level shifts have')} ended and "
+            f"{'is' if len(over) == 1 else 'are'} listed below."
+        )
     if not rows.shifts:
         sentences.append(say_no_shift(rows))
     sentences.append(_say_verdicts(rows))
     if rows.obstacle:
-        sentences.append(f"There is no baseline to show. {rows.obstacle}")
+        sentences.append(f"No baseline is shown. {rows.obstacle}")
     if rows.others:
         sentences.append(
-            f"Other runs of this name are not shown: {', '.join(rows.others[:3])}. The id of one of them, in place of "
-            "the name, gives their history."
+            f"Other runs with this name are not shown: {', '.join(rows.others[:3])}. Pass the id of one of them "
+            "instead of the name to see its history."
         )
     return [sentence for sentence in sentences if sentence]
 
 
 def say_shift(one: LevelShift, rows: HistoryRows) -> str:
-    """Since which night, by how much, and what else changed then."""
+    """Describe a level shift: when, by how much, and the conditions that changed then."""
     shift, metric = one.shift, one.metric
     interval = show_interval(one)
     told = f" (95% interval {interval})" if interval else ""
     return (
-        f"{metric.title} is {'worse' if one.is_worse else 'better'} since {show_night(one.run)}: "
-        f"{metric.show(shift.before)} before, {metric.show(shift.after)} since, by "
+        f"{metric.title} has been {'worse' if one.is_worse else 'better'} since {show_night(one.run)}: "
+        f"{metric.show(shift.before)} before, {metric.show(shift.after)} after, "
         f"{metric.show_shift(shift.change, shift.before)}{told}.{_say_cause(one, rows)}"
     )
 
 
 def _say_cause(one: LevelShift, rows: HistoryRows) -> str:
-    """Conditions that changed between the last counted night before and the first of the new level."""
+    """List the conditions that changed between the last counted run before the shift and its first run."""
     counted = list_counted(rows.values[one.metric.key])
     last = max(row["position"] for row in counted if row["position"] < one.run["position"])
     changed = [row for row in rows.changes if last < row["position"] <= one.run["position"]]
     if not changed:
-        return " No condition that is recorded changed then."
+        return " No recorded condition changed then."
     named = "; ".join(f"{row['condition']} ({row['words']})" for row in changed)
-    return f" Changed since the run before: {named}."
+    return f" Changed since the previous run: {named}."
 
 
 def say_no_shift(rows: HistoryRows) -> str:
-    """Why none is shown."""
+    """Explain why no shift is shown."""
     nights = max((len(list_counted(values)) for values in rows.values.values()), default=0)
     if len(rows.runs) == 1:
-        return "This is the first run: a history begins with the second."
+        return "This is the first run; a history starts with the second."
     if nights < FEWEST_NIGHTS:
         return (
-            f"{count(nights, 'run')} that {'counts' if nights == 1 else 'count'} cannot tell a shift of level from "
-            f"chance: {FEWEST_NIGHTS} are needed."
+            f"{count(nights, 'counted run')} cannot distinguish a level shift from chance; at least {FEWEST_NIGHTS} "
+            "are needed."
         )
     return f"No level has shifted by more than chance in {count(nights, 'run')}."
 
@@ -85,7 +90,7 @@ def _say_verdicts(rows: HistoryRows) -> str:
     if not judged:
         return "No gate has judged any of these runs."
     last = "" if rows.newest["verdict"] == "broken" else f" {_say_newest(rows)}"
-    return f"Of {count(len(judged), 'run')} that a gate judged, {len(broken)} broke a limit.{last}"
+    return f"{len(broken)} of {count(len(judged), 'run')} judged by a gate broke a limit.{last}"
 
 
 def _say_newest(rows: HistoryRows) -> str:
@@ -96,26 +101,26 @@ def _say_newest(rows: HistoryRows) -> str:
         "not judged": "could not be judged.",
         None: f"was not judged{'' if state == 'completed' else ': it is ' + state}.",
     }[rows.newest["verdict"]]
-    return f"The newest, {show_night(rows.newest)}, {verdict}"
+    return f"The latest run, {show_night(rows.newest)}, {verdict}"
 
 
 def show_night(run: Row) -> str:
-    """A run by when it started."""
+    """Format a run as its start time."""
     return f"{run['started_at']:%Y-%m-%d %H:%M}"
 
 
 def show_interval(one: LevelShift) -> str:
-    """The 95% interval of its change; empty where there is none."""
+    """Format the 95% interval of the change; empty without one."""
     shift, metric = one.shift, one.metric
     return show_range(*(metric.show_shift(end, shift.before) for end in (shift.low, shift.high)))
 
 
 FOLDED_FROM = 40
-"""Nights from which on the table of all of them is folded."""
+"""Number of runs above which the table of all runs is folded."""
 
 SHIFTS = (
     Column("metric", lambda one: one.metric.title),
-    Column("since, UTC", lambda one: show_night(one.run), show_name),
+    Column("since (UTC)", lambda one: show_night(one.run), show_name),
     Column("run", lambda one: one.run["run_id"], show_name),
     Column("before", lambda one: one.metric.show(one.shift.before), show_number),
     Column("after", lambda one: one.metric.show(one.shift.after), show_number),
@@ -123,12 +128,12 @@ SHIFTS = (
     Column("95% CI", show_interval, show_number),
     Column("until", lambda one: show_night(one.until) if one.until else "now", show_name),
     Column("p", lambda one: f"{one.shift.p_value:.2g}", show_number),
-    Column("", lambda one: "worse" if one.is_worse else "better"),
+    Column("direction", lambda one: "worse" if one.is_worse else "better"),
 )
 CHANGES = (
-    Column("since, UTC", show_night, show_name),
+    Column("since (UTC)", show_night, show_name),
     Column("run", "run_id", show_name),
-    Column("what", "condition"),
+    Column("condition", "condition"),
     Column("from → to", "words"),
 )
 BAND = (
@@ -144,7 +149,7 @@ BAND = (
 
 
 def compose_history(rows: HistoryRows) -> Document:
-    """The page before it has a form."""
+    """Build the history document."""
     run = rows.newest
     return Document(
         title=f"{run['name']} over time",
@@ -167,7 +172,7 @@ def _say_span(runs: Sequence[Row]) -> str:
 
 
 def _choose_figures(rows: HistoryRows) -> list[Figure]:
-    """The newest value of each metric, beside its baseline."""
+    """Return the latest value of each metric, with its baseline."""
     worse = {one.metric.key for one in rows.shifts if one.is_worse and one.until is None}
     figures = []
     for metric in rows.metrics:
@@ -180,25 +185,25 @@ def _choose_figures(rows: HistoryRows) -> list[Figure]:
     judged = [run for run in rows.runs if run["verdict"]]
     if judged:
         broken = sum(run["verdict"] == "broken" for run in judged)
-        figures.append(Figure("Limits broken", f"{broken} of {len(judged)}", "runs that a gate judged", broken > 0))
+        figures.append(Figure("Limits broken", f"{broken} of {len(judged)}", "runs judged by a gate", broken > 0))
     return figures
 
 
 def _draw_all(rows: HistoryRows) -> Section:
-    """A chart per metric, all over the same days."""
+    """Draw a chart per metric, all over the same dates."""
     section = Section("time", "Over time")
     drawn = [metric for metric in rows.metrics if rows.values.get(metric.key)]
     if not drawn:
-        section.say("No run has a value of any of the metrics that are shown here.")
+        section.say("No run has a value of any metric on this page.")
         return section
-    parts = ["Each dot is a run, with the 95% interval of its own requests where there is one"]
+    parts = ["Each dot is a run, with the 95% interval over its own requests if there is one"]
     if rows.band:
         parts.append("the band is the baseline's interval, or the range of its repeats")
     if rows.changes:
-        parts.append("dashed lines are where conditions changed")
-    parts.append("a ring is a broken limit on this metric, a pale dot a run that does not count")
+        parts.append("dashed lines mark changed conditions")
+    parts.append("a ring marks a broken limit on this metric, a pale dot a run that does not count")
     if rows.shifts:
-        parts.append("lines through the dots are the levels that were found")
+        parts.append("lines through the dots are the detected levels")
     section.say(f"{'; '.join(parts)}.")
     for metric in drawn:
         values = rows.values[metric.key]
@@ -228,15 +233,15 @@ def _describe_chart(metric: Metric, values: Sequence[Row], shifts: Sequence[Leve
 def _list_shifts(rows: HistoryRows) -> Section:
     section = Section("shifts", "Level shifts")
     if rows.shifts:
-        section.add(tabulate("Levels that changed by more than chance", SHIFTS, rows.shifts))
+        section.add(tabulate("Level shifts beyond chance", SHIFTS, rows.shifts))
     else:
         section.say(say_no_shift(rows))
     section.say(
-        "A shift is called where the largest difference of means over all splits of the history is larger than "
-        "in all but a few of its own reorderings, which keep the correlation of neighbouring runs. Either side "
-        f"has at least {SHORTEST_NIGHTS} runs, so a single odd night is none. Of histories in which nothing "
-        f"shifts, at most {show_share(FALSE_ALARMS)} of the pages are to show a shift, all metrics together "
-        "(docs/concepts/statistics.md has the rates that were measured)."
+        "A level shift (change point) is reported if the largest difference of means over all splits of the "
+        "history is larger than in nearly all of its reorderings, which preserve the correlation between "
+        f"neighbouring runs. Each side has at least {SHORTEST_NIGHTS} runs, so a single outlier is not a shift. If "
+        f"nothing shifts, at most {show_share(FALSE_ALARMS)} of pages are expected to show a shift, over all "
+        "metrics together (see docs/concepts/statistics.md for measured rates)."
     )
     return section
 
@@ -244,9 +249,9 @@ def _list_shifts(rows: HistoryRows) -> Section:
 def _list_changes(rows: HistoryRows) -> Section:
     section = Section("changes", "Changed conditions")
     if rows.changes:
-        section.add(tabulate("What changed, and since which run", CHANGES, rows.changes))
+        section.add(tabulate("Changed conditions, by first run", CHANGES, rows.changes))
     else:
-        section.say("Model, prompts, settings, vLLM, torch, driver, device, machine and assayline stayed as they were.")
+        section.say("Model, prompts, settings, vLLM, torch, driver, device, machine and assayline did not change.")
     return section
 
 
@@ -255,26 +260,26 @@ def _describe_baseline(rows: HistoryRows) -> Section:
     if rows.baseline_run is None:
         section.say(
             rows.obstacle
-            or "No baseline is named. `assayline baseline pin NAME RUN_ID` pins a run, and gate.baseline in the "
-            "spec names it."
+            or "No baseline is set. To set one, pin a run with `assayline baseline pin NAME RUN_ID`, and set "
+            "gate.baseline in the spec to its name."
         )
         return section
     section.say(
-        f"{rows.baseline}: run {rows.baseline_run['run_id']} of {show_night(rows.baseline_run)}. Of accuracy, its "
-        "own value with the 95% interval; of speeds, median and range of its repeats."
+        f"{rows.baseline}: run {rows.baseline_run['run_id']} of {show_night(rows.baseline_run)}. For accuracy, the "
+        "table shows its own value with the 95% interval; for speed, the median and range of its repeats."
     )
     pairs = [(metric, rows.band[metric.key]) for metric in rows.metrics if metric.key in rows.band]
-    section.add(tabulate("The baseline's level", BAND, pairs))
+    section.add(tabulate("Baseline levels", BAND, pairs))
     return section
 
 
 def _show_verdict(run: Row) -> str:
-    """What the gate said, and which limits are broken."""
+    """Format the gate's verdict and the broken limits."""
     return ": ".join([run["verdict"] or DASH, *filter(None, [", ".join(run["broken_limits"] or ())])])
 
 
 def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
-    """Every run, the newest first, or so many of them."""
+    """Tabulate the runs, newest first; at most `newest` of them."""
     shown = list(reversed(rows.runs))[:newest]
     metrics = [metric for metric in rows.metrics if rows.values.get(metric.key)]
     values = {(row["metric"], row["run_id"]): row["value"] for of in rows.values.values() for row in of}
@@ -295,15 +300,13 @@ def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
         return "; ".join(notes)
 
     columns = [
-        Column("started, UTC", show_night, show_name),
+        Column("started (UTC)", show_night, show_name),
         Column("run", "run_id", show_name),
         Column("gate", _show_verdict),
         *map(show_metric, metrics),
         Column("note", say_note, show_note),
     ]
-    return tabulate(
-        "Every run, the newest first", columns, shown, is_folded=newest is None and len(shown) > FOLDED_FROM
-    )
+    return tabulate("All runs, newest first", columns, shown, is_folded=newest is None and len(shown) > FOLDED_FROM)
 
 
 HEIGHT = 190
@@ -317,7 +320,7 @@ def draw_metric(
     band: Row | None,
     changes: Sequence[Row],
 ) -> Spec:
-    """`rows` are the metric's of history, `runs` all of the history, whose ends are those of the axis."""
+    """Draw one metric: `rows` are its rows of history, `runs` all runs, which set the ends of the axis."""
     unit, factor = (metric.axis, metric.shown_as) if metric.axis else choose_unit([row["value"] for row in rows])
     broken = {
         run["run_id"] for run in runs if any(limit.startswith(metric.key) for limit in run["broken_limits"] or ())
@@ -349,7 +352,7 @@ def draw_metric(
 
     tips = [
         alt.Tooltip("run:N", title="run"),
-        alt.Tooltip("night:N", title="started, UTC"),
+        alt.Tooltip("night:N", title="started (UTC)"),
         alt.Tooltip("shown:N", title=metric.title),
     ]
     layers = [*_draw_band(band, factor, first, last), *_draw_changes(changes, begin, end)]
@@ -364,19 +367,19 @@ def draw_metric(
 
 
 def _choose_format(begin: datetime, end: datetime) -> str:
-    """Of the axis of time: hours where days alone would repeat themselves."""
+    """Return the format of the time axis: with hours if dates alone would repeat."""
     if begin.date() == end.date():
         return "%H:%M"
     return "%d %b %H:%M" if end - begin < timedelta(days=6) else "%d %b"
 
 
 def show_moment(moment: datetime) -> str:
-    """UTC wall clock as a chart reads it."""
+    """Format UTC wall-clock time for a chart."""
     return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
 
 
 def _draw_band(band: Row | None, factor: float, first: str, last: str) -> list[alt.Chart]:
-    """The baseline's level as a line, and its interval or range behind everything."""
+    """Draw the baseline's level as a line, with its interval or range in the background."""
     if band is None:
         return []
     level = {"at": first, "until": last, "value": band["value"] * factor}
@@ -389,7 +392,7 @@ def _draw_band(band: Row | None, factor: float, first: str, last: str) -> list[a
 
 
 def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: str) -> list[alt.Chart]:
-    """The medians before and after each shift, as lines from night to night."""
+    """Draw the medians before and after each shift as lines."""
     if not shifts:
         return []
     begins = [show_moment(one.run["started_at"]) for one in shifts]
@@ -406,7 +409,7 @@ def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: 
 
 
 def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> list[alt.Chart]:
-    """A line per run in which conditions changed, with their names at the top."""
+    """Draw a line per run in which conditions changed, with their names at the top."""
     together: dict[datetime, list[Row]] = {}
     for change in changes:
         together.setdefault(change["started_at"], []).append(change)
@@ -420,7 +423,7 @@ def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> lis
         }
         for at, rows in together.items()
     ]
-    tips = [alt.Tooltip("night:N", title="since, UTC"), alt.Tooltip("what:N", title="changed")]
+    tips = [alt.Tooltip("night:N", title="since (UTC)"), alt.Tooltip("what:N", title="changed")]
     whole = (end - begin) or timedelta(days=1)
     names = [
         (show_moment(at), (at - begin) / whole, ", ".join(row["condition"] for row in rows))

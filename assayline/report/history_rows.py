@@ -1,6 +1,6 @@
-"""What a history's page reads: runs, values, changed conditions, the baseline's band; and the level shifts in them.
+"""Rows of the history page: runs, values, changed conditions, baseline band and level shifts.
 
-`METRICS` are what the page is about. One more is a line there, once `run_metric` has it.
+`METRICS` lists the metrics of the page. To add one that is in `run_metric`, add a line.
 """
 
 import json
@@ -15,6 +15,7 @@ from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics, ensure_repeats
 from assayline.words import (
+    as_sentence,
     nearest,
     show_change,
     show_money,
@@ -26,7 +27,7 @@ from assayline.words import (
 )
 
 FALSE_ALARMS = 0.05
-"""How many pages of histories without a shift may show one: shared out among the metrics that are looked at."""
+"""Expected share of pages that show a shift when there is none; divided among the tested metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,16 @@ class Metric:
     """A metric of the page."""
 
     key: str
-    """As in run_metric."""
+    """Name in `run_metric`."""
     title: str
     show: Callable[[float | None], str]
     shown_as: float = 1.0
-    """What a chart multiplies it by."""
+    """Factor from the stored value to the chart's."""
     axis: str = ""
-    """The chart's title of the vertical axis; empty: seconds, in the unit that suits them."""
+    """Title of the chart's vertical axis; if empty, the axis is in a suitable unit of time."""
 
     def show_shift(self, change: float, before: float) -> str:
-        """A change of its level: points of a share, percent of anything else."""
+        """Format a change of level: percentage points for a share, percent otherwise."""
         return show_points(change) if self.key == "accuracy" else show_change(change / before if before else None)
 
 
@@ -53,59 +54,59 @@ METRICS = (
     Metric(
         "output_tokens_per_s", "Output tokens per second", partial(show_rate, what="tokens"), 1, "tokens per second"
     ),
-    Metric("ttft_p50_s", "Time to first token, median", show_seconds),
-    Metric("tpot_p50_s", "Time per output token, median", show_seconds),
-    Metric("e2e_p95_s", "End to end, 95th percentile", show_seconds),
-    Metric(COST, "Cost per right answer", show_value, 1, "in the price's currency"),
+    Metric("ttft_p50_s", "TTFT, median", show_seconds),
+    Metric("tpot_p50_s", "TPOT, median", show_seconds),
+    Metric("e2e_p95_s", "E2E latency, p95", show_seconds),
+    Metric(COST, "Cost per correct answer", show_value, 1, "in the price's currency"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LevelShift:
-    """A level shift of a metric, as the page names it."""
+    """A level shift of a metric."""
 
     metric: Metric
     shift: Shift
     run: Row
-    """The first run of the new level, a row of history."""
+    """First run of the new level, a row of history."""
     until: Row | None
-    """The first run after it; None while it lasts."""
+    """First run after it; None while it lasts."""
     is_worse: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRows:
-    """One history's rows, each list in the order of time."""
+    """Rows of one history, each list in time order."""
 
     metrics: Sequence[Metric]
-    """METRICS, with the cost in the currency of the newest price."""
+    """METRICS, with the cost in the currency of the latest price."""
     runs: list[Row]
     values: dict[str, list[Row]]
-    """Rows of history by metric; metrics without any are left out."""
+    """Rows of history by metric, without metrics that have none."""
     changes: list[Row]
-    """Rows of show_changes, with `words`: what changed, for people."""
+    """Rows of `show_changes`, with a description in `words`."""
     shifts: list[LevelShift]
     baseline: str | None = None
-    """The baseline as it was named, and its run."""
+    """Name of the baseline as given, and its run."""
     baseline_run: Row | None = None
     band: dict[str, Row] = field(default_factory=dict)
-    """Rows of show_band by metric."""
+    """Rows of `show_band` by metric."""
     obstacle: str | None = None
-    """Why there is no baseline where one was named."""
+    """Reason why a named baseline is missing."""
     others: list[str] = field(default_factory=list)
-    """Models and prompt sets of other runs with this name, which are histories of their own."""
+    """Models and prompt sets of other runs with this name, which have their own histories."""
 
     @property
     def newest(self) -> Row:
-        """The last run."""
+        """The latest run."""
         return self.runs[-1]
 
 
 def read_history(connection: Connection, name: str, baseline: str | None = None) -> HistoryRows:
-    """Reads a history by a spec's name, a run's id or a config_id.
+    """Read a history by spec name, run id or config_id.
 
-    `baseline` is a pinned name or a run's id (default: the one that the newest run's spec names, or that it was last
-    judged against). Raises SpecError for a history or a given baseline that is not there.
+    `baseline` is a pinned name or a run id (default: the one named in the spec of the latest run, or else the one of
+    its last gate). Raises SpecError for an unknown history or given baseline.
     """
     runs = read_rows(connection, "from find_history(?)", name)
     if not runs:
@@ -149,12 +150,12 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
 
 
 def list_counted(rows: Sequence[Row]) -> list[Row]:
-    """Values that are judged."""
+    """Return the values that count for levels."""
     return [row for row in rows if row["is_counted"]]
 
 
 def find_level_shifts(values: dict[str, list[Row]], metrics: Sequence[Metric] = METRICS) -> list[LevelShift]:
-    """The shifts of every metric, the first one first; together they are false alarms on FALSE_ALARMS of pages."""
+    """Return the shifts of every metric, earliest first, with a joint false-alarm rate of FALSE_ALARMS."""
     counted = {key: list_counted(rows) for key, rows in values.items()}
     judged = [metric for metric in metrics if len(counted.get(metric.key, [])) >= FEWEST_NIGHTS]
     found = []
@@ -168,20 +169,20 @@ def find_level_shifts(values: dict[str, list[Row]], metrics: Sequence[Metric] = 
 
 
 def _find_named(connection: Connection, runs: Sequence[Row]) -> str | None:
-    """The baseline that the newest run's spec names, or that a gate used last."""
+    """Return the baseline in the spec of the latest run, or the one that a gate used last."""
     (row,) = read_rows(connection, "select spec_json from runs where run_id = ?", runs[-1]["run_id"])
     named = (json.loads(row["spec_json"]).get("gate") or {}).get("baseline")
     return named or next((run["baseline_run_id"] for run in reversed(runs) if run["baseline_run_id"]), None)
 
 
 def _describe_change(connection: Connection, row: Row) -> Row:
-    """The row with words: of settings, the fields that changed; of digests, their beginnings."""
+    """Add a description: the changed fields for settings, the first characters for digests."""
     if row["condition"] == "settings":
         before, after = (
             read_rows(connection, "select spec_json from runs where run_id = ?", run_id)[0]["spec_json"]
             for run_id in (row["run_id_before"], row["run_id"])
         )
-        return {**row, "words": "; ".join(list_setting_changes(before, after)) or "the configuration is another one"}
+        return {**row, "words": "; ".join(list_setting_changes(before, after)) or "the configuration changed"}
     return {**row, "words": f"{_shorten(row['before'])} → {_shorten(row['after'])}"}
 
 
@@ -209,8 +210,8 @@ def _say_unknown(connection: Connection, name: str) -> str:
         connection, "select distinct name from runs where benchmark_id is null and state <> 'running' order by name"
     )
     names = [row["name"] for row in rows]
-    hint = nearest(name, names) if names else "no run has ended yet"
+    near = nearest(name, names) if names else "no run has finished yet"
     return (
-        f"There is no history {name!r} in the database: {hint}. Give the name of a spec, or the id of a run that is no "
-        "part of a benchmark."
+        f"There is no history {name!r} in the database: {as_sentence(near)} hint: pass the name of a spec, or the id "
+        "of a run outside a benchmark."
     )

@@ -1,7 +1,7 @@
-"""A report as one HTML file that needs nothing else: style, charts and their program are inside.
+"""Render a report as one self-contained HTML file with style, charts and scripts.
 
-The page's own policy forbids every request and every script but the two that are written here, known by their digests,
-so that text of a prompt or an answer stays text even if it were to escape its place.
+The page's content security policy forbids requests, and scripts other than the two written here (by digest), so that
+text of a prompt or an answer cannot execute even if escaping failed.
 """
 
 import base64
@@ -24,11 +24,11 @@ PAGE_FOLDER = Path(__file__).parent / "page"
 _SHOW = "window.vegaEmbed = vegaEmbed;"
 VEGA_LITE = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 PICTURE_PIXELS = 720
-"""Width of a chart without its axis, where a page runs no script."""
+"""Width of a chart, without its axis, on a page that runs no script."""
 
 
 def render_html(document: Document, cache_folder: Path) -> str:
-    """The page. The charts' program is bundled once per version, and kept in `cache_folder`."""
+    """Render the page. The chart scripts are bundled once per version and cached in `cache_folder`."""
     charts = [block for section in document.sections for block in section.blocks if isinstance(block, Chart)]
     scripts = [bundle_charts(cache_folder), _read("page.js")] if charts else []
     return (
@@ -62,13 +62,13 @@ def _environment() -> Environment:
 
 
 def _write_json(value: Any) -> str:
-    """JSON that can end no script element: what HTML knows of is written as JSON's own escapes."""
+    """Serialize to JSON that cannot close a script element: HTML's special characters become JSON escapes."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def bundle_charts(folder: Path) -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script. Bundling takes a second or two, so it is done once per version."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script, bundled once per version (1 to 2 s)."""
     kept = folder / f"charts-{VEGA_LITE}-{version('vl-convert-python')}.js"
     try:
         return kept.read_text(encoding="utf-8")
@@ -80,12 +80,12 @@ def bundle_charts(folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(kept, lambda file: file.write(script.encode()))
     except OSError:
-        pass  # it is made again next time
+        pass  # bundled again next time
     return script
 
 
 def draw_picture(chart: Chart) -> str:
-    """Draws a chart in the page's light colours. Returns a data: URI, for pages that run no script."""
+    """Draw a chart in light colours as a data: URI, for pages that run no script."""
     spec = {**chart.spec, "width": PICTURE_PIXELS // 2 if chart.is_small else PICTURE_PIXELS}
     svg = vl_convert.vegalite_to_svg(spec, VEGA_LITE, config=_read_light_theme(), allowed_base_urls=[])
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"

@@ -1,4 +1,4 @@
-"""Reports of a run, of a benchmark, of a history and of a leaderboard, from the database to the files."""
+"""Write the reports of a run, a benchmark, a history and a leaderboard from the database to files."""
 
 import re
 from collections.abc import Sequence
@@ -44,12 +44,12 @@ from assayline.store.thread import DatabaseThread
 HTML_NAME = "report.html"
 MARKDOWN_NAME = "report.md"
 PAGE_BYTES = 300_000
-"""Of a page in Prefect's database, which has one per run."""
+"""Maximum bytes of a page in Prefect's database, which has one per run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A report that is on disk."""
+    """A report on disk."""
 
     html: Path
     markdown: Path
@@ -59,7 +59,7 @@ class Written:
 
 
 def put_on_page(document: Document) -> str:
-    """Renders Markdown with pictures for a flow run's page. The last pictures are words where PAGE_BYTES are full."""
+    """Render Markdown with images for the page of a flow run. Beyond PAGE_BYTES, charts become descriptions."""
     while (left := PAGE_BYTES - len(render_markdown(document).encode())) < 0 and document.sections:
         document = replace(document, sections=document.sections[:-1])
 
@@ -75,9 +75,9 @@ def put_on_page(document: Document) -> str:
 
 
 def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, run_dir: Path | None = None) -> Document:
-    """The report of a run, beside its baseline if there is one, before it has a form.
+    """Build the report of a run, with a comparison if there is a baseline.
 
-    Media that came inside rows are in `run_dir`.
+    `run_dir` holds the media that came inside rows.
     """
     run = rows.run
     headline, state = write_headline(rows), str(run["state"])
@@ -114,10 +114,10 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, r
 
 
 def write_report(document: Document, folder: Path, settings: Settings) -> Written:
-    """Writes both forms. Raises StoreError where the folder does not take them."""
+    """Write HTML and Markdown. Raises StoreError if the folder is not writable."""
     html, markdown = render_html(document, settings.data_dir / "cache"), render_markdown(document)
-    html, markdown = (text.replace("\0", "\ufffd") for text in (html, markdown))  # no form has a sign for it
-    with storing(f"The report cannot be written to {folder}", "Give another folder with --out."):
+    html, markdown = (text.replace("\0", "\ufffd") for text in (html, markdown))  # neither format can represent it
+    with storing(f"The report cannot be written to {folder}", "hint: pass another folder with --out."):
         replace_file(folder / HTML_NAME, lambda file: file.write(html.encode("utf-8", "replace")))
         replace_file(folder / MARKDOWN_NAME, lambda file: file.write(markdown.encode("utf-8", "replace")))
     return Written(folder / HTML_NAME, folder / MARKDOWN_NAME, markdown, document)
@@ -130,10 +130,10 @@ def make_report(
     folder: Path | None = None,
     database: DatabaseThread | None = None,
 ) -> Written:
-    """Writes the report of a run into `folder` (default: the run's own), held against a baseline if one is given.
+    """Write the report of a run into `folder` (default: the run's own), compared with a baseline if one is given.
 
-    `baseline` is a run's id or a pinned name. Raises SpecError for a run or baseline that is not there or has not
-    finished, and StoreError.
+    `baseline` is a run id or a pinned name. Raises SpecError for a run or baseline that is missing or has not finished,
+    and StoreError.
     """
     database = database or open_database(settings)
     run_dir = settings.run_dir(run_id)
@@ -142,7 +142,7 @@ def make_report(
 
 
 def open_database(settings: Settings) -> DatabaseThread:
-    """The database to report from. Raises StoreError where there is none: reading must not make one."""
+    """Open the database for reading. Raises StoreError if it does not exist, because reading must not create it."""
     settings.need_database()
     return DatabaseThread(settings)
 
@@ -157,7 +157,7 @@ def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir:
 
 
 def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | None = None) -> Written:
-    """Writes the report of a benchmark into `folder` (default: the benchmark's own).
+    """Write the report of a benchmark into `folder` (default: the benchmark's own).
 
     Raises SpecError for a benchmark without runs, and StoreError.
     """
@@ -169,10 +169,9 @@ def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | 
 def make_history_report(
     settings: Settings, name: str, baseline: str | None = None, folder: Path | None = None
 ) -> tuple[HistoryRows, Written]:
-    """Writes the report of a history into `folder` (default: its own); also returns its rows.
+    """Write the report of a history into `folder` (default: its own), and return its rows as well.
 
-    `name` is that of a spec, or the id of a run. Raises SpecError for a history or baseline that is not there, and
-    StoreError.
+    `name` is a spec name or a run id. Raises SpecError for a missing history or baseline, and StoreError.
     """
     rows = open_database(settings).run(lambda connection: read_history(connection, name, baseline))
     written = write_report(compose_history(rows), folder or history_dir(settings, rows), settings)
@@ -180,9 +179,9 @@ def make_history_report(
 
 
 def history_dir(settings: Settings, rows: HistoryRows) -> Path:
-    """Where a history's report is: a folder that is called as the spec is, as far as a file system allows.
+    """Return the folder of a history's report, named after the spec as far as a file system allows.
 
-    Where other models or prompt sets share the name, and where it is no name for a folder, a digest tells them apart.
+    A digest is appended if other models or prompt sets share the name, or if it is not a valid folder name.
     """
     run = rows.newest
     identity = [run["name"], run["model"], run["prompt_set"]]
@@ -190,7 +189,7 @@ def history_dir(settings: Settings, rows: HistoryRows) -> Path:
 
 
 def _name_folder(name: str, identity: Sequence[str], *, is_plain: bool) -> str:
-    """The name, if it is one for a folder and nobody else's; else what is left of it, with a digest of `identity`."""
+    """Return the name if it is unique and valid as a folder name; else a cleaned name with a digest of `identity`."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
     return plain if is_plain and plain == name else f"{plain}-{digest_json(list(identity))[:8]}".lstrip("-")
 
@@ -198,16 +197,17 @@ def _name_folder(name: str, identity: Sequence[str], *, is_plain: bool) -> str:
 def make_leaderboard(
     settings: Settings, names: Sequence[str] = (), folder: Path | None = None
 ) -> tuple[BoardRows, Written]:
-    """Writes the leaderboard of these runs, specs, prompt sets or benchmarks, or of all; `folder` as elsewhere.
+    """Write the leaderboard of these runs, specs, prompt sets or benchmarks (default: all), and return its rows as
+    well.
 
-    Also returns its rows. Raises SpecError for a name that is not there, and StoreError.
+    Raises SpecError for an unknown name, and StoreError.
     """
     rows = open_database(settings).run(lambda connection: read_board(connection, names))
     return rows, write_board(settings, rows, folder)
 
 
 def write_board(settings: Settings, rows: BoardRows, folder: Path | None = None) -> Written:
-    """Writes a leaderboard that was read; `folder` as elsewhere."""
+    """Write a leaderboard from its rows."""
     names = rows.names
     name = "-".join(names) or "all"
     own = settings.data_dir / "leaderboards" / _name_folder(name, names, is_plain=len(names) < 2)
@@ -215,19 +215,19 @@ def write_board(settings: Settings, rows: BoardRows, folder: Path | None = None)
 
 
 def check_report_run(connection: Connection, run_id: str) -> None:
-    """Raises SpecError for a run that is not in the database, or has not ended."""
+    """Raise SpecError for a run that is not in the database, or has not finished."""
     if check_run(connection, run_id) == "running":
         raise SpecError(
-            f"Run {run_id} has not finished, and a report is of a run that has. If nobody works on it any more, "
-            f"`assayline evaluate --resume {run_id}` resumes it."
+            f"Run {run_id} has not finished, and a report needs a finished run. hint: if no process is working on "
+            f"it, resume it with `assayline evaluate --resume {run_id}`."
         )
 
 
 def find_baseline_run(connection: Connection, name: str, run_id: str) -> str:
-    """The run that a pinned name or a run's id means, other than the report's own. Raises SpecError."""
+    """Resolve a pinned name or run id to a finished run other than the report's own. Raises SpecError."""
     found = resolve_baseline(connection, name)
     if found == run_id:
-        raise SpecError(f"The baseline {name!r} is run {run_id} itself. Give another run, or leave --baseline out.")
+        raise SpecError(f"The baseline {name!r} is run {run_id} itself. hint: pass another run, or omit --baseline.")
     if check_run(connection, found) == "running":
-        raise SpecError(f"The baseline {name!r} is run {found}, which has not finished. Give a run that has.")
+        raise SpecError(f"The baseline {name!r} is run {found}, which has not finished. hint: pass a finished run.")
     return found

@@ -1,4 +1,4 @@
-"""A report as Markdown: the same blocks, and a chart as a picture, or as what it shows in words."""
+"""Render a report as Markdown: charts as images or as descriptions."""
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter
@@ -6,17 +6,17 @@ from operator import attrgetter
 from assayline.report.document import Block, Chart, Column, Document, Paragraph, Quote, Sample, Section, Table, tabulate
 from assayline.words import as_block, as_code, escape_markdown
 
-FIGURES = (Column("", attrgetter("label")), Column("value", attrgetter("value")), Column("", attrgetter("detail")))
-
+FIELDS = (("figure", "label"), ("value", "value"), ("detail", "detail"))
+FIGURES = tuple(Column(name, attrgetter(key)) for name, key in FIELDS)
 
 SHORT_CHARACTERS = 100
-"""Of a text that is shown on one line."""
+"""Maximum length of text that is shown on one line."""
 Draw = Callable[[Chart], str | None]
-"""Makes a picture's URI of a chart, or None for words alone."""
+"""Renders a chart to an image URI, or returns None for its description alone."""
 
 
 def render_markdown(document: Document, draw: Draw = lambda _: None) -> str:
-    """The page. Text of prompts, answers and errors is in code, or escaped."""
+    """Render the page. Text of prompts, answers and errors is in code spans, or escaped."""
     parts = [
         f"# {escape_markdown(document.title)}",
         escape_markdown(f"{document.state} · {document.subtitle}"),
@@ -51,7 +51,7 @@ def _render_block(block: Block, draw: Draw) -> str:
 
 
 def render_table(table: Table) -> str:
-    """The table without its caption, and its notes below it: the one place where Markdown's cells are made."""
+    """Render a table without its caption, with its notes below: the only place that builds Markdown cells."""
     columns = list(enumerate(table.columns))
     shown = [i for i, column in columns if not column.is_note]
     aligned = ("---:" if table.columns[i].is_number else "---" for i in shown)

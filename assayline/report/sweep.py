@@ -1,8 +1,7 @@
-"""The report of a benchmark: configurations compared over their repeats; or latency against throughput, goodput against
-the offered rate, and every point in a table.
+"""The report of a benchmark: configurations compared over repeats, or latency, throughput and goodput of a load sweep.
 
-Points at which the generator did not keep up, or the engine was given more than it could do, are marked and named: what
-is measured there is about the queue, not about the engine at that rate.
+Points at which the load generator fell behind or the engine was saturated are flagged: their latencies reflect the
+queue, not the engine at that rate.
 """
 
 import json
@@ -22,31 +21,31 @@ from assayline.words import SPACE, count, show_name, show_rate, show_seconds, sh
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRows:
-    """One benchmark's rows, each list in the order in which it is shown."""
+    """Rows of one benchmark, each list in display order."""
 
     benchmark_id: str
     runs: list[Row]
-    """Of whatever state, the first one first."""
+    """Runs in any state, earliest first."""
     points: list[Row]
-    """Runs that have a load and are completed, from the lowest to the highest."""
+    """Completed runs with a load, lowest load first."""
     goodput: list[Row]
-    """Of these runs."""
+    """Goodput of these runs."""
     slos: list[Row]
-    """Limits, as the newest run has them."""
+    """SLOs of the latest run."""
     measured: list[Measured]
-    """The configurations, the first one first, where no run has a load; empty for a sweep of loads."""
+    """Configurations in order, if no run has a load; empty for a load sweep."""
     values: list[Row]
-    """Rows of run_metric with config_id, of their repeats."""
+    """Rows of run_metric of their repeats, with config_id."""
 
     @property
     def unfinished(self) -> list[Row]:
-        """The last run of each configuration that no run completed."""
+        """The last run of each configuration without a completed run."""
         completed = {run["config_id"] for run in self.runs if run["state"] == "completed"}
         return list({run["config_id"]: run for run in self.runs if run["config_id"] not in completed}.values())
 
 
 def read_achieved_rates(connection: Connection, benchmark_id: str, config_ids: Sequence[str]) -> list[float | None]:
-    """Requests per second that these configurations achieved: medians over completed runs, None where nothing did."""
+    """Return the median achieved requests per second of each configuration over completed runs; None without one."""
     query = """
         select median(value)
         from metric_values
@@ -58,7 +57,7 @@ def read_achieved_rates(connection: Connection, benchmark_id: str, config_ids: S
 
 
 def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkRows:
-    """Reads a benchmark. Raises SpecError where the database has none of its runs."""
+    """Read a benchmark. Raises SpecError if the database has no run of it."""
 
     def of_benchmark(query: str) -> list[Row]:
         return read_rows(connection, query, benchmark_id)
@@ -66,8 +65,8 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
     runs = of_benchmark("select * from runs where benchmark_id = ? order by started_at, run_id")
     if not runs:
         raise SpecError(
-            f"There is no run of a benchmark {benchmark_id!r} in the database. Give the id of one, as the column "
-            "benchmark_id of the table runs has it."
+            f"There is no run of benchmark {benchmark_id!r} in the database. hint: pass a value of the column "
+            "benchmark_id of the table runs."
         )
     ensure_benchmark(connection, benchmark_id)
     points = of_benchmark(_POINTS)
@@ -88,7 +87,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
 
 
 def label_configurations(runs: Sequence[Row]) -> dict[str, str]:
-    """By config_id what varies, as `max_concurrency 32`: names of runs without the words that all begin with."""
+    """Return a label by config_id, such as `max_concurrency 32`: run names without their common prefix."""
     names = {run["config_id"]: run["name"].split(" ") for run in runs}
     begins = zip(*(words[:-1] for words in names.values()), strict=False)
     shared = sum(1 for _ in takewhile(lambda found: len(set(found)) == 1, begins))
@@ -96,7 +95,7 @@ def label_configurations(runs: Sequence[Row]) -> dict[str, str]:
 
 
 def _shorten(label: str) -> str:
-    """engine.max_concurrency=32 as max_concurrency 32."""
+    """Shorten engine.max_concurrency=32 to max_concurrency 32."""
     parts = (part.partition("=") for part in label.split(", "))
     return ", ".join(f"{field.rsplit('.', 1)[-1]} {value}" if equals else field for field, equals, value in parts)
 
@@ -138,17 +137,17 @@ _GOODPUT = """
 SMALL = {
     "Time per output token, median": {"tpot_p50_s": "median"},
     "ITL, 99th percentile": {"itl_p99_s": "99th percentile"},
-    "End to end, median": {"e2e_p50_s": "median"},
+    "E2E latency, median": {"e2e_p50_s": "median"},
 }
-"""Titles of small charts, and what they draw."""
+"""Titles of small charts, and their lines."""
 
 FIRST_TOKEN = {"ttft_p50_s": "median", "ttft_p99_s": "99th percentile"}
 
 
 def label_points(points: Sequence[Row]) -> list[Row]:
-    """The points with what a reader calls them, and whether what was measured there is marked.
+    """Add labels and flags to the points.
 
-    None is the knee unless a load between one at a time and all at once is trusted: of two ends one is always it.
+    No point is the knee unless a load between one at a time and all at once is valid: of two ends, one always is.
     """
     marks = [point["kept_up"] is False or point["is_saturated"] is True for point in points]
     has_knee = any(
@@ -170,17 +169,17 @@ def _name(point: Row) -> str:
 
 
 def find_knee(points: Sequence[Row]) -> Row | None:
-    """The point that the model calls the knee."""
+    """Return the point that the SQL model marks as the knee."""
     return next((point for point in points if point["is_knee"]), None)
 
 
 def count_marked(points: Sequence[Row]) -> tuple[int, int]:
-    """Points at which requests were sent late, and at which the engine was saturated."""
+    """Count the points with late requests, and with a saturated engine."""
     return sum(point["kept_up"] is False for point in points), sum(point["is_saturated"] is True for point in points)
 
 
 def describe_latency_under_load(points: list[Row]) -> Section:
-    """Latency against throughput, the knee marked."""
+    """Build the section on latency against throughput, with the knee."""
     section = Section("latency", "Latency against throughput")
     timed = [point for point in points if point["requests_per_s"] is not None and point["ttft_p50_s"] is not None]
     if not timed:
@@ -188,9 +187,12 @@ def describe_latency_under_load(points: list[Row]) -> Section:
         return section
     section.blocks.append(
         Paragraph(
-            "Each dot is a run under another load, which its label names; the line follows the load."
+            "Each dot is a run at a different load, shown by its label; the line connects increasing loads."
             + (
-                " Up to the knee more load buys more throughput at little latency, beyond it more load buys waiting."
+                (
+                    " Up to the knee, more load adds throughput at little cost in latency; beyond it, more load mostly "
+                    "adds queueing."
+                )
                 if find_knee(points)
                 else ""
             )
@@ -211,21 +213,21 @@ def describe_latency_under_load(points: list[Row]) -> Section:
 
 
 def _warn(points: Sequence[Row]) -> list[Paragraph]:
-    """What a reader must know before believing a dot."""
+    """Warn about points whose latencies are not valid."""
     warnings = []
     if late := [point for point in points if point["kept_up"] is False]:
         lags = ", ".join(f"{point['label']} (99% within {show_seconds(point['send_lag_p99_s'])})" for point in late)
         warnings.append(
-            f"The generator did not keep up at {lags}: requests were sent later than they were due. The engine got "
-            "less than was asked for, and latencies there are shorter than users would have seen."
+            f"The load generator fell behind at {lags}: requests were sent later than their due time. The engine "
+            "received less load than specified, so latencies at these points are too low."
         )
     if saturated := [point["label"] for point in points if point["is_saturated"]]:
         warnings.append(
-            f"The engine was saturated at {', '.join(saturated)}: requests piled up for as long as they came, so "
-            "latencies there are about the length of the run. A longer run would show longer ones."
+            f"The engine was saturated at {', '.join(saturated)}: the queue grew for as long as requests arrived, "
+            "so latencies depend on the length of the run. A longer run would show higher ones."
         )
     if warnings:
-        warnings.append("These points are ringed in the charts.")
+        warnings.append("Flagged points have a ring in the charts.")
     return [Paragraph(text, is_warning=index < len(warnings) - 1) for index, text in enumerate(warnings)]
 
 
@@ -243,11 +245,9 @@ def _describe(points: Sequence[Row], column: str) -> str:
 
 
 def list_points(points: list[Row]) -> Section:
-    """Every point with what was offered, what was achieved and how it felt."""
+    """Build the table of all points."""
     section = Section("points", "Points")
-    section.blocks.append(
-        Paragraph(f"{count(len(points), 'run')} of the table load_point, from the lowest load to the highest.")
-    )
+    section.blocks.append(Paragraph(f"{count(len(points), 'run')} of the table load_point, lowest load first."))
     section.blocks.append(tabulate("All points", POINTS, points))
     return section
 
@@ -263,27 +263,27 @@ def _say_note(point: Row) -> str:
 
 POINTS = (
     Column("load", "label", show_name),
-    Column("offered /s", "offered_requests_per_s", show_value),
-    Column("answered /s", "requests_per_s", show_value),
-    Column("tokens /s", "output_tokens_per_s", show_value),
-    Column("first token p50", "ttft_p50_s", show_seconds),
-    Column("first token p99", "ttft_p99_s", show_seconds),
-    Column("per token p50", "tpot_p50_s", show_seconds),
+    Column("offered (req/s)", "offered_requests_per_s", show_value),
+    Column("answered (req/s)", "requests_per_s", show_value),
+    Column("output tokens/s", "output_tokens_per_s", show_value),
+    Column("TTFT p50", "ttft_p50_s", show_seconds),
+    Column("TTFT p99", "ttft_p99_s", show_seconds),
+    Column("TPOT p50", "tpot_p50_s", show_seconds),
     Column("ITL p99", "itl_p99_s", show_seconds),
-    Column("end to end p50", "e2e_p50_s", show_seconds),
+    Column("E2E p50", "e2e_p50_s", show_seconds),
     Column("in flight", "mean_in_flight_requests", show_value),
     Column("send lag p99", "send_lag_p99_s", show_seconds),
     Column("note", _say_note, show_name),
 )
 
 
-METRICS = {"ttft_s": "first token", "tpot_s": "per output token", "e2e_s": "end to end"}
+METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E latency"}
 AMPLE = 0.95
-"""Share of good requests up to which a rate is said to be fine."""
+"""Share of good requests that a rate must reach to be acceptable."""
 
 
 def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> Section:
-    """Goodput against the offered rate, for each objective."""
+    """Build the goodput section: each SLO against the offered rate."""
     section = Section("goodput", "Goodput")
     offered = {
         point["run_id"]: point["offered_requests_per_s"]
@@ -293,27 +293,27 @@ def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> 
     if not slos:
         section.blocks.append(
             Paragraph(
-                "The spec says nothing of what users put up with, so no request is good or bad. Add it, such as "
-                "slos: [{name: interactive, ttft_s: 0.5, tpot_s: 0.05}], and start the benchmark again."
+                "The spec has no SLOs, so goodput is undefined. Add them, such as slos: "
+                "[{name: interactive, ttft_s: 0.5, tpot_s: 0.05}], and start the benchmark again."
             )
         )
     else:
         section.blocks.append(Paragraph(say_limits(slos)))
     if not offered:
-        section.blocks.append(Paragraph("No point has a rate that was offered, so there is nothing to draw over it."))
+        section.blocks.append(Paragraph("No point has an offered rate, so there is no chart of goodput."))
         return section
     section.blocks.append(
         Chart(
-            "Answered and good, against offered",
-            "On the dashed line everything that is offered is answered, or good. "
-            "Loads without a rate, such as all at once, are not in this chart.",
+            "Answered and good requests against offered rate",
+            "The dashed line marks where all offered requests are answered or good. Loads without a rate, such as "
+            "all at once, are not in this chart.",
             draw_goodput(points, goodput, offered),
         )
     )
     if any(row["run_id"] in offered and row["good_share"] is not None for row in goodput):
         section.blocks.append(
             Chart(
-                "Share of requests that are good",
+                "Share of good requests",
                 _describe_shares(goodput, offered),
                 draw_good_share(goodput, offered),
             )
@@ -322,25 +322,25 @@ def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> 
 
 
 def say_limits(slos: Sequence[Row]) -> str:
-    """What a good request is: rows have slo, metric and limit_s."""
+    """Describe the SLOs: rows have slo, metric and limit_s."""
     limits: dict[str, list[str]] = {}
     for row in slos:
         limits.setdefault(row["slo"], []).append(f"{METRICS[row['metric']]} within {show_seconds(row['limit_s'])}")
     told = "; ".join(f"{slo}: {', '.join(parts)}" for slo, parts in limits.items())
-    return f"A request is good if it is answered and within every limit. {told}."
+    return f"A request is good if it is answered within every limit. {told}."
 
 
 def _describe_shares(goodput: Sequence[Row], offered: Mapping[str, float]) -> str:
-    """Up to which offered rate nearly all requests are good, in words."""
+    """Describe the highest offered rate at which nearly all requests are good."""
     parts = []
     for slo in dict.fromkeys(row["slo"] for row in goodput):
         rows = [row for row in goodput if row["slo"] == slo and row["run_id"] in offered]
         rows.sort(key=lambda row: offered[row["run_id"]])
         ample = [offered[row["run_id"]] for row in takewhile(lambda row: (row["good_share"] or 0.0) >= AMPLE, rows)]
         if ample:
-            parts.append(f"for {slo} at least {AMPLE:.0%} are good up to {show_rate(ample[-1], 'requests')}")
+            parts.append(f"for {slo}, at least {AMPLE:.0%} are good up to {show_rate(ample[-1], 'requests')}")
         elif rows:
-            parts.append(f"for {slo} fewer than {AMPLE:.0%} are good at the lowest rate already")
+            parts.append(f"for {slo}, fewer than {AMPLE:.0%} are good even at the lowest rate")
     words = "; ".join(parts)
     return f"{words[:1].upper()}{words[1:]}."
 
@@ -350,12 +350,12 @@ RUNS = (
     Column("name", "name", show_name),
     Column("run", "run_id", show_name),
     Column("state", "state"),
-    Column("started, UTC", lambda run: f"{run['started_at']:%Y-%m-%d %H:%M:%S}", show_name),
+    Column("started (UTC)", lambda run: f"{run['started_at']:%Y-%m-%d %H:%M:%S}", show_name),
 )
 
 
 def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
-    """The report of a benchmark before it has a form. `left` are its runs that are still to do, if that is known."""
+    """Build the benchmark document. `left` is the number of runs still to do, or None if unknown."""
     points = label_points(rows.points)
     first, unfinished = rows.runs[0], rows.unfinished
     if points:
@@ -382,12 +382,11 @@ def _say_knee(points: list[Row]) -> str:
     knee = find_knee(points)
     if knee is None:
         if all(point["power"] is None for point in points):
-            return "There is no knee: no point has both a throughput and a latency."
-        return "There is no knee: no load between one at a time and all at once can be trusted."
+            return "No knee: no point has both a throughput and a latency."
+        return "No knee: no load between one at a time and all at once is valid."
     return (
-        f"The knee is at {show_rate(knee['requests_per_s'], 'requests')}: the most throughput for its latency, with "
-        f"the first token within {show_seconds(knee['ttft_p50_s'])} for half of the requests and "
-        f"{show_seconds(knee['ttft_p99_s'])} for 99%."
+        f"The knee is at {show_rate(knee['requests_per_s'], 'requests')}, the best trade-off of throughput and "
+        f"latency, with TTFT p50 {show_seconds(knee['ttft_p50_s'])} and p99 {show_seconds(knee['ttft_p99_s'])}."
     )
 
 
@@ -397,8 +396,8 @@ def _say_ends(points: list[Row]) -> str:
     if not lowest or not highest:
         return ""
     return (
-        f"One at a time the engine answers {show_rate(lowest['requests_per_s'], 'requests')}, all at once "
-        f"{show_rate(highest['requests_per_s'], 'requests')}."
+        f"Throughput is {show_rate(lowest['requests_per_s'], 'requests')} one at a time and "
+        f"{show_rate(highest['requests_per_s'], 'requests')} all at once."
     )
 
 
@@ -406,14 +405,14 @@ def _say_goodput(points: list[Row], rows: BenchmarkRows) -> str:
     labels = {point["run_id"]: point["label"] for point in points}
     best = _find_best_goodput(rows)
     return " ".join(
-        f"Most goodput for {slo}: {show_rate(row['good_requests_per_s'], 'requests')}, at {labels[row['run_id']]}."
+        f"Maximum goodput for {slo}: {show_rate(row['good_requests_per_s'], 'requests')}, at {labels[row['run_id']]}."
         for slo, row in best.items()
         if row["run_id"] in labels
     )
 
 
 def _find_best_goodput(rows: BenchmarkRows) -> dict[str, Row]:
-    """By objective, the point with the most good requests per second."""
+    """Return the point with the highest goodput of each SLO."""
     best: dict[str, Row] = {}
     for row in rows.goodput:
         rate, known = row["good_requests_per_s"], best.get(row["slo"])
@@ -426,14 +425,14 @@ def _say_trouble(points: list[Row], rows: BenchmarkRows, left: int | None) -> st
     behind, saturated = count_marked(points)
     parts = []
     if behind:
-        parts.append(f"at {count(behind, 'point')} requests were sent late, so the latencies there flatter the engine")
+        parts.append(f"requests were sent late at {count(behind, 'point')}, so latencies there are too low")
     if saturated:
-        parts.append(f"{count(saturated, 'point is', 'points are')} beyond what the engine can do")
+        parts.append(f"the engine was saturated at {count(saturated, 'point')}")
     if rows.unfinished:
         parts.append(f"{count(len(rows.unfinished), 'configuration')} did not complete")
     if left:
         parts.append(f"{count(left, 'run is', 'runs are')} left to do")
-    return f"Mind: {'; '.join(parts)}." if parts else ""
+    return f"Warning: {'; '.join(parts)}." if parts else ""
 
 
 def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure]:
@@ -444,20 +443,20 @@ def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure]:
         Figure(
             "Knee",
             show_rate(knee["requests_per_s"] if knee else None, "requests"),
-            knee["label"] if knee else "no trusted load between the ends",
+            knee["label"] if knee else "no valid load between the ends",
         ),
-        *([Figure("First token at the knee", show_seconds(knee["ttft_p50_s"]), "median")] if knee else []),
+        *([Figure("TTFT at the knee", show_seconds(knee["ttft_p50_s"]), "median")] if knee else []),
         Figure(
-            "Most throughput",
+            "Max throughput",
             show_rate(fastest["requests_per_s"], "requests"),
             f"{show_rate(fastest['output_tokens_per_s'], 'tokens')}, {fastest['label']}",
         ),
         *(
-            Figure(f"Good for {slo}", show_rate(row["good_requests_per_s"], "requests"), "the most of all points")
+            Figure(f"Good for {slo}", show_rate(row["good_requests_per_s"], "requests"), "maximum over all points")
             for slo, row in list(_find_best_goodput(rows).items())[:2]
         ),
         Figure(
-            "Points that are marked",
+            "Flagged points",
             f"{sum(point['is_marked'] for point in points):,}",
             f"of {len(points):,}; {behind:,} sent late, {saturated:,} saturated",
             is_bad=behind > 0,
@@ -469,9 +468,9 @@ def _describe_runs(rows: BenchmarkRows) -> Section:
     section = Section("runs", "Runs")
     for run in rows.unfinished:
         section.blocks.append(
-            Paragraph(f"{run['name']} is {run['state']}: {run['message'] or 'no reason is known'}", is_warning=True)
+            Paragraph(f"{run['name']} is {run['state']}: {run['message'] or 'reason unknown'}", is_warning=True)
         )
     section.blocks.append(tabulate("Runs", RUNS, rows.runs, is_folded=True))
     text = json.dumps(json.loads(rows.runs[0]["spec_json"]), indent=2, ensure_ascii=False)
-    section.blocks.append(Quote("The spec of the first run", text[:SPEC_CHARACTERS], len(text)))
+    section.blocks.append(Quote("Spec of the first run", text[:SPEC_CHARACTERS], len(text)))
     return section

@@ -1,6 +1,6 @@
-"""Charts of a sweep: latency against throughput with the knee marked, and goodput against the rate that was offered.
+"""Charts of a load sweep: latency against throughput with the knee, and goodput against the offered rate.
 
-As in `charts.py`, rows are drawn as they are, and colours are the page's.
+As in `charts.py`, rows are drawn unchanged, with the page's colours.
 """
 
 import math
@@ -15,20 +15,20 @@ from assayline.store.database import Row
 TALL = 260
 LOW = 150
 LOG_FROM = 30.0
-"""Latencies whose largest is so many times the smallest are drawn on a logarithmic axis: else one point is all there is
-to see."""
+"""Ratio of the largest to the smallest latency above which the axis is logarithmic; otherwise a single point would
+dominate."""
 
 LABEL_PIXELS = 22
-"""Between points that have labels."""
+"""Minimum distance between labelled points."""
 
 ANSWERED = "answered"
 
 
 def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bool = False) -> Spec:
-    """Latencies (`columns`: name of the line by column) over the requests per second that were answered.
+    """Draw latencies (`columns`: line name by column) against the requests per second that were answered.
 
-    `points` are in the order of their load, which the lines follow, and have `label` and `is_marked` beside the columns
-    of load_point.
+    `points` are in load order, which the lines follow, and have `label` and `is_marked` in addition to the columns of
+    load_point.
     """
     values = [point[column] for point in points for column in columns if point[column] is not None]
     unit, factor = choose_unit(values)
@@ -80,7 +80,7 @@ def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bo
 
 
 def draw_goodput(points: Sequence[Row], goodput: Sequence[Row], offered: Mapping[str, float]) -> Spec:
-    """Requests per second that were answered, and that were good, over the rate that was offered.
+    """Draw answered and good requests per second against the offered rate.
 
     `goodput` are rows of its model, `offered` the rates by run.
     """
@@ -113,7 +113,7 @@ def draw_goodput(points: Sequence[Row], goodput: Sequence[Row], offered: Mapping
 
 
 def draw_good_share(goodput: Sequence[Row], offered: Mapping[str, float]) -> Spec:
-    """The share of requests that were good over the rate that was offered."""
+    """Draw the share of good requests against the offered rate."""
     rows = [
         {"x": offered[row["run_id"]], "y": row["good_share"], "line": f"good for {row['slo']}"}
         for row in goodput
@@ -132,7 +132,7 @@ def _draw_over_offered(
     scale: Any = alt.Undefined,
     before: Sequence[str] = (),
 ) -> list[alt.Chart]:
-    """Lines and points; `before` are lines of a chart above, whose colours are not to be used again."""
+    """Draw lines and points; `before` are lines of the chart above, whose colours are not reused."""
     names = [*before, *dict.fromkeys(row["line"] for row in rows)]
     base = alt.Chart(inline(rows)).encode(
         x=alt.X("x:Q", title="requests per second offered", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=6)),
@@ -151,7 +151,7 @@ def _draw_over_offered(
 
 
 def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None) -> list[alt.Chart]:
-    """A line at the knee, with its name at the top; over what was offered, where that is known of it."""
+    """Draw a line at the knee with its name; on the offered axis, only if its offered rate is known."""
     xs = [
         point["requests_per_s"] if offered is None else offered.get(point["run_id"])
         for point in points
@@ -170,13 +170,13 @@ def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None
 
 
 def _ring(rows: Sequence[Row]) -> list[alt.Chart]:
-    """Rings around what is marked."""
+    """Draw rings around flagged points."""
     marked = [row for row in rows if row["is_marked"]]
     return [alt.Chart(inline(marked)).mark_point(style="flag").encode(x="x:Q", y="y:Q")] if marked else []
 
 
 def _choose_named(rows: Sequence[Row], is_log: bool) -> list[Row]:
-    """Points whose labels have room on the narrowest chart, those at the ends first: the table has all."""
+    """Return the points whose labels fit on the narrowest chart, the ends first; the table has all."""
     height = math.log if is_log else float
     heights = [height(row["y"]) for row in rows]
     widest, lowest, tallest = max(row["x"] for row in rows), min(heights), max(heights) - min(heights)
@@ -193,7 +193,7 @@ def _is_log(values: Sequence[float]) -> bool:
 
 
 def _latency_axis(unit: str, values: Sequence[float]) -> alt.Y:
-    """From 0, or logarithmic where one point would be all there is to see."""
+    """Return an axis from 0, or a logarithmic one if a single point would dominate."""
     lowest, highest = min(values), max(values)
     if not _is_log(values):
         return alt.Y("y:Q", title=unit, axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM))
@@ -204,7 +204,7 @@ def _latency_axis(unit: str, values: Sequence[float]) -> alt.Y:
 
 
 def _colour(names: Sequence[str], has_legend: bool, shown: Sequence[str] | None = None) -> alt.Color:
-    """Colours by the place of a line's name: the page has them, for light and dark."""
+    """Assign colours by the position of a line's name; the page defines them for light and dark mode."""
     columns = {"expr": f"width < {2 * NARROWEST_PIXELS} ? 1 : {len(names)}"}
     legend = alt.Legend(orient="top", title=None, values=list(shown or names), columns=columns) if has_legend else None
     return alt.Color("line:N", scale=alt.Scale(domain=list(names)), legend=legend)

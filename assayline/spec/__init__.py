@@ -1,1 +1,1 @@
-"""The spec: the fields of an evaluation and every check that needs no device."""
+"""The spec: the fields of an evaluation, and every check that needs no device."""

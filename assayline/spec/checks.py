@@ -1,8 +1,7 @@
 """Names of vLLM's arguments, known without importing vLLM.
 
-Importing vLLM takes seconds and hundreds of MB, and initialises a device; a misspelt argument should not have to wait
-for that. So the names are read from the class bodies in the installed package's source. Whether the *values* are usable
-is vLLM's to say, in the engine host, still before the model loads.
+Importing vLLM takes seconds and hundreds of MB, and initializes a device. So the names are read from the class bodies
+in the source of the installed package. vLLM itself checks the values in the engine process, before the model loads.
 """
 
 import ast
@@ -20,14 +19,14 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.words import nearest
 
 OURS = {
-    "model": "it is the spec's own `model`",
-    "revision": "it is the spec's own `revision`",
+    "model": "the spec field `model` sets it",
+    "revision": "the spec field `revision` sets it",
     "disable_log_stats": "timings need vLLM's statistics, so they are always on",
-    "data_parallel_size": "use `workers: N`, which are independent engines side by side and die alone, or "
+    "data_parallel_size": "each engine is one replica. hint: set `workers: N` for independent engines, or use "
     "engine.backend: server without a url, whose `vllm serve` takes it",
-    "stream_interval": "engine.record_token_times stamps every token",
+    "stream_interval": "engine.record_token_times records every token",
 }
-"""Engine arguments that the spec sets in another way."""
+"""Engine arguments that the spec sets through other fields, with the reason."""
 
 PARALLEL_SIZES = (
     "tensor_parallel_size",
@@ -35,7 +34,7 @@ PARALLEL_SIZES = (
     "prefill_context_parallel_size",
     "data_parallel_size",
 )
-"""Arguments whose product is the number of GPUs; decode_context_parallel_size divides the tensor shards' own GPUs."""
+"""Arguments whose product is the number of GPUs; decode_context_parallel_size reuses the GPUs of the tensor shards."""
 
 
 def _number(test: Callable[[float], bool], words: str) -> tuple[Callable[[Any], bool], str]:
@@ -68,16 +67,16 @@ NUMBERS = {
         "max_model_len": _whole(-1),
     },
 }
-"""vLLM's own rules (0.32): SamplingParams._verify_args in sampling_params.py, and the fields of config/cache.py,
+"""Rules of vLLM 0.32: SamplingParams._verify_args in sampling_params.py, and the fields of config/cache.py,
 scheduler.py and model.py."""
 
 PARSE_TRIES = 5
 
 
 def check_arguments(spec: EvalSpec) -> None:
-    """Raises SpecError for engine arguments and sampling parameters that the installed vLLM does not have.
+    """Raise SpecError for engine arguments and sampling parameters that the installed vLLM does not have.
 
-    A spec for the fake engine or for a server that runs may leave vLLM out; sampling is checked if vLLM is there.
+    The fake engine and an external server do not need vLLM; their sampling is checked if vLLM is installed.
     """
     check_numbers(spec)
     if not spec.engine.needs_device and not vllm_is_installed():
@@ -89,49 +88,51 @@ def check_arguments(spec: EvalSpec) -> None:
             raise SpecError(f"engine.args.{name} cannot be set: {OURS[name]}.")
     for name in ("output_kind", "stream_interval"):
         if name in spec.sampling:
-            raise SpecError(f"sampling.{name} cannot be set: it follows engine.record_token_times.")
+            raise SpecError(
+                f"sampling.{name} cannot be set: engine.record_token_times sets it. hint: remove it from sampling."
+            )
     count_devices(spec.engine.args)
 
 
 def check_numbers(spec: EvalSpec) -> None:
-    """Raises SpecError for numbers that vLLM would refuse once its engine is loaded. A server that runs has its own."""
+    """Raise SpecError for numbers that vLLM would reject after loading. An external server checks its own."""
     for where, given in {"sampling": spec.sampling, "engine.args": spec.engine.args}.items():
         for name in [] if spec.engine.is_remote else given.keys() & NUMBERS[where].keys():
             is_usable, words = NUMBERS[where][name]
             is_vllms = given[name] is None or (where == "engine.args" and isinstance(given[name], str))  # such as 32k
             if not is_vllms and not is_usable(given[name]):
-                raise SpecError(f"{where}.{name} is {given[name]!r}. hint: give {words}.")
+                raise SpecError(f"{where}.{name} is {given[name]!r}. hint: set it to {words}.")
     low, high = spec.sampling.get("min_tokens") or 0, spec.sampling.get("max_tokens") or math.inf
     if not spec.engine.is_remote and low > high:
-        raise SpecError(f"sampling.min_tokens is {low}, more than max_tokens, {high}. hint: lower it.")
+        raise SpecError(f"sampling.min_tokens ({low}) exceeds max_tokens ({high}). hint: lower min_tokens.")
 
 
 def count_devices(args: Mapping[str, Json]) -> int:
-    """GPUs that one engine spans: the product of its parallel sizes.
+    """Return the number of GPUs of one engine: the product of its parallel sizes.
 
-    Raises SpecError for sizes that are not whole numbers.
+    Raises SpecError for a size that is not a whole number.
     """
     sizes = {name: args.get(name, 1) for name in PARALLEL_SIZES}
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
-            raise SpecError(f"engine.args.{name} is {size!r}, expected a whole number of at least 1.")
+            raise SpecError(f"engine.args.{name} is {size!r}. hint: set it to a whole number of at least 1.")
     return math.prod(sizes.values())
 
 
 def vllm_is_installed() -> bool:
-    """Whether some build of vLLM can be imported."""
+    """Return True if any build of vLLM is installed."""
     return importlib.util.find_spec("vllm") is not None
 
 
 @cache
 def engine_argument_names() -> frozenset[str]:
-    """Fields of `vllm.EngineArgs`."""
+    """Return the fields of `vllm.EngineArgs`."""
     return _field_names("engine/arg_utils.py", "EngineArgs")
 
 
 @cache
 def sampling_parameter_names() -> frozenset[str]:
-    """Fields of `vllm.SamplingParams`."""
+    """Return the public fields of `vllm.SamplingParams`."""
     return frozenset(name for name in _field_names("sampling_params.py", "SamplingParams") if not name.startswith("_"))
 
 
@@ -145,8 +146,8 @@ def _field_names(module: str, class_name: str) -> frozenset[str]:
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         raise EngineError(
-            "vLLM is not installed here. `make setup` installs the build for this machine; "
-            "engine.backend: fake runs without it."
+            "vLLM is not installed. hint: run `make setup` to install the build for this machine, or use "
+            "engine.backend: fake, which runs without vLLM."
         )
     source = Path(next(iter(spec.submodule_search_locations))) / module
     for node in _parse(source.read_text(encoding="utf-8")).body:
@@ -156,11 +157,13 @@ def _field_names(module: str, class_name: str) -> frozenset[str]:
                 for item in node.body
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
             )
-    raise EngineError(f"{source} has no class {class_name}: this vLLM is newer than assayline knows (0.26 to 0.33).")
+    raise EngineError(
+        f"{source} has no class {class_name}: this version of vLLM is not supported. hint: install vLLM 0.26 to 0.33."
+    )
 
 
 def _parse(source: str) -> ast.Module:
-    """Python 3.11 counts the depth of trees for all threads together, and fails if another one builds a tree too."""
+    """Parse with retries: Python 3.11 counts tree depth over all threads and fails if another thread parses as well."""
     for _ in range(PARSE_TRIES - 1):
         try:
             return ast.parse(source)

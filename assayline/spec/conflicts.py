@@ -1,8 +1,7 @@
-"""Which features of a spec exclude each other: one table, checked whenever a spec is parsed.
+"""Features of a spec that exclude each other: one table, checked whenever a spec is parsed.
 
-A feature is a predicate on the spec. It returns the name of what the spec uses, with its field path, or None. To add a
-conflict, add a row to `CONFLICTS`. Bounds of a single field stay at the field; what needs the installed vLLM is in
-`checks.py`.
+A feature is a predicate on the spec: it returns the field path and value in use, or None. To add a conflict, add a row
+to `CONFLICTS`. Bounds of a single field are at the field; checks against the installed vLLM are in `checks.py`.
 """
 
 from collections.abc import Callable
@@ -16,11 +15,11 @@ if TYPE_CHECKING:
 Feature = Callable[["EvalSpec"], str | None]
 
 TOKENIZER_ARGS = frozenset({"max_model_len", "tokenizer", "tokenizer_revision", "trust_remote_code"})
-"""Engine arguments that apply to an external server too: they are about rendering, which is done here."""
+"""Engine arguments that apply to an external server too, because assayline renders the prompts."""
 
 
 def list_conflicts(spec: "EvalSpec") -> list[str]:
-    """One line per pair of features that the spec uses and that exclude each other."""
+    """Return one line per pair of conflicting features in the spec."""
     return [
         f"{first} cannot be used with {second}: {reason}"
         for one, other, reason in CONFLICTS
@@ -29,7 +28,7 @@ def list_conflicts(spec: "EvalSpec") -> list[str]:
 
 
 def _when(name: str, is_used: Callable[["EvalSpec"], object]) -> Feature:
-    """A feature by its name, in which `{spec.…}` stands for a field's value."""
+    """Make a feature from its name, in which `{spec.…}` stands for the value of a field."""
     return lambda spec: name.format(spec=spec) if is_used(spec) else None
 
 
@@ -42,7 +41,7 @@ def _arrival(is_used: Callable[[LoadSpec], bool]) -> Feature:
 
 
 def _given(*paths: str) -> Feature:
-    """Fields that are set to something other than their defaults."""
+    """Make a feature of the fields that differ from their defaults."""
     return lambda spec: " and ".join(path for path in paths if _is_given(spec, path)) or None
 
 
@@ -110,11 +109,15 @@ USE_ENGINE = "set engine.backend to offline or async"
 USE_COMPLETIONS = "set engine.server.endpoint to completions"
 
 CONFLICTS: list[tuple[Feature, Feature, str]] = [
-    (LIKELIHOOD, OTHER_SCORERS, "no text is generated that the other could score. hint: make two specs"),
-    (LIKELIHOOD, NO_OPTIONS, "it compares given answers. hint: name the column with lists of them"),
+    (LIKELIHOOD, OTHER_SCORERS, "it generates no text for the other scorer. hint: make two specs"),
+    (
+        LIKELIHOOD,
+        NO_OPTIONS,
+        "it compares given answers. hint: set prompts.columns.options to the column that lists them",
+    ),
     (LIKELIHOOD, RAW_LOGITS, "it adds up log-probabilities. hint: remove logprobs_mode"),
     (LIKELIHOOD, SERVED, f"it needs the engine itself. hint: {USE_ENGINE}"),
-    (LIKELIHOOD, TURNS, f"a turn is answered in the model's own words. {KEEP_ONE}"),
+    (LIKELIHOOD, TURNS, f"turns need generated answers. {KEEP_ONE}"),
     (LIKELIHOOD, TASK, f"the task decides whether likelihoods are computed. {KEEP_ONE}"),
     (LIKELIHOOD, BATCH, f"each line asks for generated text. {KEEP_ONE}"),
     (LIKELIHOOD, _given("output", "reasoning"), f"no answer is generated. {KEEP_ONE}"),

@@ -1,7 +1,7 @@
-"""The parts of a spec that judge a run and decide no answer: scorers, objectives, the gate and prices.
+"""The parts of a spec that judge a run: scorers, SLOs, the gate and prices.
 
-What each scorer does to an answer is in `sql/scorers/`. A price is no part of a spec's digest, nor of its
-configuration's: a run is resumed, and counts as a repeat, at any price.
+The SQL of each scorer is in `sql/scorers/`. Prices are not part of the digests of spec and configuration: runs at
+different prices can be resumed and count as repeats.
 """
 
 import operator
@@ -15,16 +15,16 @@ from assayline.spec.part import SpecPart
 
 
 class ScorerPart(SpecPart):
-    """What all scorers have."""
+    """Base of all scorers."""
 
     name: str | None = Field(None, min_length=1, description="Name of its scores (default: its kind).")
 
     needs_target: ClassVar[bool] = True
-    """Whether there is nothing to score without a target."""
+    """True if prompts without a target are not scored."""
 
     @property
     def label(self) -> str:
-        """The name given, or the kind."""
+        """The given name, or the kind."""
         return self.name or str(getattr(self, "kind", ""))
 
 
@@ -32,15 +32,15 @@ class ExactMatch(ScorerPart):
     """1 if answer and target are the same text, apart from surrounding white space."""
 
     kind: Literal["exact_match"] = "exact_match"
-    ignore_case: bool = Field(False, description="A is a.")
-    ignore_punctuation: bool = Field(False, description="ASCII punctuation does not count.")
+    ignore_case: bool = Field(False, description="Ignore case.")
+    ignore_punctuation: bool = Field(False, description="Ignore ASCII punctuation.")
 
 
 class Contains(ScorerPart):
     """1 if the answer contains the target."""
 
     kind: Literal["contains"] = "contains"
-    ignore_case: bool = Field(True, description="A is a.")
+    ignore_case: bool = Field(True, description="Ignore case.")
 
 
 class RegexMatch(ScorerPart):
@@ -50,7 +50,7 @@ class RegexMatch(ScorerPart):
     pattern: str = Field(min_length=1, description="RE2 syntax: linear in time, without backreferences.")
     group: int = Field(1, ge=0, description="The group that is the answer; 0: the complete match.")
     take: Literal["first", "last"] = Field("first", description="Which match counts.")
-    ignore_case: bool = Field(False, description="Compare, and match, without regard to case.")
+    ignore_case: bool = Field(False, description="Ignore case in matching and in comparison.")
 
 
 class Numeric(ScorerPart):
@@ -66,7 +66,7 @@ class ChoiceLetter(ScorerPart):
     """1 if the letter chosen in the answer equals the target."""
 
     kind: Literal["choice"] = "choice"
-    letters: str = Field("ABCD", min_length=2, description="The letters (or digits) that there are.")
+    letters: str = Field("ABCD", min_length=2, description="The valid letters or digits.")
 
     @field_validator("letters")
     @classmethod
@@ -78,7 +78,7 @@ class ChoiceLetter(ScorerPart):
 
 
 class TokenF1(ScorerPart):
-    """Words that answer and target share: the harmonic mean of precision and recall."""
+    """Harmonic mean of precision and recall over the words that answer and target share."""
 
     kind: Literal["token_f1"] = "token_f1"
 
@@ -106,41 +106,43 @@ Scorer = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
 ]
-"""A mapping with a kind, or the kind alone as a word."""
+"""A mapping with a kind, or only the kind."""
 
 
 def list_kinds() -> dict[str, type[ScorerPart]]:
-    """Every scorer's class by its kind."""
+    """Return the classes of all scorers by kind."""
     classes = get_args(get_args(Scorer)[0])
     return {str(part.model_fields["kind"].default): part for part in classes}
 
 
 def name_scorers(scorers: Iterable[ScorerPart]) -> list[str]:
-    """Their names, in order. Raises ValueError where two are the same."""
+    """Return the names in order. Raises ValueError if two are equal."""
     names = [scorer.label for scorer in scorers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two scorers are called {', '.join(twice)}: give each a `name` of its own")
+        raise ValueError(f"two scorers are called {', '.join(twice)}. hint: set `name` to a different name for each")
     return names
 
 
 LIMITS = ("ttft_s", "tpot_s", "e2e_s")
-"""Latencies of `stg_requests` that can be limited."""
+"""Latencies of `stg_requests` that an SLO can limit."""
 
 
 class SloSpec(SpecPart):
     """A service level objective: a request is good if it is answered and within every limit."""
 
-    name: str = Field(min_length=1, description="What it is called, such as interactive.")
-    ttft_s: float | None = Field(None, gt=0, description="Longest time to first token, seconds.")
+    name: str = Field(min_length=1, description="Name of the SLO, such as interactive.")
+    ttft_s: float | None = Field(None, gt=0, description="Maximum TTFT (time to first token), seconds.")
     tpot_s: float | None = Field(
-        None, gt=0, description="Longest time per output token after the first, seconds; an answer of one token passes."
+        None,
+        gt=0,
+        description="Maximum TPOT (time per output token after the first), seconds; an answer of one token passes.",
     )
-    e2e_s: float | None = Field(None, gt=0, description="Longest end-to-end latency, seconds.")
+    e2e_s: float | None = Field(None, gt=0, description="Maximum end-to-end latency, seconds.")
 
     @model_validator(mode="after")
     def _check_limits(self) -> "SloSpec":
         if not self.limits:
-            raise ValueError(f"no limit is given; set at least one of {', '.join(LIMITS)}")
+            raise ValueError(f"no limit is set. hint: set at least one of {', '.join(LIMITS)}")
         return self
 
     @property
@@ -163,7 +165,7 @@ SpeedMetric = Literal[
     "e2e_p95_s",
     "e2e_p99_s",
 ]
-"""The metrics of `run_metric` that are about speed."""
+"""Speed metrics of `run_metric`."""
 
 CostMetric = Literal[
     "cost_per_million_output_tokens",
@@ -172,62 +174,66 @@ CostMetric = Literal[
     "energy_per_output_token_joules",
     "energy_per_request_joules",
 ]
-"""The metrics of `run_metric` that are about cost and energy."""
+"""Cost and energy metrics of `run_metric`."""
 
 PairBy = Literal["auto", "prompt", "id", "row"]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 MOST_TESTS = 6
-"""Metrics in one family of tests: with more, five repeats could never be sure."""
+"""Maximum metrics in one family of tests: with more, five repeats can never reach significance."""
 
 
 class GateSpec(SpecPart):
-    """How much worse than a baseline a run may be. Judged by `assayline gate`, and by the nightly flow."""
+    """How much worse than a baseline a run may be. Used by `assayline gate` and the nightly flow."""
 
     baseline: str | None = Field(
-        None, min_length=1, description="Name of a pinned baseline, or id of a run (unset: the command must give one)."
+        None, min_length=1, description="Name of a pinned baseline, or a run id (unset: the command must name one)."
     )
-    scorer: str | None = Field(
-        None, min_length=1, description="Name of the scorer whose scores count (default: the first)."
-    )
+    scorer: str | None = Field(None, min_length=1, description="Name of the scorer to judge by (default: the first).")
     max_accuracy_drop: float = Field(
-        0.01, ge=0, le=1, description="Largest drop of the mean score over the prompts of both runs: 0.01 is a point."
+        0.01,
+        ge=0,
+        le=1,
+        description="Maximum drop of the mean score over the shared prompts: 0.01 is one percentage point.",
     )
     confidence: Literal["significant", "observed", "proven"] = Field(
         "significant",
-        description="When a drop breaks its limit. significant: it is larger, and more than chance; observed: it is "
-        "larger; proven: it may be larger, as its 95% interval goes beyond the limit.",
+        description="When a drop breaks the limit. significant: it exceeds the limit, beyond chance; observed: it "
+        "exceeds the limit; proven: its 95% interval reaches beyond the limit, so a larger drop is not excluded.",
     )
     max_slowdown: dict[SpeedMetric, Limit] = Field(
         {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1, "e2e_p95_s": 0.1},
         max_length=MOST_TESTS,
-        description="Largest slowdown by metric of run_metric, as a share: 0.05 is 5%. Judged over five repeats a "
-        "side or more, with one test for all of these: with more than six of them, five repeats could never be sure.",
+        description="Maximum slowdown by metric of run_metric, as a share: 0.05 is 5%. Judged over at least five "
+        "repeats per side, as one family of tests with max_cost_increase. At most six metrics: with more, five repeats "
+        "can never reach significance.",
     )
     max_cost_increase: dict[CostMetric, Limit] = Field(
         default_factory=dict,
         exclude_if=operator.not_,  # keeps digests of specs without it
-        description="Largest increase by metric of run_metric, as a share: 0.1 is 10% more expensive. Judged as "
-        "max_slowdown, and in one test with it.",
+        description="Maximum increase by metric of run_metric, as a share: 0.1 is 10% more expensive. Judged like "
+        "max_slowdown, in the same family of tests.",
     )
     max_cost: dict[CostMetric | Literal["cost"], Limit] = Field(
         default_factory=dict,
         exclude_if=operator.not_,
-        description="Largest value, in the currency of `price` or in joules: of the run itself, whatever its baseline "
-        "cost. `cost` is the whole run's.",
+        description="Maximum value of the run itself, in the currency of `price` or in joules, whatever the baseline "
+        "cost. `cost` is the cost of the whole run.",
     )
-    max_error_share: float = Field(0.05, ge=0, le=1, description="Largest share of the answers that are errors.")
+    max_error_share: float = Field(
+        0.05, ge=0, le=1, description="Maximum share of the answered requests that are errors."
+    )
     min_overlap: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Smallest share of prompts that both runs have; below it the comparison is refused.",
+        description="Minimum share of prompts that both runs have; below it the comparison is an error.",
     )
     pair_by: PairBy = Field(
         "auto",
         exclude_if=lambda value: value == "auto",
-        description="How prompts of both runs are paired. prompt: the same messages and target; id: the same id and "
-        "target; row: the same row of the source, and target; auto: the first of them with min_overlap (row only if "
-        "both specs have the same prompts.source).",
+        description="How the prompts of both runs are paired. prompt: same messages and target; id: same id and "
+        "target; row: same source row and target; auto: the first of these with min_overlap (row only if both specs "
+        "have the same prompts.source).",
     )
 
     @model_validator(mode="after")
@@ -236,7 +242,7 @@ class GateSpec(SpecPart):
         if tests > MOST_TESTS:
             raise ValueError(
                 f"max_slowdown and max_cost_increase are one family of tests, of at most {MOST_TESTS}; given {tests}. "
-                "Remove some: with more, five repeats could never be sure"
+                "hint: remove some, because with more five repeats can never reach significance"
             )
         return self
 
@@ -254,30 +260,30 @@ RATES = (
 
 
 class PriceSpec(SpecPart):
-    """What things cost, each rate in `currency`. All rates that are given are added up."""
+    """Prices, each rate in `currency`. The cost is the sum over all rates that are set."""
 
     currency: str = Field("USD", pattern=r"^[A-Z]{3}$", description="Code of the currency (ISO 4217), such as EUR.")
     per_gpu_hour: Rate | None = Field(None, description="One GPU for one hour.")
     per_machine_hour: Rate | None = Field(None, description="One machine for one hour.")
     per_kwh: Rate | None = Field(
-        None, description="A kilowatt-hour of the GPUs, as measured by their sensors; the rate may include cooling."
+        None, description="One kilowatt-hour of the GPUs, as measured by their sensors; the rate may include cooling."
     )
-    per_million_input_tokens: Rate | None = Field(None, description="A million prompt tokens of an API.")
+    per_million_input_tokens: Rate | None = Field(None, description="One million prompt tokens of an API.")
     per_million_cached_tokens: Rate | None = Field(
-        None, description="A million prompt tokens that came from a cache (default: as other prompt tokens)."
+        None, description="One million cached prompt tokens (default: the rate of other prompt tokens)."
     )
-    per_million_output_tokens: Rate | None = Field(None, description="A million output tokens, reasoning included.")
+    per_million_output_tokens: Rate | None = Field(None, description="One million output tokens, including reasoning.")
     gpus: int | None = Field(
-        None, ge=1, description="How many GPUs are paid for (default: those that the engines held)."
+        None, ge=1, description="Number of GPUs to pay for (default: those that the engines held)."
     )
-    machines: int = Field(1, ge=1, description="How many machines are paid for.")
+    machines: int = Field(1, ge=1, description="Number of machines to pay for.")
 
     @model_validator(mode="after")
     def _check_rates(self) -> "PriceSpec":
         if all(getattr(self, rate) is None for rate in RATES):
-            raise ValueError(f"no rate is given; set at least one of {', '.join(RATES)}")
+            raise ValueError(f"no rate is set. hint: set at least one of {', '.join(RATES)}")
         if self.per_million_cached_tokens is not None and self.per_million_input_tokens is None:
             raise ValueError(
-                "per_million_cached_tokens needs a price of the other tokens. Set per_million_input_tokens"
+                "per_million_cached_tokens needs the price of uncached tokens. hint: set per_million_input_tokens"
             )
         return self

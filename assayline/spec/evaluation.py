@@ -1,7 +1,7 @@
 """EvalSpec: everything that decides a run's answers, in one pydantic model.
 
-The same model is the YAML file, the flow's parameter and so the form in Prefect's UI. What a machine decides
-(folders, time-outs, tokens) is in `settings.py`. Reading from YAML, with errors for people: `file.py`.
+The same model defines the YAML file, the flow's parameter and the form in Prefect's UI. Settings of a machine (folders,
+timeouts, tokens) are in `settings.py`; `file.py` reads YAML.
 """
 
 import operator
@@ -18,12 +18,14 @@ from assayline.spec.part import SpecPart
 from assayline.spec.prompts import ChatSpec, PromptSpec
 
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
-"""Sampling for the likelihood of an option. The option is part of the prompt, whose tokens' log-probabilities are
-returned (0: of the prompt's own tokens only). The one token that vLLM must generate is ignored."""
+"""Sampling parameters for the likelihood of an option.
+
+The option is part of the prompt, whose tokens' log-probabilities are returned (0: only of the prompt's own tokens). The
+one token that vLLM must generate is ignored."""
 
 
 MOST_WORKERS = 4096
-"""Each has an engine and a device of its own."""
+"""Maximum number of workers, each with its own engine and device."""
 
 
 def _check_workers(value: object) -> object:
@@ -33,45 +35,47 @@ def _check_workers(value: object) -> object:
 
 
 def _list_one(value: object) -> object:
-    """A scorer by itself is a list of one: the form in Prefect's UI makes that of a kind."""
+    """Wrap a single scorer in a list, as the form in Prefect's UI may pass one."""
     return [value] if isinstance(value, dict) else value
 
 
 class EvalSpec(SpecPart):
     """One evaluation: a model, at these settings, on these prompts."""
 
-    name: str = Field("evaluation", min_length=1, description="What the run is called.")
-    model: str = Field(min_length=1, description="Hugging Face id, or a folder.")
-    revision: str | None = Field(None, description="Hub branch, tag or commit; resolved to a commit and stored.")
-    prompts: PromptSpec = Field(description="Which prompts are sent.")
-    chat: ChatSpec = Field(ChatSpec(), description="How it is rendered.")
-    sampling: dict[str, Any] = Field(default_factory=dict, description="Any argument of vllm.SamplingParams.")
-    output: OutputSpec | None = Field(None, description="The form of every answer.")
-    reasoning: ReasoningSpec | None = Field(None, description="For models that reason before they answer.")
-    scorers: Annotated[list[Scorer] | None, BeforeValidator(_list_one)] = Field(
-        None, description="How answers are scored, the most important one first (default: exact_match, given targets)."
+    name: str = Field("evaluation", min_length=1, description="Name of the run.")
+    model: str = Field(min_length=1, description="Hugging Face model id, or a folder.")
+    revision: str | None = Field(None, description="Branch, tag or commit on the hub; resolved to a commit and stored.")
+    prompts: PromptSpec = Field(description="The prompts to send.")
+    chat: ChatSpec = Field(ChatSpec(), description="Rendering of the prompts.")
+    sampling: dict[str, Any] = Field(
+        default_factory=dict, description="Any argument of vLLM's SamplingParams, by name."
     )
-    engine: EngineSpec = Field(EngineSpec(), description="What answers, and how it is fed.")
+    output: OutputSpec | None = Field(None, description="Structured output: the form of every answer.")
+    reasoning: ReasoningSpec | None = Field(None, description="Tags of models that reason before they answer.")
+    scorers: Annotated[list[Scorer] | None, BeforeValidator(_list_one)] = Field(
+        None, description="Scorers, the most important one first (default: exact_match, if there are targets)."
+    )
+    engine: EngineSpec = Field(EngineSpec(), description="The engine, and how requests are fed to it.")
     load: LoadSpec | None = Field(
         None, description="When requests are sent (default: as many at once as engine.max_concurrency allows)."
     )
-    slos: list[SloSpec] = Field(default_factory=list, description="What counts as good enough, for goodput.")
+    slos: list[SloSpec] = Field(default_factory=list, description="Service level objectives, for goodput.")
     workers: Annotated[int | Literal["auto"], BeforeValidator(_check_workers)] = Field(
         1,
-        description="Engines side by side, each on its own device; auto: as many as this machine or the Ray cluster "
-        "has devices for, each of as many GPUs as an engine spans (tensor x pipeline parallel), and one on a CPU.",
+        description="Number of engines, each on its own device; auto: as many as this machine or the Ray cluster has "
+        "GPUs for, at tensor x pipeline parallel GPUs per engine, and one on a CPU.",
     )
     runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
     ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
     max_error_fraction: float = Field(
-        0.5, ge=0, le=1, description="Largest share of requests that may be error rows; beyond it the run fails."
+        0.5, ge=0, le=1, description="Maximum share of requests that may be error rows; beyond it the run fails."
     )
     shard_requests: int = Field(256, ge=1, le=1_000_000, description="Requests per part file.")
     gate: GateSpec = Field(GateSpec(), description="How much worse than a baseline a run may be.")
     price: PriceSpec | None = Field(
         None,
         exclude_if=operator.not_,  # keeps digests of specs without it
-        description="What hardware, power or tokens cost (default: the setting ASSAYLINE_PRICE, if there is one).",
+        description="Prices of hardware, power or tokens (default: the setting ASSAYLINE_PRICE).",
     )
 
     @model_validator(mode="after")
@@ -84,7 +88,7 @@ class EvalSpec(SpecPart):
         name_scorers(self.scorers or [])
         names = [slo.name for slo in self.slos]
         if len(set(names)) < len(names):
-            raise ValueError(f"slos: two have the same name, given {names}. Give each a name of its own")
+            raise ValueError(f"slos: duplicate names in {names}. hint: give each SLO its own name")
         return self
 
     @model_validator(mode="after")
@@ -95,12 +99,12 @@ class EvalSpec(SpecPart):
 
     @property
     def asks_for_options(self) -> bool:
-        """Whether each prompt becomes one request per option, whose likelihood is wanted and not an answer."""
+        """True if each prompt becomes one request per option, to measure its likelihood."""
         return any(isinstance(scorer, Loglikelihood) for scorer in self.scorers or [])
 
     @property
     def is_longest_first(self) -> bool:
-        """Whether requests are ordered by what is expected of their answers' lengths."""
+        """True if requests are ordered by the expected lengths of their answers."""
         if self.engine.order == "auto":
             has_own_order = self.asks_for_options or self.prompts.asks_each_turn
             is_free = self.load is None or self.load.takes_any_order
@@ -111,8 +115,8 @@ class EvalSpec(SpecPart):
     def sampling_defaults(self) -> dict[str, Any]:
         """Arguments of `vllm.SamplingParams` before a row's overrides.
 
-        max_tokens unset means the room left in the context, not vLLM's 16. `n` is left out: each sample is a request
-        of its own, so that each has its own timings. For likelihoods of options, `sampling` is ignored.
+        An unset max_tokens means the rest of the context, not vLLM's 16. `n` is omitted: each sample is its own
+        request with its own timings. For likelihoods of options, `sampling` is ignored.
         """
         if self.asks_for_options:
             return dict(OPTION_SAMPLING)

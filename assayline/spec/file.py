@@ -1,6 +1,6 @@
-"""From YAML and `--field value` to an EvalSpec, with errors that a person can act on.
+"""Read an EvalSpec from YAML and `--field value` overrides, with actionable errors.
 
-`load_spec(path, overrides)` is the way in; `identity.py` has a spec's digests.
+The entry point is `load_spec(path, overrides)`; `identity.py` has the digests of a spec.
 """
 
 import re
@@ -32,7 +32,7 @@ def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> E
 
 
 class SpecFile(BaseModel):
-    """A spec in a file, with some fields set to other values."""
+    """A spec in a file, with overrides."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +42,7 @@ class SpecFile(BaseModel):
     )
 
     def load(self) -> EvalSpec:
-        """Reads the file and sets the fields. Raises SpecError."""
+        """Read the file and apply the overrides. Raises SpecError."""
         data = _read_yaml(Path(self.file))
         for field, value in self.overrides.items():
             _set_field(data, field, value)
@@ -50,9 +50,9 @@ class SpecFile(BaseModel):
 
 
 def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None:
-    """The template that a deployment's spec had in prefect.yaml and that Prefect took for a placeholder of its own.
+    """Return the template in prefect.yaml that `prefect deploy` dropped from a deployment's spec, if any.
 
-    `prefect deploy` replaces `{{ … }}` in parameters, and drops a field whose placeholder it does not know.
+    `prefect deploy` replaces `{{ … }}` in parameters as its own placeholders, and drops a field with an unknown one.
     """
     prompts = data.get("prompts")
     if not isinstance(prompts, Mapping) or prompts.get("template") is not None or not deployments.is_file():
@@ -67,7 +67,7 @@ def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None
 
 
 def override_spec(spec: EvalSpec, overrides: Mapping[str, Any], origin: str = "spec") -> EvalSpec:
-    """Return the spec with other values of some fields: values, or YAML text as for `load_spec`. Raise SpecError."""
+    """Return the spec with overrides: values, or YAML text as for `load_spec`. Raises SpecError."""
     data = spec.model_dump(mode="json", exclude_none=True)
     for field, value in overrides.items():
         _set_field(data, field, _parse_value(value) if isinstance(value, str) else value)
@@ -75,12 +75,12 @@ def override_spec(spec: EvalSpec, overrides: Mapping[str, Any], origin: str = "s
 
 
 def parse_spec(data: object, origin: str = "spec") -> EvalSpec:
-    """Validates a mapping. Raises SpecError with one line per problem."""
+    """Validate a mapping. Raises SpecError with one line per problem."""
     try:
         return EvalSpec.model_validate(data)
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in explain(error))
-        raise SpecError(f"{origin} is not a usable spec:\n{problems}") from None
+        raise SpecError(f"{origin} is not a valid spec:\n{problems}") from None
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -88,21 +88,23 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecError(
-            f"Spec file {path} does not exist. Give the path of a YAML file, such as examples/arithmetic.yaml."
+            f"Spec file {path} does not exist. hint: pass the path of a YAML file, such as examples/arithmetic.yaml."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"Spec file {path} cannot be read: {error}.") from None
+        raise SpecError(
+            f"Spec file {path} cannot be read: {error}. hint: pass a readable YAML file in UTF-8."
+        ) from None
     except yaml.YAMLError as error:
         raise SpecError(_explain_yaml(path, error)) from None
     if not isinstance(data, dict):
         raise SpecError(
-            f"Spec file {path} holds {type(data).__name__}, expected a mapping with at least `model` and `prompts`."
+            f"Spec file {path} holds {type(data).__name__}, not a mapping. hint: set at least `model` and `prompts`."
         )
     return data
 
 
 def _explain_yaml(path: Path, error: yaml.YAMLError) -> str:
-    """Where a file is not YAML, in a sentence; the classic is a template that is not quoted."""
+    """Explain where a file is not valid YAML, with a hint for a template without quotes."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return f"Spec file {path} is not valid YAML: {as_sentence(' '.join(str(error).split()))}"
@@ -133,7 +135,9 @@ def _set_field(data: dict[str, Any], field: str, value: Any) -> None:
     for parent in parents:
         below = here.setdefault(parent, {})
         if not isinstance(below, dict):
-            raise SpecError(f"--{field} cannot be set: `{parent}` is {below!r} in the spec, expected a mapping.")
+            raise SpecError(
+                f"--{field} cannot be set: `{parent}` is {below!r} in the spec, not a mapping. hint: change it there."
+            )
         here = below
     here[last] = value
 
@@ -145,32 +149,32 @@ REMOVED = {
     ("dask_address", None): "hint: use `runner: ray` and ray_address.",
     ("deployment", None): "hint: remove it, and use `runner: ray` and ray_address for several machines.",
 }
-"""What to use in place of removed fields, and of removed values of others."""
+"""Replacements of removed fields and of removed values."""
 
 
 def explain(
     error: ValidationError, models: Sequence[type[BaseModel]] = (EvalSpec,), whole: str = "the spec"
 ) -> Iterator[str]:
-    """A line for each problem of `whole`, which was to be one of `models`."""
+    """Yield one line per validation problem of `whole`, an instance of one of `models`."""
     for problem in error.errors():
         location = [str(part) for part in problem["loc"]]
         where = ".".join(location) or whole
         given = problem["input"] if isinstance(problem["input"], str) else None
         if hint := REMOVED.get((where, given)) or REMOVED.get((where, None)):
-            yield f"{where}: given {problem['input']!r:.200}, which is not supported any more; {hint}"
+            yield f"{where}: given {problem['input']!r:.200}, which was removed. {hint}"
         elif current := RENAMED.get(where):
-            yield f"{where}: this field is called {current} now. hint: rename it"
+            yield f"{where}: this field was renamed to {current}. hint: rename it"
         elif problem["type"] == "extra_forbidden":
             yield f"{where}: unknown key; {_find_field(location, models)}"
         elif problem["type"] == "union_tag_invalid":
             kinds = [kind.strip("' ") for kind in problem["ctx"]["expected_tags"].split(",")]
             yield f"{where}: there is no kind {problem['ctx']['tag']!r}; {nearest(problem['ctx']['tag'], kinds)}"
         elif problem["type"] == "union_tag_not_found":
-            yield f"{where}: given {problem['input']!r:.200}; it names no kind"
+            yield f"{where}: given {problem['input']!r:.200}, without a kind. hint: add `kind`"
         elif problem["type"] in ("model_type", "model_attributes_type"):
             yield f"{where}: given {problem['input']!r:.200}; expected a mapping"
         elif problem["type"] == "missing":
-            yield f"{where}: missing, but needed"
+            yield f"{where}: missing, but required"
         elif problem["type"] == "secret":
             yield f"{where}: {problem['msg']}"
         elif problem["type"] == "conflict":
@@ -180,7 +184,7 @@ def explain(
 
 
 def _find_field(location: list[str], models: Sequence[type[BaseModel]]) -> str:
-    """What may be meant by a key that is not known at its place: one of that place, or one of another place."""
+    """Suggest a field for an unknown key: one at the same place, or one elsewhere in the spec."""
     here, name = _known_keys(location[:-1], models), location[-1]
     close = nearest(name, here)
     there = _list_fields(name) if close.startswith("known") and location == [name] else []
@@ -188,7 +192,7 @@ def _find_field(location: list[str], models: Sequence[type[BaseModel]]) -> str:
 
 
 def _list_fields(name: str) -> list[str]:
-    """Fields of this name anywhere in a spec, dotted: sampling parameters and engine arguments too, if vLLM is here."""
+    """Return the dotted fields of this name in a spec, including sampling and engine arguments if vLLM is installed."""
     found: list[str] = []
     left: list[tuple[str, type[BaseModel]]] = [("", EvalSpec)]
     while left:
@@ -203,7 +207,7 @@ def _list_fields(name: str) -> list[str]:
 
 
 def _known_keys(location: list[str], models: Sequence[type[BaseModel]]) -> list[str]:
-    """Field names of the model at a location; parts that are union tags or list indexes pass through."""
+    """Return the field names of the model at a location, skipping union tags and list indexes."""
     for part in location:
         below = [
             found

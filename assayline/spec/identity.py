@@ -1,4 +1,4 @@
-"""The identity of a spec: its digests, its former field names, and how two specs differ, field by field."""
+"""Identity of a spec: digests, former field names, and differences between two specs by field."""
 
 import copy
 import json
@@ -11,15 +11,19 @@ if TYPE_CHECKING:
     from assayline.spec.evaluation import EvalSpec
 
 RENAMED = {"engine.window": "engine.max_concurrency"}
-"""Former names of fields, and current ones. A new spec with a former name is refused with a hint; a stored one is read.
-Digests are computed with the former names, so that runs of earlier versions can be resumed and count as repeats."""
+"""Former and current names of fields. A new spec with a former name is rejected with a hint; a stored one is read.
+
+Digests use the former names, so that runs of earlier versions can be resumed and count as repeats."""
 
 LONGEST_VALUE_CHARS = 60
 MOST_CHANGES = 8
 
 
 def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """One line per field whose values differ; a list of plain values is one. At most MOST_CHANGES, the rest counted."""
+    """Return one line per field that differs, at most MOST_CHANGES and a count of the rest.
+
+    A list of plain values counts as one field.
+    """
     pairs = _walk("", _rename(before, RENAMED), _rename(after, RENAMED))
     lines = [f"{field}: {_show(old)} → {_show(new)}" for field, old, new in pairs]
     more = len(lines) - MOST_CHANGES
@@ -27,17 +31,17 @@ def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
 
 
 NOT_SETTINGS = frozenset({"name", "scorers", "gate", "slos"})
-"""Fields that decide neither answers nor speed."""
+"""Fields that affect neither answers nor speed."""
 
 
 def list_setting_changes(before_json: str, after_json: str) -> list[str]:
-    """As list_changes, of two specs as JSON, without fields that decide neither answers nor speed."""
+    """Return `list_changes` of two specs in JSON, without fields that affect neither answers nor speed."""
     before, after = (json.loads(text) for text in (before_json, after_json))
     return list_changes(*({key: spec[key] for key in spec if key not in NOT_SETTINGS} for spec in (before, after)))
 
 
 class _Unset:
-    """A field that one of the two does not have."""
+    """Marker of a field that only one of the two specs has."""
 
 
 _UNSET = _Unset()
@@ -55,7 +59,7 @@ def _walk(prefix: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]
 
 
 def _has_parts(value: Any) -> bool:
-    """Whether it is a list of rows, which are told apart one by one."""
+    """Return True for a list of mappings, which is compared item by item."""
     return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
 
 
@@ -67,27 +71,27 @@ def _show(value: Any) -> str:
 
 
 JUDGES = frozenset({"scorers", "gate", "slos", "price"})
-"""Fields that say how answers are judged and paid for, and decide none; but for options, other requests are made."""
+"""Fields that judge or price answers without affecting them. Scoring options also changes the requests."""
 
 
 def spec_hash(spec: "EvalSpec") -> str:
-    """Digest of the canonical spec: equal for equal meaning, whatever the YAML looked like, and whatever it costs.
+    """Return the digest of the canonical spec, independent of YAML formatting and of prices.
 
-    A run may be resumed on another Ray cluster, such as that of the next job.
+    It excludes ray_address, so that a run can be resumed on another Ray cluster.
     """
     fields = spec.model_dump(mode="json", exclude={"price"})
     return _digest({**fields, "ray_address": None})
 
 
 def config_id(spec: "EvalSpec", model_id: str) -> str:
-    """Digest of what decides answers and speed: runs with the same one are repeats of a configuration."""
+    """Return the digest of all fields that affect answers or speed. Runs with the same digest are repeats."""
     fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
     asked = {"asks_for_options": True} if spec.asks_for_options else {}
     return _digest({**fields, **asked, "ray_address": None, "model_id": model_id})
 
 
 def use_current_names(spec_json: str) -> str:
-    """Return a stored spec, which may be of an earlier version, with the current names of its fields."""
+    """Return a stored spec, perhaps of an earlier version, with current field names."""
     return json.dumps(_rename(json.loads(spec_json), RENAMED), sort_keys=True, ensure_ascii=False)
 
 
@@ -108,7 +112,7 @@ def _digest(fields: Mapping[str, Any]) -> str:
 
 
 def _plain_numbers(value: Any) -> Any:
-    """0.0 and 0 mean the same in a spec."""
+    """Convert whole floats to integers, because 0.0 and 0 mean the same in a spec."""
     match value:
         case dict():
             return {key: _plain_numbers(item) for key, item in value.items()}
@@ -120,5 +124,5 @@ def _plain_numbers(value: Any) -> Any:
 
 
 def canonical_json(spec: "EvalSpec") -> str:
-    """The whole spec, defaults included, with sorted keys."""
+    """Return the complete spec as JSON, including defaults, with sorted keys."""
     return json.dumps(spec.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The base of every part of a spec."""
+"""The base class of all parts of a spec."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pydantic_core import CoreSchema
 
 
 class SpecPart(BaseModel):
-    """Base of all parts: unknown keys are errors, values never change, and a part that is null has its defaults."""
+    """Base of all parts: immutable, without unknown keys; a part that is null has its defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)  # Prefect logs such errors
 
@@ -25,10 +25,10 @@ class SpecPart(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Returns the schema behind the form in Prefect's UI.
+        """Return the JSON schema for the form in Prefect's UI.
 
-        The form draws anyOf, not oneOf. Required fields come first. A part that has defaults is null at first, and so
-        one line of the form.
+        The form renders anyOf but not oneOf. Required fields come first. A part with defaults starts as null, which
+        takes one line of the form.
         """
         schema = handler(core_schema)
         own = handler.resolve_ref_schema(schema)
@@ -50,7 +50,7 @@ class SpecPart(BaseModel):
 
 
 def _list_kinds(choices: list[JsonSchemaValue], handler: GetJsonSchemaHandler) -> list[JsonSchemaValue]:
-    """Puts kinds with fewer fields first, as the form takes the first that fits, and kinds before a list of them."""
+    """Sort kinds by number of fields, before lists of kinds, because the form takes the first that fits."""
     offered: list[JsonSchemaValue] = []
     for choice in choices:
         kinds = choice.get("items", {}).get("anyOf", [])
@@ -64,7 +64,7 @@ def _list_kinds(choices: list[JsonSchemaValue], handler: GetJsonSchemaHandler) -
 
 
 def _as_any_of(schema: Any) -> Any:
-    """Changes oneOf to anyOf in a schema and all that is in it."""
+    """Replace oneOf with anyOf throughout a schema."""
     if isinstance(schema, list):
         return [_as_any_of(one) for one in schema]
     if not isinstance(schema, dict):

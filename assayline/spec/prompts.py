@@ -1,4 +1,4 @@
-"""The parts of a spec that define what is sent: where prompts come from, which of them, their media and rendering."""
+"""The parts of a spec on prompts: source, selection, media and rendering."""
 
 import datetime
 import operator
@@ -13,61 +13,60 @@ from assayline.spec.part import SpecPart
 
 
 class Source(SpecPart):
-    """Base of all sources. What is asked of a source without knowing its kind is a property here; `prompts/sources/`
-    reads it."""
+    """Base of all sources, with the properties that do not depend on the kind. `prompts/sources/` reads them."""
 
     kind: str
 
     @property
     def files(self) -> list[str] | None:
-        """Paths and globs of its files, in order; None where its content has no digest, as it is elsewhere."""
+        """Paths and globs of its files, in order; None for remote content, which has no digest."""
         path = getattr(self, "path", None)
         return [] if path is None else [path]
 
     @property
     def title(self) -> str:
-        """Name of the prompt set, if none is given."""
+        """Default name of the prompt set."""
         path = getattr(self, "path", None)
         return self.kind if path is None else Path(path).stem
 
     @property
     def media_kinds(self) -> list[MediaKind] | None:
-        """Kinds of media that its prompts have; None: its rows, or the spec's columns, decide."""
+        """Kinds of media in its prompts; None if its rows or the spec's columns decide."""
         return None
 
     @property
     def counts_answers(self) -> bool:
-        """Whether each request's max_tokens is the length of an answer that was recorded."""
+        """True if each request's max_tokens is the length of a recorded answer."""
         return False
 
     @property
     def arrival(self) -> Trace | None:
-        """Where its rows say when requests came; None: they do not."""
+        """The recorded arrival times of its rows, or None."""
         return None
 
 
 class FileSource(Source):
-    """Rows of local files, read by streaming."""
+    """Rows of local files, which are streamed."""
 
     kind: Literal["file"] = "file"
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
     format: Literal["auto", "jsonl", "json", "csv", "parquet"] = Field(
-        "auto", description="auto: by the file's ending; json: one array of objects."
+        "auto", description="auto: by the file extension; json: one array of objects."
     )
 
 
 class InlineSource(Source):
-    """Rows written in the spec."""
+    """Rows in the spec itself."""
 
     kind: Literal["inline"] = "inline"
-    rows: list[dict[str, Any]] = Field(min_length=1, description="Mappings from column to value.")
+    rows: list[dict[str, Any]] = Field(min_length=1, description="Rows as mappings from column to value.")
 
 
 class HubSource(Source):
     """A Hugging Face dataset, streamed. Needs the extra `hub`."""
 
     kind: Literal["hub"] = "hub"
-    dataset: str = Field(description="Id on the hub, such as openai/gsm8k.")
+    dataset: str = Field(description="Dataset id on the hub, such as openai/gsm8k.")
     subset: str | None = Field(None, description="Configuration of the dataset.")
     split: str = Field("test", description="Split to read.")
     revision: str | None = Field(None, description="Branch, tag or commit.")
@@ -84,12 +83,10 @@ class HubSource(Source):
 class TokenLength(SpecPart):
     """A length in tokens: fixed, or normal with bounds."""
 
-    mean: int = Field(
-        ge=1, le=10_000_000, description="Tokens on average; a plain number in the spec is a fixed length."
-    )
+    mean: int = Field(ge=1, le=10_000_000, description="Mean length; a plain number in the spec is a fixed length.")
     stdev: float = Field(0.0, ge=0, description="Standard deviation, in tokens.")
-    min: int | None = Field(None, ge=1, description="Fewest tokens.")
-    max: int | None = Field(None, ge=1, le=10_000_000, description="Most tokens.")
+    min: int | None = Field(None, ge=1, description="Minimum length.")
+    max: int | None = Field(None, ge=1, le=10_000_000, description="Maximum length.")
 
     @model_validator(mode="before")
     @classmethod
@@ -99,35 +96,39 @@ class TokenLength(SpecPart):
     @model_validator(mode="after")
     def _check_bounds(self) -> "TokenLength":
         if (self.min or 1) > self.mean or (self.max or self.mean) < self.mean:
-            raise ValueError(f"expected min <= mean <= max, given min={self.min} mean={self.mean} max={self.max}")
+            raise ValueError(
+                f"min={self.min} mean={self.mean} max={self.max} are out of order. hint: set min <= mean <= max"
+            )
         return self
 
 
 class SyntheticImages(SpecPart):
-    """Images of synthetic prompts, each different, so that no cache helps."""
+    """Images of synthetic prompts, all different, so that no cache can help."""
 
     count: int = Field(1, ge=1, le=10_000, description="Images per prompt.")
-    width: int = Field(1024, ge=1, le=16_384, description="Pixels.")
-    height: int = Field(1024, ge=1, le=16_384, description="Pixels.")
-    content: Literal["noise", "gradient", "solid"] = Field("noise", description="Their content.")
+    width: int = Field(1024, ge=1, le=16_384, description="Width in pixels.")
+    height: int = Field(1024, ge=1, le=16_384, description="Height in pixels.")
+    content: Literal["noise", "gradient", "solid"] = Field("noise", description="What the images show.")
 
 
 class SyntheticAudio(SpecPart):
-    """Audio of synthetic prompts: quiet noise, each clip different."""
+    """Audio of synthetic prompts: quiet noise, all clips different."""
 
     count: int = Field(1, ge=1, le=10_000, description="Audio clips per prompt.")
-    seconds: float = Field(5.0, gt=0, le=3600, description="Length of each.")
+    seconds: float = Field(5.0, gt=0, le=3600, description="Length of each clip, seconds.")
 
 
 class SyntheticSource(Source):
-    """Random prompts of exact length, for speed: token counts hold under the model's own tokenizer."""
+    """Random prompts of exact length, for speed tests: lengths are in tokens of the model's own tokenizer."""
 
     kind: Literal["synthetic"] = "synthetic"
-    count: int = Field(ge=1, description="Prompts to make.")
+    count: int = Field(ge=1, description="Number of prompts.")
     prompt_tokens: TokenLength = Field(description="Length of the prompts.")
-    output_tokens: TokenLength = Field(description="Generated exactly: sets max_tokens, min_tokens and ignore_eos.")
+    output_tokens: TokenLength = Field(
+        description="Exact length of the outputs: sets max_tokens, min_tokens and ignore_eos."
+    )
     shared_prefix_tokens: int = Field(
-        0, ge=0, description="Leading tokens that all prompts share; 0: no two share any."
+        0, ge=0, description="Number of leading tokens that all prompts share; 0: no two prompts share any."
     )
     seed: int = Field(0, description="Same seed, same prompts.")
     images: SyntheticImages | None = Field(
@@ -144,7 +145,7 @@ class SyntheticSource(Source):
 
 
 class ShareGptSource(Source):
-    """Conversations as ShareGPT has them: a JSON array, or JSONL, of {id, conversations: [{from, value}]}."""
+    """Conversations in ShareGPT format: a JSON array, or JSONL, of {id, conversations: [{from, value}]}."""
 
     kind: Literal["sharegpt"] = "sharegpt"
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
@@ -152,7 +153,7 @@ class ShareGptSource(Source):
         None,
         exclude_if=operator.not_,  # keeps digests of specs without it
         description="recorded: each request's max_tokens is the length of the recorded answer in the model's tokens; "
-        "with sampling.ignore_eos exactly so many are generated (default: sampling.max_tokens).",
+        "sampling.ignore_eos makes that length exact (default: sampling.max_tokens).",
     )
 
     @property
@@ -161,15 +162,15 @@ class ShareGptSource(Source):
 
 
 class TraceSource(Source):
-    """Requests that a service had: their times and lengths, and which of them began alike, but no text."""
+    """A recorded trace of requests: times, lengths and shared prefixes, without text."""
 
     kind: Literal["trace"] = "trace"
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
     format: Literal["mooncake", "azure"] = Field(
-        description="mooncake: timestamp (ms), input_length, output_length and, where given, hash_ids; azure: "
+        description="mooncake: timestamp (ms), input_length, output_length and, if present, hash_ids; azure: "
         "TIMESTAMP (a date), ContextTokens, GeneratedTokens."
     )
-    block_tokens: int = Field(512, ge=1, description="Tokens that one of hash_ids stands for.")
+    block_tokens: int = Field(512, ge=1, description="Number of tokens per entry of hash_ids.")
     seed: int = Field(0, description="Same seed, same prompts.")
 
     @property
@@ -180,23 +181,23 @@ class TraceSource(Source):
 
 
 class LmEvalSource(Source):
-    """A task of lm-evaluation-harness: it writes the requests and judges the answers. Needs the extra `lm-eval`."""
+    """A task of lm-evaluation-harness, which builds the requests and scores the answers. Needs the extra `lm-eval`."""
 
     kind: Literal["lm_eval"] = "lm_eval"
     task: str | list[str] = Field(
         min_length=1, description="Task, group or tag, or a list of them, as `assayline tasks` lists them."
     )
-    include_path: str | None = Field(None, description="Folder with YAML files of tasks of your own.")
+    include_path: str | None = Field(None, description="Folder with YAML files of your own tasks.")
     num_fewshot: int | None = Field(None, ge=0, description="Examples before each question (default: the task's own).")
-    fewshot_seed: int = Field(1234, description="Same seed, same examples; the default is the harness's.")
+    fewshot_seed: int = Field(1234, description="Same seed, same examples; the default is that of the harness.")
     apply_chat_template: bool = Field(
-        False, description="Put prompts into the chat template that `chat` names. Off, as in the harness: bare text."
+        False, description="Render prompts with the chat template in `chat`. Off, as in the harness: plain text."
     )
     fewshot_as_multiturn: bool = Field(
-        True, description="With a chat template: examples are turns of the chat; off: all in one user message."
+        True, description="With a chat template: examples are turns of the chat; off: all are in one user message."
     )
     confirm_run_unsafe_code: bool = Field(
-        False, description="Let tasks run code that the model writes, on this machine (HumanEval and its like)."
+        False, description="Allow tasks such as HumanEval to run model-written code on this machine."
     )
 
     @property
@@ -209,12 +210,12 @@ class LmEvalSource(Source):
 
     @property
     def tasks(self) -> list[str]:
-        """The names, also of one."""
+        """The task names as a list."""
         return [self.task] if isinstance(self.task, str) else self.task
 
 
 class OpenAiBatchSource(Source):
-    """Lines of an OpenAI batch file for chat or text completions: prompts and their parameters."""
+    """Lines of an OpenAI batch file: prompts with their parameters, for chat or text completions."""
 
     kind: Literal["openai_batch"] = "openai_batch"
     path: str = Field(description="File or glob of JSON lines {custom_id, method, url, body}; sorted by name.")
@@ -241,36 +242,38 @@ class MediaSpec(SpecPart):
 
     marks: dict[MediaKind, str] = Field(
         default_factory=dict,
-        description="Text in prompts and messages in place of the row's next image, audio or video, such as "
-        '{image: "<image>"} (default: media stand before the text, or where a template prints them).',
+        description="Text that marks the place of the row's next image, audio or video in prompts and messages, "
+        'such as {image: "<image>"} (default: media come before the text, or where a template prints them).',
     )
     max_pixels: int | None = Field(
         None, ge=1, description="Downscale larger images to at most this many pixels, keeping the aspect ratio."
     )
-    resampling: Resampling = Field("lanczos", description="The filter for downscaling.")
+    resampling: Resampling = Field("lanczos", description="Filter for downscaling.")
     cut_audio: bool = Field(
-        False, description="Truncate audio that is longer than the model takes; off: such a row is an error row."
+        False, description="Truncate audio that is longer than the model accepts; off: such a row is an error row."
     )
-    video_frames: int = Field(8, ge=1, description="Frames taken from a video, evenly spaced; all of a shorter one.")
+    video_frames: int = Field(
+        8, ge=1, description="Number of frames per video, evenly spaced; shorter videos use all frames."
+    )
     allowed_domains: list[str] = Field(
         default_factory=list,
-        description='Hosts from which http(s) URLs may be fetched, such as images.example.com; ["*"]: any public one. '
+        description='Hosts from which http(s) URLs may be fetched, such as images.example.com; ["*"]: any public host. '
         "Empty: a row with a URL is an error row.",
     )
-    fetch_timeout_s: float = Field(10.0, gt=0, description="Longest time for fetching one URL.")
-    fetch_bytes: int = Field(50_000_000, ge=1, description="Largest content of a URL.")
+    fetch_timeout_s: float = Field(10.0, gt=0, description="Maximum seconds to fetch one URL.")
+    fetch_bytes: int = Field(50_000_000, ge=1, description="Maximum bytes to fetch from one URL.")
 
     @field_validator("marks")
     @classmethod
     def _check_marks(cls, marks: dict[MediaKind, str]) -> dict[MediaKind, str]:
         texts = list(marks.values())
         if not all(texts) or any(a in b for i, a in enumerate(texts) for j, b in enumerate(texts) if i != j):
-            raise ValueError(f"expected texts that are not empty and not part of each other, given {texts}")
+            raise ValueError(f"{texts} overlap or are empty. hint: use non-empty texts, none of which contains another")
         return marks
 
 
 MOST_REPEATS = 100_000
-"""Of a prompt: its requests are in memory together, and take about 5 kB each."""
+"""Maximum repeats of a prompt, whose requests are in memory together at about 5 kB each."""
 
 
 def _media_columns(what: str, values: str) -> Any:
@@ -282,22 +285,20 @@ def _media_columns(what: str, values: str) -> Any:
 
 
 class Columns(SpecPart):
-    """Which columns mean what. A column named here must exist; unnamed defaults are used if present."""
+    """The meaning of columns. A column named here must exist; defaults are used if present."""
 
     messages: str | None = Field(None, description="Column with chat messages (default: `messages`, if present).")
     prompt: str | None = Field(None, description="Column with one user message (default: `prompt`, if present).")
     target: str | None = Field(None, description="Column with the expected answer (default: `target`, if present).")
     id: str | None = Field(None, description="Column with the row's id (default: `id`, if present).")
-    metadata: list[str] = Field(default_factory=list, description="Columns to keep with the prompt.")
-    sampling: str | None = Field(None, description="Column with an object of sampling overrides.")
+    metadata: list[str] = Field(default_factory=list, description="Columns to store with the prompt.")
+    sampling: str | None = Field(None, description="Column with sampling overrides, an object per row.")
     output_tokens: str | None = Field(
         None,
         exclude_if=operator.not_,  # keeps digests of specs without it
-        description="Column with the tokens to generate, exactly: sets max_tokens, min_tokens and ignore_eos.",
+        description="Column with the exact number of tokens to generate: sets max_tokens, min_tokens and ignore_eos.",
     )
-    options: str | None = Field(
-        None, description="Column with a list of answers to choose from, for the scorer loglikelihood."
-    )
+    options: str | None = Field(None, description="Column with a list of answer choices, for the scorer loglikelihood.")
     images: list[str] = _media_columns("images", "a path relative to the data file, a data: URI, base64, bytes, a URL")
     audios: list[str] = _media_columns("audio", "as for images")
     videos: list[str] = _media_columns("videos", "as for images")
@@ -309,63 +310,63 @@ class Columns(SpecPart):
 
     @property
     def media(self) -> dict[MediaKind, list[str]]:
-        """Columns of each kind that is named, in their order."""
+        """The named columns of each kind of media, in order."""
         named: dict[MediaKind, list[str]] = {"image": self.images, "audio": self.audios, "video": self.videos}
         return {kind: columns for kind, columns in named.items() if columns}
 
 
 class MessageTemplate(SpecPart):
-    """One chat message whose content is a Jinja2 template over the row's columns."""
+    """A chat message whose content is a Jinja2 template over the row's columns."""
 
-    role: str = Field(description="system, user or assistant; what the chat template knows.")
-    content: str = Field(description="Jinja2 over the row's columns.")
+    role: str = Field(description="system, user or assistant, or another role of the chat template.")
+    content: str = Field(description="Jinja2 template over the row's columns.")
 
 
 class FewShotSpec(SpecPart):
-    """Examples before the question: turns of the chat, drawn from a file, a split or the prompt set itself."""
+    """Few-shot examples: chat turns before the question, drawn from a file, a split or the prompt set itself."""
 
     count: int = Field(ge=1, le=10_000, description="Examples per prompt.")
     source: Annotated[FileSource | InlineSource | HubSource, Field(discriminator="kind")] | None = Field(
-        None, description="Rows to draw from (default: the prompt set itself). The prompt itself is never drawn."
+        None, description="Rows to draw from (default: the prompt set). A prompt is never its own example."
     )
     answer: str | None = Field(
-        None, description="Jinja2 over the example's columns: the assistant's answer (default: its target)."
+        None, description="Jinja2 template over the example's columns for the assistant's answer (default: its target)."
     )
     seed: int = Field(0, description="Same seed, same examples.")
     per_prompt: bool = Field(
         False,
-        description="Draw new examples for each prompt. Off: the same for all, which the prefix cache can share.",
+        description="Draw new examples for each prompt. Off: the same for all, which the prefix cache can reuse.",
     )
 
 
 class PromptSpec(SpecPart):
-    """Where prompts come from, and which of them are sent how often."""
+    """The source of prompts, their selection and repeats."""
 
     name: str | None = Field(None, description="Name of the prompt set (default: from the source).")
-    source: AnySource = Field(description="Rows: one of the kinds below.")
-    columns: Columns = Field(Columns(), description="Which columns mean what.")
+    source: AnySource = Field(description="Source of the rows: one of the kinds below.")
+    columns: Columns = Field(Columns(), description="The meaning of columns.")
     template: str | list[MessageTemplate] | None = Field(
         None,
-        description="Jinja2 over the row's columns: text for one user message, or a list of messages. A null that it "
-        "would write is an error row; {{ column or '' }} writes nothing instead.",
+        description="Jinja2 template over the row's columns: text of one user message, or a list of messages. A row "
+        "whose template prints a null is an error row; {{ column or '' }} prints nothing instead.",
     )
     turns: Literal["given", "first", "each"] = Field(
         "given",
         exclude_if=lambda chosen: chosen == "given",  # keeps digests of specs without it
-        description="Of a row's messages, given: all are sent as they are; first: those up to the first user message; "
-        "each: the user's turns are sent one after another, each after the model's own earlier answers.",
+        description="Which messages of a row to send. given: all, unchanged; first: up to the first user message; "
+        "each: the user's turns one after another, each following the model's own earlier answers.",
     )
-    few_shot: FewShotSpec | None = Field(None, description="Examples before each question.")
+    few_shot: FewShotSpec | None = Field(None, description="Few-shot examples before each question.")
     limit: int | None = Field(
-        None, ge=1, description="At most this many rows, after shuffling; of source lm_eval, documents of each task."
+        None, ge=1, description="Maximum number of rows, after shuffling; for source lm_eval, of documents per task."
     )
     shuffle_seed: int | None = Field(None, description="Shuffle with this seed; unset: the source's order.")
-    repeats: int = Field(1, ge=1, le=MOST_REPEATS, description="How often each prompt is sent.")
+    repeats: int = Field(1, ge=1, le=MOST_REPEATS, description="How many times each prompt is sent.")
     on_bad_row: Literal["error_row", "stop"] = Field(
         "error_row",
         exclude_if=lambda chosen: chosen == "error_row",  # keeps digests of specs without it
-        description="error_row: a row that cannot become a request is an error row, and the others are sent "
-        "(max_error_fraction limits their share); stop: the first one ends the run.",
+        description="error_row: a row that cannot become a request is stored as an error row, and the others are sent "
+        "(max_error_fraction limits the share of error rows); stop: the first such row ends the run.",
     )
     media: MediaSpec = Field(
         MediaSpec(), exclude_if=lambda media: media == MediaSpec(), description="Images, audio and video of prompts."
@@ -373,49 +374,49 @@ class PromptSpec(SpecPart):
 
     @property
     def asks_each_turn(self) -> bool:
-        """Whether conversations are asked turn by turn."""
+        """True if conversations are sent turn by turn."""
         return self.turns == "each"
 
     @property
     def set_name(self) -> str:
-        """The name given, or one made from the source."""
+        """The given name, or the default from the source."""
         return self.name or self.source.title
 
     @property
     def task(self) -> LmEvalSource | None:
-        """The task of lm-evaluation-harness that writes the requests itself; None: they come from rows."""
+        """The source if lm-evaluation-harness builds the requests; None if they come from rows."""
         return self.source if isinstance(self.source, LmEvalSource) else None
 
 
 USUAL_DATE = datetime.date(2024, 7, 26)
-"""The date that templates of Llama 3 use by default."""
+"""The default date in templates of Llama 3."""
 
 
 class ChatSpec(SpecPart):
-    """How messages become the text that the model reads."""
+    """Rendering of messages to the text that the model reads."""
 
     template: str = Field(
         "default",
         description="default (the tokenizer's), plain (contents joined by a space), a Jinja2 file, or inline Jinja2.",
     )
-    system: str | None = Field(None, description="System message put before each conversation without one.")
-    prefill: str | None = Field(None, description="Beginning of the assistant's answer, which the model continues.")
-    add_generation_prompt: bool = Field(True, description="End with the opening of the assistant's turn.")
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="More variables for the template.")
+    system: str | None = Field(None, description="System message for conversations without one.")
+    prefill: str | None = Field(None, description="Start of the assistant's answer, which the model continues.")
+    add_generation_prompt: bool = Field(True, description="End the prompt with the header of the assistant's turn.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Additional variables for the template.")
     date: datetime.date = Field(
         USUAL_DATE,
         exclude_if=lambda date: date == USUAL_DATE,  # keeps digests of specs without it
-        description="Today, for templates that ask (strftime_now): runs of different days have the same prompts.",
+        description="Current date for templates with strftime_now; fixed, so that prompts do not depend on the day.",
     )
     special_tokens: Literal["control", "text", "error"] = Field(
         "control",
         exclude_if=lambda chosen: chosen == "control",  # keeps digests of specs without it
-        description="Special tokens in a row's text, such as <|im_start|>, are control tokens, as transformers "
-        "and vLLM read them; text, the template's own alone being control; or error, an error row.",
+        description="Special tokens in a row's text, such as <|im_start|>. control: control tokens, as in transformers "
+        "and vLLM; text: plain text, only the template's own are control tokens; error: such a row is an error row.",
     )
     placeholders: dict[MediaKind, str] = Field(
         default_factory=dict,
         exclude_if=operator.not_,
         description='Placeholder of an image, audio or video in the rendered prompt, such as {image: "<image>"}; {i} '
-        "is its number (default: as the model's config.json says).",
+        "is its number (default: from the model's config.json).",
     )

@@ -1,1 +1,1 @@
-"""What is stored: part files, the DuckDB file that they are loaded into, and reading metrics out of it."""
+"""Storage: part files, the DuckDB file that ingests them, and the metrics in it."""

@@ -1,6 +1,6 @@
-"""What a run has answered already: the requests with a row in the database or in a part, an error row being an answer.
+"""Survey of a run's answers: requests with a row, error rows included, in the database or in a part.
 
-Counted in DuckDB over the parts, so a million requests need no more of Python than the names of their shards.
+DuckDB counts over the parts, so Python memory grows with the number of shards, not of requests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,40 +33,40 @@ WORKER_TABLES = ("completions", "engine_events", "telemetry")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What is there of a run."""
+    """Answers that are stored of a run."""
 
     answered: int
-    """Requests with an answer."""
+    """Requests with an answer or an error row."""
     prepared_requests: int
     prepared_prompts: int
     prepared_errors: int
-    """Answers that came from preparing, not from an engine."""
+    """Error rows from preparing requests, without an engine."""
     sent: int
-    """Requests that were sent to an engine and are settled."""
+    """Requests that were sent to an engine and have a result."""
     sent_errors: int
-    """Those of them that are error rows."""
+    """Number of `sent` that are error rows."""
     load_end: str | None
-    """Why the rest is not sent, if an earlier attempt came to the load's end."""
+    """Reason why the rest is not sent, if an earlier attempt reached the end of the load."""
     shard_requests: dict[str, int]
-    """Requests of each shard."""
+    """Number of requests by shard."""
     whole_shards: frozenset[str]
-    """Shards whose requests are all answered."""
+    """Shards with all requests answered."""
     partly: dict[str, frozenset[str]]
-    """Answered requests of the others that have any."""
+    """Answered requests of partly answered shards."""
     strays: frozenset[str]
-    """Answered requests that are in no shard, as their shard was lost, or never came to be written."""
+    """Answered requests without a shard: it was lost or never written."""
     first_generations: dict[str, int]
-    """By worker, the number of its next engine."""
+    """Number of the next engine, by worker."""
 
     def find_answered(self, shard: str, request_ids: Sequence[str]) -> frozenset[str]:
-        """Those of a shard's requests that are answered."""
+        """Return the answered requests of a shard."""
         if shard in self.whole_shards:
             return frozenset(request_ids)
         return self.partly.get(shard) or self.strays.intersection(request_ids)
 
 
 def survey_answers(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> Answers:
-    """Surveys a run that nobody works on. Raises StoreError for a damaged part."""
+    """Survey a run that no process works on. Raises StoreError for a damaged part."""
     try:
         return _survey(connection, run_id, run_dir)
     except duckdb.Error as error:
@@ -115,7 +115,7 @@ def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -
 
 
 def _view_run(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> None:
-    """Makes the run's rows, loaded or not, and its prepared parts into views of this connection."""
+    """Create temporary views of the run's rows, ingested or not, and of its prepared parts."""
 
     def rows_of(table: str, columns: str) -> str:
         loaded = f"select {columns} from {table} where run_id = {quote_text(run_id)}"  # noqa: S608 - names are ours
@@ -132,7 +132,7 @@ def _view_run(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path)
 
 
 def _read_partly(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, str]]:
-    """(shard, answered request id) of the partly answered shards, shard by shard."""
+    """Yield (shard, answered request id) of the partly answered shards, sorted by shard."""
     partly = "select filename from shards where answered_requests > 0 and answered_requests < requests"
     files = [file for (file,) in connection.execute(partly).fetchall()]
     if not files:
@@ -147,7 +147,7 @@ def _read_partly(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, s
 
 
 def _read_parts(parts: list[Path], columns: str) -> str:
-    """SQL for columns of some parts; of none, no rows."""
+    """Return SQL for columns of some parts; no rows without parts."""
     if not parts:
         return "select " + ", ".join(f"null as {name}" for name in columns.split(", ")) + " where false"
     files = ", ".join(quote_text(str(part)) for part in parts)

@@ -1,14 +1,14 @@
-"""The DuckDB file: open it, wait for its lock, bring its tables and views up to date.
+"""The DuckDB file: open it, wait for its lock, and update its tables and views.
 
-DuckDB lets one process write a file, and while it does no other can even read it. So connections are short, a held
-lock is waited for, and whoever still does not get in is told who is inside. The file keeps the format of DuckDB 1.5,
-which older command-line shells and notebooks can open too.
+DuckDB allows one process to write a file, and no other process can read it meanwhile. So connections are short, opening
+waits for a held lock, and the error after a timeout names the holder. The file keeps the format of DuckDB 1.5, which
+older shells and notebooks can open.
 
     with connect(Path("assayline.duckdb"), wait_s=30) as connection:
         connection.sql("from run").show()
 
-The schema `raw` has the tables, `main` the views for users, and `internal` the views and macros that compute them.
-Connections of ours find names in all three.
+The schema `raw` has the tables, `main` the views for users, and `internal` the views and macros behind them. These
+connections resolve names in all three.
 """
 
 import hashlib
@@ -28,23 +28,23 @@ from assayline.store.views import Model, make_models, name_model, read_models
 from assayline.words import as_sentence
 
 OLDEST_VERSION = 4
-"""Databases and parts of an older version are refused: no file takes them further."""
+"""Databases and parts of an older version are rejected, because there is no migration."""
 
 _MOVE = "12_move_tables.sql"
-"""Before this migration tables were in `main`."""
+"""The migration that moves the tables out of `main`."""
 
 _ADDED = re.compile(r"^alter table (?:if exists )?(?:raw\.)?(?P<table>\w+) add column (?P<column>\w+) ", re.M)
 
 
 def list_migrations(folder: Path, version: int, wanted: int) -> list[Path]:
-    """The files that take tables of `version` to `wanted`, in their order. Raises KeyError where one is not there."""
+    """List the migrations from `version` to `wanted`, in order. Raises KeyError if one is missing."""
     files = _find_files(folder)
     return [files[number] for number in range(version + 1, wanted + 1)]
 
 
 @cache
 def list_added_columns(folder: Path, table: str) -> frozenset[str]:
-    """Columns of a table that migrations have added: parts written before them do not have these."""
+    """Return the columns of a table that migrations added, which older parts lack."""
     texts = [file.read_text(encoding="utf-8") for file in _find_files(folder).values()]
     added = [found for text in texts for found in _ADDED.finditer(text)]
     return frozenset(found["column"] for found in added if found["table"] == table)
@@ -55,24 +55,24 @@ def _find_files(folder: Path) -> dict[int, Path]:
 
 
 Connection = duckdb.DuckDBPyConnection
-"""For annotations elsewhere: only this package imports DuckDB."""
+"""For annotations in other packages: only this package imports DuckDB."""
 
 Config = dict[str, str | bool | int | float | list[str]]
 SQL_FOLDER = Path(__file__).resolve().parents[1] / "sql"
 TABLE_VERSION = 12
-"""Raise it when a raw table's columns change, with a file in `sql/migrations/` that takes databases to it."""
+"""Increment it when a raw table's columns change, with a migration in `sql/migrations/`."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")
-"""Characters in a path that make DuckDB open another file or, where it is not UTF-8, fail without a reason."""
+"""Characters in a path for which DuckDB opens another file or, if not UTF-8, fails without a reason."""
 
 _STORAGE_VERSION = "v1.5.0"
 _FRUGAL_THREADS = 2
-"""Each thread wants memory of its own, and an engine wants the cores."""
+"""Each thread needs its own memory, and engines need the cores."""
 
 _RETRY_S = 0.1
 _LOCKED = "Could not set lock on file"
 _DAMAGED = ("not a valid DuckDB database", "Corrupt database file", "Could not read enough bytes", "checksum")
-_REPAIR = "`assayline rebuild --all --set-aside` renames it and loads every run of its folder into a new one."
+_REPAIR = "run `assayline rebuild --all --set-aside`, which renames it and loads every run into a new database."
 _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 
 
@@ -80,15 +80,15 @@ _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 def connect(
     path: Path, wait_s: float, read_only: bool = False, memory_bytes: int | None = None, checkpoint: bool = True
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the database at `path`, made or brought up to date unless `read_only`, and close it at the end.
+    """Open the database at `path`, create or update it unless `read_only`, and close it at the end.
 
-    While another process holds it, try again for `wait_s` seconds. Beyond `memory_bytes` DuckDB uses the disk, in a
-    folder beside the database (None: 80% of the machine's memory). Inside, what the disk or a damaged file does to a
-    query becomes a StoreError; a query that is wrong stays DuckDB's error.
+    While another process holds it, retry for `wait_s` seconds. Beyond `memory_bytes` DuckDB spills to a folder next to
+    the database (None: limit of 80% of the machine's memory). Inside the block, query failures caused by the disk or a
+    damaged file become StoreError; errors in a query stay DuckDB's.
 
-    Without `checkpoint`, what is written stays in the journal beside the file (`.wal`), where all who open it find it,
-    until somebody closes with one. A checkpoint writes over blocks that are in use: a process that is killed during it
-    may leave one half written, and then nobody can open the file.
+    Without `checkpoint`, writes stay in the journal next to the file (`.wal`), which every reader applies, until a
+    connection closes with a checkpoint. A checkpoint overwrites blocks in place: a process that is killed during it may
+    leave a torn block, and then the file cannot be opened.
     """
     connection = _open_database(path, wait_s, read_only, memory_bytes)
     try:
@@ -110,7 +110,7 @@ def connect(
 
 @contextmanager
 def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """All of the block or nothing."""
+    """Commit the block, or roll it back on an error."""
     connection.begin()
     try:
         yield
@@ -122,11 +122,10 @@ def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 
 def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the tables, macros and views of `sql/`, in path order and one transaction, unless they are there already.
+    """Create the tables, macros and views of `sql/`, in path order and one transaction, unless they are current.
 
-    A view binds when it is made, so the order of the files is proven each time. Tables of an older version are
-    migrated in the same transaction. Views and macros are all made anew when one of their files changed, and those
-    whose file is gone are dropped.
+    Views bind when they are created, which verifies the order of the files. Tables of an older version are migrated in
+    the same transaction. If any file changed, all views and macros are recreated, and those without a file are dropped.
     """
     schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
     models = list_models()
@@ -154,12 +153,12 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def find_in_schemas(connection: duckdb.DuckDBPyConnection) -> None:
-    """Lets this connection name tables and views of all schemas without the schema."""
+    """Resolve unqualified names in all schemas on this connection."""
     connection.execute("set search_path = 'internal,raw,main'")
 
 
 def _move_tables(connection: duckdb.DuckDBPyConnection, names: list[str]) -> None:
-    """Moves these tables from `main` to `raw`, and drops the models that read them."""
+    """Move these tables from `main` to `raw`, and drop the models that read them."""
     for (name,) in connection.execute("select unnest(model_names) from main.schema_version").fetchall():
         for kind in ("view", "macro", "macro table"):
             connection.execute(f"drop {kind} if exists main.{name}")
@@ -174,27 +173,27 @@ def _move_tables(connection: duckdb.DuckDBPyConnection, names: list[str]) -> Non
 
 
 def is_readable(table_version: int) -> bool:
-    """Whether databases and parts of that version can be brought to today's tables."""
+    """Return True if databases and parts of that version can be migrated."""
     return OLDEST_VERSION <= table_version <= TABLE_VERSION
 
 
 def list_models() -> dict[str, Model]:
-    """The macros and views of `sql/` by name, in the order in which they are made."""
+    """Return the macros and views of `sql/` by name, in creation order."""
     return read_models(SQL_FOLDER)
 
 
 def list_optional_columns(table: str) -> frozenset[str]:
-    """Columns that a table's parts may lack, as they were added after the oldest version."""
+    """Return the columns that a table's parts may lack because they were added after the oldest version."""
     return list_added_columns(SQL_FOLDER / "migrations", table)
 
 
 def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int | None) -> duckdb.DuckDBPyConnection:
     if read_only and not path.exists():
-        raise StoreError(f"There is no database at {path}. Run an evaluation first, or correct the path.")
+        raise StoreError(f"There is no database at {path}. hint: run an evaluation first, or correct the path.")
     if found := UNUSABLE.findall(str(path)):
         raise StoreError(
-            f"The database's path {str(path)!r} holds {found[0]!r}, which DuckDB does not take for part of a name. "
-            "Give another path in ASSAYLINE_DATABASE, or another folder in ASSAYLINE_DATA_DIR."
+            f"The database path {str(path)!r} contains {found[0]!r}, which DuckDB does not accept in a path. hint: set "
+            "ASSAYLINE_DATABASE to another path, or ASSAYLINE_DATA_DIR to another folder."
         )
     config: Config = {"storage_compatibility_version": _STORAGE_VERSION}
     if memory_bytes is not None:
@@ -215,7 +214,7 @@ def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int
 
 
 def _connect_file(path: Path, read_only: bool, config: Config) -> duckdb.DuckDBPyConnection:
-    """DuckDB's own opening, by a name of ours: tests put an empty database there first."""
+    """Open the file. A separate function, so that tests can put an empty database there first."""
     return duckdb.connect(path, read_only=read_only, config=config)
 
 
@@ -223,7 +222,7 @@ def _describe_lock(path: Path, wait_s: float, message: str) -> str:
     found = _HOLDER.search(message)
     holder = f"process {found['pid']} ({found['program']})" if found else "another process"
     return (
-        f"{path} is held by {holder} and was not free within {wait_s:g} s (ASSAYLINE_DATABASE_WAIT_S). "
+        f"{path} is locked by {holder}, for longer than {wait_s:g} s (ASSAYLINE_DATABASE_WAIT_S). "
         "hint: close that shell or wait for that run; part files can be read with read_parquet meanwhile."
     )
 
@@ -231,20 +230,20 @@ def _describe_lock(path: Path, wait_s: float, message: str) -> str:
 def _explain_opening(path: Path, error: Exception) -> StoreError:
     reason = f"{path} cannot be opened as a DuckDB database: {_first_line(error)}"
     if any(text in str(error) for text in _DAMAGED):
-        return DatabaseUnusableError(f"{reason} Give another path, or, if it was ours: {_REPAIR}")
-    return StoreError(f"{reason} The data folder (ASSAYLINE_DATA_DIR) must be writable and have space.")
+        return DatabaseUnusableError(f"{reason} hint: correct the path or, for a damaged database, {_REPAIR}")
+    return StoreError(f"{reason} hint: make the data folder (ASSAYLINE_DATA_DIR) writable, with free space.")
 
 
 def _explain(path: Path, error: duckdb.Error) -> StoreError | None:
-    """The sentence for a query that the disk, the memory or a damaged file made fail; None for a wrong query."""
+    """Explain a query that failed because of disk, memory or a damaged file; None for an error in the query."""
     if any(text in str(error) for text in _DAMAGED):
-        return DatabaseUnusableError(f"{path} is damaged: {_first_line(error)} {_REPAIR}")
+        return DatabaseUnusableError(f"{path} is damaged: {_first_line(error)} hint: {_REPAIR}")
     if isinstance(error, (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.FatalException)) or (
         "Failed to commit" in str(error)
     ):
         return StoreError(
-            f"{path} cannot be read or written: {_first_line(error)} Free space or memory, then give the same command "
-            "again; part files are kept, and what was not loaded is loaded then."
+            f"{path} cannot be read or written: {_first_line(error)} hint: free space or memory, then run the same "
+            "command again. Part files are kept, and the rest is ingested then."
         )
     return None
 
@@ -254,27 +253,29 @@ def _first_line(error: BaseException) -> str:
 
 
 def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
-    """A reader cannot bring views up to date, and must not read those of another definition unawares."""
+    """Raise StoreError if views are outdated: a reader cannot update them, and must not read other definitions."""
     stored = _read_version(connection)
     if stored is None:
-        raise StoreError(f"{_path_of(connection)} has no tables yet. Run an evaluation first, or correct the path.")
+        raise StoreError(
+            f"{_path_of(connection)} has no tables yet. hint: run an evaluation first, or correct the path."
+        )
     if stored[0] != TABLE_VERSION:
         raise StoreError(
             f"{_path_of(connection)} has tables of version {stored[0]}, and assayline {__version__} reads version "
-            f"{TABLE_VERSION}. Open it once for writing, as any run and `assayline verify` do: that migrates it."
+            f"{TABLE_VERSION}. hint: run `assayline verify`, which migrates it."
         )
     if stored[2] != _digest_models(list_models()):
         raise StoreError(
-            f"The views in {_path_of(connection)} are not those of this assayline ({__version__}), and cannot be "
-            "replaced while it is open for reading only. Open it once for writing, as any run does."
+            f"The views in {_path_of(connection)} are of another version than assayline {__version__}, and cannot be "
+            "replaced while it is open for reading only. hint: run `assayline verify`, which updates them."
         )
 
 
 def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str] | None:
-    """What `schema_version` says; None for a database with nothing in it; an error where it is not one of ours.
+    """Read `schema_version`: None for an empty database. Raises StoreError for a database of another program.
 
-    Only a database without that table is asked for its tables: DuckDB's first list of them takes longer than all else
-    that opening does here.
+    Tables are listed only if `schema_version` is missing, because DuckDB's first list takes longer than the rest of
+    opening.
     """
     for schema in ("raw", "main"):
         with suppress(duckdb.CatalogException):
@@ -287,13 +288,14 @@ def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str]
             return None
         names = ", ".join(sorted(name for (name,) in tables)[:5])
         raise StoreError(
-            f"{_path_of(connection)} is a DuckDB database, but not one of assayline: it has {names}. Give another path."
+            f"{_path_of(connection)} is a DuckDB database, but not one of assayline: it has {names}. hint: correct the "
+            "path (ASSAYLINE_DATABASE)."
         )
     if len(rows) != 1 or not is_readable(rows[0][0]):
         versions = ", ".join(str(version) for version, _, _ in rows) or "none"
         raise DatabaseUnusableError(
             f"{_path_of(connection)} has tables of version {versions}, and assayline {__version__} needs version "
-            f"{TABLE_VERSION}. Give another path (ASSAYLINE_DATABASE), or read it with the assayline that made it. "
+            f"{TABLE_VERSION}. hint: set ASSAYLINE_DATABASE to another path, use the assayline that created it, or "
             f"{_REPAIR}"
         )
     table_version, schema_digest, models_digest = rows[0]
@@ -311,7 +313,7 @@ def _digest_models(models: Mapping[str, Model]) -> str:
 
 
 def _digest_files(files: list[Path]) -> str:
-    """sha256 over names and contents, so that renaming a file, which may change the order, counts as a change."""
+    """Return the sha256 of names and contents: renaming a file counts as a change, because it may change the order."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.relative_to(SQL_FOLDER).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
@@ -322,7 +324,7 @@ Row = dict[str, Any]
 
 
 def read_rows(connection: duckdb.DuckDBPyConnection, query: str, *values: Any) -> list[dict[str, Any]]:
-    """A query's rows, by column name."""
+    """Return the rows of a query as dictionaries by column name."""
     result = connection.execute(query, list(values))
     names = [column[0] for column in result.description or ()]
     return [dict(zip(names, values, strict=True)) for values in result.fetchall()]

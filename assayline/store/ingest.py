@@ -1,8 +1,8 @@
-"""From part files to the database, every part exactly once, however often this is called or killed.
+"""Ingest part files into the database, each part exactly once, however often this is called or killed.
 
-The rows of new parts and their ledger rows go in by one transaction, so a part is in the database with its ledger row
-or not at all. A part that is written again under its name holds the same rows (`prepare.py` sees to it), so the ledger
-need not know that it was.
+The rows of new parts and their ledger rows are inserted in one transaction, so a part is in the database with its
+ledger row or not at all. A part that is rewritten under the same name has the same rows (see `prepare.py`), so the
+ledger need not track it.
 """
 
 from pathlib import Path
@@ -21,27 +21,27 @@ from assayline.store.runs import delete_run
 
 
 class Verdict(NamedTuple):
-    """What is wrong with a run."""
+    """Integrity and errors of a run."""
 
     broken: dict[str, int]
-    """The counts of `request_integrity` that should be 0 and are not."""
+    """Counts of `request_integrity` that should be 0 and are not."""
     errors: dict[str, int]
-    """Error rows by kind, most first."""
+    """Error rows by kind, most frequent first."""
     unsent: int
-    """Requests that the end of the load left unsent."""
+    """Requests that were not sent because the load ended."""
     sent: int
     """Results and errors of requests that reached an engine."""
     load_ends: dict[str, str]
-    """Why the load ended before its requests did, by reason: what the worker said of it."""
+    """Messages of workers on why the load ended early, by reason."""
 
     @property
     def error_rows(self) -> int:
-        """All error rows."""
+        """Number of error rows."""
         return sum(self.errors.values())
 
 
 def judge_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Verdict:
-    """Looks at a run whose parts are loaded."""
+    """Judge a run whose parts are ingested."""
     broken = {name: count for name, count in read_integrity(connection, run_id).items() if count}
     rows = connection.execute(
         "select error_kind, sum(error_requests)::bigint as requests from error_breakdown where run_id = ? "
@@ -63,7 +63,7 @@ def judge_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Verdict:
 
 
 def read_integrity(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, int]:
-    """The run's counts of what must not be, by name; all 0 for a run that adds up."""
+    """Return the counts of `request_integrity` by name; all are 0 for a sound run."""
     found = connection.execute("select * exclude (run_id, is_sound) from request_integrity where run_id = ?", [run_id])
     names = [column[0] for column in found.description or ()]
     rows = found.fetchall()
@@ -71,7 +71,7 @@ def read_integrity(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[s
 
 
 def find_damaged(table: str, parts: list[Path]) -> dict[Path, str]:
-    """Parts that cannot be read to their end, or are no parts of this table, each with the reason."""
+    """Return the parts that are unreadable or not of this table, with the reason."""
     found = {}
     with duckdb.connect() as reader:
         for part in parts:
@@ -81,13 +81,13 @@ def find_damaged(table: str, parts: list[Path]) -> dict[Path, str]:
 
 
 def describe_damage(run_id: str, damaged: dict[Path, str]) -> DamagedPartsError:
-    """The error that names damaged parts and what helps."""
+    """Return the error for damaged parts, with a hint."""
     (first, reason), more = next(iter(damaged.items())), len(damaged) - 1
     others = f" {more} more are damaged too." if more else ""
     return DamagedPartsError(
-        f"Part {first} could not be loaded: {reason}.{others} Nothing of this load was stored; the parts are kept. "
-        f"`assayline rebuild {run_id} --set-aside` renames what is damaged and loads the rest anew; after that "
-        "the run can be resumed, and asks again for what was lost.",
+        f"Part {first} could not be ingested: {reason}.{others} Nothing of this batch was stored; the parts are kept. "
+        f"hint: run `assayline rebuild {run_id} --set-aside`, which renames damaged parts and ingests the others, then "
+        "resume the run to send the lost requests again.",
         damaged,
     )
 
@@ -104,7 +104,7 @@ def _find_damage(reader: duckdb.DuckDBPyConnection, table: str, part: Path) -> s
 
 
 def compare_columns(table: str, names: list[str]) -> str | None:
-    """How a part's columns differ from those of its table, in words; those of later versions may be missing."""
+    """Describe how a part's columns differ from its table's; columns of later versions may be missing."""
     expected, optional = TABLES[table].names, list_optional_columns(table)
     if names == [name for name in expected if name in names or name not in optional]:
         return None
@@ -116,7 +116,7 @@ def compare_columns(table: str, names: list[str]) -> str | None:
 def rescue_part(
     connection: duckdb.DuckDBPyConnection, run_id: str, table: str, damaged: Path, good: list[Path]
 ) -> bool:
-    """Writes `damaged` anew, in place, from loaded rows. Returns whether that was possible. Raises StoreError."""
+    """Rewrite `damaged` in place from ingested rows; return True if that was possible. Raises StoreError."""
     query = "select loaded_rows from loaded_parts where run_id = ? and part = ?"
     ledger = connection.execute(query, [run_id, ledger_name(damaged.parent.name, damaged.name)]).fetchall()
     if not ledger:
@@ -132,16 +132,16 @@ def rescue_part(
     rows = connection.sql(rest, params=values).to_arrow_table()
     if rows.num_rows != ledger[0][0]:
         return False
-    with storing(f"Part {damaged} cannot be written anew", "Free space, then try again."):
+    with storing(f"Part {damaged} cannot be rewritten", "free space, then run the same command again."):
         replace_file(damaged, lambda file: pq.write_table(rows.cast(TABLES[table]), file, compression="zstd"))
     return True
 
 
 FILES_PER_LOAD = 500
-"""Parts per transaction, so that a run of a million requests loads in steps."""
+"""Maximum parts per transaction, so that a run of a million requests is ingested in steps."""
 
 TAKEN_OVER = "taken-over"
-"""Folder in runs of earlier versions, of shards that two workers may have answered."""
+"""Folder in runs of earlier versions with shards that two workers may have answered."""
 
 DELETE_SECOND_ANSWERS = """
     delete from completions
@@ -154,14 +154,14 @@ DELETE_SECOND_ANSWERS = """
         ) > 1
     )
 """
-"""Keeps one row per request: a result before an error, then the one that finished first."""
+"""Keep one row per request: a result before an error, then the one that finished first."""
 
 _UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, ValueError)
-"""What a damaged part raises."""
+"""Errors that a damaged part raises."""
 
 
 def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> int:
-    """Load the parts that the ledger does not have yet. Returns rows loaded. Raises StoreError for a damaged part."""
+    """Ingest the parts that are not in the ledger; return the number of rows. Raises StoreError for a damaged part."""
     loaded = 0
     for table in TABLES:
         new = list_new_parts(connection, run_id, run_dir, table)
@@ -178,7 +178,7 @@ def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path
 
 
 def list_new_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, table: str) -> list[Path]:
-    """List a table's parts that the ledger does not have."""
+    """List a table's parts that are not in the ledger."""
     query = "select part from loaded_parts where run_id = ? and target_table = ?"
     known = {name for (name,) in connection.execute(query, [run_id, table]).fetchall()}
     folder, names = parts_dir(run_dir, table), list_part_names(run_dir, table)
@@ -186,7 +186,7 @@ def list_new_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: 
 
 
 def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
-    """Insert parts of one table with their ledger rows, inside the caller's transaction. Returns the rows."""
+    """Insert parts of one table and their ledger rows in the caller's transaction; return the number of rows."""
     _check_columns(table, parts)
     files = [str(part) for part in parts]
     forget_metrics(connection, run_id)
@@ -205,9 +205,9 @@ def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str,
 
 
 def reload_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> dict[str, int]:
-    """Load all parts of a run in place of its rows, inside the caller's transaction. Returns the rows by table.
+    """Replace the rows of a run with all its parts, in the caller's transaction; return the number of rows by table.
 
-    Raises DamagedPartsError, with every damaged part of the run, if there is one.
+    Raises DamagedPartsError with every damaged part of the run.
     """
     delete_run(connection, run_id, list(TABLES))
     rows = dict.fromkeys(TABLES, 0)
@@ -230,7 +230,7 @@ def reload_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Pa
 
 
 def _check_columns(table: str, parts: list[Path]) -> None:
-    """DuckDB would fill any column that a part does not have with NULL, and leave out one that only some have."""
+    """Raise ValueError for other columns, because DuckDB fills missing columns with NULL and drops extra ones."""
     for part in parts:
         if difference := compare_columns(table, pq.read_schema(part).names):
             raise ValueError(f"{part}: {difference}")

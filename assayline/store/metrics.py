@@ -1,13 +1,13 @@
-"""A run's metrics: stored when the run ends, computed together for a report, and shown as a metric table.
+"""Metrics of a run: stored when the run ends, computed together for a report, and shown as a table.
 
     with transaction(connection):
         store_metrics(connection, [run_id])
 
-The views of `sql/models/25_metric_value` compute what is stored in `metric_values`; `measured_runs` has a row per run
-and digests of these definitions. Code that changes a run's rows calls `forget_metrics` in the same transaction, and
-code that reads `metric_values` calls `ensure_metrics` first: what is read is never older than rows or definitions.
+The views of `sql/models/25_metric_value` compute the rows of `metric_values`; `measured_runs` has a row per run with
+the digests of these definitions. Code that changes a run's rows calls `forget_metrics` in the same transaction, and
+code that reads `metric_values` calls `ensure_metrics` first, so stored metrics always match rows and definitions.
 
-No metric is computed here. The metric table at the end of a run is a choice of the stored rows, with other words.
+No metric is computed here. The metric table at the end of a run is a selection of the stored rows, with labels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,29 +23,29 @@ from assayline.store.database import Row, list_models, read_rows, transaction
 from assayline.store.views import digest_definition, list_needed, quote_text
 
 SOURCE_FOLDER = "25_metric_value"
-"""The folder of the views whose rows are stored."""
+"""Folder of the views whose rows are stored."""
 
 FACTS = "prepared_run"
-"""The view that `measured_runs` has its columns of."""
+"""The view with the columns of `measured_runs`."""
 
 STAGING_FOLDER = "10_staging"
 COMPUTED_FOLDERS = ("05_load", "20_metrics", SOURCE_FOLDER, "30_report")
-"""Folders of views each of whose rows is of one run, and of that run's rows alone."""
+"""Folders of views in which each row depends on the rows of one run only."""
 
 MANY_REQUESTS = 50_000
-"""Small runs are computed together up to this many; a larger run is computed in pieces where a view says so."""
+"""Maximum requests of runs that are computed together. A larger run is computed in pieces if a view allows it."""
 
 
 @cache
 def _define() -> dict[str, str]:
-    """Views whose rows are stored, each with the digest of its definition."""
+    """Return the views whose rows are stored, with the digest of each definition."""
     models = list_models()
     sources = [model.name for model in models.values() if model.folder == SOURCE_FOLDER]
     return {name: digest_definition(models, name) for name in (*sources, FACTS)}
 
 
 def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> None:
-    """Computes and stores the metrics of these runs, inside the caller's transaction."""
+    """Compute and store the metrics of these runs, in the caller's transaction."""
     forget_metrics(connection, *run_ids)
     definitions = _define()
     with compute_runs(connection, run_ids):
@@ -62,14 +62,14 @@ def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str])
 
 
 def forget_metrics(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
-    """Deletes what is stored of these runs, whose rows change. Inside the caller's transaction."""
+    """Delete the stored metrics of these runs, in the caller's transaction."""
     for table in ("measured_runs", "metric_values"):
         query = f"delete from raw.{table} where list_contains(?::varchar[], run_id)"  # noqa: S608 - names are ours
         connection.execute(query, [list(run_ids)])
 
 
 def list_unmeasured(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str] | None = None) -> list[str]:
-    """Those of these runs (default: all) that have ended and whose metrics are not stored as defined today."""
+    """List the finished runs among these (default: all) without metrics of the current definitions."""
     definitions = _define()
     query = """
         select run_id
@@ -85,7 +85,7 @@ def list_unmeasured(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str
 
 
 def ensure_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str] | None = None) -> None:
-    """Stores what is missing of these runs (default: all) if they have ended, some runs at a time."""
+    """Store the missing metrics of finished runs among these (default: all), some runs at a time."""
     wanted = list_unmeasured(connection, run_ids)
     if not wanted:
         return
@@ -103,7 +103,7 @@ def ensure_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]
 
 
 def ensure_repeats(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
-    """The same for these runs and all that have a configuration with one of them in common."""
+    """Store the missing metrics of these runs and of all runs with the same configurations."""
     query = """
         select run_id
         from raw.runs
@@ -114,15 +114,15 @@ def ensure_repeats(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None
 
 
 def ensure_benchmark(connection: duckdb.DuckDBPyConnection, benchmark_id: str) -> None:
-    """The same for the runs of a benchmark."""
+    """Store the missing metrics of the runs of a benchmark."""
     query = "select run_id from raw.runs where benchmark_id = ?"
     ensure_metrics(connection, [run_id for (run_id,) in connection.execute(query, [benchmark_id]).fetchall()])
 
 
 def list_differences(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
-    """Stored metrics of a run that its rows do not give today: run_id, metric, statistic, detail, stored, computed.
+    """Return stored metrics that differ from computed ones: run_id, metric, statistic, detail, stored, computed.
 
-    A difference in the last digits is none: DuckDB adds in no fixed order.
+    Differences in the last digits are ignored, because DuckDB adds in no fixed order.
     """
     found = []
     with compute_runs(connection, [run_id]):
@@ -162,11 +162,11 @@ _DIFFERENCES = """
 def compute_runs(
     connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], wanted: Iterable[str] | None = None
 ) -> Iterator[None]:
-    """Meanwhile, views about runs have the rows of these and no others, each view computed once.
+    """Restrict views to these runs for the duration of the block, and compute each view once.
 
-    `wanted` are the views that are asked for (default: those that metrics are stored from). Raw tables, too, have only
-    these runs' rows under a name without a schema, and cannot be written by it: a filter above a view does not reach
-    all tables below. May be nested for the same runs.
+    `wanted` are the views to compute (default: those whose rows are stored). Unqualified names of raw tables are also
+    restricted, and read-only, because a filter on a view does not reach all tables below it. May be nested for the same
+    runs.
     """
     of_runs = f"where run_id in ({', '.join(map(quote_text, run_ids))})"
     known = {name for (name,) in connection.execute(_TEMPORARY).fetchall()}
@@ -199,7 +199,7 @@ def compute_runs(
                     make("table", model.name, model.query)
         yield
     finally:
-        with suppress(duckdb.TransactionException):  # one that has failed takes nothing more, and leaves nothing
+        with suppress(duckdb.TransactionException):  # a failed transaction drops them itself
             for kind, name in reversed(made):
                 connection.execute(f"drop {kind} if exists temp.{name}")
 
@@ -218,13 +218,13 @@ _TABLES_OF_RUNS = """
 
 
 class Shown(NamedTuple):
-    """Which rows of `metric_values` the table at the end of a run has, and what a person reads there."""
+    """A row of `metric_values` in the table at the end of a run, with its label."""
 
     metric: str
     statistic: str
     words: str
     only_above: int | None = None
-    """A row is left out unless its value is above this: for rare events that most runs lack."""
+    """Omit the row unless its value exceeds this, for events that most runs lack."""
 
 
 SHOWN = (
@@ -288,10 +288,10 @@ SHOWN = (
     Shown("cost_per_right_answer", "mean", "cost per right answer"),
     Shown("full_cost_per_right_answer", "mean", "the same, loading and downtime included"),
 )
-"""In the order a person reads them."""
+"""Rows in display order."""
 
 USUAL_K = (5, 10, 100)
-"""Which pass@k are shown, beside the one of all samples; pass@1 is the mean."""
+"""The k of shown pass@k, besides the one of all samples; pass@1 is the mean."""
 
 _VALUES = """
     select
@@ -314,18 +314,18 @@ _HARNESS = """
 
 
 def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
-    """The run's row of run_summary, by column name. Raises StoreError if there is no such run."""
+    """Return the run's row of run_summary by column name. Raises StoreError for an unknown run."""
     rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
     if not rows:
-        raise StoreError(f"There is no run {run_id} in the database. `from run` lists the runs.")
+        raise StoreError(f"There is no run {run_id} in the database. hint: list the runs with `from run`.")
     return rows[0]
 
 
 def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
-    """The metrics of a run that has ended, a row each: metric, value, unit, low, high, n, source.
+    """Return the metrics of a finished run, a row each: metric, value, unit, low, high, n, source.
 
-    `metric` is what a person reads, `source` the metric and statistic of its row in metric_value. `low` and `high` are
-    the ends of a 95% interval. Events that did not happen are left out; what was not measured is None.
+    `metric` is the label, `source` the metric and statistic in metric_value. `low` and `high` are the ends of a 95%
+    interval. Events that did not happen are omitted; values that were not measured are None.
     """
     ensure_metrics(connection, [run_id])
     found: dict[tuple[str, str], list[Row]] = {}
@@ -344,7 +344,7 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
 
 
 def _list_aggregates(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
-    """What lm-evaluation-harness itself says of each task and group; none for other runs."""
+    """Return the aggregates of lm-evaluation-harness for each task and group; none for other runs."""
     return [
         {
             "metric": f"{row['task']} ({row['scorer']})", "source": "scorers.arguments_json", "unit": "as lm-eval",

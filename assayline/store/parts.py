@@ -1,12 +1,11 @@
-"""Part files: how a run makes results durable without touching the database; and which record is a row of which table.
+"""Part files: durable results without the database, and the mapping of records to tables.
 
-A part is a Parquet file of one table's rows: a reader sees a whole part or none. A writer's parts have the number of
-their rows in their names, so that counting them needs no look into them.
-`PartWriter` buffers rows and flushes them after `flush_rows` rows or `flush_interval_s` seconds, whichever is first:
-that interval is the most work that a crash can cost.
+A part is a Parquet file with rows of one table, which a reader sees completely or not at all. A writer's parts have
+their number of rows in the file name, so that counting does not open them. `PartWriter` flushes its buffer after
+`flush_rows` rows or `flush_interval_s` seconds, whichever is first; a crash loses at most that interval.
 
-Columns are read from `sql/schema/`. Each is a field of the record, or a field's JSON where it is named `<field>_json`;
-`run_id` is not repeated in every part, the loader adds it.
+Columns are read from `sql/schema/`. Each is a field of the record, or its JSON if named `<field>_json`. Parts omit
+`run_id`; ingestion adds it.
 """
 
 import json
@@ -38,7 +37,7 @@ _TYPES = {"varchar": pa.string(), "integer": pa.int32(), "bigint": pa.int64(), "
 
 
 def _read_schema(table: str) -> pa.Schema:
-    """Columns and types as the table's file in `sql/schema/` has them, but for `run_id`."""
+    """Read columns and types, except `run_id`, from the table's file in `sql/schema/`."""
     (file,) = _SCHEMA_FOLDER.glob(f"[0-9][0-9]_{table}.sql")
     columns = file.read_text(encoding="utf-8").partition(");")[0]
     return pa.schema(
@@ -52,7 +51,7 @@ TABLES: dict[str, pa.Schema] = {
     table: _read_schema(table)
     for table in ("prompts", "requests", "completions", "engine_events", "telemetry", "device_telemetry")
 }
-"""In the order in which they are loaded."""
+"""Schemas by table, in ingestion order."""
 
 _TABLE_OF: dict[type[Record], str] = {
     Prompt: "prompts",
@@ -65,12 +64,12 @@ _TABLE_OF: dict[type[Record], str] = {
 
 
 def table_of(record: Record) -> str:
-    """Name of the table that holds such a record."""
+    """Return the table of a record."""
     return _TABLE_OF[type(record)]
 
 
 def to_arrow(table: str, records: Iterable[Record]) -> pa.Table:
-    """Records of one table as Arrow. JSON-like fields become text in `<name>_json`."""
+    """Convert records of one table to Arrow. JSON-like fields become text in `<name>_json`."""
     schema = TABLES[table]
     rows = [[_value(record, name) for name in schema.names] for record in records]
     columns = [
@@ -80,7 +79,7 @@ def to_arrow(table: str, records: Iterable[Record]) -> pa.Table:
 
 
 def request_from_row(row: dict[str, Any]) -> Request:
-    """A Request from a row of a `requests` part. What an older part does not have is as the dataclass says."""
+    """Build a Request from a row of a `requests` part. Columns that older parts lack have the dataclass defaults."""
     values = {
         name.removesuffix("_json"): json.loads(value) if value and name.endswith("_json") else value
         for name, value in row.items()
@@ -94,7 +93,7 @@ def _value(record: Record, column: str) -> Any:
 
 
 def clean(value: Any) -> Any:
-    """Lone surrogates, which JSON input can smuggle in, have no UTF-8 form: they become question marks."""
+    """Replace lone surrogates from JSON input with question marks, because they have no UTF-8 form."""
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "replace").decode("utf-8")
     return value
@@ -126,24 +125,24 @@ ROWS = re.compile(r"-(\d+)rows\.parquet$")
 
 
 def parts_dir(run_dir: Path, table: str) -> Path:
-    """Where a run's parts of one table are."""
+    """Return the folder of a run's parts of one table."""
     return run_dir / PARTS / table
 
 
 def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) -> Path:
-    """Writes one part durably. Raises StoreError if the file system refuses."""
+    """Write one part durably. Raises StoreError if the file system refuses."""
     path = parts_dir(run_dir, table) / f"{name}.parquet"
-    hint = f"{MAKE_ROOM} Then give the same command again: it resumes the run, whose parts written so far are kept."
+    hint = f"{MAKE_ROOM} Then run the same command again to resume the run; parts written so far are kept."
     with storing(f"Part file {path} cannot be written", hint):
         replace_file(path, lambda file: pq.write_table(to_arrow(table, records), file, compression="zstd"))
     return path
 
 
 def part_unreadable(part: Path, error: Exception) -> StoreError:
-    """The error for a part that its file system or its format does not let read."""
+    """Return the error for an unreadable part."""
     return StoreError(
-        f"Part {part} cannot be read: {error}. `assayline rebuild {part.parents[2].name} --set-aside` "
-        "renames it; after that the run can be resumed."
+        f"Part {part} cannot be read: {error}. hint: run `assayline rebuild {part.parents[2].name} --set-aside`, "
+        "which renames it, then resume the run."
     )
 
 
@@ -154,9 +153,9 @@ def list_parts(run_dir: Path, table: str) -> list[Path]:
 
 
 def list_part_names(run_dir: Path, table: str) -> list[str]:
-    """List the names of a table's finished parts, without making a path of each. Raises StoreError."""
+    """List the names of a table's finished parts, without building paths. Raises StoreError."""
     folder = parts_dir(run_dir, table)
-    with storing(f"The parts in {folder} cannot be listed", "hint: fix the folder's rights."):
+    with storing(f"The parts in {folder} cannot be listed", "fix the folder's permissions."):
         try:
             names = os.listdir(folder)  # noqa: PTH208 - names are needed, no paths
         except FileNotFoundError:
@@ -165,7 +164,7 @@ def list_part_names(run_dir: Path, table: str) -> list[str]:
 
 
 class StoredText(NamedTuple):
-    """What a request was answered, or why not."""
+    """The answer to a request, or its error."""
 
     text: str | None = None
     error_kind: str | None = None
@@ -197,7 +196,7 @@ def _read_answers(part: Path, columns: list[str], request_ids: Collection[str]) 
 
 
 def set_part_aside(part: Path) -> Path:
-    """Rename a damaged part, so that no list has it any more. Returns its new path. Raises StoreError."""
+    """Rename a damaged part, which removes it from all lists; return its new path. Raises StoreError."""
     number, aside = 1, part.with_name(f"{part.name}.damaged")
     with storing(f"{part} cannot be renamed to {aside.name}", MAKE_ROOM):
         while aside.exists():
@@ -207,25 +206,25 @@ def set_part_aside(part: Path) -> Path:
 
 
 def remove_unfinished(run_dir: Path) -> None:
-    """Removes what a killed writer had begun: nobody may be writing. Raises StoreError."""
-    with storing(f"Unfinished files of {run_dir} cannot be removed", "Fix its rights."):
+    """Remove unfinished files of a killed writer; requires that no process is writing. Raises StoreError."""
+    with storing(f"Unfinished files of {run_dir} cannot be removed", "fix the folder's permissions."):
         for path in run_dir.glob(f"parts/*/.*{UNFINISHED}"):
             path.unlink(missing_ok=True)
 
 
 def count_rows(part: Path) -> int:
-    """Rows of a part, from its footer."""
+    """Return the number of rows of a part, from its footer."""
     return int(pq.read_metadata(part).num_rows)
 
 
 def count_named_rows(run_dir: Path, table: str, names: Iterable[str]) -> dict[str, int]:
-    """Rows of some parts: by their names, or else by their footers. Raises StoreError."""
+    """Return the number of rows of some parts, from their names or else from their footers. Raises StoreError."""
     folder = parts_dir(run_dir, table)
     return {name: int(match[1]) if (match := ROWS.search(name)) else count_rows(folder / name) for name in names}
 
 
 def count_table(run_dir: Path, table: str) -> int:
-    """Rows of all parts of a table."""
+    """Return the number of rows of all parts of a table."""
     return sum(count_named_rows(run_dir, table, list_part_names(run_dir, table)).values())
 
 
@@ -251,7 +250,7 @@ class PartWriter:
         self.flush()
 
     def add(self, record: Record) -> None:
-        """Take one record; flush when its buffer is full or old. Raises StoreError."""
+        """Add one record; flush if its buffer is full or old. Raises StoreError."""
         with self._lock:
             buffer = self._buffers[table_of(record)]
             buffer.append(record)
@@ -259,12 +258,12 @@ class PartWriter:
                 self._flush()
 
     def flush(self) -> None:
-        """Write everything buffered. Raises StoreError; what was not written stays buffered."""
+        """Write all buffers. Raises StoreError; rows that were not written stay buffered."""
         with self._lock:
             self._flush()
 
     def flush_old(self) -> None:
-        """Write everything buffered if the flush interval is over, when no record comes. Raises StoreError."""
+        """Write all buffers if the flush interval is over, for times without records. Raises StoreError."""
         with self._lock:
             if self._is_old():
                 self._flush()
@@ -282,17 +281,16 @@ class PartWriter:
 
 
 def ledger_name(table: str, name: str) -> str:
-    """What `loaded_parts` calls a part."""
+    """Return the name of a part in `loaded_parts`."""
     return f"{table}/{name}"
 
 
 def recall_lengths(
     connection: duckdb.DuckDBPyConnection, model_id: str, prompt_set: str, benchmark_id: str | None
 ) -> pa.Table:
-    """One row per prompt that was answered, in the order of their ids: prompt_id and output_tokens (median).
+    """Return prompt_id and median output_tokens of each answered prompt, sorted by prompt_id.
 
-    `benchmark_id` is that of the run that asks, if it is part of one: what the others of its benchmark found is left
-    out.
+    `benchmark_id` is that of the current run, if any; other runs of the same benchmark are excluded.
     """
     query = "select prompt_id, output_tokens from recall_lengths(?, ?, ?) order by prompt_id"
     return connection.sql(query, params=[model_id, prompt_set, benchmark_id]).to_arrow_table()

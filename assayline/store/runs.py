@@ -1,7 +1,4 @@
-"""The tables `runs`, `loads` and `slos`: what was asked for, of which model, and how it ended.
-
-A run's rows are its manifest and its spec.
-"""
+"""The tables `runs`, `loads` and `slos`: a run's manifest and spec as rows."""
 
 import json
 from contextlib import suppress
@@ -22,7 +19,7 @@ LOAD_COLUMNS = ("warmup_s", "cooldown_s", "max_requests", "max_duration_s", "max
 
 
 def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: str) -> None:
-    """Makes the run's rows, or makes them anew, inside the caller's transaction."""
+    """Insert or replace the run's rows, in the caller's transaction."""
     counts = run.prompts
     row = {
         "run_id": run.run_id,
@@ -55,7 +52,7 @@ def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: st
 
 
 def _save_load(connection: duckdb.DuckDBPyConnection, run_id: str, spec: dict[str, Any]) -> None:
-    """The rows of `loads` and `slos`, from the spec, which may be one of before these fields were there."""
+    """Replace the rows of `loads` and `slos` from the spec, which may predate these fields."""
     for table in ("loads", "slos"):
         connection.execute(f"delete from {table} where run_id = ?", [run_id])  # noqa: S608 - table is ours
     if load := spec.get("load"):
@@ -82,9 +79,9 @@ def _insert(connection: duckdb.DuckDBPyConnection, table: str, row: dict[str, An
 
 
 def mark_interrupted(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> None:
-    """Sets the state of runs that are `running` and that no process works on: as their manifests say, or interrupted.
+    """Update runs in state `running` that no process works on, to the state in their manifests or to interrupted.
 
-    Runs without a folder on this machine are left alone, as are those that a manifest calls completed.
+    Runs without a folder on this machine, and runs that are completed by their manifest, stay unchanged.
     """
     for (run_id,) in connection.execute("select run_id from raw.runs where state = 'running'").fetchall():
         with suppress(StoreError):
@@ -93,8 +90,8 @@ def mark_interrupted(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> N
                 continue
             state = "interrupted" if run.state == "running" else run.state
             message = run.message or (
-                "The process that drove the run ended without a word: it was killed, or the machine stopped. hint: "
-                f"`assayline evaluate --resume {run_id}` resumes it."
+                "The process of the run exited without a message: it was killed, or the machine stopped. hint: resume "
+                f"it with `assayline evaluate --resume {run_id}`."
             )
             with transaction(connection):
                 forget_metrics(connection, run_id)
@@ -103,7 +100,7 @@ def mark_interrupted(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> N
 
 
 def delete_run(connection: duckdb.DuckDBPyConnection, run_id: str, tables: list[str]) -> None:
-    """Deletes the run's rows of these tables, inside the caller's transaction."""
+    """Delete the run's rows from these tables, in the caller's transaction."""
     forget_metrics(connection, run_id)
     for table in [*tables, "scorers", "scores", "loads", "slos", "loaded_parts", "runs"]:
         connection.execute(f"delete from {table} where run_id = ?", [run_id])  # noqa: S608 - table is ours

@@ -1,11 +1,11 @@
-"""Scoring: a run's stored answers, held against their targets.
+"""Scoring: compare a run's stored answers with their targets.
 
-Scorers are macros of `sql/scorers/`; this module picks one, gives it its arguments, and keeps what it says. JSON is the
-exception: DuckDB calls a Python function for each answer. Either way samples are streamed, none is kept in memory;
-those of options, which are put together from several requests, come in portions.
+Scorers are macros of `sql/scorers/`; this module calls them with their arguments and stores the scores. For JSON,
+DuckDB calls a Python function per answer. Samples are streamed, not held in memory; samples with options, which combine
+several requests, are scored in portions.
 
-Scores that a harness of its own gave come from outside SQL, so the run's folder keeps them (`lm_eval/scores.json`), and
-a database made anew has them too.
+Scores of an external harness do not come from SQL, so the run's folder keeps them in `lm_eval/scores.json`, from which
+a rebuilt database restores them.
 """
 
 import inspect
@@ -46,7 +46,7 @@ ROWS_PER_FETCH = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAnswer:
-    """What became of one request of a run."""
+    """The result of one request of a run."""
 
     prompt_id: str
     occurrence: int
@@ -56,12 +56,12 @@ class StoredAnswer:
     text: str | None
     option_logprob: float | None
     prompt_logprobs: Json
-    """Per token of the option, {token id: log-probability}, where asked for."""
+    """{token id: log-probability} per token of the option, if requested."""
     error_kind: str | None
 
 
 class JudgedScore(NamedTuple):
-    """A row of the table scores, of the first repeat: a document has one score, whatever its repeats."""
+    """A row of the table scores, of the first repeat: a document has one score over all repeats."""
 
     scorer: str
     prompt_id: str
@@ -74,19 +74,19 @@ class JudgedScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All that was said of a run."""
+    """Scorers and scores of an external harness."""
 
     scorers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What `scorers.arguments_json` holds, and the `definition`, by name, the most important one first."""
+    """`scorers.arguments_json` and `definition` by scorer name, the most important one first."""
     scores: Sequence[JudgedScore] = ()
 
 
 NOT_JUDGED: Judged = Judged()
-"""Of a run that only scorers of our own judge."""
+"""The value for a run without an external harness."""
 
 
 def read_answers(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[StoredAnswer]:
-    """The run's answered requests, error rows included, in no order."""
+    """Yield the run's answered requests, including error rows, in no particular order."""
     found = connection.execute(
         """
         select
@@ -107,13 +107,13 @@ def read_answers(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator
 
 
 def write_judged(run_dir: Path, judged: Judged) -> None:
-    """Keeps it in the run's folder. Raises StoreError."""
+    """Write it to the run's folder. Raises StoreError."""
     value = {"scorers": judged.scorers, "scores": [list(score) for score in judged.scores]}
     write_text(run_dir / SCORES_NAME, json.dumps(value, ensure_ascii=False), MAKE_ROOM)
 
 
 def read_judged(run_dir: Path) -> Judged:
-    """What the run's folder keeps; nothing, of most runs. Raises StoreError for a file that cannot be read."""
+    """Read it from the run's folder, if present. Raises StoreError for an unreadable file."""
     path = run_dir / SCORES_NAME
     try:
         value = json.loads(path.read_bytes())
@@ -123,14 +123,13 @@ def read_judged(run_dir: Path) -> Judged:
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise StoreError(
-            f"{path}, the scores of lm-evaluation-harness, cannot be read: {reason}. Put a copy in its place, or "
-            "remove it; the run then has no such scores."
+            f"{path}, the scores of lm-evaluation-harness, cannot be read: {reason}. hint: restore a "
+            "copy of the file, or remove it; without it the run has no such scores."
         ) from None
 
 
 def insert_judged(connection: duckdb.DuckDBPyConnection, run_id: str, judged: Judged) -> dict[str, int]:
-    """Puts scorers and scores into the tables in place of earlier ones, inside the caller's transaction; how many
-    each gave."""
+    """Replace scorers and scores in the tables, in the caller's transaction; return the number of scores by scorer."""
     counts = dict.fromkeys(judged.scorers, 0)
     if not counts:
         return counts
@@ -160,7 +159,7 @@ def insert_judged(connection: duckdb.DuckDBPyConnection, run_id: str, judged: Ju
 
 JSON_FUNCTION = "score_json"
 ROWS_AT_ONCE = 50_000
-"""Prompt rows whose options are put together at once: DuckDB cannot put that on the disk."""
+"""Maximum prompt rows whose options are combined at once, because DuckDB cannot spill that to disk."""
 
 _INSERT = """
 insert into scores
@@ -187,12 +186,11 @@ def score_run(
     only: Collection[str] | None = None,
     judged: Judged = NOT_JUDGED,
 ) -> dict[str, int]:
-    """Makes the scores of the run's scorers anew, inside the caller's transaction; how many each of them gave.
+    """Recompute the scores of a run, in the caller's transaction; return the number of scores by scorer.
 
-    `scorers` are all that the run has, in order, behind those that `judged` brings; `only` names those to work on.
-    What has no answer (yet) has no score, an error scores 0, and a prompt without a target has none where the scorer
-    needs one. A scorer that gives no score is no scorer of the run. Wants a staged run, or it puts the requests
-    together once per scorer.
+    `scorers` are all scorers of the run in order, after those in `judged`; `only` restricts the work to some names.
+    Requests without an answer have no score, errors score 0, and prompts without a target have no score if the scorer
+    needs one. A scorer without scores is not recorded. Stage the run first, else requests are combined once per scorer.
     """
     forget_metrics(connection, run_id)
     counts = insert_judged(connection, run_id, judged)
@@ -211,7 +209,7 @@ def score_run(
 
 
 def check_scorers(scorers: Sequence[Scorer]) -> None:
-    """What only the database can tell of scorers before they work. Raises SpecError."""
+    """Check scorers that need the database, namely RE2 patterns. Raises SpecError."""
     patterns = [scorer for scorer in scorers if isinstance(scorer, RegexMatch)]
     if not patterns:
         return
@@ -221,22 +219,24 @@ def check_scorers(scorers: Sequence[Scorer]) -> None:
 
 
 def _check_pattern(connection: duckdb.DuckDBPyConnection, scorer: RegexMatch) -> None:
-    """RE2 compiles it, and it has the group: the empty alternative finds something, and then a group must be there."""
+    """Check that RE2 compiles the pattern and that it has the group.
+
+    The empty alternative always matches, so that a missing group is an error.
+    """
     try:
         connection.execute("select regexp_matches('', $pattern)", {"pattern": scorer.pattern}).fetchall()
     except duckdb.Error as error:
         raise SpecError(
-            f"scorers: the pattern {scorer.pattern!r} of {scorer.label} is no regular expression in RE2's syntax, "
-            f"which has no look-around and no backreferences: {_reason(error)}."
+            f"scorers: the pattern {scorer.pattern!r} of {scorer.label} is not a valid RE2 pattern: {_reason(error)}. "
+            "hint: use RE2 syntax, which has no look-around and no backreferences."
         ) from None
     try:
         pattern = {"pattern": f"(?:{scorer.pattern})|", "number": scorer.group}
         connection.execute("select regexp_extract_all('', $pattern, $number)", pattern).fetchall()
     except duckdb.Error as error:
         raise SpecError(
-            f"scorers: the answer of {scorer.label} is group {scorer.group} of the pattern {scorer.pattern!r}, and "
-            f"there is none: {_reason(error)}. Put brackets around what is to be extracted, or set group: 0 for the "
-            "whole match."
+            f"scorers: the pattern {scorer.pattern!r} of {scorer.label} has no group {scorer.group}: {_reason(error)}. "
+            "hint: put parentheses around the part to extract, or set group: 0 for the complete match."
         ) from None
 
 
@@ -257,7 +257,7 @@ def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
 
 
 def _list_portions(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[tuple[int, int]]:
-    """First and last source rows of portions of a run. A request without a prompt has none, and no target either."""
+    """List first and last source rows of portions of a run. Requests without a prompt have no row and no target."""
     found = connection.execute("select max(source_row) from stg_requests where run_id = ?", [run_id]).fetchall()
     rows = 0 if found[0][0] is None else int(found[0][0]) + 1
     return [(first, first + ROWS_AT_ONCE - 1) for first in range(0, rows, ROWS_AT_ONCE)]
@@ -272,7 +272,7 @@ def _insert_scorer(connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: 
 
 @cache
 def define_scorer(kind: str) -> str:
-    """Digest of what decides a scorer's scores besides its arguments: all its code, comments apart."""
+    """Return the digest of a scorer's code without comments, which decides its scores together with its arguments."""
     models = list_models()
     macros = {model.name: _read_code(model.text) for model in models.values() if model.folder == "scorers"}
     code = {"insert": _INSERT, "stg_samples": _read_code(models["stg_samples"].text)}
@@ -291,7 +291,7 @@ def _read_code(text: str) -> str:
 
 
 def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Runs with scores of a scorer that is defined otherwise today, oldest first; scorers of a harness left out."""
+    """List runs with scores of a scorer whose definition changed, oldest first, without external harnesses."""
     kinds = connection.execute("select distinct kind from scorers where kind <> 'lm_eval'").fetchall()
     rows = connection.execute(
         """
@@ -307,9 +307,9 @@ def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def _call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
-    """The macro's call over the columns of stg_samples, and the values of its parameters.
+    """Return the macro call over the columns of stg_samples, and the values of its parameters.
 
-    A scorer's fields are parameters of `score_KIND`, in their order.
+    The fields of a scorer are the parameters of `score_KIND`, in order.
     """
     if isinstance(scorer, JsonMatch):
         return f"{JSON_FUNCTION}(answer)", {}
@@ -322,7 +322,7 @@ def _call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def _json_function(connection: duckdb.DuckDBPyConnection, scorer: Scorer) -> Iterator[None]:
-    """Meanwhile, SQL can call the scorer, if it is a Python function."""
+    """Register the scorer as an SQL function during the block, if it is a Python function."""
     if not isinstance(scorer, JsonMatch):
         yield
         return
@@ -346,11 +346,11 @@ def _utc_now() -> datetime:
 
 
 LONGEST_TEXT = 2000
-"""Characters of an answer to read; examples are shown, never stored."""
+"""Maximum characters to read of an answer; examples are shown, never stored."""
 
 
 class WrongAnswer(NamedTuple):
-    """One sample with less than a full score."""
+    """A sample with less than a full score."""
 
     source_row: int
     repeat_index: int
@@ -362,7 +362,7 @@ class WrongAnswer(NamedTuple):
 
 
 def read_wrong_answers(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: str, most: int) -> list[WrongAnswer]:
-    """The worst samples by this scorer, in the order of their prompts; wrong answers before errors."""
+    """Return the worst samples by this scorer, in prompt order, wrong answers before errors."""
     query = f"""
         select
             source_row, repeat_index, value, left(target, {LONGEST_TEXT}), left(answer, {LONGEST_TEXT}),

@@ -1,14 +1,14 @@
-"""The database as the flow's process uses it: short connections, in a thread of their own.
+"""Database access of the flow's process: short connections in a separate thread.
 
-In the main thread DuckDB meets a signal with an error of its own, in which the exception that the signal's handler
-raised is lost: Ctrl-C and Prefect's cancellation would look like a failure.
+In the main thread, DuckDB replaces the exception of a signal handler with its own error, so Ctrl-C and Prefect's
+cancellation would look like failures.
 
-DuckDB is given little memory, whatever the size of a run, and uses the disk beyond it. Some of what it does cannot go
-to the disk (a percentile keeps its values, a row of megabytes is one piece): what fails for it is done again with more.
+DuckDB gets little memory, whatever the size of a run, and spills to disk. Some operations cannot spill (a percentile
+keeps its values, a row of megabytes is one piece), so work that runs out of memory is retried with more.
 
-DuckDB lets one process write a file, and none while another one reads it, so an open shell would stop every run.
-Therefore work goes to a stand-in while the database is held: a copy, `stand-in/assayline.duckdb` in the data folder.
-The first command that finds the database free moves new runs, verdicts and pins into it and removes the stand-in.
+DuckDB allows one process to write a file, and not while another one reads it, so an open shell would block every run.
+While the database is locked, work goes to a stand-in: a copy, `stand-in/assayline.duckdb` in the data folder. The first
+command that finds the database free moves new runs, verdicts and pins into it and removes the stand-in.
 """
 
 import shutil
@@ -38,17 +38,17 @@ RUN_STATE = """
         (select max(scored_at) from {database}.raw.scorers as s where s.run_id = r.run_id) as scored_at
     from {database}.raw.runs as r
 """
-"""The state of every run: of two states, the one that compares greater in `_weigh` is the newer one."""
+"""The state of every run. `_weigh` orders states: the greater one is newer."""
 
 DATED_TABLES = (
     ("verdicts", ("run_id", "baseline_run_id", "judged_at"), "judged_at"),
     ("baselines", ("baseline",), "pinned_at"),
 )
-"""Tables of which the newest rows of a key count: the table, its key and when a row was made."""
+"""Tables of which the newest row per key counts: table, key and time column."""
 
 
 def find_stand_in(database: Path) -> Path:
-    """Where the stand-in of a database is, if there is one. It has the same file name, which views may rely on."""
+    """Return the path of a database's stand-in. It has the same file name, which views may rely on."""
     return database.parent / FOLDER / database.name
 
 
@@ -56,7 +56,7 @@ def find_stand_in(database: Path) -> Path:
 def connect_stand_in(
     database: Path, wait_s: float, memory_bytes: int | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Opens the stand-in, which is made if there is none. Raises DatabaseLockedError or StoreError."""
+    """Open the stand-in, and create it if it is missing. Raises DatabaseLockedError or StoreError."""
     stand_in = find_stand_in(database)
     if not stand_in.exists():
         _copy(database, stand_in, wait_s)
@@ -65,10 +65,10 @@ def connect_stand_in(
 
 
 def _copy(database: Path, stand_in: Path, wait_s: float) -> None:
-    """Copies the database with its write-ahead log, then gives the copy its name.
+    """Copy the database with its write-ahead log, then rename the copy.
 
-    A program that writes at this moment can make the copy unreadable. Then the stand-in begins empty: it holds the runs
-    to come, and nothing to compare them with.
+    A concurrent writer can make the copy unreadable. Then the stand-in starts empty: it stores new runs, without
+    earlier ones to compare them with.
     """
     draft = stand_in.parent / f"draft-{time.time_ns()}" / stand_in.name
     try:
@@ -88,24 +88,24 @@ def _copy(database: Path, stand_in: Path, wait_s: float) -> None:
             draft.rename(stand_in)
     except OSError as error:
         raise StoreError(
-            f"{database} is held by another program, and {stand_in} cannot be made in its place: {error}. Free space "
-            "in the data folder, or close that program, then give the same command again."
+            f"{database} is locked by another program, and the copy {stand_in} cannot be created: {error}. hint: free "
+            "space in the data folder, or close that program, then run the same command again."
         ) from error
     finally:
         shutil.rmtree(draft.parent, ignore_errors=True)
 
 
 def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
-    """Moves newer runs, verdicts and pins from the stand-in into the open database, and removes the stand-in.
+    """Move newer runs, verdicts and pins from the stand-in into the open database, and remove the stand-in.
 
-    If another process uses the stand-in, it stays for the next time.
+    A stand-in in use by another process stays for the next time.
     """
     stand_in = find_stand_in(database)
     if not stand_in.exists():
         return
     try:
         with connect(stand_in, 0):
-            pass  # migrates a stand-in of an earlier version, and empties its write-ahead log
+            pass  # migrates a stand-in of an earlier version, and checkpoints its write-ahead log
         connection.execute(f"attach {quote_text(str(stand_in))} as stand_in")
     except (DatabaseLockedError, duckdb.IOException):
         return
@@ -115,7 +115,7 @@ def merge_stand_in(connection: duckdb.DuckDBPyConnection, database: Path) -> Non
             for table, keys, time_column in DATED_TABLES:
                 _merge_dated(connection, table, keys, time_column)
         done = stand_in.with_name(f"merged-{time.time_ns()}")
-        stand_in.rename(done)  # while it is locked: the next process to look for a stand-in makes a new one
+        stand_in.rename(done)  # while it is locked: the next process that needs a stand-in creates a new one
     finally:
         connection.execute("detach stand_in")
     done.unlink()
@@ -156,22 +156,22 @@ def _log_of(database: Path) -> Path:
 
 Answer = TypeVar("Answer")
 GENEROUS = 8
-"""How many times the usual memory the second try has; the third has what DuckDB takes by itself."""
+"""Memory of the second try as a multiple of the usual; the third uses DuckDB's default."""
 
 
 class DatabaseThread:
-    """Does one piece of work after another."""
+    """Run work on the database, one piece after another."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._thread = ThreadPoolExecutor(1, "database")
         self._has_marked = False
         self.held: str | None = None
-        """Who holds the database, if the last work was done in the stand-in."""
+        """Message on the holder of the database, if the last work used the stand-in; otherwise None."""
 
     @property
     def path(self) -> Path:
-        """The file in which the last work was done."""
+        """The file that the last work used."""
         path = self._settings.database_path
         return path if self.held is None else find_stand_in(path)
 
@@ -182,11 +182,11 @@ class DatabaseThread:
         checkpoint: bool = True,
         may_stand_in: bool = True,
     ) -> Answer:
-        """The result of `work` on an open connection. It may be called again, if memory did not suffice.
+        """Return the result of `work` on an open connection. `work` is called again if memory runs out.
 
-        If another program holds the database for longer than `wait_s` (default: the setting), the work is done in the
-        stand-in; unless `may_stand_in`, DatabaseLockedError is raised. Without `checkpoint` what `work` wrote is left
-        in the journal beside the file, as `connect` says. Raises StoreError.
+        If another program locks the database for longer than `wait_s` (default: the setting), the work uses the
+        stand-in, or raises DatabaseLockedError unless `may_stand_in`. Without `checkpoint`, writes of `work` stay in
+        the journal next to the file (see `connect`). Raises StoreError.
         """
 
         def connect_and_work() -> Answer:
@@ -221,10 +221,9 @@ class DatabaseThread:
         return self._thread.submit(connect_and_work).result()
 
     def read(self, work: Callable[[Connection], Answer]) -> Answer:
-        """The result of `work` on a connection that is open for reading alone: next to other readers, never a stand-in.
+        """Return the result of `work` on a read-only connection, shared with other readers and never a stand-in.
 
-        Its queries have the memory that DuckDB takes by itself, and end when this call is interrupted. Raises
-        StoreError.
+        Queries use DuckDB's default memory limit, and end when this call is interrupted. Raises StoreError.
         """
         opened: list[Connection] = []
 
@@ -245,8 +244,8 @@ class DatabaseThread:
 
 
 def describe_stand_in(database: DatabaseThread) -> str | None:
-    """What a person must know when the last work was done in the stand-in; None otherwise."""
+    """Explain that the last work used the stand-in; None otherwise."""
     return database.held and (
-        f"{database.held} Results go to a copy, {database.path}; the next command that finds the database free moves "
-        "them into it."
+        f"{database.held} Results go to a copy, {database.path}, and the next command that finds the database free "
+        "moves them into it."
     )

@@ -1,4 +1,4 @@
-"""The macros and views of `sql/`: a file each, what each one reads, and a digest of what defines it."""
+"""The macros and views of `sql/`: one per file, with their dependencies and definition digests."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ _COMMENTS = re.compile(r"^\s*--.*\n", re.M)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What one file makes."""
+    """A macro or view, defined by one file."""
 
     name: str
     folder: str
@@ -25,48 +25,48 @@ class Model:
 
     @property
     def full_name(self) -> str:
-        """Its name with its schema: `main` if it is for users, else `internal`."""
+        """Qualified name: schema `main` for users, otherwise `internal`."""
         found = _NAME.search(self.text)
         assert found, f"{self.name}.sql makes neither a view nor a macro"
         return found["full_name"]
 
     @property
     def is_view(self) -> bool:
-        """Whether it is a view; otherwise it is a macro."""
+        """True for a view, False for a macro."""
         return self.statement.startswith("create or replace view ")
 
     @property
     def statement(self) -> str:
-        """What defines it, without a comment."""
+        """The defining statement, without comments."""
         return _COMMENTS.sub("", self.text).partition("\ncomment on ")[0]
 
     @property
     def query(self) -> str:
-        """A view's rows, computed from temporary tables and views of the same names where there are such."""
+        """The query of a view, which reads temporary tables and views of the same names if there are any."""
         query = self.statement.partition(" as\n")[2].strip().removesuffix(";")
         return re.sub(r"\b(raw|internal)\.", lambda found: "temp." if found[1] == "raw" else "", query)
 
     @property
     def pieces(self) -> tuple[str, list[str]] | None:
-        """A column and its values, if a large run is to be computed one value after the other, for little memory."""
+        """A column and its values, if a large run is computed one value at a time to save memory."""
         found = _PIECES.search(self.text)
         return (found["column"], found["values"].split(", ")) if found else None
 
 
 def read_models(folder: Path) -> dict[str, Model]:
-    """The models of an SQL folder by name, in the order in which they are made."""
+    """Read the models of an SQL folder by name, in creation order."""
     files = [file for part in ("scorers", "models") for file in sorted((folder / part).rglob("*.sql"))]
     models = [Model(name_model(file), file.parent.name, file.read_text("utf-8")) for file in files]
     return {model.name: model for model in models}
 
 
 def name_model(file: Path) -> str:
-    """The view or macro that a file makes: its name without the number that orders it."""
+    """Return the name of a file's view or macro: the file name without its number."""
     return re.sub(r"^\d+_", "", file.stem)
 
 
 def list_needed(models: Mapping[str, Model], names: Iterable[str]) -> set[str]:
-    """The models that these read, directly or through others, and they themselves."""
+    """Return these models and all models that they read, directly or indirectly."""
     found: set[str] = set()
     left = list(names)
     while left:
@@ -77,17 +77,17 @@ def list_needed(models: Mapping[str, Model], names: Iterable[str]) -> set[str]:
 
 
 def digest_definition(models: Mapping[str, Model], name: str) -> str:
-    """Of all the statements that decide what is in a view, and of the DuckDB that computes it; not of comments."""
+    """Return the digest of all statements behind a view, without comments, and of the DuckDB version."""
     statements = [models[needed].statement for needed in sorted(list_needed(models, [name]))]
     engine = ".".join(duckdb.__version__.split(".")[:2])
     return hashlib.sha256("\0".join([engine, *statements]).encode()).hexdigest()[:16]
 
 
 def make_models(connection: duckdb.DuckDBPyConnection, models: Iterable[Model]) -> None:
-    """Makes macros and views, in this order and inside the caller's transaction.
+    """Create macros and views in this order, in the caller's transaction.
 
-    A view is bound when it is made, with all that it reads, down to the tables: hundreds of times the same few. So each
-    model that is made finds, among temporary tables, empty ones with the columns of those before it.
+    Creating a view binds all that it reads, down to the tables. To avoid binding the same models hundreds of times,
+    each model finds empty temporary tables in place of earlier models.
     """
     made = []
     for model in models:
@@ -104,7 +104,7 @@ def make_models(connection: duckdb.DuckDBPyConnection, models: Iterable[Model]) 
 
 
 def _read_columns(connection: duckdb.DuckDBPyConnection, view: str) -> list[tuple[str, str]]:
-    """Names and types of the view's columns. The catalog has them; `describe` would bind the view once more."""
+    """Read names and types of a view's columns from the catalog; `describe` would bind the view again."""
     columns = (
         "select column_name, data_type from duckdb_columns() "
         "where database_name = current_database() and schema_name || '.' || table_name = ? order by column_index"
@@ -113,7 +113,7 @@ def _read_columns(connection: duckdb.DuckDBPyConnection, view: str) -> list[tupl
 
 
 def _copy_comments(connection: duckdb.DuckDBPyConnection, source: str, view: str) -> None:
-    """The view's columns mean what those of the same names in `source` do, unless they have a comment of their own."""
+    """Copy column comments from the same names in `source`, unless the column has its own comment."""
     comments = (
         "select column_name, comment from duckdb_columns() "
         "where database_name = current_database() and schema_name || '.' || table_name = ? and comment is not null"
@@ -126,5 +126,5 @@ def _copy_comments(connection: duckdb.DuckDBPyConnection, source: str, view: str
 
 
 def quote_text(text: str) -> str:
-    """A text as SQL writes it, for statements that take no parameters."""
+    """Quote a text for SQL statements that take no parameters."""
     return "'" + text.replace("'", "''") + "'"

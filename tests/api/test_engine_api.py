@@ -109,7 +109,7 @@ def test_what_cannot_be_is_said_at_once(engine, tiny_model):
         next(engine.generate(["x"]))
     with pytest.raises(ModelError, match="is not a folder"):
         Engine("./no-such-model", engine=FAKE)
-    with pytest.raises(SpecError, match=r"Engine\(\.\.\.\) is not a usable spec"):
+    with pytest.raises(SpecError, match=r"Engine\(\.\.\.\) is not a valid spec"):
         Engine(str(tiny_model), engine={"backend": "fast"})
 
 

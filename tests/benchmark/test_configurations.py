@@ -81,11 +81,11 @@ def test_rounds_alternate_so_that_drift_is_shared(spec, settings):
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
-        (["engine.max_concurrency"], "was given 'engine.max_concurrency', expected FIELD=VALUE,VALUE"),
-        (["engine.max_concurrency="], "expected FIELD=VALUE"),
-        (["engine.max_concurrency=1,,2"], "expected FIELD=VALUE"),
-        (["=1,2"], "expected FIELD=VALUE"),
-        (["engine.max_concurrency=[1, "], "expected FIELD=VALUE"),
+        (["engine.max_concurrency"], "--sweep 'engine.max_concurrency' is not valid. hint: pass FIELD=VALUE,VALUE"),
+        (["engine.max_concurrency="], "pass FIELD=VALUE"),
+        (["engine.max_concurrency=1,,2"], "pass FIELD=VALUE"),
+        (["=1,2"], "pass FIELD=VALUE"),
+        (["engine.max_concurrency=[1, "], "pass FIELD=VALUE"),
         (["engine.max_concurrency=1", "engine.max_concurrency=2"], "names engine.max_concurrency twice"),
     ],
 )
@@ -100,13 +100,13 @@ def test_a_sweep_that_is_none_is_a_sentence(texts, sentence):
         (
             {"engine.max_concurency": ["1"]},
             1,
-            r"engine.max_concurency=1 is not a usable spec:\n.*did you mean 'max_concurrency'\?",
+            r"engine.max_concurency=1 is not a valid spec:\n.*did you mean 'max_concurrency'\?",
         ),
         ({"engine.max_concurrency": ["many"]}, 1, "engine.max_concurrency: given 'many'"),
-        ({"engine.max_concurrency": ["4", "4"]}, 1, "is the same configuration as"),
-        ({"name": ["a", "b"]}, 1, "what differs decides neither answers nor speed"),
-        ({"gate.max_accuracy_drop": ["0.1", "0.2"]}, 1, "is the same configuration as"),
-        ({}, 0, "--repeats was given 0"),
+        ({"engine.max_concurrency": ["4", "4"]}, 1, "are the same configuration"),
+        ({"name": ["a", "b"]}, 1, "differ affect neither answers nor speed"),
+        ({"gate.max_accuracy_drop": ["0.1", "0.2"]}, 1, "are the same configuration"),
+        ({}, 0, "--repeats 0 is below 1"),
     ],
 )
 def test_a_plan_that_is_none_is_a_sentence(sweep, repeats, sentence, spec, settings):

@@ -41,8 +41,8 @@ def test_rates_are_even_and_end_at_what_all_at_once_achieved():
         ((5.0, 5.0), "there are no 8 rates between"),
         ((5.0, 4.0), "there are no 8 rates between"),
         ((5.0, 5.0001), "there are no 8 rates between"),
-        ((None, 4.0), "The point synchronous answered nothing that counts"),
-        ((4.0, None), "The point throughput answered nothing that counts"),
+        ((None, 4.0), "The point synchronous has no measured throughput"),
+        ((4.0, None), "The point throughput has no measured throughput"),
     ],
 )
 def test_ends_without_rates_between_are_a_sentence(ends, sentence):
@@ -115,11 +115,11 @@ def test_rates_are_known_once_and_kept(spec, settings):
 @pytest.mark.parametrize(
     ("profile", "sweep", "sentence"),
     [
-        (SweepProfile(points=0), {}, "--points was given 0"),
-        (SweepProfile(arrival="burst"), {}, "--arrival was given 'burst', expected constant or poisson"),
-        (SweepProfile(seconds=0), {}, "--seconds was given 0"),
-        (SweepProfile(requests=0), {}, "--requests was given 0"),
-        (SweepProfile(), {"engine.max_concurrency": ["1", "2"]}, "--profile and --sweep both say"),
+        (SweepProfile(points=0), {}, "--points 0 is below 1"),
+        (SweepProfile(arrival="burst"), {}, "--arrival 'burst' is not valid. hint: pass constant or poisson"),
+        (SweepProfile(seconds=0), {}, "--seconds 0 is not valid"),
+        (SweepProfile(requests=0), {}, "--requests 0 is below 1"),
+        (SweepProfile(), {"engine.max_concurrency": ["1", "2"]}, "--profile and --sweep both vary"),
     ],
 )
 def test_a_sweep_that_is_none_is_a_sentence(profile, sweep, sentence, spec, settings):
@@ -128,14 +128,14 @@ def test_a_sweep_that_is_none_is_a_sentence(profile, sweep, sentence, spec, sett
 
 
 def test_an_engine_without_arrivals_cannot_be_swept(make_spec, settings):
-    with pytest.raises(SpecError, match=r"given engine\.backend fake\. Set it to async or server"):
+    with pytest.raises(SpecError, match=r"engine\.backend is fake\. hint: pass --engine\.backend async"):
         plan_benchmark(make_spec(engine=FAKE, prompts=ROWS), {}, 1, profile=SweepProfile())
 
 
 def test_windows_that_leave_nothing_of_a_point_are_a_sentence(make_spec, settings):
     load = {"arrival": {"kind": "constant", "rate_per_s": 1}, "warmup_s": 5, "cooldown_s": 5}
     spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
-    with pytest.raises(SpecError, match=r"synchronous is not a usable spec:\n.*leave nothing of max_duration_s 8"):
+    with pytest.raises(SpecError, match=r"synchronous is not a valid spec:\n.*leave nothing of max_duration_s 8"):
         plan_benchmark(spec, {}, 1, profile=SweepProfile(seconds=8))
 
 

@@ -121,7 +121,7 @@ def test_errors_have_a_limit_of_their_own(make, old, settings):
     new = run(make(rows), settings)
     report = judge(settings, new, old, min_overlap=0.8)
     assert verdicts(report)["errors"] == "broken"
-    assert "Errors are 10.00% of the answers, against 0.00%; the limit is 5.00%." in report.sentence
+    assert "Errors are 10.00% of the answers, vs 0.00% in the baseline; the limit is 5.00%." in report.sentence
     assert judge(settings, new, old, min_overlap=0.8, max_error_share=0.1).broken == []
 
 
@@ -163,7 +163,7 @@ def test_judge_run_against_refuses_scores_that_an_older_definition_gave(two_old,
     old, new = two_old
     with connect(settings.database_path, 10) as connection:
         connection.execute("update scorers set definition = 'before' where run_id = ?", [old])
-    said = rf"the scorer changed between them.* hint: score again by today's scorer: `assayline score {old}`\."
+    said = rf"the scorer changed between them.* hint: score again with the current scorer: `assayline score {old}`\."
     with pytest.raises(ComparisonError, match=said):
         judge(settings, new, old)
     rescore_run(settings.run_dir(old), settings, [])
@@ -297,5 +297,5 @@ def test_judge_run_against_compares_two_templates_row_by_row(make_spec, settings
 
     written = make_report(settings, new, old)
     page = written.markdown.read_text()
-    assert "20 prompts became worse and 0 better, paired by source row: the template differs." in page
+    assert "20 prompts got worse and 0 better, paired by source row: the template differs." in page
     assert "Please say 39 what" in page, "the answers of both runs stand beside each other"

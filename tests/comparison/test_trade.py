@@ -19,19 +19,19 @@ def say(**changes: tuple[float | None, str]) -> str:
     [
         (
             {"output_tokens_per_s": (-0.08, "worse"), "cost_per_right_answer": (-0.23, "better")},
-            "8% slower, 23% cheaper per right answer",
+            "8% slower, 23% cheaper per correct answer",
         ),
         (
             {"output_tokens_per_s": (0.5, "better"), "cost_per_million_output_tokens": (0.1, "unclear")},
-            "50% faster, 10% more expensive per output token (no more than chance)",
+            "50% faster, 10% more expensive per output token (within chance)",
         ),
         (
             {"output_tokens_per_s": (0.012, "same"), "cost_per_right_answer": (-0.2, "too_few")},
-            "as fast, 20% cheaper per right answer (too few repeats to tell)",
+            "as fast, 20% cheaper per correct answer (too few repeats to tell)",
         ),
         (
             {"cost_per_right_answer": (0.004, "unclear"), "cost_per_million_output_tokens": (0.3, "worse")},
-            "as expensive per right answer",
+            "as expensive per correct answer",
         ),
         ({"energy_per_output_token_joules": (-0.3, "better")}, "30% less energy per output token"),
         ({"output_tokens_per_s": (0.5, "better")}, ""),
@@ -45,4 +45,4 @@ def test_the_most_important_is_first_and_chance_is_said(changes, said):
 
 def test_single_runs_know_no_chance():
     rows = {"cost_per_right_answer": {"change_share": 0.25}, "output_tokens_per_s": {"change_share": -0.5}}
-    assert say_trade(rows, "change_share").replace("\u00a0", " ") == "50% slower, 25% more expensive per right answer"
+    assert say_trade(rows, "change_share").replace("\u00a0", " ") == "50% slower, 25% more expensive per correct answer"

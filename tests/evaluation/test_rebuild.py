@@ -177,7 +177,7 @@ def test_a_damaged_part_is_named_and_set_aside_is_written_anew_where_the_databas
     original = content(settings.database_path)
     part = DAMAGED[name](run_dir)
     cut(part)
-    with pytest.raises(DamagedPartsError, match=rf"Part {part} could not be loaded: .*--set-aside"):
+    with pytest.raises(DamagedPartsError, match=rf"Part {part} could not be ingested: .*--set-aside"):
         rebuild_run(run_dir, settings.database_path, 10)
     assert content(settings.database_path) == original and part.exists()
     rebuilt = rebuild_run(run_dir, settings.database_path, 10, set_aside=True)

@@ -134,7 +134,7 @@ def test_a_cancelled_run_has_scores_of_what_was_answered_and_a_resumed_one_of_al
 @pytest.mark.parametrize(
     ("scorer", "sentence"),
     [
-        ({"kind": "regex", "pattern": "(a"}, "no regular expression in RE2's syntax.*missing \\)"),
+        ({"kind": "regex", "pattern": "(a"}, "not a valid RE2 pattern.*missing \\)"),
         ({"kind": "regex", "pattern": r"(a)\1"}, "no backreferences"),
         ({"kind": "regex", "pattern": "a"}, "group 1 of the pattern 'a', and there is none"),
         ({"kind": "regex", "pattern": "(a)", "group": 2, "name": "mine"}, "mine is group 2"),
@@ -267,11 +267,11 @@ def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
     [
         (["--scorer", "nonsense"], "the scorer: there is no kind 'nonsense'; known: choice"),
         (["--scorer", "numerics"], "did you mean 'numeric'?"),
-        (["--scorer", "{kind: regex}"], "regex.pattern: missing, but needed"),
+        (["--scorer", "{kind: regex}"], "regex.pattern: missing, but required"),
         (["--scorer", "{kind: numeric, tolerances: 1}"], "numeric.tolerances: unknown key; did you mean 'tolerance'?"),
         (["--scorer", "{kind: numeric, tolerance: -1}"], "tolerance: given -1"),
-        (["--scorer", "{kind: regex, pattern: '(a'}"], "no regular expression in RE2's syntax"),
-        (["--scorer", "{kind: json, json_schema: {type: x}}"], "this is not a valid JSON schema"),
+        (["--scorer", "{kind: regex, pattern: '(a'}"], "not a valid RE2 pattern"),
+        (["--scorer", "{kind: json, json_schema: {type: x}}"], "not a valid JSON schema"),
         (["--scorer", "{pattern: a}"], "names no kind"),
         (["--scorer", "[1]"], "the scorer: given [1]; expected a mapping"),
         (["--scorer", "{"], "neither a kind nor a YAML mapping"),

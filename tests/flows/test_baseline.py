@@ -56,12 +56,12 @@ def test_a_name_is_pinned_listed_moved_and_taken_away(settings, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["pin", "a b", "20260101-000000-sums-aaaa"], 2, "'a b' cannot be the name of a baseline"),
+        (["pin", "a b", "20260101-000000-sums-aaaa"], 2, "'a b' is not a valid baseline name"),
         (["pin", "", "20260101-000000-sums-aaaa"], 2, "cannot be the name"),
         (["pin", "20260101-000000-sums-aaaa", "20260101-000000-sums-aaaa"], 2, "is the id of a run"),
         (["pin", "good", "20260101-000000-sums-aaab"], 2, "nearest: 20260101-000000-sums-aaaa"),
         (["pin", "good", "20260103-000000-sums-cccc"], 8, "is failed, not completed"),
-        (["unpin", "good"], 2, "There is no baseline 'good'. Pinned: none yet."),
+        (["unpin", "good"], 2, "There is no baseline 'good'. hint: pinned baselines: none yet."),
     ],
 )
 def test_what_cannot_be_pinned_is_a_sentence(arguments, code, sentence, settings, capsys):
@@ -84,7 +84,7 @@ def test_a_baseline_is_found_by_name_or_by_run(settings):
         assert resolve_baseline(connection, "20260102") == "20260102-000000-sums-bbbb"
         with pytest.raises(SpecError, match="Run id '2026' is ambiguous: 3 runs begin with it"):
             resolve_baseline(connection, "2026")
-        with pytest.raises(SpecError, match=r"no baseline 'goood'.*Did you mean 'good'\?"):
+        with pytest.raises(SpecError, match=r"no baseline 'goood'.*did you mean 'good'\?"):
             resolve_baseline(connection, "goood")
         connection.execute("delete from runs where run_id = '20260101-000000-sums-aaaa'")
         with pytest.raises(SpecError, match=r"assayline rebuild 20260101-000000-sums-aaaa"):

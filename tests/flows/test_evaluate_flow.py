@@ -76,7 +76,7 @@ def test_run_answers_stores_and_shows_every_prompt(prefect_client, fake_spec, da
     assert run_id in page.data and str(data_dir) not in page.data
     assert page.data.count("](data:image/svg+xml;base64,") >= 5 and len(page.data) < 300_000
     assert page.data.count("| answered | 40 |") == 1
-    assert "The run is complete: 40 of 40 requests answered." in page.data
+    assert "Run completed: 40 of 40 requests answered." in page.data
     report = data_dir / "runs" / run_id / "report.html"
     assert result["report"] == str(report) and "<h1>trial</h1>" in report.read_text(encoding="utf-8")
     wait_for_log(prefect_client, state, f"Report: {report}")
@@ -97,7 +97,7 @@ def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(prefect
     wait_for_log(prefect_client, state, "2 of 4 prompts repeat an earlier one")
     wait_for_log(prefect_client, state, "1 requests cannot be generated")
     wait_for_log(prefect_client, state, "The report is without its baseline")
-    assert "Against the baseline" not in artifacts_of(prefect_client, state)["report-trial"].data
+    assert "Comparison with the baseline" not in artifacts_of(prefect_client, state)["report-trial"].data
 
 
 def test_page_that_cannot_be_written_does_not_fail_the_run(prefect_client, fake_spec, data_dir, monkeypatch):
@@ -153,7 +153,7 @@ def test_each_reduction_and_the_baseline_of_the_spec_are_on_the_runs_page(
     wait_for_log(prefect_client, state, "Engine 0 failed: torch cannot have 2 GiB")
     wait_for_log(prefect_client, state, "Engine 0 reduced: The next engine gets window_requests")
     artifacts = artifacts_of(prefect_client, state)
-    assert "Against the baseline" in artifacts["report-trial"].data
+    assert "Comparison with the baseline" in artifacts["report-trial"].data
     table = json.loads(artifacts["engines-worker-0"].data)
     assert [row["event"] for row in table][:4] == ["opened", "warmed_up", "failed", "reduced"]
     assert table[-1]["event"] == "closed" and max(int(row["engine"]) for row in table) >= 1

@@ -97,7 +97,7 @@ def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client
         broken.result()
     page = page_of(prefect_client, broken, "gate-trial")
     assert page.description.startswith("Worse than the baseline: the limit on accuracy, exact_match is broken.")
-    assert "40 worse" in page.data and "### Became worse: prompt" in page.data
+    assert "40 worse" in page.data and "### Got worse: prompt" in page.data
     assert "state-worse" in read_report(data_dir, runs.bad), "the report is written again"
 
     assert gate(runs.lenient, return_state=True).is_completed(), "its spec names the limit, too"
@@ -120,7 +120,7 @@ def test_command_exits_with_a_code_and_a_sentence(runs, command_env, prefect_api
     assert by_row.code == 1 and "over 40 prompts (paired by source row), by -1.0000" in " ".join(by_row.out.split())
     for arguments, code, sentence in (
         ([runs.good], 2, "has no baseline to be held against"),
-        ([runs.bad, "--baseline", "godo"], 2, "Did you mean 'good'?"),
+        ([runs.bad, "--baseline", "godo"], 2, "did you mean 'good'?"),
         (["nobody", "--baseline", "good"], 2, "There is no run 'nobody'"),
         ([*against_good, "--max_drop", "1"], 2, "gate.max_drop: unknown key"),
         ([runs.bad, "--baseline", runs.bad], 8, "is its own baseline"),
@@ -167,7 +167,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         order = [
             "the limit on accuracy",
             "**Limits**",
-            "### Became worse: prompt",
+            "### Got worse: prompt",
             "## The nights so far",
             "## Latency",
         ]
@@ -198,7 +198,7 @@ def check_in_browser(url: str, folder: Path) -> None:
         page.open(url)
         page.wait_for(f"{flow_kit.PAGE_TEXT}.includes('the limit on accuracy, exact_match is broken.')")
         shown = page.ask(flow_kit.PAGE_TEXT)
-        assert "Became worse: prompt" in shown and "This run's output: what" in shown
+        assert "Got worse: prompt" in shown and "Output of this run: what" in shown
         assert page.ask(f"{images}.some(e => e.src.startsWith('data:image/'))")
         page.wait_for(f"{images}.some(e => e.complete && e.naturalWidth > 100)")
 

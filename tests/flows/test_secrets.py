@@ -87,7 +87,7 @@ def test_a_refused_spec_does_not_show_its_secret(named_spec, data_dir, tmp_path,
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", {**named_spec, "engine": engine})
     run = flow_kit.run_here("evaluate", spec)
     assert run.code == 2
-    assert "engine.env.HF_TOKEN" in run.err and "this is a secret by its name" in run.err
+    assert "engine.env.HF_TOKEN" in run.err and "the name indicates a secret" in run.err
     assert SECRET not in run.out + run.err
     assert not data_dir.exists()
 

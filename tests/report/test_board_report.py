@@ -57,7 +57,7 @@ def board(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tup
 def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board):
     _, rows, written = board
     text = texts(written.html)
-    assert "won: a is better than every other model, 100%; than b, which is nearest, by +50.0 points" in text
+    assert "won: a beats every other model with 100%, ahead of b by +50.0 points" in text
     assert "race: no winner; any of 2 models may be the best: a, b." in text
     won, race = rows.tasks[1], rows.tasks[0]
     assert [(cell["model"], cell["best_rank"], cell["worst_rank"]) for cell in won.cells] == [
@@ -75,7 +75,7 @@ def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board):
 def test_what_is_not_compared_is_marked_with_the_reason(board):
     _, rows, written = board
     text = texts(written.html)
-    assert "2 scores are shown and not compared" in text
+    assert "2 scores are shown but not compared" in text
     assert "it was asked with other settings: sampling.temperature: 0.0 → 0.7" in text
     assert "it is failed, not completed" in text
     assert not any("d" in (pair["candidate"], pair["baseline"]) for pair in rows.pairs)
@@ -117,7 +117,7 @@ def test_charts_have_every_model_of_their_task(board):
 def test_equal_models_have_no_winner_and_one_rank(settings, tmp_path):
     given_nights(settings, models_of([32] * 5))
     rows, written = make_leaderboard(settings, ["sums"], tmp_path)
-    assert "sums: no winner; nothing tells 5 models apart." in texts(written.html)
+    assert "sums: no winner; the differences between 5 models are within chance." in texts(written.html)
     assert {(cell["best_rank"], cell["worst_rank"]) for cell in rows.tasks[0].cells} == {(1, 5)}
 
 
@@ -145,7 +145,7 @@ def test_leaderboard_leaves_out_what_all_models_have_in_common(settings, tmp_pat
         )
     text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
     assert text.count("dtype half") == 1 and "2 models, dtype half, 1 task" in text
-    assert "per right answer" not in text, "no run has a price"
+    assert "per correct answer" not in text, "no run has a price"
 
 
 def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings, tmp_path):
@@ -153,7 +153,7 @@ def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings, tmp_
     text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
     assert "it was asked other prompts: 0 of the task's 40 prompts, 40 more" in text
     text = texts(make_leaderboard(settings, ["night-002"], tmp_path)[1].html)
-    assert "sums: only c was asked this, so there is nothing to compare." in text
+    assert "sums: only c ran this task, so there is nothing to compare." in text
 
 
 def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings, tmp_path):
@@ -181,7 +181,7 @@ def test_the_command_prints_tables_and_says_what_it_does_not_know(board, monkeyp
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(board[0].data_dir))
     assert run("report", ["--leaderboard", "won", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out.replace("\u00a0", " ")
-    assert "won: a is better than every other model" in out and f"Report: {tmp_path / 'report.html'}" in out
+    assert "won: a beats every other model" in out and f"Report: {tmp_path / 'report.html'}" in out
     assert "2–3" in out and "race" not in out
     assert run("report", ["--leaderboard", "wonn"]) == 2
     error = capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_the_command_prints_tables_and_says_what_it_does_not_know(board, monkeyp
 
 def test_an_empty_database_has_no_leaderboard(settings):
     given_nights(settings, [])
-    with pytest.raises(SpecError, match="There is no run to make a leaderboard of"):
+    with pytest.raises(SpecError, match="There are no runs for a leaderboard"):
         make_leaderboard(settings)
 
 
@@ -211,6 +211,6 @@ def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked
     given_nights(settings, [other], first=1)
     reporting.write_leaderboard("sums")
     [(kind, name, text, headline)] = shown
-    assert (kind, name) == ("leaderboard", "sums") and "a is better than every other model" in headline
+    assert (kind, name) == ("leaderboard", "sums") and "a beats every other model" in headline
     assert headline in text.replace("\\", "")
     assert "](data:image/svg+xml;base64," in text and str(settings.data_dir) not in text

@@ -71,7 +71,7 @@ HEAR = "window.warned = []; console.warn = console.error = (...words) => warned.
 """Keeps what a page's console warns of."""
 IS_DRAWN = """
 document.readyState === "complete" && [...document.querySelectorAll(".plot")].every(
-  (plot) => plot.querySelector("svg") || plot.textContent.includes("cannot be drawn"))
+  (plot) => plot.querySelector("svg") || plot.textContent.includes("Failed to draw"))
 """
 SETTLE_S = 0.3
 """Until whatever scripts still ask for has been heard."""
@@ -133,7 +133,7 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for(weeks, browser, tmp_path)
         assert "<svg" in plot and "mark-rule" in plot
         (drawn,) = re.findall(r'<svg[^>]* width="([\d.]+)"', plot)
         assert 100 < float(drawn) < 1200
-    assert not any("cannot be drawn" in plot for plot in plots)
+    assert not any("Failed to draw" in plot for plot in plots)
 
 
 def test_every_chart_of_a_history_is_drawn(settings, browser, tmp_path):
@@ -148,7 +148,7 @@ def test_every_chart_of_a_history_is_drawn(settings, browser, tmp_path):
     plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
     assert len(plots) == 5 and all("<svg" in plot and "mark-symbol" in plot and "mark-rule" in plot for plot in plots)
     assert all("mark-rect" in plot and "driver, vLLM" in plot for plot in plots)
-    assert not any("cannot be drawn" in plot for plot in plots)
+    assert not any("Failed to draw" in plot for plot in plots)
 
 
 LOOK = """

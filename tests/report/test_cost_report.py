@@ -50,11 +50,11 @@ def test_cost_energy_and_telemetry_are_shown(sad, tmp_path):
         connection.execute("update runs set spec_json = ?", [json.dumps(spec)])
     written = make_report(sad.settings, "dear", folder=tmp_path)
     page = text_of(written.html).replace("\u00a0", " ")
-    assert "It cost 0.018 EUR, loading and downtime included; 0.01 EUR per right answer at work" in page
-    assert "1 GPU used 5,400 J (by their own counters), 2,400 J of it with no engine at work." in page
-    assert "At work that is 30 J per output token." in page
+    assert "Cost: 0.018 EUR, including loading and downtime; 0.01 EUR per correct answer while generating" in page
+    assert "1 GPU used 5,400 J (from energy counters), including 2,400 J with no engine generating." in page
+    assert "While generating, that is 30 J per output token." in page
     assert "sw_power_cap" in page
-    assert "| per right answer | 0.01 EUR |" in written.text.replace("\u00a0", " ")
+    assert "| per correct answer | 0.01 EUR |" in written.text.replace("\u00a0", " ")
     html = written.html.read_text(encoding="utf-8")
     for title in ("KV cache", "Power"):
         assert f"{title}</" in html, title
@@ -65,8 +65,8 @@ def test_an_integral_says_how_far_off_it_may_be_and_no_price_is_no_cost(sad, tmp
     sad.given("free", "completed", dict(ANSWER))
     give_telemetry(sad.settings, "free", has_counter=False)
     page = text_of(make_report(sad.settings, "free", folder=tmp_path).html).replace("\u00a0", " ")
-    assert "integrated from samples of their power, off by at most 270 J" in page
-    assert "It cost" not in page and "per right answer" not in page
+    assert "integrated from power samples, with an error of at most 270 J" in page
+    assert "Cost:" not in page and "per correct answer" not in page
 
 
 def test_a_cost_that_is_not_known_is_said_not_to_be(sad, tmp_path):
@@ -75,4 +75,4 @@ def test_a_cost_that_is_not_known_is_said_not_to_be(sad, tmp_path):
         spec = {"engine": {}, "price": {"currency": "EUR", "per_kwh": 0.3}}
         connection.execute("update runs set spec_json = ?", [json.dumps(spec)])
     page = text_of(make_report(sad.settings, "unknown", folder=tmp_path).html)
-    assert "The run has a price, and its cost is not known" in page
+    assert "Cost unknown: a priced quantity" in page

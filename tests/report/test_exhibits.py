@@ -55,7 +55,7 @@ def test_a_picture_is_a_small_copy_of_what_is_seen(tmp_path):
 def test_a_sound_is_its_beginning(tmp_path):
     shelf = Shelf(tmp_path)
     short, long = show(tmp_path, shelf.keep("audio", wav(1.0)), shelf.keep("audio", wav(60.0)))
-    assert (short.kind, short.words, long.words) == ("audio", "audio 1, 1.0 s", "audio 2, its first 10 s")
+    assert (short.kind, short.words, long.words) == ("audio", "audio 1, 1.0 s", "audio 2, first 10 s")
     with wave.open(io.BytesIO(decode(long))) as file:
         assert file.getnframes() / file.getframerate() == SOUND_S
     assert len(long.uri) < 250_000

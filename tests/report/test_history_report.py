@@ -59,13 +59,15 @@ def read_charts(page: Path) -> list[dict[str, Any]]:
 
 def test_it_says_since_which_night_by_how_much_and_what_changed_then(page):
     text = texts(page.html)
-    assert "Output tokens per second is worse since 2026-10-19 01:30" in text
-    change = re.search(r"Output tokens per second is worse since .*? by −([\d.]+)% \(95% interval −([\d.]+) to −", text)
+    assert "Output tokens per second has been worse since 2026-10-19 01:30" in text
+    change = re.search(
+        r"Output tokens per second has been worse since .*? −([\d.]+)% \(95% interval −([\d.]+) to −", text
+    )
     assert change is not None and float(change[1]) == pytest.approx(100 * (1 - 1 / SLOWER), abs=3)
-    assert "Changed since the run before: vLLM (0.30.0 → 0.31.0)." in text
-    assert "Time to first token, median is worse since 2026-10-19 01:30" in text
-    assert "Accuracy is worse" not in text and "Accuracy is better" not in text
-    assert "Of 30 runs that a gate judged, 12 broke a limit." in text
+    assert "Changed since the previous run: vLLM (0.30.0 → 0.31.0)." in text
+    assert "TTFT, median has been worse since 2026-10-19 01:30" in text
+    assert "Accuracy has been" not in text
+    assert "12 of 30 runs judged by a gate broke a limit." in text
     assert "broke its limits: e2e_p95_s was broken." in text
 
 
@@ -108,8 +110,8 @@ def test_it_loads_nothing_and_both_forms_have_the_same_tables(page):
 
 def test_history_headline_begins_with_the_limit_that_the_newest_night_broke(page):
     headline = re.findall(r'<p class="headline[^>]*>(.*?)</p>', texts(page.html))
-    assert headline[0] == "The newest, 2026-10-30 01:30, broke its limits: e2e_p95_s was broken."
-    assert headline[-1] == "Of 30 runs that a gate judged, 12 broke a limit."
+    assert headline[0] == "The latest run, 2026-10-30 01:30, broke its limits: e2e_p95_s was broken."
+    assert headline[-1] == "12 of 30 runs judged by a gate broke a limit."
 
 
 def test_history_of_a_day_has_hours_on_its_axis(settings, tmp_path):
@@ -123,7 +125,7 @@ def test_a_stable_history_says_so(settings, tmp_path):
     text = texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
     assert "No level has shifted by more than chance in 24 runs." in text
     assert "No gate has judged any of these runs." in text
-    assert "No baseline is named." in text
+    assert "No baseline is set." in text
 
 
 def test_nights_that_failed_or_do_not_count_are_listed_and_not_judged(settings, tmp_path):
@@ -149,7 +151,7 @@ def test_a_short_history_and_a_baseline_that_is_not_there_are_sentences_on_the_p
     given_nights(settings, noisy_nights(4, baseline="gone"))
     text = texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
     assert "There is no baseline 'gone'" in text
-    assert "4 runs that count cannot tell a shift of level from chance: 10 are needed." in text
+    assert "4 counted runs cannot distinguish a level shift from chance; at least 10 are needed." in text
     with pytest.raises(SpecError, match="There is no baseline 'gone'"):
         make_history_report(settings, NAME, "gone", tmp_path)
 
@@ -159,7 +161,7 @@ def test_other_models_under_the_name_are_said_and_have_a_page_of_their_own(setti
     given_nights(settings, noisy_nights(3), first=2)
     rows, written = make_history_report(settings, NAME)
     assert len(rows.runs) == 3
-    assert "Other runs of this name are not shown: models/large on sums." in texts(written.html)
+    assert "Other runs with this name are not shown: models/large on sums." in texts(written.html)
     large, other = make_history_report(settings, "night-000")
     assert len(large.runs) == 2 and other.html != written.html
 
@@ -171,7 +173,7 @@ def test_names_of_any_kind_have_a_page_inside_the_data_folder(settings):
         rows, written = make_history_report(settings, run_id)
         assert rows.newest["name"] == name
         assert written.html.resolve().is_relative_to((settings.data_dir / "histories").resolve())
-        assert "This is the first run: a history begins with the second." in texts(written.html)
+        assert "This is the first run; a history starts with the second." in texts(written.html)
         assert "<script>alert" not in text_of(written.html)
 
 

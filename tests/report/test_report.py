@@ -41,8 +41,8 @@ SECTIONS = [
     "Over time",
     "Engines",
     "Errors",
-    "Prompts to look at",
-    "What was run",
+    "Sample prompts",
+    "Configuration",
     "All metrics",
 ]
 HOSTILE = (
@@ -128,7 +128,7 @@ def test_numbers_are_those_of_the_models(weeks, written):
 
 def test_a_forecast_is_told_as_far_as_it_is_known():
     known = {"expected_requests": 12, "median_error_factor": 1.25, "rank_correlation": 0.5}
-    begin = "12 requests had an expected length, from earlier runs: off by a factor of 1.25 in the median"
+    begin = "Expected output lengths from earlier runs for 12 requests: median error factor 1.25"
     assert say_forecast(known) == f"{begin}, rank correlation 0.50."
     assert say_forecast({**known, "rank_correlation": None}) == f"{begin}."
 
@@ -151,7 +151,7 @@ def test_charts_are_made_of_the_rows_of_their_models(weeks, written):
 
 def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compared):
     page = html.unescape(text_of(compared.html))
-    assert headings(page) == ["Against the baseline", *SECTIONS]
+    assert headings(page) == ["Comparison with the baseline", *SECTIONS]
     difference, low, high, p = (
         query(weeks, f"select {column} from compare_runs(?, ?)", NIGHT, NIGHT_BEFORE)
         for column in ("difference", "low", "high", "mcnemar_p")
@@ -167,10 +167,10 @@ def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compare
         NIGHT_BEFORE,
     )
     assert show_change(change) in page
-    assert page.count("Became worse: prompt") == 4
-    assert page.count("Became better: prompt") == 2
-    assert "What differs: model." in page
-    table = page.split("Speed and cost side by side")[-1].split("</table>")[0]
+    assert page.count("Got worse: prompt") == 4
+    assert page.count("Got better: prompt") == 2
+    assert "Differences: model." in page
+    table = page.split("Speed and cost")[-1].split("</table>")[0]
     assert ">worse<" not in table and ">better<" not in table, "they are of one run each"
     assert 'class="figure bad">\n      <dt>Accuracy' in page
 
@@ -185,17 +185,17 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     assert re.findall(r'<span class="state state-worse">(\w+)</span>', page) == ["worse"], "a red badge"
     said = "Worse than the baseline: the limit on accuracy, exact_match is broken. 1 limit could not be judged."
     assert re.findall(r'<p class="headline">(.*?)</p>', page) == [said]
-    section = written.text.split("## Against the baseline")[1].split("\n## ")[0]
+    section = written.text.split("## Comparison with the baseline")[1].split("\n## ")[0]
     assert r"| accuracy, exact\_match | broken |" in section
     assert r"- accuracy, exact\_match: accuracy, exact\_match was broken." in section
-    assert section.index("**Limits**") < section.index("*Change of scores*") < section.index("### Became worse")
-    flipped = section.split("### Became worse")[1].split("###")[0]
-    assert "- This run's output: `" in flipped and "- The baseline's output: `" in flipped
+    assert section.index("**Limits**") < section.index("*Score changes*") < section.index("### Got worse")
+    flipped = section.split("### Got worse")[1].split("###")[0]
+    assert "- Output of this run: `" in flipped and "- Output of the baseline: `" in flipped
 
     held = make_report(settings, "night-002", "night-000", tmp_path)
     assert (held.document.state, held.document.headline[0]) == ("completed", "Within the limits of the baseline.")
     unjudged = make_report(settings, "night-000", "night-001", tmp_path)
-    assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("The run is complete")
+    assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("Run completed")
 
 
 def test_put_on_page_draws_charts_as_pictures(compared):
@@ -218,13 +218,15 @@ def test_put_on_page_leaves_out_pictures_then_sections_when_there_is_no_room(com
         monkeypatch.setattr(make, "PAGE_BYTES", most)
         page = put_on_page(document)
         assert len(page.encode()) <= most + 100 * pictures and (page.count("](data:image") >= 1) == bool(pictures)
-        assert page.startswith(words.rstrip()) and ("## Against the baseline" in page) == (most > len(words) + 10_000)
+        assert page.startswith(words.rstrip()) and ("## Comparison with the baseline" in page) == (
+            most > len(words) + 10_000
+        )
 
 
 def test_report_names_the_fields_that_differ_from_the_baseline(settings, tmp_path):
     given_nights(settings, [NightOf(), NightOf(temperature=1.5)])
     page = html.unescape(text_of(make_report(settings, "night-001", "night-000", tmp_path).html))
-    assert "What differs: sampling.temperature: 0.0 → 1.5." in page
+    assert "Differences: sampling.temperature: 0.0 → 1.5." in page
     assert 'class="figure bad">\n      <dt>Accuracy' not in page
 
 
@@ -243,36 +245,36 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
     sad.given("one", "completed", {**OK, "score": 1.0})
     sad.given("none", "completed", dict(OK))
     page = html.unescape(text_of(make_report(sad.settings, "none", "one", tmp_path).html))
-    assert "no scored prompt in common" in page
+    assert "share no scored prompt" in page
 
 
 @pytest.mark.parametrize(
     ("state", "answers", "sentences"),
     [
-        ("failed", [], ["No request was answered", "No engine left a trace", "The run failed: it broke"]),
-        ("cancelled", [dict(OK), {}], ["The run was cancelled", "1 of 2 requests answered", "1 request has no answer"]),
-        ("completed", [dict(OK)], ["Nothing was scored", "no worst and no best prompt", "no telemetry of engines"]),
-        ("completed", [{"text": "quick"}], ["The engine gave no times", "Nothing was scored"]),
+        ("failed", [], ["No request was answered", "No engine was recorded", "Run failed: it broke"]),
+        ("cancelled", [dict(OK), {}], ["Run cancelled", "1 of 2 requests answered", "1 request has no result"]),
+        ("completed", [dict(OK)], ["Nothing was scored", "No samples to show", "no engine telemetry"]),
+        ("completed", [{"text": "quick"}], ["The engine reported no times", "Nothing was scored"]),
         (
             "completed",
             [{"error_kind": "bad", "error_message": "it was bad", "score": 0.0, "target": "y"}] * 3,
             [
-                "Every request ended in an error",
+                "Every request failed",
                 "0 of 3 requests answered",
-                "3 requests ended in an error",
-                "No prompt was answered right",
+                "3 requests failed",
+                "No prompt was answered correctly",
                 "it was bad",
             ],
         ),
         (
             "completed",
             [{**OK, "score": 1.0, "target": "y"}],
-            ["Every prompt was answered right", "1 of 1 request answered"],
+            ["Every prompt was answered correctly", "1 of 1 request answered"],
         ),
         (
             "completed",
             [{**OK, "score": 1.0, "target": "y"}, {**UNASKED, "score": 0.0, "target": "y"}],
-            ["50% right by exact_match", "(n 2; 1 row could not be asked)"],
+            ["50% correct by exact_match", "(n 2; 1 row could not be sent)"],
         ),
     ],
     ids=["nothing", "cancelled", "no target", "no times", "all errors", "one request", "not asked"],
@@ -284,7 +286,7 @@ def test_what_is_missing_is_said(sad, tmp_path, state, answers, sentences):
     assert headings(page) == SECTIONS
     for sentence in sentences:
         assert sentence in page.replace("\u00a0", " ")
-    assert "None" not in page and "nan" not in page.split("What was run")[0].lower().split()
+    assert "None" not in page and "nan" not in page.split("Configuration")[0].lower().split()
 
 
 def test_hostile_text_is_text(sad, tmp_path):
@@ -329,8 +331,8 @@ def test_hostile_text_ends_no_element_of_chart_data(sad, tmp_path):
 def test_long_texts_are_cut_and_say_so(sad, tmp_path):
     sad.given("run", "completed", {**OK, "text": "long " * 100_000, "score": 0.0, "target": "y"})
     written = make_report(sad.settings, "run", folder=tmp_path)
-    assert "cut: the first 1,500 of 500,000 characters" in written.html.read_text(encoding="utf-8")
-    assert "cut: the first 1,500 of 500,000 characters" in written.markdown.read_text(encoding="utf-8")
+    assert "truncated: first 1,500 of 500,000 characters" in written.html.read_text(encoding="utf-8")
+    assert "truncated: first 1,500 of 500,000 characters" in written.markdown.read_text(encoding="utf-8")
     assert written.markdown.stat().st_size < 50_000
 
 

@@ -107,8 +107,8 @@ def test_sweep_has_no_knee_when_no_load_between_the_ends_is_trusted(settings, tm
     given_sweep(settings, rates=(6.0,), late_at=6.0)
     written = make_benchmark_report(settings, BENCHMARK, tmp_path)
     assert query(settings, "select count(*) from load_point where is_knee") != [(0,)], "one of the two ends"
-    assert "There is no knee: no load between one at a time and all at once can be trusted." in written.text
-    assert "The knee is at" not in written.text and "First token at the knee" not in written.text
+    assert "No knee: no load between one at a time and all at once is valid." in written.text
+    assert "The knee is at" not in written.text and "TTFT at the knee" not in written.text
     assert not any(row.get("name") == "knee" for chart in read_charts(written.html) for row in chart)
 
 
@@ -126,27 +126,27 @@ def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(sweep):
         assert {(row["x"], row["y"]) for row in goodput if row.get("line") == line} == {row[:2] for row in wanted}
         assert {(row["x"], row["y"]) for row in shares if row.get("line") == line} == {row[::2] for row in wanted}
     assert {"x": max(RATES), "y": max(RATES)} in goodput, "the diagonal: all that is offered"
-    assert "For interactive at least 95% are good up to" in written.text
-    assert "interactive: first token within 200\u00a0ms; patient: end to end within 2\u00a0s" in written.text
+    assert "For interactive, at least 95% are good up to" in written.text
+    assert "interactive: TTFT within 200\u00a0ms; patient: E2E latency within 2\u00a0s" in written.text
 
 
 def test_without_objectives_it_says_how_to_have_them(plain):
     assert "slos: [{name: interactive, ttft_s: 0.5, tpot_s: 0.05}]" in texts(plain.html)
-    assert "Share of requests that are good" not in texts(plain.html)
+    assert "Share of good requests" not in texts(plain.html)
     assert {row.get("line") for row in read_charts(plain.html)[-1]} >= {"answered"}
 
 
 def test_points_that_cannot_be_believed_are_ringed_and_named(odd):
     text = odd.text.replace("\\", "")
-    assert "The generator did not keep up at 6/s (99% within 500\u00a0ms)" in text
+    assert "The load generator fell behind at 6/s (99% within 500\u00a0ms)" in text
     assert "The engine was saturated at 20/s" in text
-    assert "at 1 point requests were sent late" in text and "1 point is beyond what the engine can do" in text
+    assert "requests were sent late at 1 point" in text and "the engine was saturated at 1 point" in text
     marked = {row["label"] for row in read_charts(odd.html)[0] if row.get("is_marked")}
     assert marked == {"6/s", "20/s"}
 
 
 def test_a_sweep_that_trusts_all_its_points_warns_of_none(plain):
-    assert "did not keep up" not in plain.text and "saturated at" not in plain.text and "Mind" not in plain.text
+    assert "fell behind" not in plain.text and "saturated at" not in plain.text and "Warning" not in plain.text
     assert not any(row.get("is_marked") for row in read_charts(plain.html)[0])
 
 
@@ -179,9 +179,7 @@ def test_comparison_report_says_what_differs_and_draws_every_repeat(settings, tm
     written = make_benchmark_report(settings, "b", tmp_path)
     assert headings(written.html) == ["Verdicts", "Repeats", "Runs"]
     page = texts(written.html).replace("\u00a0", " ")
-    assert (
-        "max_concurrency 32 against 8: e2e_p95_s better, −50.0% (−52.0 to −48.0%); output_tokens_per_s better" in page
-    )
+    assert "max_concurrency 32 vs 8: e2e_p95_s better, −50.0% (−52.0 to −48.0%); output_tokens_per_s better" in page
     assert "; 5 repeats each." in page and "2 of 2" in page
     assert "p (Holm)" in page and ">0.016<" in page and ">0.0079<" in page
     drawn = [row for row in read_charts(written.html)[0] if "value" in row]
@@ -194,7 +192,7 @@ def test_comparison_report_says_what_differs_and_draws_every_repeat(settings, tm
 def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings, tmp_path):
     given_windows(settings, {8: [1.0, 2.5, 0.3, 4.0, 0.9], 32: [0.2, 3.0, 1.1, 0.8, 2.4]})
     page = texts(make_benchmark_report(settings, "b", tmp_path).html).replace("\u00a0", " ")
-    assert "max_concurrency 32 against 8: not told apart; 5 repeats each." in page
+    assert "max_concurrency 32 vs 8: no significant difference; 5 repeats each." in page
     changes = [float(number) for number in re.findall(r"−([\d.]+)", page.split("Verdicts")[-1].split("</table>")[0])]
     assert changes and max(changes) < 100, "nothing falls by more than all"
 
@@ -202,13 +200,13 @@ def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings,
 def test_comparison_report_says_when_there_are_too_few_repeats(sad, tmp_path):
     given_windows(sad.settings, {8: [1.0, 1.1], 32: [0.5]})
     page = texts(make_benchmark_report(sad.settings, "b", tmp_path).html)
-    assert "max_concurrency 32 against 8: too few repeats to tell them apart (1 repeat against 2), five of each" in page
+    assert "max_concurrency 32 vs 8: too few repeats for a comparison (1 repeat vs 2); at least five of each" in page
 
 
 def test_comparison_report_of_one_configuration_has_nothing_to_compare(settings, tmp_path):
     given_windows(settings, {8: [1.0, 1.1]})
     page = texts(make_benchmark_report(settings, "b", tmp_path).html)
-    assert "2 repeats of one configuration: there is nothing to compare it with." in page
+    assert "2 repeats of one configuration, so there is nothing to compare." in page
 
 
 def test_hostile_names_stay_text(settings, tmp_path):
@@ -230,7 +228,7 @@ def test_the_command_writes_into_the_benchmarks_folder(settings, monkeypatch, ca
     assert run("report", ["--benchmark", BENCHMARK]) == 0
     assert str(settings.data_dir / "benchmarks" / BENCHMARK / "report.html") in capsys.readouterr().out
     assert run("report", ["--benchmark", "none"]) == 2
-    assert "There is no run of a benchmark 'none'" in capsys.readouterr().err
+    assert "There is no run of benchmark 'none'" in capsys.readouterr().err
     for arguments in ([], ["run-0", "--benchmark", BENCHMARK], ["--benchmark", BENCHMARK, "--baseline", "run-0"]):
         with pytest.raises(SystemExit) as ended:
             run("report", arguments)
@@ -246,20 +244,20 @@ def test_a_run_under_load_says_what_must_be_known_of_it(settings, tmp_path):
             [run_ids[3]],
         )
     late = texts(make_report(settings, run_ids[2], folder=tmp_path / "late").html)
-    assert "Requests were sent at equal distances, 6\u00a0requests/s, in an open loop" in late
-    assert "The generator did not keep up" in late and "Counted from when requests were due" in late
+    assert "Open loop: requests were sent at a constant rate, 6\u00a0requests/s" in late
+    assert "The load generator fell behind" in late and "Measured from the due time" in late
     fast = make_report(settings, run_ids[3], folder=tmp_path / "fast")
     page = texts(fast.html)
     assert "Load" in headings(fast.html)
-    assert "The engine was saturated" in page and "did not keep up" not in page
+    assert "The engine was saturated" in page and "fell behind" not in page
     assert "Sending has ended: x." in page
-    assert "What was sent in the first 2\u00a0s and the last 1\u00a0s of the sending is kept" in page
+    assert "Requests sent in the first 2\u00a0s and the last 1\u00a0s are stored" in page
     assert "interactive" in page and "Goodput" in page
     begins, ends = query(settings, "select begins_at_s, ends_at_s from load_stretch where run_id = ?", run_ids[3])[0]
     for chart in read_charts(fast.html)[-2:]:
         assert {row["at"] for row in chart if "measured" in str(row.get("what"))} == {begins, ends}
     closed = texts(make_report(settings, run_ids[0], folder=tmp_path / "closed").html)
-    assert "a closed loop: 1 in flight" in closed and "saturated" not in closed
+    assert "Closed loop: 1 request in flight" in closed and "saturated" not in closed
 
 
 def test_a_run_without_a_load_has_no_such_section(sad, tmp_path):

@@ -13,12 +13,12 @@ from assayline.spec.checks import check_arguments, count_devices, engine_argumen
     [
         ({"max_num_seq": 3}, r"engine\.args\.max_num_seq: .*did you mean 'max_num_seqs'\?"),
         ({"device": "cuda"}, r"engine\.args\.device: vLLM has no such argument"),
-        ({"model": "x"}, "the spec's own `model`"),
-        ({"revision": "x"}, "the spec's own `revision`"),
+        ({"model": "x"}, "the spec field `model`"),
+        ({"revision": "x"}, "the spec field `revision`"),
         ({"disable_log_stats": True}, "always on"),
-        ({"data_parallel_size": 2}, "use `workers: N`, .*engine.backend: server without a url"),
-        ({"stream_interval": 4}, "stamps every token"),
-        ({"tensor_parallel_size": "two"}, "is 'two', expected a whole number"),
+        ({"data_parallel_size": 2}, "set `workers: N` .*engine.backend: server without a url"),
+        ({"stream_interval": 4}, "records every token"),
+        ({"tensor_parallel_size": "two"}, r"is 'two'\. hint: set it to a whole number"),
         ({"gpu_memory_utilization": 1.7}, r"gpu_memory_utilization is 1\.7.*at most 1\."),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
     ],
@@ -35,7 +35,7 @@ def test_an_engine_argument_that_vllm_would_refuse_is_refused_before(args, expec
         ({"guided_json": {}}, r"sampling\.guided_json: vLLM has no such argument"),
         ({"output_kind": 1}, "record_token_times"),
         ({"stream_interval": 4}, "record_token_times"),
-        ({"temperature": -1}, r"sampling\.temperature is -1\. hint: give a number from 0 to 2\."),
+        ({"temperature": -1}, r"sampling\.temperature is -1\. hint: set it to a number from 0 to 2\."),
         ({"temperature": "1e-3"}, r"sampling\.temperature is '1e-3'"),  # to YAML 1.1 this is text
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_p": 0}, "top_p is 0.*above 0 and at most 1"),
@@ -45,7 +45,7 @@ def test_an_engine_argument_that_vllm_would_refuse_is_refused_before(args, expec
         ({"presence_penalty": 3}, "presence_penalty is 3.*from -2 to 2"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0.*above 0"),
         ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, more than max_tokens, 8"),
+        ({"min_tokens": 9, "max_tokens": 8}, r"min_tokens \(9\) exceeds max_tokens \(8\)"),
     ],
 )
 def test_a_sampling_parameter_that_vllm_would_refuse_is_refused_before(sampling, expected):
@@ -73,5 +73,5 @@ def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_i
     monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: None)
     engine_argument_names.cache_clear()
     check_arguments(fake_spec(engine={"backend": "fake", "args": {"anything": 1}}))
-    with pytest.raises(EngineError, match=r"vLLM is not installed here\. `make setup`"):
+    with pytest.raises(EngineError, match=r"vLLM is not installed\. hint: run `make setup`"):
         check_arguments(fake_spec(engine={"backend": "offline"}))

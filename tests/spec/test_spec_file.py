@@ -59,17 +59,20 @@ def file(tmp_path: Path) -> Path:
         ({"scorers": [{"kind": "exact"}]}, "scorers.0: there is no kind 'exact'; did you mean 'exact_match'?"),
         ({"scorers": ["bleu"]}, "scorers.0: there is no kind 'bleu'; known: choice, contains, exact_match, json"),
         ({"scorers": [3]}, "scorers.0: given 3; expected a mapping"),
-        ({"scorers": [{"ignore_case": True}]}, "scorers.0: given {'ignore_case': True}; it names no kind"),
+        (
+            {"scorers": [{"ignore_case": True}]},
+            "scorers.0: given {'ignore_case': True}, without a kind. hint: add `kind`",
+        ),
         ({"limit": 3}, "limit: unknown key; did you mean 'prompts.limit'?"),
         ({"temperature": 0}, "temperature: unknown key; did you mean 'sampling.temperature'?"),
         ({"max_num_seqs": 4}, "max_num_seqs: unknown key; did you mean 'engine.args.max_num_seqs'?"),
         ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; Input should be 'continuous' or 'barrier'"),
         ({"prompts": {"source": {"kind": "flie"}}}, "prompts.source: there is no kind 'flie'; did you mean 'file'?"),
         ({"prompts": None}, "prompts: given None"),
-        ({"runner": "dask"}, "runner: given 'dask', which is not supported any more; hint: use `runner: local` for"),
-        ({"runner": "deployment"}, "runner: given 'deployment', which is not supported any more; hint: use `runner: l"),
-        ({"dask_address": "tcp://h:1"}, "dask_address: given 'tcp://h:1', which is not supported any more; hint: use"),
-        ({"deployment": "work/work"}, "deployment: given 'work/work', which is not supported any more; hint: remove"),
+        ({"runner": "dask"}, "runner: given 'dask', which was removed. hint: use `runner: local` for"),
+        ({"runner": "deployment"}, "runner: given 'deployment', which was removed. hint: use `runner: l"),
+        ({"dask_address": "tcp://h:1"}, "dask_address: given 'tcp://h:1', which was removed. hint: use"),
+        ({"deployment": "work/work"}, "deployment: given 'work/work', which was removed. hint: remove"),
     ],
 )
 def test_a_wrong_value_says_what_was_given_and_expected(changes, expected):
@@ -78,7 +81,7 @@ def test_a_wrong_value_says_what_was_given_and_expected(changes, expected):
     assert expected in str(caught.value)
 
 
-BY_NAME = "this is a secret by its name, and a spec is stored"
+BY_NAME = "the name indicates a secret, and a spec is stored"
 
 
 SECRET = "hush-hush"
@@ -172,7 +175,7 @@ def test_every_problem_has_a_line_of_its_own():
     with pytest.raises(SpecError) as caught:
         parse_spec({"prompts": {"source": SOURCE}, "workers": 0, "modle": "x"}, origin="mine.yaml")
     first, *problems = str(caught.value).splitlines()
-    assert first == "mine.yaml is not a usable spec:"
+    assert first == "mine.yaml is not a valid spec:"
     assert sorted(problem.split(":")[0].strip() for problem in problems) == ["model", "modle", "workers"]
 
 
@@ -224,8 +227,8 @@ def test_an_override_that_fits_nowhere_is_named(file, field, expected):
     ("content", "expected"),
     [
         (None, "does not exist.*examples/arithmetic.yaml"),
-        (b"- a", "holds list, expected a mapping"),
-        (b"", "holds NoneType, expected a mapping"),
+        (b"- a", "holds list, not a mapping"),
+        (b"", "holds NoneType, not a mapping"),
         (b"model: \xff", "cannot be read"),
         ("folder", "cannot be read"),
     ],
@@ -307,7 +310,7 @@ def test_fields_are_laid_over_a_spec_and_nothing_else_changes():
     changed = override_spec(spec, {"engine.max_concurrency": "16", "reasoning.close": "</t>"})
     assert (changed.engine.max_concurrency, changed.reasoning.close) == (16, "</t>")
     assert changed.model_copy(update={"engine": spec.engine, "reasoning": None}) == spec
-    with pytest.raises(SpecError, match="sweep is not a usable spec"):
+    with pytest.raises(SpecError, match="sweep is not a valid spec"):
         override_spec(spec, {"engine.widnow": "16"}, origin="sweep")
 
 
@@ -353,7 +356,7 @@ def test_digests_of_specs_are_those_of_earlier_versions():
 def test_former_field_names_are_refused_in_new_specs_and_read_in_stored_ones():
     spec = spec_with(engine={"max_concurrency": 16})
     stored = canonical_json(spec).replace('"max_concurrency"', '"window"')
-    with pytest.raises(SpecError, match=r"engine\.window: this field is called engine\.max_concurrency now\. hint: "):
+    with pytest.raises(SpecError, match=r"engine\.window: this field was renamed to engine\.max_concurrency\. hint: "):
         parse_spec(json.loads(stored))
     assert use_current_names(stored) == canonical_json(spec)
     assert list_setting_changes(stored, canonical_json(spec)) == []

@@ -60,7 +60,7 @@ def test_what_fits_nowhere_is_a_sentence(frugal: Settings) -> None:
         seen.append(memory_of(connection))
         raise duckdb.OutOfMemoryException("failed to allocate")
 
-    with pytest.raises(StoreError, match="Free space or memory"):
+    with pytest.raises(StoreError, match="hint: free space or memory"):
         DatabaseThread(frugal).run(fail)
     assert len(set(seen)) == 3
 

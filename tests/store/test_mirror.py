@@ -205,7 +205,7 @@ def test_mirroring_names_what_is_left_and_the_command_when_the_store_is_down_at_
     run_dir = settings.run_dir(result.run_id)
     said = caplog.messages[-1]
     number = len(files_of(run_dir))
-    assert f"The mirror lacks {number} files of run {result.run_id}. hint: `assayline mirror {result.run_id}`" in said
+    assert f"Mirror incomplete: {number} files of run {result.run_id} missing." in said
     assert run("mirror", [result.run_id]) == 6
     proxy.fault = None
     assert run("mirror", ["last"]) == 0
@@ -244,11 +244,11 @@ def test_evaluate_refuses_a_mirror_that_is_none_before_it_makes_anything(
     spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for url, said in (
-        ("ftp://host/x", "was given 'ftp://host/x'. Expected s3://BUCKET/PREFIX"),
-        ("s3://", "Expected s3://BUCKET/PREFIX"),
-        ("bucket/prefix", "Expected s3://BUCKET/PREFIX"),
-        (f"s3://key:{server_kit.SECRET}@bucket/x", "was given 's3://…@bucket/x'.* belong into the environment"),
-        ("file:///nowhere/at/all", "ASSAYLINE_MIRROR_URL, file:///nowhere.*hint: make the folder"),
+        ("ftp://host/x", "'ftp://host/x' is not a valid object store URL. hint: use s3://BUCKET/PREFIX"),
+        ("s3://", "hint: use s3://BUCKET/PREFIX"),
+        ("bucket/prefix", "hint: use s3://BUCKET/PREFIX"),
+        (f"s3://key:{server_kit.SECRET}@bucket/x", "'s3://…@bucket/x' is not a valid.* through environment variables"),
+        ("file:///nowhere/at/all", "ASSAYLINE_MIRROR_URL, file:///nowhere.*hint: create the folder"),
         ("az://container/x", "Account must be specified. hint: set AZURE_STORAGE_ACCOUNT_NAME"),
     ):
         with pytest.raises(SpecError, match=said):
@@ -260,7 +260,7 @@ def test_evaluate_refuses_a_mirror_that_is_none_before_it_makes_anything(
 
 
 def test_mirror_explains_a_missing_bucket(proxy: server_kit.Proxy, run_dir: Path) -> None:
-    with pytest.raises(StoreError, match=r"s3://none/x cannot be used: .* hint: make the bucket"):
+    with pytest.raises(StoreError, match=r"s3://none/x cannot be used: .* hint: create the bucket"):
         RunCopy(Mirror("s3://none/x"), run_dir).update()
 
 

@@ -1,4 +1,4 @@
-// Draws the charts, again whenever light turns to dark or back.
+// Draw the charts, and redraw them when the colour scheme changes.
 (() => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -14,7 +14,7 @@
     for (const plot of document.querySelectorAll(".plot")) {
       const spec = JSON.parse(document.getElementById(plot.dataset.chart).textContent);
       window.vegaEmbed(plot, spec, { actions: false, ast: true, renderer: "svg", config }).catch((error) => {
-        plot.textContent = "This chart cannot be drawn: " + error.message;
+        plot.textContent = "Failed to draw this chart: " + error.message;
       });
     }
   }

@@ -1,1 +1,1 @@
-"""The page about one run, and what it is held against."""
+"""The report page of one run, with its comparison to a baseline."""

@@ -1,4 +1,4 @@
-"""Sections about how good the answers are: scores with their uncertainty, and prompts to look at."""
+"""Report sections about answer quality: scores with confidence intervals, and sample prompts."""
 
 import base64
 import io
@@ -28,13 +28,13 @@ SCORES = (
     Column("kind", "kind"),
     Column("mean score", "mean", show_share),
     *MEAN,
-    Column("without errors", "mean_without_errors", show_share),
+    Column("excl. errors", "mean_without_errors", show_share),
     Column("n", "samples", show_value),
     Column("prompts", "prompts", show_value),
-    Column("worth n", "effective_samples", show_value),
+    Column("effective n", "effective_samples", show_value),
 )
 REPEATS = (
-    Column("over repeats", "what"),
+    Column("statistic", "what"),
     Column("scorer", "scorer"),
     Column("mean", "mean", show_share),
     *MEAN,
@@ -43,7 +43,7 @@ REPEATS = (
 
 
 def describe_accuracy(rows: ReportRows) -> Section:
-    """Each scorer's mean and interval."""
+    """Build the accuracy section: mean and interval of each scorer."""
     section = Section("accuracy", "Accuracy")
     scored = [row for row in rows.accuracy if row["mean"] is not None]
     if not scored:
@@ -53,57 +53,58 @@ def describe_accuracy(rows: ReportRows) -> Section:
     section.add(tabulate("Scores", SCORES, scored))
     section.add(*_tabulate_repeats(rows))
     section.say(
-        "Errors score 0; the column “without errors” leaves them out. The standard error is clustered by prompt, "
-        "and “worth n” is how many independent answers the n amount to: repeats that always agree add nothing."
+        "Errors score 0; the column “excl. errors” leaves them out. Standard errors are clustered by prompt. "
+        "“effective n” is the number of independent answers with the same standard error: repeats that always "
+        "agree add nothing."
     )
     return section
 
 
 def describe_prompts(rows: ReportRows, run_dir: Path | None = None) -> Section:
-    """Prompts that the model did worst and best at, with what it read and wrote; media are found by `run_dir`."""
-    section = Section("prompts", "Prompts to look at")
+    """Build the section of worst and best prompts, with input, output and media (found in `run_dir`)."""
+    section = Section("prompts", "Sample prompts")
     if not any(row["mean"] is not None for row in rows.accuracy):
-        section.say(f"There is no worst and no best prompt. {say_unscored(rows)}")
+        section.say(f"No samples to show. {say_unscored(rows)}")
         return section
     scorer = rows.accuracy[0]["scorer"]
-    section.say(f"By the scorer {scorer}, one answer of each.")
+    section.say(f"Selected by the scorer {scorer}, one answer per prompt.")
     if not rows.worst:
-        section.say("Every prompt was answered right, so there is no worst one.")
-    section.add(*(_show_sample("Among the worst", row, run_dir) for row in rows.worst))
+        section.say("Every prompt was answered correctly, so there are no worst prompts.")
+    section.add(*(_show_sample("Worst", row, run_dir) for row in rows.worst))
     if not rows.best:
-        section.say("No prompt was answered right, so there is no best one.")
-    section.add(*(_show_sample("Among the best", row, run_dir) for row in rows.best))
+        section.say("No prompt was answered correctly, so there are no best prompts.")
+    section.add(*(_show_sample("Best", row, run_dir) for row in rows.best))
     return section
 
 
 def say_unscored(rows: ReportRows) -> str:
-    """Why a run has no scores."""
+    """Explain why a run has no scores."""
     if not rows.summary["answered_requests"]:
-        return "No request was answered, so there was nothing to score."
+        return "No request was answered, so nothing was scored."
     if rows.run["state"] != "completed":
         return (
-            "The run has no scores: it has no targets, or ended before it was scored. "
-            f"`assayline score {rows.run['run_id']}` scores what is stored."
+            "The run has no scores: it has no targets, or it ended before scoring. Score the stored answers "
+            f"with `assayline score {rows.run['run_id']}`."
         )
-    return "Nothing was scored: the prompts have no target, or the spec no scorer."
+    return "Nothing was scored: the prompts have no targets, or the spec has no scorers."
 
 
 def _tabulate_repeats(rows: ReportRows) -> list[Block]:
-    """What asking again brings: a right answer among k, and the answer that most repeats gave."""
+    """Tabulate pass@k and majority vote over repeats."""
     most = max((row["k"] for row in rows.pass_at_k), default=0)
     rows_over = [
-        {**row, "what": f"pass@{row['k']}: one of {row['k']:,} right"}
+        {**row, "what": f"pass@{row['k']}: at least one of {row['k']:,} correct"}
         for row in rows.pass_at_k
         if row["k"] in (*USUAL_K, most)
     ]
     rows_over += [{**row, "what": "majority vote"} for row in rows.majority_vote]
     if not rows_over:
-        return [Paragraph("Every prompt was asked once, so there is no pass@k and no majority vote.")]
+        return [Paragraph("Every prompt was sent once, so pass@k and majority vote do not apply.")]
     return [tabulate("Repeats", REPEATS, rows_over)]
 
 
 def _draw(scored: list[Row]) -> list[Block]:
-    """A chart, where there are several scorers to look at side by side."""
+    """Draw the mean scores if there are several scorers."""
     estimates = [
         {"name": row["scorer"], "mean": row["mean"], "low": row["mean_low"], "high": row["mean_high"]}
         for row in scored
@@ -130,7 +131,7 @@ def _show_sample(title: str, row: Row, run_dir: Path | None) -> Sample:
         Quote("Rendered prompt", row["rendered"], row["rendered_characters"]),
         *([Quote("Reasoning", row["reasoning"], row["reasoning_characters"])] if row["reasoning"] else []),
         _quote_answer(row),
-        Quote("Taken for the answer", row["extracted"], row["extracted_characters"]),
+        Quote("Extracted answer", row["extracted"], row["extracted_characters"]),
         Quote("Target", row["target"], row["target_characters"]),
     ]
     exhibits = show_media(row["media_json"], run_dir)
@@ -139,7 +140,7 @@ def _show_sample(title: str, row: Row, run_dir: Path | None) -> Sample:
 
 def _quote_answer(row: Row) -> Quote:
     if row["status"] == "error":
-        return Quote("Error instead of an answer", row["error_message"], row["error_message_characters"])
+        return Quote("Error", row["error_message"], row["error_message_characters"])
     if row["status"] == "missing":
         return Quote("Output", None)
     if row["options"] is not None:
@@ -153,7 +154,7 @@ def _quote_answer(row: Row) -> Quote:
 
 
 MOST_EXHIBITS = 6
-"""Per prompt; the rest is counted."""
+"""Media shown per prompt; the others are counted."""
 
 EDGE_PIXELS = 240
 JPEG_QUALITY = 80
@@ -162,7 +163,7 @@ SOUND_RATE_HZ = 8_000
 
 
 def show_media(media_json: str | None, run_dir: Path | None) -> list[Exhibit]:
-    """What the page shows of a request's media; in words, where they are not to be had any more."""
+    """Return previews of a request's media, or a note for each that is not available."""
     if media_json is None or run_dir is None:
         return []
     media: list[Media] = json.loads(media_json)
@@ -181,14 +182,14 @@ def _show(media: Media, run_dir: Path, number: int) -> Exhibit:
         return Exhibit("note", f"{name} cannot be shown: {error}")
     if media["kind"] == "audio":
         seconds = len(loaded.value) / SOUND_RATE_HZ
-        words = f"{name}, its first {SOUND_S:g} s" if seconds >= SOUND_S else f"{name}, {seconds:.1f} s"
+        words = f"{name}, first {SOUND_S:g} s" if seconds >= SOUND_S else f"{name}, {seconds:.1f} s"
         return Exhibit("audio", words, _data_uri("audio/wav", encode_wav(loaded.value, SOUND_RATE_HZ)))
     return Exhibit("image", _describe(name, loaded), _data_uri("image/jpeg", _shrink(loaded)))
 
 
 def _describe(name: str, loaded: Loaded) -> str:
     if loaded.media["kind"] == "video":
-        return f"{name}, its first frame of {loaded.value.seconds:.1f} s"
+        return f"{name}, first frame of {loaded.value.seconds:.1f} s"
     return f"{name}, {loaded.value.width} × {loaded.value.height} pixels"
 
 

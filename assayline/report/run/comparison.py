@@ -1,4 +1,4 @@
-"""The section about the baseline: what changed, and whether chance explains it."""
+"""Report section about the baseline: differences, and whether they exceed chance."""
 
 import json
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from assayline.store.metrics import compute_runs, ensure_metrics
 from assayline.words import count, show_change, show_note, show_number, show_points, show_range, show_share, show_value
 
 FLIPPED = 4
-"""Prompts shown that became worse, and as many that became better."""
+"""Maximum number of prompts shown that got worse, and of prompts that got better."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRows:
-    """Two runs: the report's is the candidate."""
+    """Rows of two runs; the report's run is the candidate."""
 
     baseline: Row
-    """The baseline's row of runs."""
+    """The baseline's row of `runs`."""
     pairing: str
-    """How their prompts are paired, in words; empty if by prompt."""
+    """How the prompts are paired; empty if by prompt."""
     environments: tuple[str, str]
     """Machine and versions of candidate and baseline."""
     limits: list[Row]
-    """The newest verdict of a gate on these two runs, a row per limit; empty without one."""
+    """The latest gate verdict on these two runs, one row per limit; empty without one."""
     scores: list[Row]
     metrics: list[Row]
     worse: list[Row]
@@ -36,7 +36,7 @@ class ComparisonRows:
 
 
 def read_comparison(connection: Connection, candidate: str, baseline: str) -> ComparisonRows:
-    """Reads two runs that the database has."""
+    """Read the comparison of two stored runs."""
     query = "select * from runs where run_id = ?"
     (run,), (own,) = (read_rows(connection, query, run_id) for run_id in (baseline, candidate))
     specs = [json.loads(row["spec_json"]) for row in (own, run)]
@@ -88,14 +88,14 @@ SPECS_APART = {
     "template_id": "chat template",
     "assayline_version": "version of assayline",
 }
-"""What may differ beside the fields of the spec."""
+"""Differences to report besides the fields of the spec."""
 VERDICTS = {
     "worse": "worse, beyond chance",
     "better": "better, beyond chance",
     "same": "the same on every prompt",
     "unclear": "no difference beyond chance",
     "too_few": "too few prompts to tell",
-    "other_scorer": "not comparable, as the scorer is not the same",
+    "other_scorer": "not comparable, because the scorers differ",
 }
 
 LIMITS = (
@@ -105,9 +105,9 @@ LIMITS = (
     Column("baseline", "baseline_value", show_value),
     Column("limit", "limit_value", show_value),
     Column("unit", "unit"),
-    Column("", "words", show_note),
+    Column("note", "words", show_note),
 )
-SCORE_AGAIN = "The change may be the scorer's: `assayline score RUN_ID` scores a run again by today's."
+SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a run again with the current scorer."
 
 SCORES = (
     Column("scorer", "scorer"),
@@ -119,7 +119,7 @@ SCORES = (
     Column("worse / better", lambda row: f"{row['worse_prompts']:,} / {row['better_prompts']:,}", show_number),
     Column("pairs", "prompts", show_value),
     Column("pairs with an error", "error_pairs", show_value),
-    Column("", lambda row: VERDICTS[row["verdict"]]),
+    Column("verdict", lambda row: VERDICTS[row["verdict"]]),
 )
 SPEEDS = (
     Column("metric", "metric"),
@@ -131,38 +131,40 @@ SPEEDS = (
 
 
 def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section:
-    """Limits, prompts that flipped, scores prompt by prompt, and speed side by side."""
-    section = Section("comparison", "Against the baseline")
+    """Build the section: limits, changed prompts, scores and speed."""
+    section = Section("comparison", "Comparison with the baseline")
     section.blocks.append(Paragraph(_introduce(rows.run, comparison)))
     if comparison.environments[0] != comparison.environments[1]:
         ours, theirs = comparison.environments
-        words = f"Machine or versions differ, so speeds may for that reason. This run: {ours}. The baseline: {theirs}."
+        words = (
+            f"Machine or versions differ, which may explain differences in speed. This run: {ours}. Baseline: {theirs}."
+        )
         section.blocks.append(Paragraph(words, is_warning=True))
     if comparison.limits:
         section.blocks.append(tabulate("Limits", LIMITS, comparison.limits))
     paired = [row for row in comparison.scores if row["prompts"]]
     if shown := [row for row in paired if row["low"] is not None]:
         words = "; ".join(f"{row['scorer']} {show_points(row['difference'])} ({_show_span(row)})" for row in shown)
-        described = f"Difference of each mean score from the baseline's, with its 95% interval: {words}."
-        section.blocks.append(Chart("Change of scores", described, draw_differences(shown)))
-    section.blocks.extend(_show_flip("Became worse", row) for row in comparison.worse)
-    section.blocks.extend(_show_flip("Became better", row) for row in comparison.better)
+        described = f"Difference of each mean score from the baseline, with its 95% interval: {words}."
+        section.blocks.append(Chart("Score changes", described, draw_differences(shown)))
+    section.blocks.extend(_show_flip("Got worse", row) for row in comparison.worse)
+    section.blocks.extend(_show_flip("Got better", row) for row in comparison.better)
     if paired:
-        section.blocks.append(tabulate("Scores, prompt by prompt", SCORES, paired))
-    section.blocks.append(tabulate("Speed and cost side by side", SPEEDS, comparison.metrics))
+        section.blocks.append(tabulate("Paired scores", SCORES, paired))
+    section.blocks.append(tabulate("Speed and cost", SPEEDS, comparison.metrics))
     if trade := say_trade({row["metric"]: row for row in comparison.metrics}, "change_share"):
-        section.blocks.append(Paragraph(f"This run, beside the baseline: {trade}."))
+        section.blocks.append(Paragraph(f"This run compared with the baseline: {trade}."))
     section.blocks.append(
         Paragraph(
-            "Speeds and costs are of one run each, and runs differ by themselves: repeats of both configurations and "
-            "compare_configs tell whether such a difference is more than that."
+            "Speed and cost compare one run with one run, and runs vary. To test such a difference, repeat both "
+            "configurations and use compare_configs."
         )
     )
     return section
 
 
 def say_limits(comparison: ComparisonRows) -> list[str]:
-    """Says the gate's verdict in a sentence, or in none if no gate judged these two runs."""
+    """Return the gate's verdict as a list with one sentence; empty if no gate judged these two runs."""
     if not comparison.limits:
         return []
     verdicts = [row["verdict"] for row in comparison.limits]
@@ -174,28 +176,28 @@ def say_limits(comparison: ComparisonRows) -> list[str]:
 
 
 def say_verdict(comparison: ComparisonRows) -> str:
-    """Whether the first scorer sees a difference, in a sentence."""
+    """Summarize whether the first scorer differs from the baseline."""
     if not comparison.scores:
         return "Neither run has scores, so answers are not compared."
     row = comparison.scores[0]
     if not row["prompts"]:
         return (
-            "The two runs have no scored prompt in common, so answers are not compared: the prompt sets are different, "
-            "or one run has no scores."
+            "The runs share no scored prompt, so answers are not compared: the prompt sets differ, or one run has "
+            "no scores."
         )
     partly = "" if row["overlap_share"] == 1 else f", over the {show_share(row['overlap_share'])} of prompts in both"
     unlike = "" if row["same_scorer"] else f" {SCORE_AGAIN}"
     paired = f", {comparison.pairing}" * bool(comparison.pairing)
     span = f" ({_show_span(row)})" if row["low"] is not None else ""
     return (
-        f"Against the baseline {row['scorer']} is {VERDICTS[row['verdict']]}: {show_points(row['difference'])}{span}"
-        f"{partly}; {count(row['worse_prompts'], 'prompt')} became worse and {row['better_prompts']:,} better"
-        f"{paired}.{unlike}"
+        f"Compared with the baseline, {row['scorer']} is {VERDICTS[row['verdict']]}: "
+        f"{show_points(row['difference'])}{span}{partly}; {count(row['worse_prompts'], 'prompt')} got worse and "
+        f"{row['better_prompts']:,} better{paired}.{unlike}"
     )
 
 
 def is_worse(comparison: ComparisonRows, scorer: str | None) -> bool:
-    """Whether the run's accuracy, which is by `scorer`, is below the baseline's by more than chance."""
+    """Return True if the mean of `scorer` is below the baseline's by more than chance."""
     return any(row["scorer"] == scorer and row["verdict"] == "worse" for row in comparison.scores)
 
 
@@ -203,7 +205,7 @@ def _introduce(run: Row, comparison: ComparisonRows) -> str:
     baseline = comparison.baseline
     apart = [name for column, name in SPECS_APART.items() if run[column] != baseline[column]]
     apart += list_setting_changes(baseline["spec_json"], run["spec_json"])
-    differs = f"What differs: {'; '.join(apart)}." if apart else "Model, prompts, settings and versions are the same."
+    differs = f"Differences: {'; '.join(apart)}." if apart else "Model, prompts, settings and versions are the same."
     state = "" if baseline["state"] == "completed" else f", which is {baseline['state']}"
     return f"The baseline is run {baseline['run_id']} of {baseline['started_at']:%Y-%m-%d %H:%M} UTC{state}. {differs}"
 
@@ -211,9 +213,9 @@ def _introduce(run: Row, comparison: ComparisonRows) -> str:
 def _show_flip(title: str, row: Row) -> Sample:
     values = f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"
     quotes = [
-        Quote("Prompt, as messages", row["messages_json"], row["messages_json_characters"]),
-        Quote("This run's output", row["candidate_answer"], row["candidate_answer_characters"]),
-        Quote("The baseline's output", row["baseline_answer"], row["baseline_answer_characters"]),
+        Quote("Prompt messages", row["messages_json"], row["messages_json_characters"]),
+        Quote("Output of this run", row["candidate_answer"], row["candidate_answer_characters"]),
+        Quote("Output of the baseline", row["baseline_answer"], row["baseline_answer_characters"]),
         Quote("Target", row["target"], row["target_characters"]),
     ]
     return Sample(f"{title}: prompt {row['prompt_id'][:12]}", [(f"score by {row['scorer']}", values)], quotes)

@@ -1,4 +1,4 @@
-"""Sections about engines, what was reduced when memory ran out, and errors with one example of each kind."""
+"""Report sections about engines, memory reductions and errors."""
 
 import json
 
@@ -11,19 +11,19 @@ MESSAGE_CHARACTERS = 300
 
 
 def describe_engines(rows: ReportRows) -> Section:
-    """One line per engine, and one per event that not every run has."""
+    """Build the engines section: one line per engine, and one per notable event."""
     section = Section("engines", "Engines")
     if not rows.engines:
-        section.say("No engine left a trace: the run ended before one opened or answered.")
+        section.say("No engine was recorded: the run ended before one opened.")
         return section
     section.say(_say_what_happened(rows.summary), is_warning=bool(rows.summary["engine_failures"]))
     section.add(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
     if len(rows.engines) == ENGINES:
-        section.say(f"Only the first {ENGINES} are shown; the table engine has all.")
+        section.say(f"Only the first {ENGINES} engines are shown; the table engine has all.")
     if rows.forecast:
         section.say(say_forecast(rows.forecast))
     if rows.events:
-        section.add(tabulate("What happened to them", EVENT_COLUMNS, rows.events))
+        section.add(tabulate("Engine events", EVENT_COLUMNS, rows.events))
         if len(rows.events) == EVENTS:
             section.say(f"Only the first {EVENTS} events are shown; raw.engine_events has all.")
     return section
@@ -31,27 +31,27 @@ def describe_engines(rows: ReportRows) -> Section:
 
 def _say_what_happened(summary: Row) -> str:
     if not summary["engine_failures"] and not summary["vanished_engines"]:
-        return "No engine failed, and nothing was reduced."
+        return "No engine failed, and no setting was reduced."
     parts = [f"{count(summary['engine_failures'], 'engine')} failed"]
     if summary["vanished_engines"]:
-        parts.append(f"{count(summary['vanished_engines'], 'engine')} vanished with a killed worker")
+        parts.append(f"{count(summary['vanished_engines'], 'engine')} lost with a killed worker")
     parts.append(count(summary["reductions"], "memory reduction"))
     if summary["isolated_requests"]:
-        parts.append(f"{count(summary['isolated_requests'], 'request')} set apart because engines died of them")
+        parts.append(f"{count(summary['isolated_requests'], 'request')} isolated because engines crashed on them")
     if summary["lost_s"] is not None:
         parts.append(f"{show_seconds(summary['lost_s'])} of work lost")
     if summary["recovery_s"] is not None:
-        parts.append(f"{show_seconds(summary['recovery_s'])} from failure to ready again")
+        parts.append(f"{show_seconds(summary['recovery_s'])} of recovery")
     return f"{', '.join(parts)}."
 
 
 def say_forecast(forecast: Row) -> str:
-    """How good a guess the order went by."""
+    """Report how accurate the expected output lengths were."""
     correlation = forecast["rank_correlation"]
     ranks = "" if correlation is None else f", rank correlation {correlation:.2f}"
     return (
-        f"{count(forecast['expected_requests'], 'request')} had an expected length, from earlier runs: off by a factor "
-        f"of {forecast['median_error_factor']:.2f} in the median{ranks}."
+        f"Expected output lengths from earlier runs for {count(forecast['expected_requests'], 'request')}: median "
+        f"error factor {forecast['median_error_factor']:.2f}{ranks}."
     )
 
 
@@ -68,7 +68,7 @@ def _cut_message(event: Row) -> str:
 
 
 def _show_changes(changes: object) -> str:
-    """{"window_requests": {"from": 80, "to": 40}} as window_requests 80 → 40."""
+    """Format {"window_requests": {"from": 80, "to": 40}} as window_requests 80 → 40."""
     try:
         found = json.loads(str(changes)) if changes else {}
         return ", ".join(f"{name} {change['from']} → {change['to']}" for name, change in found.items())
@@ -79,20 +79,20 @@ def _show_changes(changes: object) -> str:
 ENGINE_COLUMNS = (
     Column("worker, engine", _name_engine),
     Column("ending", "ending"),
-    Column("window", "last_window_requests", show_value),
-    Column("sequences", "max_num_seqs", show_value),
-    Column("loading", "load_s", show_seconds),
-    Column("warm-up", "warmup_s", show_seconds),
-    Column("at work", "working_s", show_seconds),
+    Column("max in flight", "last_window_requests", show_value),
+    Column("max sequences", "max_num_seqs", show_value),
+    Column("load time", "load_s", show_seconds),
+    Column("warm-up time", "warmup_s", show_seconds),
+    Column("active time", "working_s", show_seconds),
     Column("results", "ok_requests", show_value),
     Column("errors", "error_requests", show_value),
-    Column("failure, and what the next got less of", _say_failure),
+    Column("failure → reductions", _say_failure),
 )
 EVENT_COLUMNS = (
-    Column("at", lambda event: f"{event['at_s']:.1f} s", show_number),
+    Column("time", lambda event: f"{event['at_s']:.1f} s", show_number),
     Column("worker, engine", _name_engine),
     Column("event", "event"),
-    Column("what", _cut_message),
+    Column("message", _cut_message),
 )
 
 
@@ -101,29 +101,32 @@ COLUMNS = (
     Column("kind", "error_kind"),
     Column("worker", "worker"),
     Column("requests", "error_requests", show_value),
-    Column("of all", "error_share", show_share),
-    Column("first at", "first_at_s", show_seconds),
+    Column("share", "error_share", show_share),
+    Column("first error", "first_at_s", show_seconds),
     Column("example", lambda row: " ".join((row["example_message"] or "").split())[:ERROR_CHARACTERS]),
 )
 
 
 def describe_errors(rows: ReportRows) -> Section:
-    """How many of which kind, and what a request that failed looked like."""
+    """Build the errors section: counts by kind, with one example of each."""
     section = Section("errors", "Errors")
     unsent = rows.summary["unsent_requests"]
     if unsent:
-        said = f"{count(unsent, 'request was', 'requests were')} not sent, as the load had ended. That is no error."
+        said = (
+            f"{count(unsent, 'request was', 'requests were')} not sent because the load had ended. They do not "
+            "count as errors."
+        )
         section.say(said)
     if not rows.errors:
-        section.say("No request ended in an error.")
+        section.say("No request failed.")
         return section
     section.add(tabulate("Errors by kind", COLUMNS, rows.errors))
     if len(rows.errors) == ERROR_KINDS:
-        section.say(f"Only the {ERROR_KINDS} most frequent are shown; the table request has all.")
+        section.say(f"Only the {ERROR_KINDS} most frequent kinds are shown; the table request has all errors.")
     section.add(*(_show_example(row) for row in rows.error_samples))
     missing = rows.summary["missing_requests"]
     if missing:
-        section.say(f"{count(missing, 'more request has', 'more requests have')} no answer at all.")
+        section.say(f"{count(missing, 'more request has', 'more requests have')} no result at all.")
     return section
 
 

@@ -1,4 +1,4 @@
-"""What a person reads first, in sentences and key figures; and the sections about what was run and what it cost."""
+"""Headline, key figures, cost, and the description of a run."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ from assayline.words import (
 )
 
 SPEC_CHARACTERS = 6_000
-FACTS = (Column("what", 0), Column("value", 1))
+FACTS = (Column("property", 0), Column("value", 1))
 METRICS = (
     Column("metric", "metric"),
     Column("value", "value", show_value),
@@ -31,24 +31,24 @@ METRICS = (
 
 
 def describe_run(rows: ReportRows) -> Section:
-    """Identities, versions and settings: what must be equal for two runs to be comparable."""
+    """Build the section of identities, versions and settings, which must match for runs to be comparable."""
     run, spec = rows.run, json.loads(rows.run["spec_json"])
-    section = Section("about", "What was run")
-    section.add(tabulate("The run", FACTS, _list_run(run, spec)))
+    section = Section("about", "Configuration")
+    section.add(tabulate("Run", FACTS, _list_run(run, spec)))
     opened = _read_facts(rows.first_opened)
     if opened:
-        section.add(tabulate("The engine and its machine, as the first one opened", FACTS, opened))
+        section.add(tabulate("Engine and machine, as the first engine opened", FACTS, opened))
     else:
-        section.say("No engine opened, so its resolved arguments, versions and device are not known.")
+        section.say("No engine opened, so its arguments, versions and device are unknown.")
     text = json.dumps(spec, indent=2, ensure_ascii=False)
-    section.add(Quote("The whole spec", text[:SPEC_CHARACTERS], len(text)))
+    section.add(Quote("Spec", text[:SPEC_CHARACTERS], len(text)))
     return section
 
 
 def list_metrics(rows: ReportRows) -> Section:
-    """The table at the end of a run, with the metric and statistic of each number."""
+    """Build the table of all metrics, with the name of each in the database."""
     section = Section("metrics", "All metrics")
-    section.say("Every number is a row of metric_value: its metric and statistic stand at the end of the line.")
+    section.say("Every number is a row of metric_value, identified by the metric and statistic in the last column.")
     section.add(tabulate("Metrics of the run", METRICS, rows.metrics, is_folded=True))
     return section
 
@@ -59,20 +59,20 @@ def _list_run(run: Row, spec: dict[str, Any]) -> list[tuple[str, str]]:
         "run": run["run_id"],
         "name": run["name"],
         "model": run["model"],
-        "model, digest of its content": run["model_id"],
-        "tokenizer, digest": run["tokenizer_id"],
-        "chat template, digest": run["template_id"],
+        "model, content digest": run["model_id"],
+        "tokenizer digest": run["tokenizer_id"],
+        "chat template digest": run["template_id"],
         "prompt set": run["prompt_set"],
-        "prompts": f"{show_value(run['prompt_rows'])}, {show_value(run['duplicate_prompts'])} of them repeated",
+        "prompts": f"{show_value(run['prompt_rows'])}, {show_value(run['duplicate_prompts'])} of them duplicates",
         "sampling": _compact(spec.get("sampling")),
         "engine arguments given": _compact(engine.get("args")),
-        "engine": f"{engine.get('backend')}, {engine.get('mode')}, {spec.get('workers')} side by side",
-        "spec, digest": run["spec_hash"],
-        "configuration, digest": run["config_id"],
+        "engine": f"{engine.get('backend')}, {engine.get('mode')}, {spec.get('workers')} workers",
+        "spec digest": run["spec_hash"],
+        "configuration digest": run["config_id"],
         "assayline": run["assayline_version"],
         "machine": run["host_name"],
-        "started, UTC": _show_time(run["started_at"]),
-        "ended, UTC": _show_time(run["finished_at"]),
+        "started (UTC)": _show_time(run["started_at"]),
+        "ended (UTC)": _show_time(run["finished_at"]),
         "attempts": run["attempt"],
     }
     return [(name, show_value(value)) for name, value in pairs.items()]
@@ -99,20 +99,22 @@ GIB = 2**30
 
 
 def say_cost(rows: ReportRows) -> str:
-    """What it cost, in a sentence for the top; nothing without a price, or where what it is per was not measured."""
+    """Return the cost for the headline; empty without a price, or if a priced quantity was not measured."""
     cost = rows.cost
     if cost["cost"] is None:
         return ""
     each = ""
     if cost["cost_per_right_answer"] is not None:
         span = _show_interval(cost)
-        sure = f", with 95% confidence {span}" if span else ""
-        each = f"; {show_money(cost['cost_per_right_answer'], cost['currency'])} per right answer at work{sure}"
-    return f"It cost {show_money(cost['cost'], cost['currency'])}, loading and downtime included{each}."
+        sure = f", 95% interval {span}" if span else ""
+        each = (
+            f"; {show_money(cost['cost_per_right_answer'], cost['currency'])} per correct answer while generating{sure}"
+        )
+    return f"Cost: {show_money(cost['cost'], cost['currency'])}, including loading and downtime{each}."
 
 
 def describe_cost(rows: ReportRows) -> Section | None:
-    """Devices, energy and cost, as far as there are any."""
+    """Build the section on devices, energy and cost; None if nothing was measured."""
     has_price = rows.cost["currency"] is not None
     if not rows.devices and not has_price:
         return None
@@ -123,19 +125,17 @@ def describe_cost(rows: ReportRows) -> Section | None:
     if rows.energy is not None:
         section.say(_say_energy(rows.energy, rows.cost))
     if rows.devices:
-        section.add(tabulate("Devices over all of their samples", DEVICES, rows.devices, is_folded=True))
+        section.add(tabulate("Devices, over all samples", DEVICES, rows.devices, is_folded=True))
     return section
 
 
 def _introduce_cost(cost: Row) -> str:
     if cost["cost"] is None:
-        return (
-            "The run has a price, and its cost is not known: what one of the rates is per, such as GPU-hours of a run "
-            "without a GPU or the energy of one without a sensor, was not measured."
-        )
+        return "Cost unknown: a priced quantity (GPU-hours or energy) was not measured."
     return (
-        "At work is the window that throughput is of. The whole run counts from the start of the first engine to the "
-        "end of the last, loading, warm-up and downtime included. docs/guides/cost.md says what is not counted."
+        "“generating” is the interval that throughput is measured over. “whole run” is from the start of the first "
+        "engine to the end of the last, including loading, warm-up and downtime. See docs/guides/cost.md for what "
+        "is excluded."
     )
 
 
@@ -146,10 +146,10 @@ def _show_interval(cost: Row) -> str:
 
 def _list_costs(cost: Row) -> list[tuple[str, str, str, str]]:
     kinds = {
-        "the run": ("working_cost", "cost"),
+        "run": ("working_cost", "cost"),
         "per million output tokens": ("cost_per_million_output_tokens", "full_cost_per_million_output_tokens"),
         "per thousand requests": ("cost_per_thousand_requests", "full_cost_per_thousand_requests"),
-        "per right answer": ("cost_per_right_answer", "full_cost_per_right_answer"),
+        "per correct answer": ("cost_per_right_answer", "full_cost_per_right_answer"),
     }
     return [
         (
@@ -164,19 +164,17 @@ def _list_costs(cost: Row) -> list[tuple[str, str, str, str]]:
 
 def _say_energy(energy: Row, cost: Row) -> str:
     if energy["energy_joules"] is None:
-        return (
-            "The GPUs' energy is not known: a sensor is missing, or samples of more than a twentieth of the work are."
-        )
+        return "GPU energy is unknown: a sensor is missing, or samples are missing for more than 5% of the active time."
     if energy["energy_source"] == "counter":
-        how = "by their own counters"
+        how = "from energy counters"
     else:
-        how = f"integrated from samples of their power, off by at most {show_value(energy['energy_error_joules'])} J"
+        how = f"integrated from power samples, with an error of at most {show_value(energy['energy_error_joules'])} J"
     each = ""
     if cost["energy_per_output_token_joules"] is not None:
-        each = f" At work that is {show_value(cost['energy_per_output_token_joules'])} J per output token."
+        each = f" While generating, that is {show_value(cost['energy_per_output_token_joules'])} J per output token."
     return (
-        f"{count(energy['gpus'], 'GPU')} used {show_value(energy['energy_joules'])} J ({how}), "
-        f"{show_value(energy['idle_joules'])} J of it with no engine at work.{each}"
+        f"{count(energy['gpus'], 'GPU')} used {show_value(energy['energy_joules'])} J ({how}), including "
+        f"{show_value(energy['idle_joules'])} J with no engine generating.{each}"
     )
 
 
@@ -187,26 +185,26 @@ def _show_memory(row: Row) -> str:
 
 
 COSTS = (
-    Column("", 0),
-    Column("at work", 1, show_number),
+    Column("cost", 0),
+    Column("generating", 1, show_number),
     Column("95% CI", 2, show_number),
     Column("whole run", 3, show_number),
 )
 DEVICES = (
     Column("worker", "worker"),
     Column("device", "device"),
-    Column("utilization, mean", "mean_utilization_share", show_share),
-    Column("memory, GiB at most", _show_memory),
-    Column("power, mean W", "mean_power_watts", show_value),
-    Column("most W", "max_power_watts", show_value),
-    Column("°C at most", "max_temperature_c", show_value),
+    Column("mean utilization", "mean_utilization_share", show_share),
+    Column("max memory (GiB)", _show_memory),
+    Column("mean power (W)", "mean_power_watts", show_value),
+    Column("max power (W)", "max_power_watts", show_value),
+    Column("max temp (°C)", "max_temperature_c", show_value),
     Column("throttled", "throttled_share", show_share),
-    Column("by", "throttle_reasons", show_known),
+    Column("throttle reason", "throttle_reasons", show_known),
 )
 
 
 def write_headline(rows: ReportRows) -> list[str]:
-    """Sentences, the most important first."""
+    """Return the headline sentences, most important first."""
     sentences = [
         _say_end(rows),
         _say_quality(rows.summary),
@@ -218,7 +216,7 @@ def write_headline(rows: ReportRows) -> list[str]:
 
 
 def choose_figures(rows: ReportRows) -> list[Figure]:
-    """Six numbers. What was not measured is a dash and says why."""
+    """Return the key figures; a value that was not measured is a dash with the reason."""
     summary = rows.summary
     interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
     return [
@@ -234,10 +232,10 @@ def choose_figures(rows: ReportRows) -> list[Figure]:
             show_rate(summary["output_tokens_per_s"], "tokens"),
             f"{show_rate(summary['requests_per_s'], 'requests')}"
             if summary["requests_per_s"] is not None
-            else "nothing was timed",
+            else "not measured",
         ),
-        _latency_figure(rows, "First token", "ttft_s"),
-        _latency_figure(rows, "End to end", "e2e_s"),
+        _latency_figure(rows, "TTFT", "ttft_s"),
+        _latency_figure(rows, "E2E latency", "e2e_s"),
         Figure(
             "Errors",
             f"{summary['error_requests']:,}",
@@ -254,7 +252,7 @@ def choose_figures(rows: ReportRows) -> list[Figure]:
 
 
 def find_percentile(rows: ReportRows, metric: str, percentile: float) -> Row | None:
-    """The row of latency_percentile, or None where nothing was measured."""
+    """Return a row of latency_percentile, or None if nothing was measured."""
     for row in rows.percentiles:
         if (row["metric"], row["percentile"]) == (metric, percentile) and row["value_s"] is not None:
             return row
@@ -264,18 +262,16 @@ def find_percentile(rows: ReportRows, metric: str, percentile: float) -> Row | N
 def _latency_figure(rows: ReportRows, label: str, metric: str) -> Figure:
     median, tail = find_percentile(rows, metric, 0.5), find_percentile(rows, metric, 0.95)
     if median is None or tail is None:
-        return Figure(f"{label}, median", show_seconds(None), "nothing was timed")
-    return Figure(
-        f"{label}, median", show_seconds(median["value_s"]), f"95th percentile {show_seconds(tail['value_s'])}"
-    )
+        return Figure(f"{label}, median", show_seconds(None), "not measured")
+    return Figure(f"{label}, median", show_seconds(median["value_s"]), f"p95 {show_seconds(tail['value_s'])}")
 
 
 def _say_end(rows: ReportRows) -> str:
     summary, message = rows.summary, rows.run["message"]
     answered = f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
     if rows.run["state"] == "completed":
-        return f"The run is complete: {answered}."
-    words = "The run failed" if rows.run["state"] == "failed" else f"The run was {rows.run['state']}"
+        return f"Run completed: {answered}."
+    words = "Run failed" if rows.run["state"] == "failed" else f"Run {rows.run['state']}"
     reason = f": {str(message).splitlines()[0].rstrip('.')}" if message else ""
     return f"{words}{reason}. {answered}."
 
@@ -284,36 +280,36 @@ def _say_quality(summary: Row) -> str:
     if summary["accuracy"] is None:
         return "Nothing was scored."
     interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
-    sure = f", with 95% confidence {interval}" if interval else ""
+    sure = f", 95% interval {interval}" if interval else ""
     n = f"n {summary['scored_samples']:,}"
-    return f"{show_share(summary['accuracy'])} right by {summary['scorer']}{sure} ({n}{_say_unasked(summary)})."
+    return f"{show_share(summary['accuracy'])} correct by {summary['scorer']}{sure} ({n}{_say_unasked(summary)})."
 
 
 def _say_unasked(summary: Row) -> str:
-    """What makes an accuracy lower than the model's answers do."""
+    """Report rows that were not sent, which lower the accuracy."""
     rows = summary["unasked_rows"]
-    return f"; {count(rows, 'row')} could not be asked" if rows else ""
+    return f"; {count(rows, 'row')} could not be sent" if rows else ""
 
 
 def _say_speed(rows: ReportRows) -> str:
     tail = find_percentile(rows, "e2e_s", 0.95)
     if rows.summary["output_tokens_per_s"] is None or tail is None:
-        return "" if rows.summary["ok_requests"] else "There is no result, and so no speed."
+        return "" if rows.summary["ok_requests"] else "No results, so speed is unknown."
     rate = show_rate(rows.summary["output_tokens_per_s"], "output tokens")
-    return f"{rate}; 19 of 20 requests took {show_seconds(tail['value_s'])} or less."
+    return f"{rate}; 95% of requests took at most {show_seconds(tail['value_s'])}."
 
 
 def _say_trouble(summary: Row) -> str:
     parts = []
     if summary["error_requests"]:
-        parts.append(f"{count(summary['error_requests'], 'request')} ended in an error")
+        parts.append(f"{count(summary['error_requests'], 'request')} failed")
     if summary["missing_requests"]:
-        parts.append(f"{count(summary['missing_requests'], 'request has', 'requests have')} no answer")
+        parts.append(f"{count(summary['missing_requests'], 'request has', 'requests have')} no result")
     if summary["engine_failures"]:
         reduced = f" and {count(summary['reductions'], 'reduction')}" if summary["reductions"] else ""
         parts.append(f"{count(summary['engine_failures'], 'engine failure')}{reduced}")
     if summary["context_limited_requests"]:
         parts.append(
-            f"{count(summary['context_limited_requests'], 'answer was', 'answers were')} cut off by the context"
+            f"{count(summary['context_limited_requests'], 'answer was', 'answers were')} cut off at the context limit"
         )
-    return f"Mind: {'; '.join(parts)}." if parts else "No errors, and no engine failed."
+    return f"Warning: {'; '.join(parts)}." if parts else "No request or engine failed."

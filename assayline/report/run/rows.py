@@ -1,7 +1,7 @@
-"""What a report shows of a run: rows of the SQL models, few enough for a page whatever the size of the run.
+"""Rows of the SQL models that a run report shows, few enough for a page whatever the size of the run.
 
-No metric is computed here, and none is from these rows later: queries choose, sort and cut. A text comes with its
-length and no more than its first `TEXT_CHARACTERS`, as one answer may be megabytes.
+Queries select, sort and truncate; they compute no metric. Texts are cut to `TEXT_CHARACTERS` and come with their full
+length, because one answer may be megabytes.
 """
 
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from assayline.store.metrics import read_metric_table, read_run_summary
 
 @dataclass(frozen=True, slots=True)
 class LoadRows:
-    """The rows of one run that has a load."""
+    """Rows of a run with a load."""
 
     load: Row
     goodput: list[Row]
     send_lag: Row | None
-    """None in a closed loop, as the next."""
+    """None in a closed loop, like the next."""
     saturation: Row | None
     clients: list[Row]
     end: Row | None
-    """The event load_ended, where nothing more was sent before the prompts were at their end."""
+    """The event load_ended, if sending stopped before the last prompt."""
     stretches: list[Row]
-    """By engine, what is measured between the warm-up and cool-down windows; none without such windows."""
+    """Measured interval of each engine, between warm-up and cool-down; empty without these periods."""
     gaps: list[Row]
-    """Percentiles of ITL, the gaps between events with tokens, where their stamps were recorded."""
+    """Percentiles of ITL, the gaps between token events, if their times were recorded."""
 
 
 def read_load(connection: Connection, run_id: str) -> LoadRows | None:
-    """Reads a run that the database has; None if it has no load."""
+    """Read the load of a stored run; None if it has none."""
 
     def of_run(query: str) -> list[Row]:
         return read_rows(connection, query, run_id)
@@ -71,47 +71,47 @@ OPTION_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRows:
-    """One run's rows, each list in the order in which it is shown."""
+    """Rows of one run, each list in display order."""
 
     run: Row
     summary: Row
     metrics: list[Row]
-    """As in the table at the end of a run."""
+    """As in the table printed at the end of a run."""
     accuracy: list[Row]
     pass_at_k: list[Row]
-    """Rows only where prompts were asked repeatedly, as of `majority_vote`."""
+    """Rows only if prompts were repeated; likewise `majority_vote`."""
     majority_vote: list[Row]
     percentiles: list[Row]
     turns: list[Row]
-    """Of conversations that were asked turn by turn."""
+    """Turns of conversations."""
     histogram: list[Row]
     activity: list[Row]
     telemetry: list[Row]
-    """What devices and schedulers said, by the slices of `activity`."""
+    """Device and scheduler telemetry, by the slices of `activity`."""
     devices: list[Row]
     engines: list[Row]
     forecast: Row | None
-    """How well expected lengths told the order, where there were any."""
+    """Accuracy of the expected output lengths, if there were any."""
     first_opened: Row | None
-    """What the first engine said of itself when it opened: `details_json`."""
+    """`details_json` that the first engine reported when it opened."""
     events: list[Row]
-    """What happened to engines, without the openings and closings that every run has."""
+    """Engine events, without the openings and closings of every run."""
     errors: list[Row]
     error_samples: list[Row]
     slowest: list[Row]
     worst: list[Row]
-    """Samples of prompts that were not right, those that scored least first; by the run's first scorer."""
+    """Incorrect samples by the run's first scorer, lowest score first."""
     best: list[Row]
     load: LoadRows | None
     """None for a run without a load."""
     energy: Row | None
-    """None for a run without samples of a GPU."""
+    """None without GPU samples."""
     cost: Row
-    """Without a currency where the run has no price."""
+    """Without a currency if the run has no price."""
 
 
 def read_report(connection: Connection, run_id: str) -> ReportRows:
-    """Reads a run that the database has, staged or not. Raises StoreError where it has not."""
+    """Read the report rows of a stored run. Raises StoreError if the run is missing."""
 
     def of_run(query: str, *values: Any) -> list[Row]:
         return read_rows(connection, query, run_id, *values)
@@ -149,18 +149,18 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
 
 
 def _by_metric(connection: Connection, run_id: str, model: str, order: str) -> list[Row]:
-    """A model's rows, one latency after another: a percentile keeps all its values in memory."""
+    """Read a model's rows one latency at a time: a percentile keeps all its values in memory."""
     query = f"select * from {model} where run_id = ? and metric = ? order by {order}"  # noqa: S608 - names are ours
     return [row for metric in ("ttft_s", "tpot_s", "e2e_s") for row in read_rows(connection, query, run_id, metric)]
 
 
 def _cut(column: str) -> str:
-    """SQL for the beginning of a text under its own name."""
+    """Return SQL for the beginning of a text, under the column's own name."""
     return f"left({column}, {TEXT_CHARACTERS}) as {column}"
 
 
 def cut_and_count(column: str) -> str:
-    """The same, with the length of the whole beside it."""
+    """Return SQL for the beginning of a text and its full length."""
     return f"{_cut(column)}, length({column}) as {column}_characters"
 
 
