@@ -61,7 +61,7 @@ def nightly(
 def _say(report: GateReport | None) -> str:
     if report is None:
         return "; not judged: no baseline"
-    return f". {report.sentence}" if report.broken else f"; within limits compared with {report.baseline}"
+    return f". {report.sentence}" if report.broken else f"; within its limits against {report.baseline}"
 
 
 def _judge(settings: Settings, run_id: str, baseline: str | None) -> GateReport | None:

@@ -177,10 +177,10 @@ ERRORS_SUFFIX = ".errors.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The files that were written."""
+    """An export on disk."""
 
     files: list[Path]
-    """The export's folder, or its parent folder."""
+    """The files that were written, or the folder."""
     sentences: list[str]
     """Lines to print: counts, and what the run lacks."""
 

@@ -112,8 +112,8 @@ class OwnEncoder:
     ("kinds", "said"),
     [
         # squadv2 of lm_eval 0.4.13: construct_requests returns these two, both with idx 0
-        (("generate_until", "loglikelihood"), "asks for a text and a likelihood of one document"),
-        (("generate_until", "generate_until"), "asks for several texts of one document"),
+        (("generate_until", "loglikelihood"), "asks for a text and a likelihood per document"),
+        (("generate_until", "generate_until"), "asks for several texts per document"),
     ],
 )
 def test_build_harness_requests_refuses_a_task_before_any_of_the_run_s_requests_is_made(kinds, said):
