@@ -1,4 +1,4 @@
-"""How often a history's page calls a shift of level that is none, and which shifts it finds.
+"""False-positive and detection rates of level shifts (change points) in a simulated history.
 
     python -m benchmarks.level_shifts [--pages 1000] [--seed 1]
 
@@ -104,7 +104,7 @@ def measure_stable(pages: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def measure_shifted(pages: int, seed: int) -> Iterator[dict[str, Any]]:
-    """The share of shifts that are found, and how far the first night that is named lies from the true one."""
+    """Return the share of shifts found, and the distance of the reported night from the true one, in nights."""
     print("nights  size  last nights  alike  mended  found  named night off by, median", flush=True)
     for number, case in enumerate(SHIFTED):
         dice = np.random.default_rng([seed, 1000 + number])
@@ -128,7 +128,7 @@ def measure_shifted(pages: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def draw(dice: Dice, nights: int, noise: str, alike: float) -> np.ndarray:
-    """Values of successive nights, with standard deviation 1 where nights are normal."""
+    """Draw values of successive nights, with standard deviation 1 for normal noise."""
     if noise == "heavy":
         return dice.standard_t(3, nights)
     if noise == "coarse":
@@ -142,7 +142,7 @@ def draw(dice: Dice, nights: int, noise: str, alike: float) -> np.ndarray:
 
 
 def judge(page: list[np.ndarray]) -> list[LevelShift]:
-    """What the page would say of these metrics."""
+    """Return the level shifts that the report detects in these metrics."""
     rows = {
         metric.key: [
             {"value": float(value), "is_counted": True, "position": position, "higher_is_better": True}
@@ -154,7 +154,7 @@ def judge(page: list[np.ndarray]) -> list[LevelShift]:
 
 
 def differs(series: np.ndarray) -> bool:
-    """What is often done instead: Welch's test of the last ten nights, at about 5%."""
+    """Naive test: Welch's test of the last ten nights, at about 5%."""
     new, old = series[-10:], series[:-10]
     error = np.sqrt(new.var(ddof=1) / len(new) + old.var(ddof=1) / len(old))
     return bool(error > 0 and abs(new.mean() - old.mean()) / error > T_LIMIT)
