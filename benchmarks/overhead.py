@@ -75,7 +75,7 @@ def write_prompts(path: Path, count: int, draw: Callable[[random.Random], int] =
 
 
 def make_spec(model: Path, prompts: Path, args: dict[str, Any], **engine: Any) -> EvalSpec:
-    """Make a spec of greedy answers with forced lengths. `args` override vLLM's arguments, `engine` the spec's fields."""
+    """Make a spec of greedy answers with forced lengths. `args` override vLLM's arguments, `engine` spec fields."""
     usual = {
         "max_model_len": 1024,
         "max_num_seqs": 64,

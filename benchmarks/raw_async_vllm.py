@@ -1,6 +1,6 @@
 """Reference of `benchmarks.streaming`: vLLM's `AsyncLLM.generate`, a semaphore, and a loop that records timestamps.
 
-Protocol: lines of JSON. The first is the model and its arguments, the others lists of requests. Each gets one line back.
+Protocol: lines of JSON. The first is the model and its arguments, the others lists of requests. Each gets an answer.
 """
 
 import asyncio
