@@ -31,7 +31,7 @@ NEAR_NIGHTS = 3
 PROMPTS = 40
 T_LIMIT = 2.0
 WITHOUT_PRICE = [metric for metric in METRICS if metric.key != "cost_per_right_answer"]
-"""Number of metrics that most histories show."""
+"""Metrics of a history without prices, as most histories are."""
 
 
 @dataclass(frozen=True)

@@ -222,14 +222,18 @@ class Screen:
         """Update the bar. `expected`: number of requests; None while prompts are still being read."""
         has_window = standing.window_requests is not None  # None for an open loop
         answering = standing.output_tokens_per_s is not None
-        counts = [f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}"]
+        counts = [
+            f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}",
+            f"{standing.errors:,} errors"
+            if standing.errors != 1
+            else "1 error",  # early, as narrow terminals cut the end
+        ]
         if standing.output_tokens_per_s is not None:
             counts.append(f"{standing.output_tokens_per_s:,.0f} tokens/s")
         if has_window:
             counts.append(f"max concurrency {standing.window_requests:,}")
         if len(standing.workers) > 1:
             counts.append(count_workers(standing))
-        counts.append(f"{standing.errors:,} errors" if standing.errors != 1 else "1 error")
         self._bar.update(
             self._task,
             description="generating" if answering else "loading engine",

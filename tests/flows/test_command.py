@@ -64,7 +64,7 @@ def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path, spec_file):
     assert_refused(dry_run(spec_file, *odd, "--prompts.on_bad_row", "stop"), 3, "Row 1 cannot become", "is stop")
     assert_refused(dry_run(spec_file, *odd, "--prompts.template", "{{ row.question.x }}"), 3, "x")
     path.write_text(rows[1])
-    assert_refused(dry_run(spec_file, *odd), 9, "Each of 1 requests would be an error row")
+    assert_refused(dry_run(spec_file, *odd), 9, "All 1 requests would be error rows")
 
 
 BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {

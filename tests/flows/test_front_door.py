@@ -163,7 +163,9 @@ def test_prefect_api_that_does_not_answer_is_one_sentence_and_exit_code_10(url, 
     env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "ASSAYLINE_DATA_DIR": str(tmp_path)}
     run = flow_kit.run_command([sys.executable, "-m", "assayline", "gate", "some-run", "--baseline", "stable"], env)
     assert run.code == 10, run.err
-    assert run.err.startswith(f"error: Prefect's API at {reason}. hint: start it with `prefect server start`")
+    assert run.err.startswith(
+        f"error: Cannot reach Prefect's API at {reason}. hint: start it with `prefect server start`"
+    )
     assert run.err.count("\n") == 1 and not run.out
 
 

@@ -70,7 +70,7 @@ def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(runs, monkeypa
     assert unknown.code == 2 and "No run with the name 'tonihgt'" in unknown.err
     assert "did you mean 'tonight'?" in unknown.err
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "nothing"))
-    assert list_here("tonight") == [f"There are no runs in {tmp_path / 'nothing' / 'runs'} yet."]
+    assert list_here("tonight") == [f"No runs in {tmp_path / 'nothing' / 'runs'} yet."]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(served_env, twice_asked
     assert code == 0, text
     bars = [line for line in lines if line.startswith("generating")]
     full = re.compile(
-        r"generating +\d+% [-\d:]+ left \d+/61, [\d,]+ tokens/s, max concurrency 1, 0 errors \d:[\d:]+ .*[━╸╺]"
+        r"generating +\d+% [-\d:]+ left \d+/61, 0 errors, [\d,]+ tokens/s, max concurrency 1 \d:[\d:]+ .*[━╸╺]"
     )
     assert any(full.match(line) for line in bars), bars[-3:]
     assert len({re.search(r"\d+/61", line)[0] for line in bars if "/61" in line}) >= 3, "it moves"  # type: ignore[index]
@@ -103,7 +103,7 @@ def test_the_time_left_is_whole_however_narrow_the_terminal(columns, tmp_path):
         description="generating",
         completed=1_159,
         total=31_000,
-        counts="1,159/31,000, 2,786 tokens/s, max concurrency 320, 0 errors",
+        counts="1,159/31,000, 0 errors, 2,786 tokens/s, max concurrency 320",
     )
     with console.capture() as shown:
         console.print(screen._bar.get_renderable())
