@@ -107,7 +107,7 @@ def test_the_time_left_is_whole_however_narrow_the_terminal(columns, tmp_path):
     )
     with console.capture() as shown:
         console.print(screen._bar.get_renderable())
-    assert re.match(r"generat\w*…? +4% -:--:-- left 1,159/31,000", shown.get()), shown.get()
+    assert re.match(r"gener\w*…? +4% -:--:-- left 1,159/31,000", shown.get()), shown.get()
 
 
 @pytest.mark.parametrize(
