@@ -162,7 +162,7 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 f"pair {number}: raw {theirs['seconds']:.2f} s ({theirs['load_s']:.2f} s of it loading), "
                 f"{theirs['cpu_s']:.2f} CPU-s, {theirs['engine_steps']} steps; ours {mine['seconds']:.2f} s, "
                 f"{mine['cpu_s']:.2f} CPU-s ({mine['engine_cpu_s']:.2f} in the engine's process, "
-                f"{mine['beside_cpu_s']:.2f} beside it) and {mine['here_cpu_s']:.2f} here, "
+                f"{mine['beside_cpu_s']:.2f} in its media processes) and {mine['here_cpu_s']:.2f} in the client, "
                 f"{mine['engine_steps']} steps, idle {mine['idle_share']:.2f}, "
                 f"preparing {mine['prepare_s']:.2f} s; "
                 f"{theirs['seconds'] / mine['seconds']:.3f} x raw",

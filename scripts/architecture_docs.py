@@ -22,8 +22,8 @@ HEAD = """# Multimodal architectures on the CPU set-up
 Written on {date} by `python scripts/architecture_docs.py`, with {versions}.
 
 {able} of the {count} architectures in vLLM's registry of multimodal models can be imported after `make setup`, {bare}
-where torchvision is missing. An architecture that imports can be tried; whether a checkpoint of it loads and answers is
-more than this page says. On the CUDA set-up torchvision and torchaudio are there with all their operators.
+without torchvision. A successful import does not prove that a checkpoint of the architecture loads and answers. The
+CUDA environment has torchvision and torchaudio with all their operators.
 
 | architecture | module | imports | without torchvision | missing |
 |---|---|---|---|---|

@@ -92,7 +92,7 @@ def write_lock(target: str, pins: dict[str, str]) -> None:
     if target == "cpu":
         torch = f"torch=={pins['torch']}+cpu"
         (ROOT / "locks" / "torch-cpu.txt").write_text(
-            f"{head}; no hash, since each index has a build of its own.\n{torch}\n"
+            f"{head}; no hash, since each index has a different build.\n{torch}\n"
         )
         pins = {name: version for name, version in pins.items() if name != "torch"}
     path = ROOT / "locks" / f"{target}.txt"
