@@ -42,7 +42,7 @@ def try_report(what: str, command: str, make: Make, baseline: str | None = None)
         except SpecError as error:
             if baseline is None:
                 raise
-            log.warning("Report (%s) written without baseline: %s", what, error)
+            log.warning("Writing the %s without its baseline: %s", what, error)
             written = make(baseline=None)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"

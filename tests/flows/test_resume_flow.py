@@ -173,7 +173,7 @@ def test_unknown_run_and_fields_beside_it_are_one_message(capsys, data_dir, fake
     no_manifest = answer(capsys, "--resume", "20261121-120000-trial-ab12")
     assert no_manifest.code == 6 and "spec.json cannot be read" in no_manifest.err
     field = answer(capsys, "--resume", "20261121-120000-trial-ab12", "--prompts.limit", "3")
-    assert field.code == 2 and "--prompts.limit was given with --resume" in field.err
+    assert field.code == 2 and "--prompts.limit cannot be combined with --resume" in field.err
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     both = answer(capsys, "--dry-run", "--resume", "20261121-120000-trial-ab12", str(spec))
     assert both.code == 6 and "has no run.json" in both.err

@@ -121,7 +121,7 @@ def test_a_run_that_was_judged_too_late_is_resumed_and_judged(make_spec, setting
 def test_what_the_harness_cannot_open_is_a_sentence(make_spec, settings, folder):
     with pytest.raises(PromptError, match="no task 'arithmetik': did you mean 'arithmetic'"):
         begin_evaluation(spec_of(make_spec, folder, "arithmetik"), settings).prepare()
-    with pytest.raises(SpecError, match="is no folder"):
+    with pytest.raises(SpecError, match="is not a folder"):
         begin_evaluation(spec_of(make_spec, folder / "none", "arithmetic"), settings).prepare()
     (folder / "unsafe.yaml").write_text(
         (folder / "arithmetic.yaml").read_text().replace("task: arithmetic", "task: unsafe") + "unsafe_code: true\n"

@@ -349,7 +349,7 @@ def test_restore_refuses_a_run_that_is_worked_on(
     lock = lock_run(elsewhere.run_dir(run_dir.name))
     assert lock is not None
     assert run("restore", [run_dir.name]) == 6
-    assert f"is worked on by process {os.getpid()}" in capsys.readouterr().err
+    assert f"is in use by process {os.getpid()}" in capsys.readouterr().err
     assert run("mirror", [run_dir.name]) == 6
     lock.release()
     assert run("restore", [run_dir.name]) == 0
