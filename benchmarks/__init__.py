@@ -1,1 +1,1 @@
-"""Claims about speed and memory, measured: each module prints a table and, last, one line of JSON."""
+"""Benchmarks of speed, memory and statistics. Each module prints a table and, last, one line of JSON."""

@@ -1,12 +1,12 @@
-"""Whether latencies are those of the field: one server and load, measured by assayline, vllm bench serve and GuideLLM.
+"""Agreement of latencies measured by assayline, vllm bench serve and GuideLLM on one server under the same load.
 
     python -m benchmarks.agreement [--rounds 3] [--rates 1 2 4] [--concurrency 4] [--seconds 20]
 
-The three take turns, each round in another order. Compared are medians, all computed by our definitions from what each
-client stored per request; what each client itself prints stands beside. A ratio is of two neighbours in one round, and
-the table has the median of the rounds' ratios with their range. A second table sets what each client saw against what
-the server counted in the same run, which tells clients apart even where the machine is busy and no two runs are alike.
-The last line is JSON. Exit code 1: a request failed, or a median differs by more than 3%.
+The clients run alternately, in another order each round. Medians are computed by assayline's definitions from each
+client's records per request, and shown with the client's own figure. A ratio compares two clients of one round; the
+table has the median and range of the ratios over the rounds. A second table compares each client's means with the
+server's counters of the same run, which is robust on a busy machine. The last line is JSON. Exit code 1: a request
+failed, or a median differs by more than 3%.
 """
 
 import argparse
@@ -45,7 +45,7 @@ WARM_UP_REQUESTS = 4
 def measure_loads(
     loads: list[Load], clients: dict[str, Client], server: Server, folder: Path, rounds: int
 ) -> dict[str, dict[str, list[Measurement]]]:
-    """Every client's measurement of every load, by load, client and round."""
+    """Measure every load with every client. Return measurements by load, client and round."""
     _, cores = split_cores()
     names = list(clients)
     found: dict[str, dict[str, list[Measurement]]] = {load.name: {name: [] for name in names} for load in loads}
@@ -65,21 +65,21 @@ def measure_loads(
 
 
 def describe(measurement: Measurement) -> str:
-    """One line on one run, its failures first."""
+    """Format a line about a run, failures first."""
     figures = summarize(measurement)
-    reasons = "; ".join(measurement.reasons) or "the client does not say why"
+    reasons = "; ".join(measurement.reasons) or "no reason reported"
     words = [f"{measurement.failed} FAILED ({reasons})"] if measurement.failed else []
     words += [f"{name} {show(figures[key])} ms" for name, key in METRICS.items()]
     return ", ".join([*words, f"{figures[THROUGHPUT]:.1f} tok/s"])
 
 
 def show(seconds: float | None) -> str:
-    """Seconds as milliseconds."""
+    """Format seconds as milliseconds."""
     return "–" if seconds is None else f"{seconds * 1000:.2f}"
 
 
 def compare_clients(rounds: dict[str, list[Measurement]]) -> dict[str, dict[str, Any]]:
-    """By metric: each client's median over the rounds, what it printed itself, and ratios to ours, round by round."""
+    """Return, by metric, each client's median over the rounds, its own figure, and ratios to assayline's per round."""
     table: dict[str, dict[str, Any]] = {}
     for key in [*METRICS.values(), THROUGHPUT]:
         values = {name: [summarize(one)[key] for one in runs] for name, runs in rounds.items()}
@@ -99,7 +99,7 @@ def compare_clients(rounds: dict[str, list[Measurement]]) -> dict[str, dict[str,
 
 
 def compare_with_server(rounds: dict[str, list[Measurement]]) -> dict[str, dict[str, list[float]]]:
-    """By metric and client: the mean that it saw over the mean that the server counted; median and range of rounds."""
+    """Return, by metric and client, the client's mean over the server's mean: median and range over the rounds."""
     table: dict[str, dict[str, list[float]]] = {}
     for key in COUNTERS:
         table[key] = {}
@@ -112,16 +112,16 @@ def compare_with_server(rounds: dict[str, list[Measurement]]) -> dict[str, dict[
 
 
 def find_median(values: list[float | None]) -> float | None:
-    """Of those that are there."""
+    """Return the median of the values that are not None."""
     there = [value for value in values if value is not None]
     return statistics.median(there) if there else None
 
 
 def print_table(load: str, table: dict[str, dict[str, Any]]) -> None:
-    """One load's table, in Markdown: seconds in milliseconds, what a client prints itself in brackets."""
+    """Print a load's table in Markdown: latencies in ms, the client's own figure in brackets."""
     names = list(table[THROUGHPUT]["value"])
     peers = [name for name in names if name != OURS]
-    print(f"\n{load}: by our definitions (as the client prints it); then ours / theirs, median (range) of the rounds\n")
+    print(f"\n{load}: assayline's definitions (client's own figure); then ours / theirs, median (range) over rounds\n")
     print(f"| median | {' | '.join(names)} | {' | '.join(f'ours / {name}' for name in peers)} |")
     print("|---|" + "---:|" * (len(names) + len(peers)))
     for title, key in [*((f"{name}, ms", key) for name, key in METRICS.items()), ("output tokens/s", THROUGHPUT)]:
@@ -137,8 +137,8 @@ def print_table(load: str, table: dict[str, dict[str, Any]]) -> None:
 
 
 def print_server_table(load: str, table: dict[str, dict[str, list[float]]], names: list[str]) -> None:
-    """One load's second table."""
-    print(f"\n{load}: mean seen by the client / mean counted by the server, median (range) of the rounds\n")
+    """Print a load's second table."""
+    print(f"\n{load}: client's mean / server's mean, median (range) over rounds\n")
     print(f"| mean | {' | '.join(names)} |\n|---|{'---:|' * len(names)}")
     for title, key in zip(METRICS, COUNTERS, strict=True):
         cells = ["{:.3f} ({:.3f}–{:.3f})".format(*table[key][name]) if name in table[key] else "–" for name in names]
@@ -150,17 +150,17 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rates", type=float, nargs="*", default=[1.0, 2.0, 4.0], help="requests per second")
     parser.add_argument("--concurrency", type=int, nargs="*", default=[4])
-    parser.add_argument("--seconds", type=float, default=20.0, help="about the length of one run of a rate")
+    parser.add_argument("--seconds", type=float, default=20.0, help="approximate seconds per run of a rate")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--output-tokens", type=int, default=32, help="on average")
+    parser.add_argument("--output-tokens", type=int, default=32, help="mean tokens per output")
     parser.add_argument("--clients", nargs="*", choices=list(CLIENTS), default=list(CLIENTS))
     return parser.parse_args()
 
 
 def make_loads(options: argparse.Namespace) -> list[Load]:
-    """A load per rate, as long as was asked for, and one per concurrency, with as many requests as the last rate's."""
+    """Make a load per rate, of the given duration, and one per concurrency, with the last rate's number of requests."""
     counts = [max(round(rate * options.seconds), 16) for rate in options.rates] or [64]
     prompts = make_prompts(max(counts), options.prompt_tokens, options.output_tokens)
     loads = [Load(prompts[:count], rate) for rate, count in zip(options.rates, counts, strict=False)]
@@ -189,7 +189,7 @@ def main() -> int:
     ratios = [ratio for table in tables.values() for row in table.values() for ratio, *_ in row["ratio"].values()]
     agrees = bool(ratios) and max(abs(ratio - 1) for ratio in ratios) <= GOAL and not any(failed.values())
     if any(failed.values()):
-        print(f"\nRequests failed or were sent again, and are not in the figures: {failed}")
+        print(f"\nFailed or retried requests, excluded from the figures: {failed}")
     report = {"agrees": agrees, "failed": failed, "guidellm": GUIDELLM, "options": vars(options)}
     print(json.dumps({**report, "loads": tables, "against_server": server_tables}))
     return 0 if agrees else 1

@@ -1,13 +1,13 @@
-"""What measuring costs: CPU of load generators and how late they send, at the highest rate that the server sustains.
+"""CPU time and send lag of load generators at the highest rate that a server sustains.
 
     python -m benchmarks.client_overhead [--rounds 3] [--seconds 20] [--rate 40]
 
-A tiny model is served on one core, clients have the others. First the rate is looked for, with `vllm bench serve`: so
-many at a time show what the server can do, and from there it goes down until few requests are still waiting for their
-answer when the last is sent. Then the clients take turns at that rate: assayline, GuideLLM as it comes (ten worker
-processes), GuideLLM with one worker, and vllm bench serve. CPU seconds are those of a client's whole process tree
-between its first request and its last token, so that start-up, what is prepared before and reports stay out. The last
-line is JSON. Exit code 1: a request failed, or assayline used more CPU per token or sent later than either GuideLLM.
+A tiny model is served on one core; clients use the others. First, `vllm bench serve` finds the rate: a closed loop
+measures the server's maximum, then the rate is lowered until few requests are in flight when the last one is sent.
+Then the clients run alternately at that rate: assayline, GuideLLM by default (ten worker processes), GuideLLM with one
+worker, and vllm bench serve. CPU seconds cover a client's complete process tree between its first request and its last
+token, without start-up, preparation and reports. The last line is JSON. Exit code 1: a request failed, or assayline
+used more CPU per token or sent later than either GuideLLM.
 """
 
 import argparse
@@ -39,21 +39,21 @@ OURS, RIVALS = "assayline", ("guidellm", "guidellm, 1 worker")
 MAX_NUM_SEQS = 64
 SHARES_TRIED = (0.9, 0.8, 0.7, 0.6, 0.5)
 MOST_IN_FLIGHT = MAX_NUM_SEQS // 2
-"""When the last request is sent: above it, the server's seats are nearly taken, and requests wait for one."""
+"""Maximum requests in flight when the last one is sent. Above it, slots are nearly exhausted and requests queue."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one client's run cost."""
+    """CPU cost of a client's run."""
 
     cpu_s: float
-    """Of the whole process tree, from the first request to the last token."""
+    """CPU seconds of the process tree, from the first request to the last token."""
     busiest_cpu_s: float
-    """Of the process with the most: the one that is first at its limit."""
+    """CPU seconds of the busiest process, which is the first to reach its limit."""
     seconds: float
     output_tokens: int
     events: int
-    """With tokens in them: a server that is behind puts several tokens into one, which spares its clients work."""
+    """Events with tokens. A server under load puts several tokens into one event, which saves its clients work."""
     failed: int
     figures: dict[str, float | None]
 
@@ -67,7 +67,7 @@ class Cost:
 
 
 def price_run(measurement: Measurement, samples: CpuSamples) -> Cost:
-    """CPU in the window that the requests span."""
+    """Measure CPU time between the first request and the last token."""
     start_s = min(one.sent_s for one in measurement.observations)
     end_s = max(one.last_s for one in measurement.observations)
     cpu = samples.cpu_between(start_s + measurement.zero_s, end_s + measurement.zero_s)
@@ -83,24 +83,24 @@ def price_run(measurement: Measurement, samples: CpuSamples) -> Cost:
 
 
 def find_highest_rate(server: Server, folder: Path, options: argparse.Namespace) -> float:
-    """Requests per second that the server sustains, found with a client that takes little CPU."""
+    """Find the requests per second that the server sustains, with a client that takes little CPU."""
     _, cores = split_cores()
     many = make_load(512, None, options)
     seen = measure_with_vllm_bench(many, server, folder, cores)[0].observations
     most = len(seen) / (max(one.last_s for one in seen) - min(one.sent_s for one in seen))
-    print(f"{MAX_NUM_SEQS} at a time: {most:.1f} requests/s", flush=True)
+    print(f"concurrency {MAX_NUM_SEQS}: {most:.1f} requests/s", flush=True)
     for share in SHARES_TRIED:
         rate = round(share * most, 1)
         load = make_load(round(rate * options.seconds), rate, options)
         waiting = count_in_flight(measure_with_vllm_bench(load, server, folder, cores)[0])
-        print(f"{rate:g} requests/s: {waiting} in flight when the last is sent", flush=True)
+        print(f"{rate:g} requests/s: {waiting} in flight when the last one is sent", flush=True)
         if waiting <= MOST_IN_FLIGHT:
             return rate
-    sys.exit(f"The server sustains none of the rates tried, down to {SHARES_TRIED[-1]:.0%} of what it does at most.")
+    sys.exit(f"The server sustains none of the rates tried, down to {SHARES_TRIED[-1]:.0%} of its maximum.")
 
 
 def count_in_flight(measurement: Measurement) -> int:
-    """Requests whose last token came after the last request was sent."""
+    """Count requests whose last token came after the last request was sent."""
     end_s = max(one.sent_s for one in measurement.observations)
     return sum(one.last_s > end_s for one in measurement.observations)
 
@@ -111,7 +111,7 @@ def make_load(count: int, rate_per_s: float | None, options: argparse.Namespace)
 
 
 def measure_costs(load: Load, server: Server, folder: Path, options: argparse.Namespace) -> dict[str, list[Cost]]:
-    """The clients in turn, each round in another order."""
+    """Run the clients alternately, in another order each round."""
     _, cores = split_cores()
     names = list(options.clients)
     costs: dict[str, list[Cost]] = {name: [] for name in names}
@@ -127,7 +127,7 @@ def measure_costs(load: Load, server: Server, folder: Path, options: argparse.Na
 
 
 def describe(cost: Cost) -> str:
-    """One line on one run, its failures first."""
+    """Format a line about a run, failures first."""
     words = [f"{cost.failed} FAILED"] if cost.failed else []
     words += [f"{cost.cpu_share:.3f} cores", f"{cost.cpu_ms_per_1000_tokens:.0f} CPU-ms per 1,000 tokens"]
     words += [f"{name} {show(cost.figures[name])} ms" for name in ("send_lag_p50_s", "send_lag_p95_s", "ttft_p50_s")]
@@ -135,7 +135,7 @@ def describe(cost: Cost) -> str:
 
 
 def summarize_costs(costs: dict[str, list[Cost]]) -> dict[str, dict[str, Any]]:
-    """By client: medians over the rounds, and the range of the CPU share."""
+    """Return medians by client over the rounds, and the range of the CPU share."""
     summary: dict[str, dict[str, Any]] = {}
     for name, runs in costs.items():
         shares = [run.cpu_share for run in runs]
@@ -155,7 +155,7 @@ def summarize_costs(costs: dict[str, list[Cost]]) -> dict[str, dict[str, Any]]:
 
 
 def print_table(summary: dict[str, dict[str, Any]]) -> None:
-    """In Markdown."""
+    """Print the table in Markdown."""
     titles = ["cores (range)", "busiest process", "CPU-ms per 1,000 tokens", "events per token"]
     titles += ["send lag p50, p95", "TTFT p50", "TPOT p50"]
     print(f"\n| client | {' | '.join(titles)} |\n|---|{'---:|' * len(titles)}")
@@ -175,7 +175,7 @@ def print_table(summary: dict[str, dict[str, Any]]) -> None:
 
 
 def is_cheaper(summary: dict[str, dict[str, Any]]) -> bool:
-    """Whether assayline uses less CPU and sends less late than each rival, with no request lost by anybody."""
+    """Return True if assayline uses less CPU and sends less late than each GuideLLM, and no client lost a request."""
     if any(row["failed"] for row in summary.values()) or OURS not in summary:
         return False
     names = ("cpu_ms_per_1000_tokens", "send_lag_p50_s", "send_lag_p95_s")
@@ -185,12 +185,12 @@ def is_cheaper(summary: dict[str, dict[str, Any]]) -> bool:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of one run")
-    parser.add_argument("--rate", type=float, help="requests per second (default: look for it)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds per run")
+    parser.add_argument("--rate", type=float, help="requests per second (default: find it)")
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--output-tokens", type=int, default=32, help="on average")
+    parser.add_argument("--output-tokens", type=int, default=32, help="mean tokens per output")
     parser.add_argument("--clients", nargs="*", choices=list(CLIENTS), default=list(CLIENTS))
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
-"""What a client of a server saw, in one form for all clients, and the same statistics over it.
+"""A common record of a client's measurements, and statistics over it.
 
-Each peer's report has its own words: what it prints is kept beside (`own`), and its records per request become
-`Observation`s, from which `summarize` computes everything by our definitions.
+Each client's records per request become `Observation`s, from which `summarize` computes all statistics by assayline's
+definitions. The figures that the client printed are kept in `own`.
 """
 
 import itertools
@@ -24,7 +24,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Load:
-    """The same requests, sent in the same way, for every client: at a constant rate, or else so many at a time."""
+    """The requests of every client: at a constant rate, or at a constant concurrency."""
 
     prompts: tuple[Prompt, ...]
     rate_per_s: float | None = None
@@ -34,35 +34,35 @@ class Load:
     def name(self) -> str:
         if self.rate_per_s is not None:
             return f"{self.rate_per_s:g} requests/s"
-        return f"{self.concurrency} at a time"
+        return f"concurrency {self.concurrency}"
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where the load goes."""
+    """The server under load."""
 
     url: str
     """Without /v1."""
     model_name: str
     folder: Path
-    """Of the model: clients that count tokens need its tokenizer."""
+    """Folder of the model: clients that count tokens need its tokenizer."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One request as its client saw it; seconds, all on one clock."""
+    """One request as its client saw it. Times are seconds on one clock."""
 
     sent_s: float
     first_s: float
     last_s: float
-    """When the last token came, not when the response ended."""
+    """Time of the last token, not of the end of the response."""
     output_tokens: int
     events: int
-    """With tokens in them; a server that is behind puts several tokens into one."""
+    """Number of events with tokens. A server under load puts several tokens into one event."""
     gaps_s: tuple[float, ...] | None = None
-    """Between tokens (of one event: 0), or between events; None where the client keeps none."""
+    """Gaps between tokens (0 within an event), or between events; None if the client does not record them."""
     due_s: float | None = None
-    """When it was to be sent; None where the client does not say."""
+    """Scheduled time of sending; None if the client does not record it."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +71,22 @@ class Measurement:
 
     observations: tuple[Observation, ...]
     failed: int
-    """Requests that were not answered whole, or sent again."""
+    """Number of requests without a complete answer, or retried."""
     own: dict[str, float | None] = field(default_factory=dict)
-    """The client's own numbers in seconds and tokens/s, by the names that `summarize` uses."""
+    """The client's own figures in seconds and tokens/s, by the names of `summarize`."""
     zero_s: float = 0.0
-    """Unix time at the zero of its clock."""
+    """Unix time at the zero of the client's clock."""
     reasons: tuple[str, ...] = ()
-    """Why requests failed, where the client says."""
+    """Reasons of failures, if the client reports them."""
     server_means: dict[str, float] = field(default_factory=dict)
-    """What the server counted in the same run, by the names that `summarize` uses."""
+    """The server's counters of the same run, by the names of `summarize`."""
 
 
 def make_prompts(count: int, prompt_tokens: int, output_tokens: int) -> tuple[Prompt, ...]:
-    """Prompts of equal length in letters, which are tokens of the models used here, and outputs of uneven length.
+    """Make prompts of equal length in letters, which are tokens of the models used here, and outputs of varied length.
 
-    Outputs vary by a quarter: with equal ones a closed loop falls into step, and whether its prefills share an engine
-    step is then decided by microseconds.
+    Output lengths vary by a quarter: with equal lengths a closed loop synchronizes, and microseconds decide if
+    prefills share an engine step.
     """
     dice = random.Random(0)
     spread = output_tokens // 4
@@ -97,14 +97,14 @@ def make_prompts(count: int, prompt_tokens: int, output_tokens: int) -> tuple[Pr
 
 
 def write_rows(path: Path, prompts: tuple[Prompt, ...], length_column: str) -> Path:
-    """One line of JSON per prompt, with the output's length under the name that a client knows."""
+    """Write a line of JSON per prompt, with the output length under the client's key."""
     rows = ({"prompt": prompt.text, length_column: prompt.output_tokens} for prompt in prompts)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def summarize(measurement: Measurement) -> dict[str, float | None]:
-    """Means and percentiles in seconds, and output tokens per second from the first send to the last token."""
+    """Compute means and percentiles in seconds, and output tokens per second from first send to last token."""
     seen = measurement.observations
     values: dict[str, list[float]] = {
         "ttft": [one.first_s - one.sent_s for one in seen],
@@ -124,12 +124,12 @@ def summarize(measurement: Measurement) -> dict[str, float | None]:
 
 
 def find_gaps(stamps: list[float]) -> tuple[float, ...]:
-    """Between the tokens of one answer."""
+    """Gaps between the tokens of one answer."""
     return tuple(later - earlier for earlier, later in itertools.pairwise(stamps))
 
 
 def find_quantile(values: list[float], share: float) -> float | None:
-    """Linear between neighbours, as DuckDB's quantile_cont; None of nothing."""
+    """Compute a percentile by linear interpolation, as DuckDB's quantile_cont does; None of no values."""
     if len(values) < 2:
         return values[0] if values else None
     return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]

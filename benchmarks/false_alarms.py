@@ -1,16 +1,16 @@
-"""How often the gate cries wolf: runs of one true configuration, held against each other by the real SQL.
+"""False-positive and detection rates of the gate on simulated runs, judged by assayline's SQL.
 
     python -m benchmarks.false_alarms [--pairs 1000] [--seed 1]
 
 Every pair is simulated and judged by `compare_repeats` and `compare_runs` in DuckDB, with the gate's default limits and
-by the gate's rules. Where both sides are the same configuration each failure is a false alarm; where the candidate is
-truly worse, failures are what the gate is for: a quarter of the pairs is enough to show that. Beside it: what a test
-over the requests of two single runs, or over answers taken for independent, would say.
+rules. If both sides are the same configuration, a failure is a false positive; if the candidate is truly worse, it is a
+detection (measured on a quarter of the pairs). For comparison, the table has naive tests: over the requests of two
+single runs, and over answers assumed to be independent.
 
-Speed: a run's level varies by a log-normal factor (1 to 5% between runs, shared by its metrics as the state of one
-machine would be), each metric adds a third of that of its own, and requests within a run vary by 30%. Accuracy: every
-prompt has a difficulty of its own, Beta(1.4, 0.6), and the answers of both runs are drawn from it, or those of the
-second copied from the first with probability `agree`, as nearly all are at temperature 0.
+Speed: a run's level varies by a log-normal factor (1 to 5% between runs, shared by all its metrics, like the state of a
+machine); each metric adds independent noise of a third of that, and requests within a run vary by 30%. Accuracy: each
+prompt has a difficulty drawn from Beta(1.4, 0.6), and both runs' answers are drawn from it, or the second run's answer
+is copied from the first with probability `agree`, as at temperature 0 nearly all are.
 """
 
 import argparse
@@ -37,7 +37,7 @@ Dice = np.random.Generator
 
 @dataclass(frozen=True)
 class SpeedCase:
-    """A true slowdown, measured over repeats that vary."""
+    """A true slowdown, measured over noisy repeats."""
 
     noise: float
     repeats: int
@@ -46,7 +46,7 @@ class SpeedCase:
 
 @dataclass(frozen=True)
 class AccuracyCase:
-    """A true drop, measured on prompts that differ in difficulty."""
+    """A true drop in accuracy, measured on prompts of varied difficulty."""
 
     prompts: int
     samples: int
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def measure_speed(connection: duckdb.DuckDBPyConnection, pairs: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Failure rates of the gate's three speed limits together, and of the naive test."""
+    """Return failure rates of the gate's three speed limits together, and of the naive test."""
     connection.execute(
         "drop view internal.run_metric; create table internal.run_metric "
         "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
@@ -110,12 +110,12 @@ def measure_speed(connection: duckdb.DuckDBPyConnection, pairs: int, seed: int) 
 
 
 def limits() -> dict[str, float]:
-    """The gate's own."""
+    """The gate's limits."""
     return {str(metric): limit for metric, limit in LIMITS.max_slowdown.items()}
 
 
 def draw_levels(dice: Dice, case: SpeedCase, slowdown: float) -> np.ndarray:
-    """Seconds, or seconds per token, of each repeat (rows) and metric (columns)."""
+    """Draw seconds, or seconds per token: repeats × metrics."""
     shared = dice.normal(0, case.noise, (case.repeats, 1))
     own = dice.normal(0, case.noise / 3, (case.repeats, len(LIMITS.max_slowdown)))
     return (1 + slowdown) * np.exp(shared + own)
@@ -124,7 +124,7 @@ def draw_levels(dice: Dice, case: SpeedCase, slowdown: float) -> np.ndarray:
 def compare_levels(
     connection: duckdb.DuckDBPyConnection, new: np.ndarray, old: np.ndarray
 ) -> dict[str, dict[str, Any]]:
-    """The real comparison. Throughput is the inverse of seconds."""
+    """Compare by assayline's SQL. Throughput is the inverse of seconds."""
     connection.execute("delete from internal.run_metric")
     rows = [
         (f"{side}{i}", str(metric), float(1 / level if is_rate else level), is_rate)
@@ -143,7 +143,7 @@ def compare_levels(
 
 
 def test_requests(dice: Dice, new_level: float, old_level: float) -> bool:
-    """What is often done instead: Welch's test over the requests of one run each, two-sided at 0.05, worse side."""
+    """Naive test: Welch's test over the requests of one run each, two-sided at 0.05; True if worse."""
     samples = [level * np.exp(dice.normal(0, REQUEST_NOISE, REQUESTS)) for level in (new_level, old_level)]
     new, old = samples
     error = math.sqrt(new.var(ddof=1) / REQUESTS + old.var(ddof=1) / REQUESTS)
@@ -151,7 +151,7 @@ def test_requests(dice: Dice, new_level: float, old_level: float) -> bool:
 
 
 def measure_accuracy(connection: duckdb.DuckDBPyConnection, pairs: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Failure rates of the gate's accuracy limit, and of a test that takes the samples for independent."""
+    """Return failure rates of the gate's accuracy limit, and of a test that assumes independent samples."""
     connection.execute(
         "create temp table nothing as from internal.prompt_score limit 0; drop view internal.prompt_score; "
         "create table internal.prompt_score as from nothing"
@@ -176,8 +176,8 @@ def measure_accuracy(connection: duckdb.DuckDBPyConnection, pairs: int, seed: in
 
 
 def draw_scores(dice: Dice, case: AccuracyCase) -> tuple[np.ndarray, np.ndarray]:
-    """0 or 1 per prompt (rows) and sample (columns), of the baseline and of the candidate."""
-    ease = dice.beta(1.4, 0.6, (case.prompts, 1))  # 0.7 on average; many prompts that are always or never solved
+    """Draw scores of 0 or 1, prompts × samples, of the baseline and of the candidate."""
+    ease = dice.beta(1.4, 0.6, (case.prompts, 1))  # mean 0.7; many prompts are always or never solved
     shape = (case.prompts, case.samples)
     old = dice.random(shape) < ease
     fresh = dice.random(shape) < ease
@@ -187,7 +187,7 @@ def draw_scores(dice: Dice, case: AccuracyCase) -> tuple[np.ndarray, np.ndarray]
 
 
 def compare_answers(connection: duckdb.DuckDBPyConnection, new: np.ndarray, old: np.ndarray) -> dict[str, Any]:
-    """The real comparison, prompt by prompt."""
+    """Compare by assayline's SQL, paired by prompt."""
     connection.execute("delete from internal.prompt_score")
     for side, values in (("new", new), ("old", old)):
         connection.execute(
@@ -199,7 +199,7 @@ def compare_answers(connection: duckdb.DuckDBPyConnection, new: np.ndarray, old:
 
 
 def test_samples(new: np.ndarray, old: np.ndarray) -> bool:
-    """What is often done instead: two proportions of independent samples, two-sided at 0.05, worse side."""
+    """Naive test: two proportions of independent samples, two-sided at 0.05; True if worse."""
     share = (new.mean() + old.mean()) / 2
     error = math.sqrt(share * (1 - share) * 2 / new.size)
     return bool(error > 0 and (new.mean() - old.mean()) / error < -1.959963984540054)

@@ -1,15 +1,15 @@
-"""How often a leaderboard calls a winner that is none, and which true differences it finds.
+"""False-positive and detection rates of a leaderboard's winners on simulated scores.
 
     python -m benchmarks.false_winners [--boards 1000] [--seed 1]
 
-Boards are invented and judged by the page's own SQL (`compare_board`, and by it `compare_runs`). Each prompt has a
-difficulty of its own, Beta(1.4, 0.6), and each model's answers are drawn from it. Scores are right or wrong; or
-`partial`, often between 0 and 1, as F1 is; or `rare`: all models are right nearly always.
+Leaderboards are simulated and judged by the report's SQL (`compare_board`, which uses `compare_runs`). Each prompt has
+a difficulty drawn from Beta(1.4, 0.6), and each model's answers are drawn from it. Scores are right or wrong; or
+`partial`, often between 0 and 1, like F1; or `rare`: all models are nearly always right.
 
-Of equal models, a board is wrong if it calls any pair different: a winner takes such calls, and so does a rank that is
-narrower than all of them. With a leader, one model is better than all others, which are equal: it is found if it is
-called the winner; a board is wrong if it calls any other pair different. Beside it (`uncorrected`): a page that calls
-what a single pair's p of at most 0.05 says.
+With equal models, a leaderboard is wrong if it calls any pair different, as a winner or a rank interval narrower than
+all ranks requires such a call. With a leader, one model is better than all others, which are equal: it is found if it
+is called the winner; a leaderboard is wrong if it calls any other pair different. For comparison, `uncorrected` calls
+each pair with p of at most 0.05 different.
 """
 
 import argparse
@@ -28,12 +28,12 @@ BOARDS_AT_ONCE = 100
 LEADER = 0
 Dice = np.random.Generator
 Scores = np.ndarray
-"""Boards × tasks × models × prompts × repeats."""
+"""Shape: leaderboards × tasks × models × prompts × repeats."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of board."""
+    """Parameters of simulated leaderboards."""
 
     models: int = 8
     prompts: int = 200
@@ -41,7 +41,7 @@ class Case:
     tasks: int = 1
     scores: str = "binary"
     lead: float = 0.0
-    """How much better the first model is than the others, in points of the mean score, on every task."""
+    """Lead of the first model over the others, in points of the mean score, on every task."""
 
 
 EQUAL = [
@@ -60,7 +60,7 @@ LED = [*(Case(lead=lead) for lead in (0.05, 0.1, 0.15)), Case(prompts=1000, lead
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--boards", type=int, default=1000, help="boards per case (default: 1000)")
+    parser.add_argument("--boards", type=int, default=1000, help="leaderboards per case (default: 1000)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     started_s = time.process_time()
@@ -77,7 +77,7 @@ def main() -> None:
 def measure(
     connection: duckdb.DuckDBPyConnection, cases: list[Case], boards: int, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """The shares of boards that name the leader, that call a difference which is none, and that would uncorrected."""
+    """Return the shares of leaderboards that find the leader, that call a false difference, and that do uncorrected."""
     for number, case in enumerate(cases):
         dice = np.random.default_rng([seed, number])
         found = wrong = uncorrected = 0
@@ -101,11 +101,11 @@ def measure(
 
 
 def draw(dice: Dice, case: Case, boards: int) -> Scores:
-    """Scores of so many boards."""
+    """Draw scores of `boards` leaderboards."""
     shape = (boards, case.tasks, 1, case.prompts, 1)
     ease = dice.beta(*((40, 1) if case.scores == "rare" else (1.4, 0.6)), shape)
     chance = np.broadcast_to(ease, (boards, case.tasks, case.models, case.prompts, case.repeats)).copy()
-    # Toward 1, so that what a hard prompt gains makes up for what an easy one cannot.
+    # Scaled toward 1: gains on hard prompts make up for easy prompts, which cannot gain.
     chance[:, :, LEADER] += case.lead * (1 - chance[:, :, LEADER]) / (1 - 0.7)
     right = (dice.random(chance.shape) < chance).astype(float)
     if case.scores != "partial":
@@ -115,7 +115,7 @@ def draw(dice: Dice, case: Case, boards: int) -> Scores:
 
 
 def judge(connection: duckdb.DuckDBPyConnection, scores: Scores, *, has_leader: bool) -> list[dict[str, bool]]:
-    """What the page's SQL says of each board."""
+    """Judge each leaderboard by the report's SQL."""
     _, tasks, models, prompts, repeats = scores.shape
     connection.execute("begin")
     connection.register("drawn_scores", {"value": scores.ravel()})

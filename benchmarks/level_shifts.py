@@ -1,19 +1,18 @@
-"""How often a history's page calls a shift of level that is none, and which shifts it finds.
+"""False-positive and detection rates of level shifts (change points) in a simulated history.
 
     python -m benchmarks.level_shifts [--pages 1000] [--seed 1]
 
-Pages are invented: five metrics each, judged by the page's own code (`assayline.report.history`), which shares the
-false alarms that it allows out among them.
+Histories of five metrics are simulated and judged by the report's code (`assayline.report.history`), which divides the
+false-positive rate among the metrics.
 
-Stable pages have no shift, so each that shows one is a false alarm. Nights are normal, of heavy tails (Student's t with
-three degrees of freedom), with odd nights (one in twenty is four to eight standard deviations slow), or coarse (how
-many of 40 prompts were right); independent, or alike to the night before (autoregressive of order one with correlation
-`alike`). The metrics of a page are independent of each other, which is the worst that can be: metrics of one machine
-go together, and are wrong together.
+Stable histories have no shift, so any detection is a false positive. Noise is normal, heavy-tailed (Student's t with
+three degrees of freedom), with outliers (one night in twenty is slow by four to eight standard deviations), or coarse
+(the number of right answers of 40 prompts); independent, or autocorrelated (order one, with correlation `alike`). The
+metrics of a history are independent of each other, which is the worst case: metrics of one machine are correlated.
 
-Shifted pages have one metric that shifts, by so many standard deviations of the noise. A shift is found if one is
-called within three nights of it and in its direction. `mended` shifts go back after ten nights. Beside it: what a
-t-test of the last ten nights against those before, at 5%, would say of a stable page.
+In shifted histories, one metric shifts by a number of standard deviations of the noise. A shift is found if it is
+detected within three nights and in its direction. `mended` shifts revert after ten nights. For comparison, the table
+has a t-test at 5% of the last ten nights against the earlier ones, on a stable history.
 """
 
 import argparse
@@ -32,12 +31,12 @@ NEAR_NIGHTS = 3
 PROMPTS = 40
 T_LIMIT = 2.0
 WITHOUT_PRICE = [metric for metric in METRICS if metric.key != "cost_per_right_answer"]
-"""What most pages show."""
+"""Metrics of a history without prices, as most histories are."""
 
 
 @dataclass(frozen=True)
 class Stable:
-    """A history in which nothing shifts."""
+    """A history without a shift."""
 
     nights: int
     noise: str = "normal"
@@ -50,7 +49,7 @@ class Shifted:
 
     nights: int
     size: float
-    """In standard deviations of the noise."""
+    """Size of the shift in standard deviations of the noise."""
     last: int
     """Nights at the new level, to the end."""
     alike: float = 0.0
@@ -73,7 +72,7 @@ SHIFTED = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pages", type=int, default=1000, help="pages per case (default: 1000)")
+    parser.add_argument("--pages", type=int, default=1000, help="histories per case (default: 1000)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     started_s = time.process_time()
@@ -85,7 +84,7 @@ def main() -> None:
 
 
 def measure_stable(pages: int, seed: int) -> Iterator[dict[str, Any]]:
-    """The share of pages with a false alarm."""
+    """Return the share of histories with a false positive."""
     print("nights  noise    alike  pages with a shift  t-test of the last ten", flush=True)
     for number, case in enumerate(STABLE):
         dice = np.random.default_rng([seed, number])
@@ -104,7 +103,7 @@ def measure_stable(pages: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def measure_shifted(pages: int, seed: int) -> Iterator[dict[str, Any]]:
-    """The share of shifts that are found, and how far the first night that is named lies from the true one."""
+    """Return the share of shifts found, and the distance of the reported night from the true one, in nights."""
     print("nights  size  last nights  alike  mended  found  named night off by, median", flush=True)
     for number, case in enumerate(SHIFTED):
         dice = np.random.default_rng([seed, 1000 + number])
@@ -128,7 +127,7 @@ def measure_shifted(pages: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def draw(dice: Dice, nights: int, noise: str, alike: float) -> np.ndarray:
-    """Values of successive nights, with standard deviation 1 where nights are normal."""
+    """Draw values of successive nights, with standard deviation 1 for normal noise."""
     if noise == "heavy":
         return dice.standard_t(3, nights)
     if noise == "coarse":
@@ -142,7 +141,7 @@ def draw(dice: Dice, nights: int, noise: str, alike: float) -> np.ndarray:
 
 
 def judge(page: list[np.ndarray]) -> list[LevelShift]:
-    """What the page would say of these metrics."""
+    """Return the level shifts that the report detects in these metrics."""
     rows = {
         metric.key: [
             {"value": float(value), "is_counted": True, "position": position, "higher_is_better": True}
@@ -154,7 +153,7 @@ def judge(page: list[np.ndarray]) -> list[LevelShift]:
 
 
 def differs(series: np.ndarray) -> bool:
-    """What is often done instead: Welch's test of the last ten nights, at about 5%."""
+    """Naive test: Welch's test of the last ten nights, at about 5%."""
     new, old = series[-10:], series[:-10]
     error = np.sqrt(new.var(ddof=1) / len(new) + old.var(ddof=1) / len(old))
     return bool(error > 0 and abs(new.mean() - old.mean()) / error > T_LIMIT)

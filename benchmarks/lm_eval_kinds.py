@@ -1,4 +1,4 @@
-"""Eleven kinds of task of lm-evaluation-harness over local data: what `lm_eval_tasks` asks here and there."""
+"""Eleven kinds of lm-evaluation-harness tasks over local data, for `lm_eval_tasks`."""
 
 import json
 import random
@@ -23,7 +23,7 @@ doc_to_target: "{{answer}}"
 generation_kwargs: {do_sample: false, max_gen_toks: 12, until: ["\\n", "<|end|>"]}
 """
 BARE = ("<|user|>{{question}}<|end|><|assistant|>", "{{question}}")
-"""Where the chat template writes the marks."""
+"""Prompts for which the chat template adds the role marks."""
 SHOTS = """training_split: train
 fewshot_split: train
 num_fewshot: 2
@@ -144,7 +144,7 @@ def share(items):
 
 
 def make_rows(count: int) -> list[dict[str, Any]]:
-    """Sums of one digit, which the tiny model knows, and of two, which it does not, with four options each."""
+    """Make sums of one digit, which the tiny model knows, and of two, which it does not, with four choices each."""
     draw = random.Random(SEED)
     known = [(row["question"], int(row["answer"])) for row in build_rows()[0]]
     easy = draw.sample(known, min(len(known), count // 2))
@@ -159,7 +159,7 @@ def make_rows(count: int) -> list[dict[str, Any]]:
 
 
 def write_tasks(folder: Path, count: int) -> list[str]:
-    """Data and definitions of every task; the names that are asked without a chat template."""
+    """Write data and definitions of every task. Return the names of the tasks without a chat template."""
     draw = random.Random(11)
     rows = make_rows(count)
     draw.shuffle(rows)

@@ -1,15 +1,15 @@
-"""Whether tasks of lm-evaluation-harness give the same scores here: the same tasks and model, by both, with real vLLM.
+"""Agreement with lm-evaluation-harness: the same tasks and model, run by both tools with vLLM.
 
     python -m benchmarks.lm_eval_tasks
 
-Eleven kinds of task over local data that is made here: arithmetic with examples, arithmetic in a chat template with
-examples as turns, multiple choice, multiple choice with several contexts, by mutual information, cloze, a group with an
-aggregate of its own, a majority vote, regex extraction with two filters, a scoring function of the task's own, and
-perplexity over documents that are longer than the context. Compared are every request as text, every response, every
-score of every prompt, and every aggregate. The last line is JSON. Exit code 1: something differs.
+Eleven kinds of tasks over generated local data: few-shot arithmetic, arithmetic in a chat template with examples as
+turns, multiple choice, multiple choice with several contexts, multiple choice by mutual information, cloze, a group
+with an aggregate, a majority vote, regex extraction with two filters, a custom scoring function, and perplexity over
+documents longer than the context. It compares the text of every request, every response, every score per prompt, and
+every aggregate. The last line is JSON. Exit code 1: a difference was found.
 
-The harness has an environment of its own in .cache/, pinned, which borrows vLLM and its like from this one. Both sides
-run in it, one after the other.
+The harness has a pinned environment in .cache/ that shares vLLM and its dependencies with this one. Both sides run in
+it, one after the other.
 """
 
 import argparse
@@ -36,14 +36,14 @@ from examples.tiny_model import BOS, ensure_tiny_model
 
 CONTEXT_TOKENS = 192
 LOGPROB_TOLERANCE = 1e-3
-"""float32 in another order of adding up."""
+"""Tolerance for float32 sums in another order."""
 ENGINE = {
     "dtype": "float32", "max_model_len": CONTEXT_TOKENS, "enforce_eager": True, "kv_cache_memory_bytes": 2**27,
 }  # fmt: skip
 
 
 def ask_here(folder: Path, model: Path, plain: list[str], backend: str) -> dict[str, Any]:
-    """Two runs, with and without a chat template; what the database and the run's folder have of them."""
+    """Run the tasks with and without a chat template. Return the results from the database and the runs' folders."""
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
     found: dict[str, Any] = {"results": {}, "documents": {}}
     for name, tasks, is_chat in (("plain", plain, False), ("chat", ["arithmetic_chat"], True)):
@@ -65,7 +65,7 @@ def ask_here(folder: Path, model: Path, plain: list[str], backend: str) -> dict[
 
 
 def read_documents(settings: Settings, run_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """By task and document: what was asked, what came back and how it was scored."""
+    """Return requests, responses and scores by task and document."""
     with connect(settings.database_path, 10) as connection:
         requests = connection.execute(
             "select source_id, repeat_index, rendered, text, option_logprob from requests "
@@ -90,8 +90,8 @@ def read_documents(settings: Settings, run_id: str) -> Iterator[tuple[str, dict[
 
 
 def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Prints the table and what differs; returns the figures by task."""
-    print("\n| task | documents | requests alike | responses alike | scores alike | aggregates alike |")
+    """Print the table and the differences. Return the figures by task."""
+    print("\n| task | documents | equal requests | equal responses | equal scores | equal aggregates |")
     print("|---|---:|---:|---:|---:|---:|")
     tasks = {}
     for task, samples in theirs["samples"].items():
@@ -103,13 +103,13 @@ def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare_task(task: str, samples: list[dict[str, Any]], ours: dict[str, Any], theirs: dict[str, Any]) -> Any:
-    """Pairs of numbers, alike and compared, of one task."""
+    """Return pairs (equal, compared) of one task."""
     alike: dict[str, list[bool]] = {"requests": [], "responses": [], "scores": [], "aggregates": []}
     for sample in samples:
         document = ours["documents"][f"{task}/{sample['doc_id']}"]
         asked = ["".join(part for part in arguments if isinstance(part, str)) for arguments in sample["arguments"]]
         answered = [response for responses in sample["resps"] for response in responses]
-        if len(document["requests"]) > len(asked):  # a long text in windows, which the harness adds up, too
+        if len(document["requests"]) > len(asked):  # a long text in windows, which the harness sums, too
             here_requests = ["".join(document["requests"]).removeprefix(BOS)]
             here_responses = [sum(document["responses"])]
         else:
@@ -131,7 +131,7 @@ def compare_task(task: str, samples: list[dict[str, Any]], ours: dict[str, Any],
 
 
 def is_alike(one: Any, other: Any) -> bool:
-    """The same text, or numbers that are equal but for rounding; of a likelihood its first part is compared."""
+    """Return True for equal texts, or numbers equal except for rounding. Likelihoods compare their first element."""
     other = other[0] if isinstance(other, list) else other
     if isinstance(one, str):
         return one == other

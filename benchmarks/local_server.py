@@ -1,4 +1,4 @@
-"""A server for benchmarks of clients: a real vLLM, on a core of its own if the machine has more than one."""
+"""A vLLM server for benchmarks of clients, on a separate core if the machine has more than one."""
 
 import contextlib
 import os
@@ -20,14 +20,14 @@ MODEL_NAME = "model"
 
 
 def split_cores() -> tuple[set[int], set[int]]:
-    """Cores of the server and of its clients: the first one and the others, or the only one for both."""
+    """Return the cores of the server and of its clients: the first one and the others, or one for both."""
     cores = sorted(os.sched_getaffinity(0))
     return {cores[0]}, set(cores[1:] or cores)
 
 
 @contextlib.contextmanager
 def serve_model(folder: Path, log: Path, max_num_seqs: int) -> Iterator[Server]:
-    """vLLM's OpenAI-compatible server on the CPU."""
+    """Start vLLM's OpenAI-compatible server on the CPU."""
     port, (cores, _) = find_port(), split_cores()
     env = {
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(cores))),
@@ -54,7 +54,7 @@ def serve_model(folder: Path, log: Path, max_num_seqs: int) -> Iterator[Server]:
 
 
 def find_port() -> int:
-    """One that is free now."""
+    """Return a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
@@ -62,7 +62,7 @@ def find_port() -> int:
 
 @contextlib.contextmanager
 def run_server(module: list[str], env: dict[str, str], port: int, folder: Path, log: Path) -> Iterator[Server]:
-    """A module as a server, from when it answers to the end of the block."""
+    """Run a module as a server inside the block, once it answers."""
     server = Server(f"http://127.0.0.1:{port}", MODEL_NAME, folder)
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -81,18 +81,18 @@ def run_server(module: list[str], env: dict[str, str], port: int, folder: Path, 
 
 
 def wait_until_healthy(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Returns once the server answers; ends the benchmark with its log if it does not come up."""
+    """Wait until the server answers. Exit with the end of its log if it does not start."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
             urllib.request.urlopen(f"{server.url}/health", timeout=5).close()
             return
         time.sleep(0.5)
-    sys.exit(f"The server did not come up; the end of its log:\n{log.read_text()[-3000:]}")
+    sys.exit(f"The server did not start; the end of its log:\n{log.read_text()[-3000:]}")
 
 
 def stop_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends the server and the engine's processes, which are in its session."""
+    """End the server and its engine processes, which are in its session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):

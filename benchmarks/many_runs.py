@@ -1,14 +1,14 @@
-"""What questions over many runs cost: ten million requests in a thousand runs.
+"""Query times over many runs: ten million requests in a thousand runs.
 
     python -m benchmarks.many_runs [--runs 1000] [--requests 10000] [--folder FOLDER]
 
-The runs are invented (`invented_runs.py`) and their metrics stored, some runs at a time. Then, in CPU-seconds, which a
-busy machine changes least:
+The runs are synthetic (`invented_runs.py`), and their metrics are stored in batches. Times are CPU seconds, which vary
+least on a busy machine:
 
 - `question`: queries of the tables in `main`, over all runs;
-- `comparison`: each macro that compares two runs, or two configurations, of which every fiftieth run is one;
-- `page`: what the end of a run prints (`read_metric_table`) and what its report is made of (`read_report`), computed
-  for one run among all others: the median over three runs.
+- `comparison`: each macro that compares two runs or two configurations; every fiftieth run is of one configuration;
+- `page`: the metrics printed at the end of a run (`read_metric_table`) and the data of its report (`read_report`),
+  computed for one run among all others: the median over three runs.
 """
 
 import argparse
@@ -58,11 +58,11 @@ QUESTIONS = {
     """,
 }
 MORE_ARGUMENTS = {"show_flips": ", 1, 4"}
-"""What a macro wants beside its two sides: here, the four prompts that lost most."""
+"""Further arguments of macros: here, the four prompts that lost most."""
 
 
 def clock(work: Callable[[], object]) -> float:
-    """CPU-seconds of the second of two times: the first one reads the file."""
+    """Return the CPU seconds of the second call: the first one reads the file."""
     work()
     started = time.process_time()
     work()
@@ -74,13 +74,13 @@ def _fetch(connection: Connection, query: str, *values: str) -> list[Any]:
 
 
 def time_questions(connection: Connection) -> dict[str, float]:
-    """CPU-seconds by question."""
+    """Return CPU seconds by question."""
     connection.execute("set variable newest = (select max(run_id) from run)")
     return {name: clock(partial(_fetch, connection, query)) for name, query in QUESTIONS.items()}
 
 
 def time_comparisons(connection: Connection) -> dict[str, float]:
-    """CPU-seconds of each macro that holds one run, or one configuration, against another."""
+    """Return CPU seconds of each macro that compares two runs or configurations."""
     query = (
         "select distinct function_name from duckdb_functions() where function_type = 'table_macro' and not internal "
         "and parameters[1] = 'candidate' order by function_name"
@@ -96,7 +96,7 @@ def time_comparisons(connection: Connection) -> dict[str, float]:
 
 
 def time_pages(connection: Connection, run_ids: list[str]) -> dict[str, float]:
-    """Median CPU-seconds of what is shown of one run."""
+    """Return median CPU seconds of the output of one run."""
 
     def numbers(run_id: str) -> None:
         with compute_runs(connection, [run_id]):
@@ -113,7 +113,7 @@ def time_pages(connection: Connection, run_ids: list[str]) -> dict[str, float]:
 
 
 def measure(folder: Path, runs: int, requests: int) -> dict[str, Any]:
-    """Everything, on a new database in `folder`."""
+    """Run the benchmark on a new database in `folder`."""
     path = folder / "many.duckdb"
     with connect(path, 10) as connection:
         invent_runs(connection, runs, requests)
@@ -168,9 +168,9 @@ def rounded(value: Any) -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1000, help="at least 10")
-    parser.add_argument("--requests", type=int, default=10_000, help="per run, at least 10")
-    parser.add_argument("--folder", type=Path, help="for the database, some 4 GB by default (default: temporary)")
+    parser.add_argument("--runs", type=int, default=1000, help="number of runs, at least 10")
+    parser.add_argument("--requests", type=int, default=10_000, help="requests per run, at least 10")
+    parser.add_argument("--folder", type=Path, help="folder of the database, 4 GB by default (default: temporary)")
     options = parser.parse_args(arguments)
     if options.runs < 10 or options.requests < 10:
         parser.error("--runs and --requests must be 10 or more")

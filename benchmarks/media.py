@@ -1,10 +1,10 @@
-"""What pictures cost: our engine against `LLM.generate` over the same pictures.
+"""Throughput of image prompts: assayline's engine compared with `LLM.generate` over the same images.
 
     python -m benchmarks.media [--pairs 3] [--requests 256] [--megapixels 1] [--output-tokens 32]
 
-Both sides hold one engine (the tiny VLM) in a process of its own, and answer the same prompts in turn: raw, ours, ours,
-raw, … Raw reads and decodes all pictures and calls `generate`, which processes all of them before its first step; ours
-is handed references. Pictures are JPEGs, each different.
+Both sides keep one engine (the tiny VLM) in a separate process and answer the same prompts alternately: raw, ours,
+ours, raw, … Raw reads and decodes all images and calls `generate`, which processes all of them before its first step;
+assayline's engine gets references. Images are JPEGs, each different.
 """
 
 import argparse
@@ -47,7 +47,7 @@ ARGS: dict[str, Any] = {
 
 
 def draw_pictures(folder: Path, count: int, megapixels: float) -> list[Path]:
-    """JPEGs of smooth colours and some noise, as photographs have: each different."""
+    """Make JPEGs of smooth colours with some noise, like photographs, each different."""
     edge = round((megapixels * 1e6) ** 0.5)
     paths = []
     for number in range(count):
@@ -61,12 +61,12 @@ def draw_pictures(folder: Path, count: int, megapixels: float) -> list[Path]:
 
 
 class Ours:
-    """Our offline engine, with its counters."""
+    """assayline's offline engine, with its counters."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         self.steps = 0
         settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-        args = {**ARGS, "mm_processor_cache_gb": 0}  # as a run has it whose pictures are sent once
+        args = {**ARGS, "mm_processor_cache_gb": 0}  # as in a run that sends each image once
         order = Open(
             backend="offline",
             model=str(model),
@@ -100,18 +100,18 @@ class Ours:
         }
 
     def _count_cpu_s(self) -> tuple[float, float, float]:
-        """Of the engine's process, of those that prepare beside it, and of this one, which asks."""
+        """CPU seconds of the engine's process, of its media processes, and of this process, the client."""
         host = psutil.Process(self.engine.host_pid)
         return read_cpu_s([host]), read_cpu_s(host.children()), read_cpu_s([psutil.Process()])
 
     def _count_own_s(self) -> float:
-        """Of the thread that drives the engine: the rest of the time it waited, for media or for a core."""
+        """CPU seconds of the thread that drives the engine; otherwise it waits, for media or for a core."""
         host = psutil.Process(self.engine.host_pid)
         return next(sum(thread[1:]) for thread in host.threads() if thread.id == host.pid)
 
 
 def make_requests(model: Path, pictures: Iterable[Path], output_tokens: int, prefix: str) -> Iterator[Request]:
-    """One prompt per picture, of `output_tokens` each."""
+    """Make a prompt per image, with `output_tokens` each."""
     tokenizer = load_tokenizer(model)
     renderer = ChatRenderer(ChatSpec(), tokenizer, None, find_placeholders(model, tokenizer, {}))
     shelf = Shelf(None)
@@ -131,7 +131,7 @@ def make_requests(model: Path, pictures: Iterable[Path], output_tokens: int, pre
 
 
 def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The pairs, printed one by one, and their summary."""
+    """Measure and print the pairs, and return their summary."""
     model = ensure_tiny_vlm()
     pictures = draw_pictures(folder, options.requests * (options.pairs + 1), options.megapixels)
     env = engine_environment(Settings(), {}, {})
@@ -140,7 +140,7 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
     with contextlib.closing(ours.engine), contextlib.closing(raw):
         for number in range(options.pairs + 1):
-            shown = pictures[number * options.requests :][: options.requests]  # no cache has seen them
+            shown = pictures[number * options.requests :][: options.requests]  # not in any cache
             requests = list(make_requests(model, shown, options.output_tokens, f"pair-{number}-"))
             asked = [
                 {
@@ -156,13 +156,13 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 theirs, mine = raw.ask(asked), ours.measure(requests)
             assert mine["output_tokens"] == theirs["output_tokens"], "the sides generated different amounts"
             if number == 0:
-                continue  # the first one warms both sides
+                continue  # the first pair warms up both sides
             pairs.append((theirs, mine))
             print(
                 f"pair {number}: raw {theirs['seconds']:.2f} s ({theirs['load_s']:.2f} s of it loading), "
                 f"{theirs['cpu_s']:.2f} CPU-s, {theirs['engine_steps']} steps; ours {mine['seconds']:.2f} s, "
                 f"{mine['cpu_s']:.2f} CPU-s ({mine['engine_cpu_s']:.2f} in the engine's process, "
-                f"{mine['beside_cpu_s']:.2f} beside it) and {mine['here_cpu_s']:.2f} here, "
+                f"{mine['beside_cpu_s']:.2f} in its media processes) and {mine['here_cpu_s']:.2f} in the client, "
                 f"{mine['engine_steps']} steps, idle {mine['idle_share']:.2f}, "
                 f"preparing {mine['prepare_s']:.2f} s; "
                 f"{theirs['seconds'] / mine['seconds']:.3f} x raw",
@@ -172,12 +172,12 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """Processor seconds of processes so far, without their children."""
+    """Return CPU seconds of processes so far, without their children."""
     return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
 
 def summarize(pairs: list[tuple[dict[str, Any], dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
-    """Medians and ranges of the ratios, pair by pair."""
+    """Return medians and ranges of the ratios per pair."""
     speed = [theirs["seconds"] / mine["seconds"] for theirs, mine in pairs]
     steps, cpu = ([mine[key] / theirs[key] for theirs, mine in pairs] for key in ("engine_steps", "cpu_s"))
     return {

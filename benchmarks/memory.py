@@ -1,15 +1,15 @@
-"""What a run needs in memory and time, from ten thousand to a million prompts: neither may grow faster than the set.
+"""Peak memory and time of a run with 10,000 to a million prompts. Time must grow linearly, and memory hardly at all.
 
     python -m benchmarks.memory [--prompts 10000 100000 1000000]
 
-Each size is one call of the real command, `assayline evaluate`, on a JSONL file made for it: reading, the
-tokenizer and chat template of the tiny model, shards, part files, DuckDB, SQL metrics and Prefect's API, all in one
-process. The engine is the fake one, in that process too: what an engine needs is no part of it. Seen from outside:
+Each size is one call of `assayline evaluate` on a generated JSONL file: reading, the tokenizer and chat template of the
+tiny model, shards, part files, DuckDB, SQL metrics and Prefect's API, all in one process. The engine is the fake one,
+in the same process, so the figures exclude a real engine. Measured from outside:
 
-- `flow MiB`: the flow's process at its highest (VmHWM, kept by Linux), files mapped into memory included.
-- `other MiB`: all processes below it together at their highest, seen every 0.2 s: none at present.
-- `s/1000 more`, `CPU s/1000 more`: seconds, and seconds of CPU of the flow's process, per thousand prompts beyond those
-  of the row before, so that the start does not count. CPU is what to compare where the machine has other work.
+- `flow MiB`: peak memory of the flow's process (VmHWM of Linux), including mapped files.
+- `other MiB`: peak memory of its child processes together, sampled every 0.2 s: none at present.
+- `s/1000 more`, `CPU s/1000 more`: seconds, and CPU seconds of the flow's process, per 1,000 prompts more than the
+  previous row, which excludes start-up. Compare CPU seconds on a busy machine.
 """
 
 import argparse
@@ -39,7 +39,7 @@ WORDS = ("alder", "birch", "cedar", "dogwood", "elm", "fir", "ginkgo", "hazel", 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run."""
+    """Measurements of one run."""
 
     prompts: int
     seconds: float
@@ -51,7 +51,7 @@ class Measurement:
 
 
 def write_prompts(path: Path, count: int) -> None:
-    """Different questions of 40 to 160 characters, each with the answer that the fake engine gives: its last word."""
+    """Write distinct questions of 40 to 160 characters, with the answer of the fake engine: the last word."""
     dice = random.Random(0)
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
@@ -76,7 +76,7 @@ def write_spec(path: Path, model: Path, prompts: Path) -> None:
 
 
 def measure(count: int, model: Path, folder: Path) -> Measurement:
-    """Runs the command on `count` prompts. Raises SystemExit with its output if it fails."""
+    """Run the command on `count` prompts. Raises SystemExit with its output if it fails."""
     write_prompts(folder / "prompts.jsonl", count)
     write_spec(folder / "spec.yaml", model, folder / "prompts.jsonl")
     env = {
@@ -86,7 +86,7 @@ def measure(count: int, model: Path, folder: Path) -> Measurement:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
-    env.pop("PREFECT_API_URL", None)  # a server that is there already would not be counted
+    env.pop("PREFECT_API_URL", None)  # an existing server would not be measured
     started = time.monotonic()
     with open(folder / "output.txt", "w+b") as output:
         command = [sys.executable, "-m", "assayline", "evaluate", str(folder / "spec.yaml")]
@@ -103,7 +103,7 @@ def measure(count: int, model: Path, folder: Path) -> Measurement:
 
 
 def watch(process: "subprocess.Popen[bytes]") -> tuple[int, int, float]:
-    """Highest bytes of the process and of those below it, and its CPU seconds, until it ends."""
+    """Return peak bytes of the process and of its children, and its CPU seconds, when it ends."""
     flow = psutil.Process(process.pid)
     peak = other_peak = 0
     cpu_seconds = 0.0
@@ -118,7 +118,7 @@ def watch(process: "subprocess.Popen[bytes]") -> tuple[int, int, float]:
 
 
 def read_peak_bytes(process_id: int) -> int:
-    """The most memory that the process has had, from Linux's account of it."""
+    """Return the peak memory of a process as Linux reports it."""
     lines = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     options = parser.parse_args()
     if options.prompts != sorted(set(options.prompts)):
-        parser.error("--prompts must grow from number to number")
+        parser.error("--prompts must be increasing")
     model = ensure_tiny_model()
     done: list[Measurement] = []
     print(
@@ -152,14 +152,14 @@ def main() -> None:
 
 
 def slopes(before: Measurement, now: Measurement) -> tuple[float, float]:
-    """Seconds, and CPU seconds, per thousand prompts that `now` has more than `before`."""
+    """Return seconds and CPU seconds per 1,000 prompts that `now` has more than `before`."""
     thousands = (now.prompts - before.prompts) / 1000
     seconds, cpu_seconds = now.seconds - before.seconds, now.cpu_seconds - before.cpu_seconds
     return round(seconds / thousands, 3), round(cpu_seconds / thousands, 3)
 
 
 def summarize(done: list[Measurement]) -> dict[str, Any]:
-    """All runs, and the ratio that must stay near 1: the peak of the last to that of the first."""
+    """Run all sizes. The ratio of the last peak to the first must stay near 1."""
     return {
         "benchmark": "memory",
         "cores": len(os.sched_getaffinity(0)),

@@ -1,15 +1,15 @@
-"""What the order of requests is worth: longest answers first against the order given, against raw `LLM.generate`.
+"""Effect of the request order: longest outputs first and file order, compared with raw `LLM.generate`.
 
     python -m benchmarks.ordering [--pairs 5] [--layers 1] [--hidden 64] [--only 0 3] [--shares 2] [--step-ms 25]
 
-Real vLLM answers three sets with log-normal output lengths and one with those of models that think: raw in the order
-given, the pipeline in the order given, and the pipeline longest first, as in a second run, which knows the lengths of
-the first. Of the two sets of 800 requests `pairs` pairs of raw and longest first are measured in turn, of the others
-one. Steps are vLLM's own count. The bound is the longest answer, or all tokens over all seats.
+vLLM answers three sets with log-normal output lengths and one with heavy-tailed lengths of reasoning models: raw in
+file order, the pipeline in file order, and the pipeline longest first, as in a second run that knows the output lengths
+of the first. For the two sets of 800 requests, `pairs` pairs of raw and longest first are measured alternately, for the
+others one. Steps are counted by vLLM. The lower bound is the longest output, or all tokens divided by all slots.
 
-With `--shares 2` either side's engine has half of the cores, and what is around it the others. With `--step-ms 25` each
-forward pass of either side takes at least so long, as on a device that reads its weights whatever runs
-(`paced_model.py`): a device that is simulated, under real vLLM.
+With `--shares 2`, each side's engine has half of the cores and the rest of the side the other half. With
+`--step-ms 25`, each forward pass takes at least that long, which simulates a device whose steps are bound by reading
+weights (`paced_model.py`).
 """
 
 import argparse
@@ -42,12 +42,12 @@ MOST_REASONING_TOKENS = 8192
 
 
 def draw_reasoning_tokens(dice: random.Random) -> int:
-    """Heavy-tailed, as of models that think: log-normal around e^6 with sigma 1.2, at most 8,192 tokens."""
+    """Draw a heavy-tailed output length, as of reasoning models: log-normal, e^6, sigma 1.2, at most 8,192 tokens."""
     return min(max(int(dice.lognormvariate(6.0, 1.2)), 8), MOST_REASONING_TOKENS)
 
 
 LengthSet = tuple[str, int, int, Callable[[random.Random], int]]
-"""Name, requests, seats, and how output lengths are drawn."""
+"""Name, requests, slots, and distribution of output lengths."""
 
 REAL_SETS: list[LengthSet] = [
     ("log-normal", 800, 64, draw_output_tokens),
@@ -58,14 +58,14 @@ REAL_SETS: list[LengthSet] = [
 
 
 def bound_steps(lengths: Sequence[int], seats: int) -> int:
-    """What no order can go below."""
+    """Return the lower bound of engine steps for any order."""
     return max(*lengths, -(-sum(lengths) // seats))
 
 
 def measure_set(
     folder: Path, model: Path, one: LengthSet, pairs: int, shares: int, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """One set through real vLLM, with these arguments beside the usual ones."""
+    """Measure one set with vLLM and these additional arguments."""
     kind, requests, seats, draw = one
     folder.mkdir()
     prompts = folder / "prompts.jsonl"
@@ -90,7 +90,7 @@ def measure_set(
             assert theirs.output_tokens == ours.output_tokens, "the sides generated different amounts"
             measured.append((theirs, ours))
             print(f"pair {number + 1}  raw {theirs.seconds:.2f} s  longest first {ours.seconds:.2f} s", flush=True)
-        again, _ = measure_pipeline(given, settings, stepping)  # the first one also warmed the processes up
+        again, _ = measure_pipeline(given, settings, stepping)  # the first run also warmed up the processes
     lengths = [request["sampling"]["max_tokens"] for request in asked]
     row = {
         "set": kind,
@@ -114,10 +114,19 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--shares", type=int, default=1, help="equal parts of the cores, of which the engine has one")
-    parser.add_argument("--step-ms", type=float, help="least milliseconds of a forward pass, slept; a simulated device")
+    parser.add_argument(
+        "--shares", type=int, default=1, help="split the cores into this many shares; the engine gets one"
+    )
+    parser.add_argument("--step-ms", type=float, help="minimum milliseconds per forward pass, to simulate a device")
     numbers = range(len(REAL_SETS))
-    parser.add_argument("--only", type=int, nargs="*", default=[*numbers], choices=numbers, help="sets, from 0")
+    parser.add_argument(
+        "--only",
+        type=int,
+        nargs="*",
+        default=[*numbers],
+        choices=numbers,
+        help="numbers of the sets to measure, from 0",
+    )
     options = parser.parse_args()
     model = build_random_model(
         Path(".cache") / f"random-{options.layers}x{options.hidden}-long",

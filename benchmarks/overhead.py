@@ -1,15 +1,15 @@
-"""What the pipeline costs: everything after the model has loaded, against raw `vllm.LLM.generate`.
+"""Overhead of the pipeline after the model has loaded, compared with raw `vllm.LLM.generate`.
 
     python -m benchmarks.overhead [--pairs 5] [--requests 1024] [--layers 12] [--hidden 512] [--mode barrier]
                                   [--order longest_first] [--shares 2]
 
-Both sides hold one engine, in a process of its own with the same environment, for all pairs, and answer the same
-prompts with the same log-normal output lengths, in turn: raw, pipeline, pipeline, raw, … so that a drift of the machine
-hits both. Raw is handed token ids and its clock is around `generate` alone. The pipeline's clock runs from opening the
-prompt file to having the metrics: reading, rendering, feeding, Parquet, DuckDB, SQL. Prefix caching is off. With
-`--shares 2` either side's engine has half of the cores, and what is around it the others. CPU-seconds are those of
-raw's process, of the engine's, and of this one, which is flow and worker; an engine's threads that wait for each other
-spend them, too.
+Each side keeps one engine in a separate process, with the same environment, for all pairs. Both answer the same prompts
+with the same log-normal output lengths, alternately: raw, pipeline, pipeline, raw, … so that drift of the machine
+affects both. Raw gets token ids, and only `generate` is timed. The pipeline is timed from opening the prompt file to
+having the metrics: reading, rendering, feeding, Parquet, DuckDB, SQL. Prefix caching is off. With `--shares 2`, each
+side's engine has half of the cores and the rest of the side the other half. CPU seconds are those of raw's process, of
+the engine's process, and of this process (flow and worker). They include engine threads that wait busily for each
+other.
 """
 
 import argparse
@@ -57,7 +57,7 @@ class Measurement:
     output_tokens: int
     engine_steps: int
     cpu_s: dict[str, float] = field(default_factory=dict)
-    """By process, where it was counted."""
+    """CPU seconds by process, if measured."""
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -65,7 +65,7 @@ class Measurement:
 
 
 def write_prompts(path: Path, count: int, draw: Callable[[random.Random], int] = draw_output_tokens) -> None:
-    """Chat prompts of 16 to 64 bytes with output lengths drawn so."""
+    """Write chat prompts of 16 to 64 bytes with output lengths from this distribution."""
     dice = random.Random(0)
     with path.open("w") as file:
         for _ in range(count):
@@ -75,7 +75,7 @@ def write_prompts(path: Path, count: int, draw: Callable[[random.Random], int] =
 
 
 def make_spec(model: Path, prompts: Path, args: dict[str, Any], **engine: Any) -> EvalSpec:
-    """Greedy answers of forced lengths. `args` are vLLM's, laid over the usual ones; `engine` fields of the spec's."""
+    """Make a spec of greedy answers with forced lengths. `args` override vLLM's arguments, `engine` spec fields."""
     usual = {
         "max_model_len": 1024,
         "max_num_seqs": 64,
@@ -94,7 +94,7 @@ def make_spec(model: Path, prompts: Path, args: dict[str, Any], **engine: Any) -
 
 
 class RawVllm(Yardstick):
-    """`LLM.generate` over everything."""
+    """Measure `LLM.generate` over all requests."""
 
     def __init__(self, spec: EvalSpec, env: dict[str, str], log: Path) -> None:
         super().__init__("benchmarks.raw_vllm", {"model": spec.model, "args": spec.engine.args}, env, log)
@@ -105,7 +105,7 @@ class RawVllm(Yardstick):
 
 
 class SteppingEngine:
-    """The open engine, with the newest sample of its counters kept aside and passed on to the run's writer."""
+    """The open engine. It keeps the newest sample of its counters and passes samples on to the run's writer."""
 
     def __init__(self, spec: EvalSpec, settings: Settings, env: dict[str, str], log: Path) -> None:
         self.steps = 0
@@ -135,7 +135,7 @@ class SteppingEngine:
 
 
 class KeptWorker(Worker):
-    """A worker with an engine that is open already, and stays open."""
+    """A worker with an open engine that stays open."""
 
     def __init__(self, order: WorkOrder, engine: Engine) -> None:
         self._engine = engine
@@ -148,9 +148,9 @@ class KeptWorker(Worker):
 
 
 def measure_pipeline(spec: EvalSpec, settings: Settings, stepping: SteppingEngine) -> tuple[Measurement, str]:
-    """One run of the pipeline with an engine that is already open. Returns the measurement and the run's id.
+    """Run the pipeline once with an open engine. Return the measurement and the run's id.
 
-    Its warm-up is within the clock, and sets the engine's step counter to 0.
+    The measured time includes the warm-up, which resets the engine's step counter.
     """
     started = time.monotonic()
     evaluation = begin_evaluation(spec, settings, NEVER)
@@ -183,7 +183,7 @@ def read_output_tokens(settings: Settings, run_id: str) -> int:
 
 
 def read_requests(settings: Settings, run_id: str) -> list[dict[str, Any]]:
-    """What the engine was given, for the yardstick to be given the same."""
+    """Return the token ids and sampling that the engine was sent, for the raw side."""
     with connect(settings.database_path, 10, read_only=True) as connection:
         rows = connection.execute(
             "select prompt_token_ids, sampling_json from requests join prompts using (run_id, prompt_id, occurrence) "
@@ -202,7 +202,9 @@ def main() -> None:
     parser.add_argument("--mode", default="continuous")
     parser.add_argument("--order", default="given")
     parser.add_argument("--seats", type=int, default=64)
-    parser.add_argument("--shares", type=int, default=1, help="equal parts of the cores, of which the engine has one")
+    parser.add_argument(
+        "--shares", type=int, default=1, help="split the cores into this many shares; the engine gets one"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="assayline-overhead-") as name:
         report = run_pairs(Path(name), options)
@@ -221,7 +223,7 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     raw = RawVllm(spec, engine_environment(settings, device_env, {}), folder / "raw.log")
     pairs: list[tuple[Measurement, Measurement]] = []
     with contextlib.closing(stepping.engine), contextlib.closing(raw):
-        _, run_id = measure_pipeline(spec, settings, stepping)  # not counted: the first run warms both sides' files
+        _, run_id = measure_pipeline(spec, settings, stepping)  # not measured: the first run warms up both sides
         requests = read_requests(settings, run_id)
         raw.measure(requests[:64])
         yardstick, host, here = psutil.Process(raw.pid), find_host(os.getpid()), psutil.Process()
@@ -254,7 +256,7 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Namespace) -> dict[str, Any]:
-    """Medians and ranges of the ratios, pair by pair."""
+    """Return medians and ranges of the ratios per pair."""
     assert all(raw.output_tokens == ours.output_tokens for raw, ours in pairs), "the sides generated different amounts"
     speed = [ours.output_tokens_per_s / raw.output_tokens_per_s for raw, ours in pairs]
     steps = [ours.engine_steps / raw.engine_steps for raw, ours in pairs]

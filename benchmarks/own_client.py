@@ -1,4 +1,4 @@
-"""assayline as a client of a server: `assayline evaluate` on a load, and its database read.
+"""assayline as a client of a server: runs `assayline evaluate` on a load and reads its database.
 
 TTFT is from handing the request to the client library to the first event with a token, ITL every gap between events,
 TPOT (last − first) / (n − 1), percentiles linear; throughput from the first request to the end of the last.
@@ -21,7 +21,7 @@ DATABASE_WAIT_S = 30.0
 
 
 def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[int]) -> tuple[Measurement, CpuSamples]:
-    """One run of the command, in a data folder of its own."""
+    """Run the command once, in a separate data folder."""
     prompts = folder / "assayline.jsonl"
     lines = ({"prompt": one.text, "sampling": {"max_tokens": one.output_tokens}} for one in load.prompts)
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -38,7 +38,7 @@ def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[
 
 
 def make_spec(load: Load, server: Server, prompts: Path) -> dict[str, Any]:
-    """The load as a spec."""
+    """Make a spec of the load."""
     arrival = (
         {"kind": "concurrency", "requests": load.concurrency}
         if load.rate_per_s is None
@@ -53,14 +53,14 @@ def make_spec(load: Load, server: Server, prompts: Path) -> dict[str, Any]:
         "engine": {
             "backend": "server",
             "server": {"url": f"{server.url}/v1", "model": server.model_name},
-            "warm_up": False,  # what a server counts in a run is then of the load alone
+            "warm_up": False,  # so that the server's counters cover only the load
         },
         "load": {"arrival": arrival},
     }
 
 
 def read_newest_run(database: Path, requests: int) -> Measurement:
-    """What the database says of its newest run; a request without a result has failed."""
+    """Read the newest run from the database. A request without a result has failed."""
     with connect(database, DATABASE_WAIT_S, read_only=True) as connection:
         ((run_id, started_at),) = connection.execute(
             "select run_id, started_at from runs order by started_at desc limit 1"

@@ -1,7 +1,7 @@
-"""Environments for what we are measured against: in .cache/, pinned, borrowing torch and its like from this one.
+"""Pinned environments of other tools, in .cache/, which share torch and large packages with this environment.
 
-Borrowed packages come after the environment's own on its path, so that both sides run the same versions of what they
-share, and a peer's other dependencies never touch ours.
+Shared packages come after the environment's own packages on its path. So both sides run the same versions of shared
+packages, and another tool's dependencies do not affect this environment.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def prepare_environment(*packages: str) -> Path:
-    """The Python of an environment with these pinned packages, made if it is not there; the first gives its name."""
+    """Return the Python of an environment with these pinned packages, created if missing. The first one names it."""
     home = ROOT / ".cache" / packages[0].replace("==", "-")
     python, stamp = home / "bin" / "python", home / "ready"
     if not stamp.exists():
@@ -24,6 +24,6 @@ def prepare_environment(*packages: str) -> Path:
         (own / "zz_borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
         pip = [str(python), "-m", "pip", "install", "-qq", *packages]
         if subprocess.run(pip, check=False, stderr=subprocess.DEVNULL).returncode:
-            sys.exit(f"`{' '.join(pip)}` failed. Is there a package index that has them?")
+            sys.exit(f"`{' '.join(pip)}` failed. hint: check that the package index has these versions.")
         stamp.touch()
     return python

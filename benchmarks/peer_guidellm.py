@@ -1,12 +1,12 @@
-"""GuideLLM, in an environment of its own: run on a load, and its report read.
+"""GuideLLM in a separate environment: runs a load and reads its report.
 
-Its definitions, as its source has them: TTFT from the first byte of the request's headers to the first event whose text
-is not empty; `time_per_output_token` (last − start) / n, so with the first token's wait in it; `inter_token_latency`
-(last − first) / (n − 1) per request, weighted by tokens: our TPOT. Single gaps are not kept, so there is no ITL of our
-kind. Percentiles are nearest rank. Its throughput divides by the time from the first request to the end of the last.
+Definitions from its source: TTFT from the first byte of the request's headers to the first event with text;
+`time_per_output_token` (last − start) / n, which includes TTFT; `inter_token_latency` (last − first) / (n − 1) per
+request, weighted by tokens: assayline's TPOT. It does not store single gaps, so ITL is not available. Percentiles are
+nearest rank. Throughput divides by the time from the first request to the end of the last one.
 
-It asks for usage in every event, which makes events longer; here it asks for it once, as the others do, so that all
-clients read the same amount.
+GuideLLM requests usage in every event, which makes events longer. Here it requests usage once, like the other clients,
+so that all clients read the same amount.
 """
 
 import json
@@ -28,7 +28,7 @@ OWN_NAMES = {
 def measure_with_guidellm(
     load: Load, server: Server, folder: Path, cores: set[int], worker_processes: int | None = None
 ) -> tuple[Measurement, CpuSamples]:
-    """One run in processes of its own: ten workers, unless told otherwise."""
+    """Run the load in separate processes, by default with ten workers."""
     rows = write_rows(folder / "guidellm.jsonl", load.prompts, "output_tokens_count")
     profile: dict[str, Any] = {"kind": "concurrent", "streams": [load.concurrency]}
     if load.rate_per_s is not None:
@@ -61,7 +61,7 @@ def measure_with_guidellm(
 
 
 def read_report(report: dict[str, Any], requests: int) -> Measurement:
-    """The report's one benchmark; a request that is missing from it has failed, and one without stamps has, too."""
+    """Read the report's benchmark. Requests that are missing from it or have no timestamps have failed."""
     (benchmark,) = report["benchmarks"]
     observations = []
     for request in benchmark["requests"]["successful"]:

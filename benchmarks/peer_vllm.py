@@ -1,12 +1,12 @@
-"""vLLM's own yardsticks, `vllm bench serve` and `vllm bench throughput`: run on a load, and their results read.
+"""vLLM's own benchmarks, `vllm bench serve` and `vllm bench throughput`: runs them on a load and reads their results.
 
     python -m benchmarks.peer_vllm serve --backend openai …
 
-is such a command: the console script of vLLM's CPU build looks for a package called vllm, which is not its name.
+replaces the console script, which in vLLM's CPU build looks for a package named vllm and fails.
 
-Definitions of `serve`: TTFT from just before the request is written to the first event with a choice; ITL the gaps
-between such events, pooled; TPOT (last − first) / (n − 1); linear percentiles: ours. Its throughput divides by the time
-from before the first gap of the schedule, and ours by the time from the first request.
+Definitions of `serve`, equal to assayline's: TTFT from just before the request is written to the first event with a
+choice; ITL: gaps between such events, pooled; TPOT (last − first) / (n − 1); linear percentiles. Its throughput divides
+by the time from before the schedule's first gap, assayline's by the time from the first request.
 """
 
 import importlib
@@ -26,7 +26,7 @@ from benchmarks.process_tree import CpuSamples, run_sampled
 def measure_with_vllm_bench(
     load: Load, server: Server, folder: Path, cores: set[int]
 ) -> tuple[Measurement, CpuSamples]:
-    """One run in a process of its own."""
+    """Run the load in a separate process."""
     rows = write_rows(folder / "vllm_bench.jsonl", load.prompts, "output_tokens")
     options = {
         "backend": "openai",
@@ -46,7 +46,10 @@ def measure_with_vllm_bench(
     if load.rate_per_s is None:
         options["max-concurrency"] = load.concurrency
     else:
-        options |= {"request-rate": load.rate_per_s, "burstiness": "inf"}  # gaps of a gamma without spread: constant
+        options |= {
+            "request-rate": load.rate_per_s,
+            "burstiness": "inf",
+        }  # a gamma distribution without spread: constant gaps
     flags = ["disable-shuffle", "skip-chat-template", "ignore-eos", "save-result", "save-detailed", "disable-tqdm"]
     command = [sys.executable, "-m", "benchmarks.peer_vllm", "serve", *(f"--{flag}" for flag in flags)]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
@@ -56,7 +59,7 @@ def measure_with_vllm_bench(
 
 
 def read_result(result: dict[str, Any]) -> Measurement:
-    """The file that --save-result and --save-detailed write."""
+    """Read the file of --save-result and --save-detailed."""
     lists = (result[name] for name in ("start_times", "ttfts", "itls", "output_lens", "errors"))
     observations = [
         Observation(start, start + ttft, start + ttft + sum(gaps), tokens, 1 + len(gaps), tuple(gaps))
@@ -69,13 +72,15 @@ def read_result(result: dict[str, Any]) -> Measurement:
         for percentile in (50, 95)
     }
     own["output_tokens_per_s"] = result["output_throughput"]
-    zero_s = time.time() - time.perf_counter()  # its stamps are of this clock, which the machine's processes share
+    zero_s = (
+        time.time() - time.perf_counter()
+    )  # timestamps are of perf_counter, which all processes of the machine share
     reasons = tuple(error for error in result["errors"] if error)
     return Measurement(tuple(observations), result["failed"], own, zero_s, reasons)
 
 
 def write_conversations(path: Path, rows: list[tuple[str, int]]) -> Path:
-    """Texts and output lengths as the data set `sharegpt`, for a tokenizer that makes a token of every byte."""
+    """Write texts and output lengths in the format `sharegpt`, for a byte-level tokenizer."""
     turns = [{"conversations": [{"value": text}, {"value": "x" * tokens}]} for text, tokens in rows]
     path.write_text(json.dumps(turns))
     return path
@@ -84,9 +89,9 @@ def write_conversations(path: Path, rows: list[tuple[str, int]]) -> Path:
 def measure_offline(
     model: Path, args: dict[str, Any], rows: list[tuple[str, int]], env: dict[str, str], folder: Path
 ) -> dict[str, Any]:
-    """`vllm bench throughput`: seconds and tokens of one run. Raises CalledProcessError where it fails.
+    """Run `vllm bench throughput`. Return seconds and tokens. Raises CalledProcessError if it fails.
 
-    It samples at temperature 1, whatever else is asked for; lengths are forced, so the tokens are the same.
+    It always samples at temperature 1; lengths are forced, so the number of tokens is the same.
     """
     result = folder / "throughput.json"
     options = {

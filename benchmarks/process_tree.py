@@ -1,7 +1,7 @@
-"""Runs a command on given cores and samples the CPU time of its process tree.
+"""Run a command on given cores and sample the CPU time of its process tree.
 
-Start-up and evaluation of results are in the samples too; `cpu_between` leaves them out, as it takes the times of the
-first and last request of a load.
+Samples include start-up and the evaluation of results; `cpu_between` excludes them, given the times of the first and
+last request of a load.
 """
 
 import bisect
@@ -33,7 +33,7 @@ class CpuSamples:
     names: dict[int, str] = field(default_factory=dict)
 
     def take(self, root: psutil.Process) -> None:
-        """Adds one sample."""
+        """Add one sample."""
         latest = dict(self.cpu_s[-1]) if self.cpu_s else {}
         for process in [root, *root.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
@@ -44,14 +44,14 @@ class CpuSamples:
         self.cpu_s.append(latest)
 
     def cpu_between(self, start_s: float, end_s: float) -> dict[int, float]:
-        """CPU seconds of each process between two moments of wall-clock time, from the samples around them."""
+        """Return the CPU seconds of each process between two wall-clock times, from the samples around them."""
         first = self.cpu_s[max(bisect.bisect_right(self.wall_s, start_s) - 1, 0)]
         last = self.cpu_s[min(bisect.bisect_left(self.wall_s, end_s), len(self.wall_s) - 1)]
         return {pid: seconds - first.get(pid, 0.0) for pid, seconds in last.items()}
 
 
 def run_sampled(command: list[str], cores: set[int], env: dict[str, str], log: Path) -> CpuSamples:
-    """Runs the command to its end. Ends the benchmark with the command's output if it fails."""
+    """Run the command to its end. Exit with its output if it fails."""
     samples = CpuSamples()
     with log.open("w") as output:
         process = subprocess.Popen(command, env={**os.environ, **env}, stdout=output, stderr=output)
@@ -77,20 +77,20 @@ def _watch(samples: CpuSamples, process: subprocess.Popen[bytes]) -> None:
 
 
 def read_cpu_s(root: psutil.Process) -> float:
-    """CPU-seconds of a process and those that it started, so far."""
+    """Return the CPU seconds of a process and its children so far."""
     times = [process.cpu_times() for process in [root, *root.children(recursive=True)]]
     return sum(time.user + time.system for time in times)
 
 
 def spend(processes: dict[str, Callable[[], float]], work: Callable[[], Given]) -> tuple[Given, dict[str, float]]:
-    """What `work` gives, and the CPU-seconds that it took in each process."""
+    """Return the result of `work`, and the CPU seconds that it took in each process."""
     before = {name: read() for name, read in processes.items()}
     result = work()
     return result, {name: read() - before[name] for name, read in processes.items()}
 
 
 def find_host(worker_pid: int) -> psutil.Process | None:
-    """The engine's process below a worker, the newest if one is just being replaced; None where there is none.
+    """Return a worker's engine process, the newest if one is being replaced; None if there is none.
 
     Processes that it forks have the same command line.
     """

@@ -1,4 +1,4 @@
-"""A Llama with random weights in any shape, and a byte-level tokenizer: speed does not depend on what weights say.
+"""A Llama of any shape with random weights and a byte-level tokenizer. Speed does not depend on the weights' values.
 
 python -m benchmarks.random_model FOLDER --layers 8 --hidden 512
 """
@@ -10,15 +10,15 @@ from typing import Any
 VOCABULARY = 8192
 SPECIALS = ("<unk>", "<bos>", "<eos>")
 FIRST_WORD = len(SPECIALS) + 256
-"""Ids below are special tokens and single bytes, which may have no text to stream."""
+"""Lower ids are special tokens and single bytes, which may have no text to stream."""
 
 
 def build_random_model(
     folder: Path, layers: int, hidden: int, *, weights: bool = True, vocabulary: int = VOCABULARY, **changes: Any
 ) -> Path:
-    """Writes config, tokenizer and, unless vLLM is to invent them (load_format: dummy), float32 weights.
+    """Write config, tokenizer and float32 weights, unless vLLM generates the weights (load_format: dummy).
 
-    `changes` are fields of LlamaConfig that are not to follow from `layers` and `hidden`.
+    `changes` override fields of LlamaConfig that otherwise follow from `layers` and `hidden`.
     """
     if (folder / "tokenizer.json").exists():
         return folder
@@ -43,7 +43,7 @@ def build_random_model(
     if weights:
         torch.manual_seed(0)
         model = LlamaForCausalLM(config)
-        model.lm_head.weight.data[:FIRST_WORD] = 0  # never the likeliest: each output token is a text of its own
+        model.lm_head.weight.data[:FIRST_WORD] = 0  # never the likeliest, so that each output token has text
         model.save_pretrained(folder)
     else:
         config.save_pretrained(folder)

@@ -1,6 +1,6 @@
-"""The yardstick of `benchmarks.streaming`: vLLM's `AsyncLLM.generate`, a semaphore, and a loop that keeps stamps.
+"""Reference of `benchmarks.streaming`: vLLM's `AsyncLLM.generate`, a semaphore, and a loop that records timestamps.
 
-Reads one JSON line after another: first the model and its arguments, then lists of requests. Answers each with a line.
+Protocol: lines of JSON. The first is the model and its arguments, the others lists of requests. Each gets an answer.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 ANSWERS = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # vLLM prints to stdout, and begins with that when it is imported
+os.dup2(2, 1)  # vLLM prints to stdout, from its import on
 
 from vllm import SamplingParams  # noqa: E402
 from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
@@ -46,7 +46,7 @@ async def answer(engine: AsyncLLM, name: str, request: dict[str, Any], gate: asy
                 stamps.append(output.metrics.last_token_ts)
             elif new:
                 merged += 1
-                stamps.append(None)  # of merged outputs only the last stamp is there, and gaps beside it are not gaps
+                stamps.append(None)  # merged outputs have only the last timestamp, so neighbouring gaps are unknown
             stats = output.metrics
     return {
         "tokens": tokens,

@@ -1,9 +1,9 @@
-"""Plain `vllm.LLM.generate` in a process of its own, as anybody would call it: a yardstick of other benchmarks.
+"""Reference of other benchmarks: plain `vllm.LLM.generate` in a separate process.
 
-Speaks lines of JSON: the first line in is {model, args}; every other line in is a list of {prompt_token_ids, sampling}
-and, where a prompt has pictures, their paths as `images`. It is answered by {seconds, load_s, cpu_s, output_tokens,
-engine_steps}. `seconds` is of reading and decoding every picture and of `generate`; `load_s` is the former alone;
-`cpu_s` counts this process, which holds the engine where the environment says so.
+Protocol: lines of JSON. The first line is {model, args}; the others are lists of {prompt_token_ids, sampling}, with
+the paths of a prompt's images as `images`. Each list is answered by {seconds, load_s, cpu_s, output_tokens,
+engine_steps}. `seconds` covers reading and decoding all images and `generate`; `load_s` only the former; `cpu_s` is
+the CPU time of this process, which holds the engine if the environment configures it.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM prints, and so do its processes
+    os.dup2(2, 1)  # vLLM and its processes print to stdout
     from vllm import LLM, SamplingParams
 
     order = json.loads(sys.stdin.readline())
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def make_prompt(request: dict[str, Any]) -> Any:
-    """vLLM's form of a prompt; pictures are read and decoded here."""
+    """Convert to vLLM's prompt format. Reads and decodes images."""
     prompt = {"prompt_token_ids": request["prompt_token_ids"]}
     if "images" in request:
         from PIL import Image
@@ -59,7 +59,7 @@ def make_prompt(request: dict[str, Any]) -> Any:
 
 
 def count_cpu() -> float:
-    """Processor seconds of this process so far."""
+    """Return CPU seconds of this process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

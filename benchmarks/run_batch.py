@@ -1,12 +1,12 @@
-"""A batch file through `vllm run-batch` and through assayline: killed near the end, and engine steps for all of it.
+"""A batch file in `vllm run-batch` and in assayline: answers kept after a kill near the end, and engine steps.
 
     python -m benchmarks.run_batch [--lines 600] [--share 0.99]
 
-The same file (chats of different lengths, each answered to an exact length), the same tiny model, the same engine
-arguments, real vLLM on this machine. Each side runs twice. Once it is killed (SIGKILL) by itself, at the moment at
-which it is told of the answer that makes the share whole, and what is on disk is counted: of vLLM, lines of its output
-file; of assayline, lines of `export --format openai-batch`. Then assayline resumes, and vLLM, which cannot, begins
-again. The last line is JSON. Exit code 1: answers are missing at the end.
+Both use the same file (chats of different lengths with forced output lengths), the same tiny model, the same engine
+arguments and vLLM on this machine. Each side runs twice. The first run kills itself (SIGKILL) when it has received the
+given share of the answers, and the answers on disk are counted: for vLLM, lines of its output file; for assayline,
+lines of `export --format openai-batch`. Then assayline resumes, and vLLM, which cannot, starts again. The last line is
+JSON. Exit code 1: answers are missing at the end.
 """
 
 import argparse
@@ -56,7 +56,7 @@ if __name__ == "__main__":
              if sample.name == "vllm:iteration_tokens_total_count"]
     print("STEPS", json.dumps(int(sum(steps))), flush=True)
 """
-"""`vllm run-batch`, which dies when it has `kill_at` answers (0: never), and tells its engine steps."""
+"""`vllm run-batch` that kills itself at `kill_at` answers (0: never) and prints its engine steps."""
 
 OURS = """
 import os, signal, sys
@@ -77,11 +77,11 @@ def add(self, record):
 PartWriter.add = add
 print("RUN", evaluate(sys.argv[1]).run_id, flush=True)
 """
-"""An evaluation, which dies when its worker has `kill_at` answers (0: never)."""
+"""An evaluation that kills itself when its worker has `kill_at` answers (0: never)."""
 
 
 def write_lines(path: Path, count: int) -> None:
-    """Chats of 8 to 60 words; lengths of answers are log-normal, half of them below 32 tokens."""
+    """Write chats of 8 to 60 words with log-normal output lengths, half of them below 32 tokens."""
     dice = random.Random(0)
     words = [f"word{number}" for number in range(40)]
     with path.open("w", encoding="utf-8") as file:
@@ -97,7 +97,7 @@ def write_lines(path: Path, count: int) -> None:
 
 
 def run_theirs(folder: Path, model: Path, output: Path, kill_at: int) -> tuple[int, int | None]:
-    """Exit code, and engine steps of a run that came to its end."""
+    """Run vLLM. Return the exit code, and the engine steps of a completed run."""
     script = folder / "theirs.py"
     script.write_text(THEIRS)
     flags = [
@@ -113,7 +113,7 @@ def run_theirs(folder: Path, model: Path, output: Path, kill_at: int) -> tuple[i
 
 
 def run_ours(folder: Path, data: Path, kill_at: int) -> int:
-    """Exit code."""
+    """Run assayline. Return the exit code."""
     code, log = _run(["-c", OURS, str(folder / "spec.yaml")], kill_at, data)
     if code != (-signal.SIGKILL if kill_at else 0):
         sys.exit(f"assayline ended with {code}:\n{log[-2000:]}")
@@ -124,13 +124,13 @@ def _run(arguments: list[str], kill_at: int, data: Path | None = None) -> tuple[
     environment = {**os.environ, "VLLM_LOGGING_LEVEL": "WARNING", "PYTHONPATH": str(ROOT), "KILL_AT": str(kill_at)}
     if data is not None:
         environment["ASSAYLINE_DATA_DIR"] = str(data)
-    with tempfile.TemporaryFile("w+") as log:  # a pipe would wait for the engine of a killed run
+    with tempfile.TemporaryFile("w+") as log:  # a pipe would block on the engine of a killed run
         process = subprocess.Popen(
             [sys.executable, *arguments], stdout=log, stderr=log, text=True, env=environment, start_new_session=True
         )
         code = process.wait()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what a killed run may have left behind
+            os.killpg(process.pid, signal.SIGKILL)  # processes that a killed run may have left
         log.seek(0)
         return code, log.read()
 
@@ -182,7 +182,7 @@ def compare_theirs(folder: Path, model: Path, lines: int, kill_at: int) -> dict[
     print(f"vllm run-batch, killed with {kill_at} of {lines} answers: {theirs_left} on disk", flush=True)
     _, theirs_steps = run_theirs(folder, model, folder / "theirs.jsonl", 0)
     theirs_lines = count_lines(folder / "theirs.jsonl")
-    print(f"vllm run-batch, begun again: {theirs_lines} answers, {theirs_steps} engine steps", flush=True)
+    print(f"vllm run-batch, restarted: {theirs_lines} answers, {theirs_steps} engine steps", flush=True)
     return {"on_disk_after_kill": theirs_left, "answers_at_the_end": theirs_lines, "engine_steps": theirs_steps}
 
 
@@ -196,9 +196,9 @@ def compare_ours(folder: Path, lines: int, kill_at: int) -> dict[str, Any]:
     resumed = read_summary(data, killed)
     resumed_lines = export_lines(data, killed)
     print(f"assayline, resumed: {resumed_lines} answers", flush=True)
-    run_ours(folder, fresh, 0)  # a database that knows no lengths of answers, by which the next run would be ordered
+    run_ours(folder, fresh, 0)  # a new database: known output lengths would change the request order
     whole = read_summary(fresh, find_run(fresh))
-    print(f"assayline, whole: {whole['ok_requests']} answers, {whole['engine_steps']} engine steps", flush=True)
+    print(f"assayline, complete: {whole['ok_requests']} answers, {whole['engine_steps']} engine steps", flush=True)
     return {
         "on_disk_after_kill": ours_left,
         "answers_at_the_end": resumed_lines,

@@ -1,18 +1,18 @@
-"""What one flow spends on its workers, 1 to 16 of them, and on paper on a thousand GPUs.
+"""CPU time of one flow for 1 to 16 workers, and an extrapolation to 1,000 GPUs.
 
     python -m benchmarks.scale [--workers 1 4 16] [--requests-per-worker 1500] [--ray] [--busy]
 
-Engines answer at a steady pace and compute nothing, in processes of their own; what they send is as large as an answer
-of 100 tokens. Dispatcher, exchange and part files are the real ones. `--ray`: the workers are actors of a Ray cluster
-on this machine. `--busy`: eight engines of 400 answers a second each, instead of 60 each.
+Engines are separate processes that answer at a constant rate without computing; an answer is as large as one of 100
+tokens. Dispatcher, exchange and part files are those of a run. `--ray`: workers are actors of a Ray cluster on this
+machine. `--busy`: eight engines with 400 answers per second each, instead of 60.
 
-- `rows/s`: of all workers together, from the first answer to the last.
-- `driver CPU s per 1,000 rows`: of the flow's process, engines not counted.
+- `rows/s`: all workers together, from the first answer to the last.
+- `driver CPU s per 1,000 rows`: CPU time of the flow's process, without engines.
 - `calls/s`: exchanges of all workers.
-- `idle tail`: share of the workers' time between their own last answer and that of the last one.
+- `idle tail`: share of the workers' time between their own last answer and the last answer of all.
 
-Then what a part and a row cost the loader, and from these what 1,000 GPUs with 10 prompts a second each need of one
-flow. That part is arithmetic, and says so. The last line is JSON.
+Then it measures the cost of loading a part file and a row, and computes from these the load of one flow with 1,000 GPUs
+of 10 prompts per second each. That extrapolation is not a measurement. The last line is JSON.
 """
 
 import argparse
@@ -49,7 +49,7 @@ processes = multiprocessing.get_context("spawn")
 
 
 def answer_at_pace(pipe: Connection, per_s: float) -> None:
-    """An engine's process: answers the oldest requests, so many a second."""
+    """Run an engine's process: answer the oldest requests at a constant rate per second."""
     waiting: list[str] = []
     due = time.monotonic()
     answered = 0.0
@@ -66,7 +66,7 @@ def answer_at_pace(pipe: Connection, per_s: float) -> None:
 
 
 class PacedEngine(FakeEngine):
-    """An engine whose process answers at a steady pace."""
+    """An engine whose process answers at a constant rate."""
 
     per_s: float = STEADY_PER_S
 
@@ -103,7 +103,7 @@ class PacedEngine(FakeEngine):
 
 
 def open_paced(per_s: float) -> Any:
-    """In place of `worker_module.open_engine`."""
+    """Replacement of `worker_module.open_engine`."""
     PacedEngine.per_s = per_s
     return lambda opened, sizes, setup, hooks, **_: PacedEngine(
         opened.clock, worker=opened.worker, window=WINDOW, hooks=hooks
@@ -112,7 +112,7 @@ def open_paced(per_s: float) -> Any:
 
 @dataclass
 class Flow:
-    """What an evaluation has for its workers."""
+    """The evaluation as its workers see it."""
 
     dispatcher: Dispatcher
     writer: PartWriter
@@ -120,12 +120,12 @@ class Flow:
     generations: dict[str, int] = field(default_factory=dict)
 
     def order(self, worker: str) -> WorkOrder:
-        """The order of one worker."""
+        """Return the configuration of one worker."""
         return replace(self.base, worker=worker)
 
 
 class Counting:
-    """A worker that counts its exchanges and notes its last answer."""
+    """A worker that counts its exchanges and records the time of its last answer."""
 
     def __init__(self, worker: Exchanger) -> None:
         self._worker = worker
@@ -133,7 +133,7 @@ class Counting:
         self.answered_s: list[float] = []
 
     def exchange(self, requests: Any, **options: Any) -> News:
-        """Passes on."""
+        """Delegate."""
         news = self._worker.exchange(requests, **options)
         self.calls += 1
         if news.finished:
@@ -141,17 +141,17 @@ class Counting:
         return news
 
     def stop(self) -> None:
-        """Passes on."""
+        """Delegate."""
         self._worker.stop()
 
     def close(self) -> None:
-        """Passes on."""
+        """Delegate."""
         self._worker.close()
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A run of so many workers."""
+    """Measurements of a run with a number of workers."""
 
     kind: str
     workers: int
@@ -164,7 +164,7 @@ class Measurement:
 
 
 def begin(folder: Path, shards: int) -> Flow:
-    """A closed queue of requests that differ in their numbers alone."""
+    """Make a closed queue of requests that differ only in their numbers."""
     spec = parse_spec(
         {
             "model": "fake",
@@ -200,7 +200,7 @@ def begin(folder: Path, shards: int) -> Flow:
 
 
 def measure(kind: str, workers: int, per_worker: int, launch: Any, folder: Path) -> Measurement:
-    """Drives so many workers to the end of the queue."""
+    """Drive the workers to the end of the queue."""
     flow = begin(folder / f"{kind}-{workers}", -(-workers * per_worker // PER_SHARD))
     flow.dispatcher.workers = workers
     counted: list[Counting] = []
@@ -233,7 +233,7 @@ def measure(kind: str, workers: int, per_worker: int, launch: Any, folder: Path)
 
 
 def measure_load(folder: Path, parts: int, rows: int) -> float:
-    """CPU seconds to load so many parts of so many rows."""
+    """Measure CPU seconds to load part files of a number of rows."""
     run_dir = folder / f"load-{parts}-{rows}"
     for part in range(parts):
         answers = [
@@ -257,14 +257,14 @@ def measure_load(folder: Path, parts: int, rows: int) -> float:
 
 
 def start_ray(workers: int, per_s: float) -> Any:
-    """A Ray cluster on this machine, and what launches a paced worker on it."""
+    """Start a Ray cluster on this machine, and yield a launcher of paced workers."""
     import ray
 
     from assayline.tasks.ray_cluster import RayWorker, _NodeWorker
     from benchmarks import scale  # noqa: PLW0406 by its name, as the engine's process has another __main__
 
     class PacedNode(_NodeWorker):
-        """An actor whose engine is paced."""
+        """An actor with a paced engine."""
 
         def __init__(self, order: WorkOrder) -> None:
             worker_module.open_engine = scale.open_paced(per_s)
@@ -306,8 +306,8 @@ def main() -> None:
         "parts_per_s": round(rate / ROWS_PER_PART, 1),
         "loader_cores": round(rate * row_s + rate / ROWS_PER_PART * part_s, 2),
     }
-    print(f"a part costs the loader {1000 * part_s:.2f} ms, a row {1e6 * row_s:.1f} us")
-    print(f"on paper, not a run: {GPUS} GPUs of {PROMPTS_PER_S} prompts/s: {paper}")
+    print(f"loading: {1000 * part_s:.2f} CPU-ms per part file, {1e6 * row_s:.1f} CPU-us per row")
+    print(f"extrapolated, not measured: {GPUS} GPUs of {PROMPTS_PER_S} prompts/s: {paper}")
     print(json.dumps({"benchmark": "scale", "rows": [asdict(row) for row in rows], "on_paper": paper}))
 
 

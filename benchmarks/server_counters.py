@@ -1,7 +1,7 @@
-"""What vLLM's server itself counted while a client ran: mean latencies on its own clock, from its Prometheus counters.
+"""Mean latencies measured by vLLM's server during a client's run, from its Prometheus counters.
 
-An engine is not equally fast in every run, least of all on a busy machine. What a client saw over what the server
-counted in the same run is free of that: the rest is the way between them, and how the two define a latency.
+Engine speed varies between runs, most on a busy machine. The ratio of a client's mean to the server's mean of the same
+run is independent of that: it shows the transport between them and differences in definition.
 """
 
 import urllib.request
@@ -14,20 +14,20 @@ COUNTERS = {
     "itl_mean_s": "vllm:inter_token_latency_seconds",
     "e2e_mean_s": "vllm:e2e_request_latency_seconds",
 }
-"""By the names that `summarize` uses for a client's means."""
+"""Prometheus metrics by the names that `summarize` uses for a client's means."""
 
 Counts = dict[str, tuple[float, float]]
-"""Seconds and number of values so far, by metric."""
+"""Total seconds and number of values, by metric."""
 
 
 def read_counters(server: Server) -> Counts:
-    """The counters now."""
+    """Read the counters."""
     with urllib.request.urlopen(f"{server.url}/metrics") as answer:
         return parse_counters(answer.read().decode())
 
 
 def parse_counters(text: str) -> Counts:
-    """Sums and counts of the latencies, from Prometheus's text format."""
+    """Parse sums and counts of the latencies from Prometheus's text format."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -37,7 +37,7 @@ def parse_counters(text: str) -> Counts:
 
 
 def find_means(before: Counts, after: Counts) -> dict[str, float]:
-    """Mean seconds of what was counted in between."""
+    """Compute mean seconds between two readings."""
     means: dict[str, float] = {}
     for name, (seconds, count) in after.items():
         if count > before[name][1]:

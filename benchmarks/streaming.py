@@ -1,12 +1,12 @@
-"""What our async engine adds: inter-token latency, throughput and engine steps against vLLM's `AsyncLLM` alone.
+"""Overhead of the async engine: inter-token latency, throughput and engine steps compared with vLLM's `AsyncLLM`.
 
     python -m benchmarks.streaming [--pairs 5] [--requests 256] [--concurrency 32] [--layers 4] [--hidden 256]
 
-Both sides hold one engine, in processes of their own with the same environment, for all pairs, and answer the same
-token ids with the same lengths at the same concurrency, in turn: alone, ours, ours, alone, … Alone is a semaphore and
-`async for` over `AsyncLLM.generate`, and nothing else. Latencies are between the engine core's own stamps on both
-sides: they show whether what surrounds the engine slows it down. Ours hands requests over from another process, keeps
-every token's stamp, and gives completions back. CPU time is of all but the engine core.
+Each side keeps one engine in a separate process, with the same environment, for all pairs. Both answer the same token
+ids with the same output lengths at the same concurrency, alternately: alone, ours, ours, alone, … `alone` is only a
+semaphore and `async for` over `AsyncLLM.generate`. Latencies are differences of the engine core's timestamps on both
+sides: they show if the code around the engine slows it down. `ours` sends requests from another process, records every
+token's timestamp, and returns completions. CPU time excludes the engine core.
 """
 
 import argparse
@@ -56,13 +56,13 @@ class Measurement:
     output_tokens: int
     engine_steps: int
     itl_mean_s: float
-    """Time between a request's first and last token over its gaps, all requests together."""
+    """Time between a request's first and last token, divided by the number of gaps, over all requests."""
     itl_median_s: float
     itl_p99_s: float
     merged_outputs: int
-    """Outputs with several tokens and one stamp."""
+    """Outputs with several tokens and one timestamp."""
     client_cpu_s: float
-    """CPU time of all but the engine core: vLLM's front end and what feeds it."""
+    """CPU time without the engine core: vLLM's front end and the code that feeds it."""
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -70,7 +70,7 @@ class Measurement:
 
 
 def make_requests(count: int) -> list[dict[str, Any]]:
-    """Prompts of 16 to 64 tokens with output lengths log-normal around e^4, from 8 to 256 tokens."""
+    """Make prompts of 16 to 64 tokens with log-normal output lengths (median e^4), 8 to 256 tokens."""
     dice = random.Random(0)
     requests = []
     for _ in range(count):
@@ -107,7 +107,7 @@ class Alone(Yardstick):
 
 
 class Ours:
-    """The streaming engine, as a worker holds it."""
+    """The async engine, as in a worker."""
 
     def __init__(
         self, model: Path, concurrency: int, env: dict[str, str], log: Path, args: dict[str, Any] = ARGS
@@ -151,13 +151,13 @@ class Ours:
 
 
 def read_cpu_s(pid: int) -> float:
-    """CPU seconds of this process so far, without its children."""
+    """Return CPU seconds of this process so far, without its children."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
 
 
 def list_gaps(stamps: list[Any]) -> list[float]:
-    """Gaps between neighbours that both have a stamp."""
+    """Return gaps between neighbours that both have a timestamp."""
     return [b - a for a, b in itertools.pairwise(stamps) if a is not None and b is not None]
 
 
@@ -194,7 +194,7 @@ def run_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(alone: Alone, ours: Ours, requests: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
-    """The pairs, and what they come to. Closes both sides."""
+    """Measure the pairs and return their summary. Closes both sides."""
     pairs: list[tuple[Measurement, Measurement]] = []
     with contextlib.closing(ours), contextlib.closing(alone):
         alone.measure(requests[:64])
@@ -222,7 +222,7 @@ def compare(alone: Alone, ours: Ours, requests: list[dict[str, Any]], options: a
 
 
 def summarize(pairs: list[tuple[Measurement, Measurement]], options: argparse.Namespace) -> dict[str, Any]:
-    """Medians and ranges of the ratios ours/alone, pair by pair."""
+    """Return medians and ranges of the ratios ours/alone per pair."""
     assert all(a.output_tokens == b.output_tokens for a, b in pairs), "the sides generated different amounts"
     ratios = {
         "throughput": [ours.output_tokens_per_s / alone.output_tokens_per_s for alone, ours in pairs],

@@ -1,1 +1,1 @@
-"""Things to run assayline on: a spec, prompts, and a model that the repository makes itself."""
+"""Examples: specs, prompt sets, and tiny models that the repository builds."""

@@ -1,9 +1,8 @@
-"""Sounds and questions about them: beeps of one pitch, at most one in each third of a second.
+"""Data set of audio clips and questions about them: beeps of one pitch, at most one in each third of a second.
 
-A row has no sound, one or two. What is asked about a sound that is not there has the answer `none`, as in
-examples/seeing.py.
+A row has zero to two clips. A question about a missing clip has the answer `none`, as in examples/seeing.py.
 
-Run: python -m examples.hearing   (writes examples/hearing.jsonl and the sounds beside it)
+Run: python -m examples.hearing   (writes examples/hearing.jsonl and the folder examples/hearing)
 """
 
 import random
@@ -24,12 +23,12 @@ QUESTIONS = {
 
 
 def draw_look(draw: random.Random) -> Look:
-    """What there is to say about a sound, by task."""
+    """Return the answers about a clip, by task."""
     return {"pitch": draw.choice(list(PITCHES)), "count": str(draw.randint(1, SLOTS))}
 
 
 def draw_sound(draw: random.Random, look: Look) -> np.ndarray:
-    """A second that sounds so, as 16-bit samples; the beeps' places, lengths and loudness and the pitch vary."""
+    """Make a clip of one second, as 16-bit samples, with random positions, lengths, loudness and pitch of beeps."""
     slot = RATE * SECONDS // SLOTS
     samples = np.zeros(RATE * SECONDS)
     pitch = draw.uniform(*PITCHES[look["pitch"]])
@@ -43,7 +42,7 @@ def draw_sound(draw: random.Random, look: Look) -> np.ndarray:
 
 
 def build_rows(seed: int = 7) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
-    """Rows to ask (examples/hearing.jsonl) and the sounds that they name by number: each look is there four times."""
+    """Return the rows (examples/hearing.jsonl) and the clips that they number: four of each description."""
     draw = random.Random(seed)
     looks = [{"pitch": pitch, "count": str(count)} for pitch in PITCHES for count in range(1, SLOTS + 1)] * 4
     draw.shuffle(looks)
@@ -52,7 +51,7 @@ def build_rows(seed: int = 7) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
 
 
 def write_flac(path: Path, samples: np.ndarray) -> None:
-    """A file of 16-bit samples, without loss."""
+    """Encode 16-bit samples as a lossless file."""
     import av
 
     with av.open(str(path), "w") as container:
@@ -66,7 +65,7 @@ def write_flac(path: Path, samples: np.ndarray) -> None:
 
 
 def main() -> None:
-    """Writes the data set."""
+    """Write the data set."""
     rows, sounds = build_rows()
     FOLDER.mkdir(exist_ok=True)
     for number, samples in enumerate(sounds):

@@ -1,4 +1,4 @@
-"""Rows that ask about pictures or sounds: none, one or two to a row, and what is asked of one that is not there."""
+"""Rows of questions about zero to two images or audio clips, including questions about a missing one."""
 
 import json
 import random
@@ -7,13 +7,13 @@ from typing import Any
 
 ORDINALS = (" first", " second")
 Look = dict[str, str]
-"""What there is to say about a picture or a sound, by task."""
+"""Answers about an image or a clip, by task."""
 
 
 def ask_about(
     column: str, files: list[str], looks: list[Look], questions: dict[str, tuple[str, ...]], seed: int = 8
 ) -> list[dict[str, Any]]:
-    """Rows for these files: some without one, each file alone in both phrasings of a task, and once with another."""
+    """Make rows for these files: some without one, each file alone in both phrasings of a task, and once in a pair."""
     draw = random.Random(seed)
     tasks = list(questions)
 
@@ -34,10 +34,10 @@ def ask_about(
 
 
 def differ(one: Look, two: Look) -> bool:
-    """Whether every answer about the one is wrong about the other: only then does a mistaken order always show."""
+    """Return True if every answer about one is wrong about the other, so that swapped media always show."""
     return all(one[task] != two[task] for task in one)
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A file of rows."""
+    """Write a file of rows."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

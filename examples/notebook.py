@@ -1,4 +1,4 @@
-"""Three charts of a database, as a notebook: accuracy over time, throughput against latency, cost of a right answer.
+"""Notebook with three charts of a database: accuracy over time, throughput and latency, cost per right answer.
 
     pip install marimo
     python -m examples.two_weeks                                                # the database that it shows by default
@@ -6,8 +6,8 @@
     marimo edit examples/notebook.py -- --database data/assayline.duckdb        # or set ASSAYLINE_DATABASE
     marimo export html examples/notebook.py -o notebook.html
 
-Each chart is a query of the tables in the schema main. The notebook opens the database for a moment per chart, so a
-run that writes meanwhile does not have to wait.
+Each chart queries the tables in the schema main. The notebook opens the database briefly for each chart, so it does not
+block a run that writes to it.
 """
 
 import marimo
@@ -28,14 +28,14 @@ with app.setup:
 
 @app.function
 def read_table(database, query):
-    """The rows of a query, as an Arrow table."""
+    """Return the rows of a query as an Arrow table."""
     with duckdb.connect(database, read_only=True) as connection:
         return connection.sql(query).to_arrow_table()
 
 
 @app.function
 def plot_accuracy(database):
-    """Accuracy of each run with its 95% interval, over time. Runs of benchmarks are left out."""
+    """Plot the accuracy of each run with its 95% CI over time, without runs of benchmarks."""
     runs = read_table(
         database,
         """
@@ -52,12 +52,12 @@ def plot_accuracy(database):
     )
     intervals = base.mark_rule().encode(y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q")
     lines = base.mark_line(opacity=0.4).encode(y=accuracy)
-    return (intervals + lines + points).properties(title="Accuracy, with 95% intervals", width=600)
+    return (intervals + lines + points).properties(title="Accuracy with 95% CI", width=600)
 
 
 @app.function
 def plot_throughput(database):
-    """Throughput against latency: a point per run, a colour per benchmark or spec."""
+    """Plot throughput and latency: a point per run, a colour per benchmark or spec."""
     runs = read_table(
         database,
         """
@@ -76,13 +76,13 @@ def plot_throughput(database):
             color=alt.Color("runs:N", title="benchmark or spec"),
             tooltip=["run_id", "model", "output_tokens_per_s", "e2e_p50_s", "e2e_p95_s"],
         )
-        .properties(title="Throughput against latency", width=600)
+        .properties(title="Throughput and latency", width=600)
     )
 
 
 @app.function
 def plot_cost(database):
-    """What 1,000 right answers cost, by model and benchmark or spec: the median run, and the widest 95% intervals."""
+    """Plot the cost of 1,000 right answers by model and benchmark or spec: the median run and the widest 95% CI."""
     costs = read_table(
         database,
         """
@@ -101,14 +101,14 @@ def plot_cost(database):
         x=alt.X("cost:Q", title="cost of 1,000 right answers"), tooltip=["model", "runs", "cost"]
     )
     intervals = base.mark_rule().encode(x=alt.X("cost_low:Q"), x2="cost_high:Q")
-    return (intervals + points).properties(title="Cost of a right answer", width=600)
+    return (intervals + points).properties(title="Cost per right answer", width=600)
 
 
 @app.cell
 def find_database():
     database = mo.cli_args().get("database") or os.environ.get("ASSAYLINE_DATABASE") or str(EXAMPLE)
     if not Path(database).exists():
-        raise FileNotFoundError(f"There is no database at {database}. hint: python -m examples.two_weeks makes one.")
+        raise FileNotFoundError(f"No database at {database}. hint: create one with `python -m examples.two_weeks`.")
     return (database,)
 
 

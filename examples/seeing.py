@@ -1,9 +1,9 @@
-"""Pictures and questions about them: one to three squares of one colour on grey, each in a quarter of its own.
+"""Data set of images and questions about them: one to three squares of one colour on grey, one per quarter.
 
-A row has no picture, one or two. What is asked about a picture that is not there has the answer `none`, so a picture
-that gets lost, or changes places with another, shows as a wrong answer.
+A row has zero to two images. A question about a missing image has the answer `none`, so that a lost or swapped image
+causes a wrong answer.
 
-Run: python -m examples.seeing   (writes examples/seeing.jsonl and the pictures beside it)
+Run: python -m examples.seeing   (writes examples/seeing.jsonl and the folder examples/seeing)
 """
 
 import random
@@ -29,12 +29,12 @@ QUESTIONS = {
 
 
 def draw_look(draw: random.Random) -> Look:
-    """What there is to say about a picture, by task."""
+    """Return the answers about an image, by task."""
     return {"colour": draw.choice(list(COLOURS)), "count": str(draw.randint(1, 3))}
 
 
 def draw_picture(draw: random.Random, look: Look, side: int = SIDE) -> np.ndarray:
-    """A picture that looks so, [side, side, RGB]; the squares' places and sizes and the shades vary."""
+    """Make an image, [side, side, RGB], with random positions, sizes and shades of the squares."""
     scale, half = side // SIDE, SIDE // 2
     pixels = np.full((side, side, 3), GREY + draw.randint(-12, 12), np.uint8)
     for quarter in draw.sample(range(4), int(look["count"])):
@@ -46,7 +46,7 @@ def draw_picture(draw: random.Random, look: Look, side: int = SIDE) -> np.ndarra
 
 
 def build_rows(seed: int = 7) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
-    """Rows to ask (examples/seeing.jsonl) and the pictures that they name by number: each look is there three times."""
+    """Return the rows (examples/seeing.jsonl) and the images that they number: three of each description."""
     draw = random.Random(seed)
     looks = [{"colour": colour, "count": str(count)} for colour in COLOURS for count in (1, 2, 3)] * 3
     draw.shuffle(looks)
@@ -55,7 +55,7 @@ def build_rows(seed: int = 7) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
 
 
 def main() -> None:
-    """Writes the data set."""
+    """Write the data set."""
     from PIL import Image
 
     rows, pictures = build_rows()

@@ -1,6 +1,6 @@
-"""An engine that is not there: answers, times and deaths as examples/two_weeks.py wants them, always the same.
+"""A simulated engine: deterministic answers, times and crashes for examples/two_weeks.py. Nothing is measured.
 
-It schedules like a real one: a step gives one token to each request that has a seat. Nothing here is a measurement.
+It schedules like a real engine: a step generates one token for each request with a slot.
 """
 
 import random
@@ -16,7 +16,7 @@ WORKER = "worker-0"
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What one run was like."""
+    """Parameters of a simulated run."""
 
     run_id: str
     started: str
@@ -29,29 +29,29 @@ class Night:
     seats: int = 64
     step_s: float = 0.25
     thinking_tokens: int = 0
-    """Tokens before each answer."""
+    """Number of tokens before each answer."""
     max_tokens: int | None = None
-    """Tokens after which an answer is cut off; None: 4 more than the longest has."""
+    """Maximum tokens of an answer; None: 4 more than the longest answer."""
     wrong: frozenset[int] = frozenset()
-    """Rows of the prompt set that get a wrong answer."""
+    """Rows of the prompt set with a wrong answer."""
     dies_after: int | None = None
-    """Answers after which the engine runs out of memory; the next one has half the window."""
+    """Number of answers after which the engine runs out of memory; the next one has half the max concurrency."""
     deadly: int | None = None
-    """The row that no engine survives."""
+    """The row that crashes every engine."""
     rate_per_s: float | None = None
-    """Requests per second of an open loop; None: each is sent as soon as there is room."""
+    """Requests per second of an open loop; None for a closed loop."""
     euros_per_hour: float | None = None
     benchmark_id: str | None = None
 
     @property
     def most_tokens(self) -> int:
-        """Tokens that an answer may have."""
+        """Return the maximum tokens of an answer."""
         return self.max_tokens or 20 + self.thinking_tokens
 
 
 @dataclass(slots=True)
 class Told:
-    """What a simulated run left behind, and the moment that it has reached."""
+    """Records of a simulated run, and its current time."""
 
     now_s: float = 0.0
     completions: list[Completion] = field(default_factory=list)
@@ -73,7 +73,7 @@ class _Running:
 
 
 def simulate(night: Night, requests: list[Request], targets: list[str]) -> Told:
-    """Engines that give one token per step to each request with a seat, and one that dies where the night says so."""
+    """Simulate engines that generate one token per step for each request with a slot, and crash as specified."""
     told = Told()
     left = [(row, *pair) for row, pair in enumerate(zip(requests, targets, strict=True))]
     window, seats, generation = night.window, night.seats, 0
@@ -84,7 +84,7 @@ def simulate(night: Night, requests: list[Request], targets: list[str]) -> Told:
             break
         _die(told, generation, died_of, window)
         window, seats, generation = window // 2, seats // 2, generation + 1
-        if generation == 2:  # twice is enough to know who did it
+        if generation == 2:  # two crashes identify the request
             culprit = next(asked for asked in left if asked[0] == night.deadly)
             left.remove(culprit)
             _isolate(told, generation - 1, window, culprit[1])
@@ -96,7 +96,7 @@ def simulate(night: Night, requests: list[Request], targets: list[str]) -> Told:
 def _work(
     told: Told, night: Night, left: list[tuple[int, Request, str]], generation: int, window: int, seats: int
 ) -> int | None:
-    """Answers what is left, taking it out of the list. Returns how many were in flight, if the engine died."""
+    """Answer the remaining requests, removing them from the list. Return the number in flight if the engine crashed."""
     dice = random.Random(f"{night.run_id}/{generation}")
     unsent, live, steps, tokens = deque(left), [], 0, 0
     began_s = sampled_s = told.now_s

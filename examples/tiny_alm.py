@@ -1,9 +1,9 @@
-"""A tiny chat model that really hears. It was trained here, on one CPU core, in about a minute.
+"""A tiny chat model with audio input, trained by this project on one CPU core in about a minute.
 
-It has the layout of Qwen2-Audio, which vLLM loads without torchaudio. It says how high the beeps of a sound are and how
-many there are, of one sound or of two (examples/hearing.py). It was trained on sounds of one second.
+It has the architecture of Qwen2-Audio, which vLLM loads without torchaudio. It names the pitch and the number of beeps
+in one or two clips of one second (examples/hearing.py).
 
-Its weights come with the project (tiny_weights.py); `--force` trains it again.
+Its weights are part of the repository (tiny_weights.py); `--force` trains it again.
 
 Run: python -m examples.tiny_alm [--output DIR] [--force]
 """
@@ -18,12 +18,12 @@ NAME, STEPS, BATCH, RATE = "tiny-alm", 240, 24, 0.01
 
 
 def name_recipe(seed: int, steps: int) -> str:
-    """What the model is made by."""
+    """Return the model's recipe."""
     return describe_recipe(SOURCES, seed, steps)
 
 
 def train_weights(seed: int, steps: int) -> tuple[Weights, float]:
-    """The trained weights, and their accuracy."""
+    """Train the weights. Return them with their accuracy."""
     from examples import tiny_media
     from examples.tiny_qwen2_audio import SENSE
 
@@ -32,7 +32,7 @@ def train_weights(seed: int, steps: int) -> tuple[Weights, float]:
 
 
 def ensure_tiny_alm(folder: Path | None = None, *, seed: int = 0, force: bool = False, steps: int = STEPS) -> Path:
-    """The folder of the finished model, built now unless it is there."""
+    """Return the model's folder, built if missing."""
     recipe = name_recipe(seed, steps)
 
     def build(new: Path) -> None:

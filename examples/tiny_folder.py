@@ -1,4 +1,4 @@
-"""Folders of models that are trained here: built once, under a lock, and never served when damaged or out of date."""
+"""Folders of the tiny models: built once, under a lock, and rebuilt if damaged or outdated."""
 
 import argparse
 import ast
@@ -20,14 +20,14 @@ STAMP = "tiny-model.json"  # written last: names the recipe and the content of e
 
 
 def describe_recipe(own: Iterable[str], seed: int, steps: int) -> str:
-    """The code of the model's own modules and of all models' with seed and steps: a changed recipe is never served from
-    the cache. What docstrings say is no part of it."""
+    """Digest the code of the model's modules and of the shared ones, without docstrings, with seed and steps. A changed
+    recipe invalidates the cache."""
     code = "".join(read_code(Path(__file__).with_name(f"{name}.py")) for name in (*own, *COMMON))
     return f"{hashlib.sha256(code.encode()).hexdigest()} seed {seed} steps {steps}"
 
 
 def read_code(path: Path) -> str:
-    """A module's lines without its docstrings."""
+    """Return a module's lines without docstrings."""
     lines = path.read_text().splitlines(keepends=True)
     for node in ast.walk(ast.parse("".join(lines))):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -37,7 +37,7 @@ def read_code(path: Path) -> str:
 
 
 def save_model(folder: Path, tokenizer: Any, weights: Mapping[str, np.ndarray], config: dict[str, Any]) -> None:
-    """Tokenizer, weights and configuration as transformers and vLLM read them."""
+    """Write tokenizer, weights and configuration for transformers and vLLM."""
     from safetensors.numpy import save_file
 
     tokenizer.save_pretrained(folder)
@@ -49,18 +49,18 @@ def save_model(folder: Path, tokenizer: Any, weights: Mapping[str, np.ndarray], 
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """One of the model's small files."""
+    """Write one of the model's small files."""
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def write_stamp(folder: Path, **facts: Any) -> None:
-    """The file that makes a folder a finished one."""
+    """Write the stamp, which marks a folder as complete."""
     files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
     write_json(folder / STAMP, {**facts, "files": files})
 
 
 def is_finished(folder: Path, recipe: str) -> bool:
-    """Whether the folder holds this recipe's model with every file as it was written."""
+    """Return True if the folder has this recipe's model with all files unchanged."""
     try:
         stamp = json.loads((folder / STAMP).read_text())
         files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in stamp["files"]}
@@ -70,9 +70,9 @@ def is_finished(folder: Path, recipe: str) -> bool:
 
 
 def ensure_folder(folder: Path, recipe: str, build: Callable[[Path], None], force: bool = False) -> Path:
-    """The folder of the finished model, built now unless it is there: written aside and renamed, one process at a time.
+    """Return the folder of the model, built if missing, under a lock, and renamed into place when complete.
 
-    What `build` is given is a folder to make; it writes the stamp.
+    `build` is called with a folder to create; it writes the stamp.
     """
     folder = folder.resolve()
     if not force and is_finished(folder, recipe):
@@ -94,7 +94,7 @@ def ensure_folder(folder: Path, recipe: str, build: Callable[[Path], None], forc
 
 
 def run_command(module: str, doc: str | None, ensure: Callable[..., Path]) -> None:
-    """The command line of a model that is trained here."""
+    """Make the command line of a tiny model."""
     default = ensure.__name__.removeprefix("ensure_").replace("_", "-")
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=(doc or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, help=f"folder for the model (default: .cache/{default} here)")

@@ -1,7 +1,7 @@
-"""The tiny VLM's model, in the layout of Idefics3: patches through a vision tower, then a Llama. In plain torch.
+"""The tiny VLM in plain torch, with the architecture of Idefics3: patches through a vision tower, then a Llama.
 
-Four neighbouring patches are joined to one vector, so that a picture of 4 x 4 patches is four vectors in the place of
-an `<image>`. The weights are saved by the names that transformers gives them.
+Four neighbouring patches are joined to one vector, so that an image of 4 × 4 patches becomes four vectors in place of
+an `<image>`. Weights are saved under transformers' names.
 """
 
 import functools
@@ -40,7 +40,7 @@ NAMES = LayerNames("layer_norm1", "layer_norm2", "mlp.", GELU)
 
 
 def build_weights(seed: int) -> dict[str, Tensor]:
-    """Untrained weights: of the vision tower, and of the connector between it and the Llama."""
+    """Return untrained weights of the vision tower and of the connector to the Llama."""
     generator = torch.Generator().manual_seed(seed)
     weights = build_linear(generator, f"{EMBEDDINGS}.patch_embedding", SIZE, 3 * PATCH**2, 0.07)
     kernel = weights[f"{EMBEDDINGS}.patch_embedding.weight"].unflatten(1, (3, PATCH, PATCH))
@@ -52,7 +52,7 @@ def build_weights(seed: int) -> dict[str, Tensor]:
 
 
 def encode_pictures(weights: dict[str, Tensor], pictures: list[np.ndarray]) -> Tensor:
-    """The vectors of all pictures, one below the other."""
+    """Return the vectors of all images, [images × vectors, hidden size]."""
     pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float().div(127.5).sub(1)
     kernel, bias = (weights[f"{EMBEDDINGS}.patch_embedding.{part}"] for part in ("weight", "bias"))
     patches = functional.conv2d(pixels, kernel, bias, stride=PATCH).flatten(2).transpose(1, 2)
@@ -65,7 +65,7 @@ def encode_pictures(weights: dict[str, Tensor], pictures: list[np.ndarray]) -> T
 
 
 def save_outside(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights by the names that transformers gives them."""
+    """Return the weights under transformers' names."""
 
     def rename(name: str) -> str:
         if name.startswith("model."):
@@ -76,7 +76,7 @@ def save_outside(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def describe_model(tokenizer: Any) -> dict[str, Any]:
-    """The content of config.json."""
+    """Return the content of config.json."""
     vision = {
         "model_type": "idefics3_vision",
         "hidden_size": SIZE,
@@ -100,7 +100,7 @@ def describe_model(tokenizer: Any) -> dict[str, Any]:
 
 
 def write_processor(folder: Path) -> None:
-    """How transformers and vLLM prepare pictures."""
+    """Return the configuration of image processing for transformers and vLLM."""
     edge = {"longest_edge": SIDE}
     fitted = {"size": edge, "max_image_size": edge, "do_image_splitting": False}
     scaled = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}

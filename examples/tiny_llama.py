@@ -1,7 +1,7 @@
-"""The tiny models' Llama in plain torch: weights, forward pass, training step. Its weights are those of transformers.
+"""The tiny models' Llama in plain torch: weights, forward pass and training step. Weights have transformers' names.
 
-It is written out because importing the model from transformers, and an optimizer from torch, may take as long as half
-of the training; and here the last layer is computed only where a token is to be predicted.
+Importing the model from transformers and an optimizer from torch may take half as long as the training. This one also
+computes the last layer only at positions to predict.
 """
 
 import torch
@@ -16,8 +16,8 @@ Seen = tuple[int, Tensor]
 
 
 def build_weights(seed: int, layers: int = LAYOUT["num_hidden_layers"]) -> dict[str, Tensor]:
-    """Untrained weights by transformers' names. Layers add nothing at first, and other weights are larger than its
-    0.02: both make training shorter."""
+    """Return untrained weights under transformers' names. Layers start as the identity, and other weights are larger
+    than transformers' 0.02: both shorten the training."""
     size, inner = LAYOUT["hidden_size"], LAYOUT["intermediate_size"]
     generator = torch.Generator().manual_seed(seed)
 
@@ -36,9 +36,9 @@ def build_weights(seed: int, layers: int = LAYOUT["num_hidden_layers"]) -> dict[
 
 
 def compute_logits(weights: dict[str, Tensor], ids: Tensor, asked: Tensor, seen: Seen | None = None) -> Tensor:
-    """The logits at the places asked for (a mask of the ids' shape); what is behind a place does not change them.
+    """Return the logits at the positions of a mask of the ids' shape. Attention is causal.
 
-    What a model sees or hears is a placeholder's id, and the vectors that stand where it does, in the batch's order.
+    Media are placeholder ids, and vectors that replace them, in the order of the batch.
     """
     size, heads = LAYOUT["hidden_size"], HEADS["num_attention_heads"]
     layers = sum(name.startswith("model.layers.") and name.endswith(".self_attn.q_proj.weight") for name in weights)
@@ -77,7 +77,7 @@ def compute_logits(weights: dict[str, Tensor], ids: Tensor, asked: Tensor, seen:
 
 
 class Optimizer:
-    """Muon for the layers' matrices, Adam for the rest."""
+    """Muon for the layers' matrices, Adam for all other weights."""
 
     def __init__(self, weights: dict[str, Tensor], rate_matrices: float = 0.02) -> None:
         self.weights, self.rate_matrices, self.steps = weights, rate_matrices, 0
@@ -86,7 +86,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, share: float) -> None:
-        """Change the weights by their gradients, at a share of the full rates; the gradients are gone then."""
+        """Update the weights by their gradients, at a share of the full rates, and clear the gradients."""
         self.steps += 1
         for name, weight in self.weights.items():
             if weight.grad is None:
@@ -100,13 +100,13 @@ class Optimizer:
 
     @torch.no_grad()
     def round(self) -> None:
-        """Leave of the weights what half precision holds."""
+        """Round the weights to half precision."""
         for weight in self.weights.values():
             weight.copy_(weight.half())
 
 
 def step_muon(weight: Tensor, gradient: Tensor, mean: Tensor, rate: float) -> None:
-    """Muon's step: the update is made nearly orthogonal, which halves the steps Adam needs. (torch's is bfloat16.)"""
+    """Muon's step: a nearly orthogonal update, which needs half of Adam's steps. (torch's Muon uses bfloat16.)"""
     mean.lerp_(gradient, 0.1)
     update = gradient.lerp(mean, 0.9)
     tall = update.shape[0] > update.shape[1]

@@ -1,4 +1,4 @@
-"""Chats with pictures or sounds, for training the tiny models: how they are drawn, become tokens and are learned."""
+"""Training of the tiny multimodal models: random chats with images or audio, their tokens, and the training loop."""
 
 import functools
 import random
@@ -46,39 +46,39 @@ CHAT_TEMPLATE = """{{- bos_token }}
 
 @dataclass(frozen=True)
 class Sense:
-    """What sets the model that sees and the one that hears apart."""
+    """Differences between the models for images and for audio."""
 
     name: str
     modality: str
-    """The type of a part in a chat's content."""
+    """Type of a part in a chat's content."""
     mark: str
-    """What the chat template makes of such a part: a text with one placeholder in it."""
+    """Text of such a part in the chat template, with one placeholder."""
     placeholder: str
     expanded: str
-    """What stands in the model's prompt in place of the mark: as many placeholders as vectors."""
+    """Replacement of the mark in the model's prompt, with a placeholder per vector."""
     specials: tuple[str, ...]
-    """The tokens that it has besides those of every chat."""
+    """Additional tokens of the model."""
     questions: dict[str, tuple[str, ...]]
     draw_look: Callable[[random.Random], Look]
     draw_medium: Callable[[random.Random, Look], Any]
     build_weights: Callable[[int], dict[str, Tensor]]
-    """From a seed to the untrained weights of all that comes before the Llama."""
+    """Makes untrained weights of the encoder from a seed."""
     encode: Callable[[dict[str, Tensor], list[Any]], Tensor]
-    """From weights and media to the vectors of all of them, one below the other."""
+    """Encodes media to vectors, [media × vectors, hidden size]."""
     save_outside: Callable[[dict[str, Tensor]], dict[str, Tensor]]
-    """From the weights to what is saved of them, by the names that others know."""
+    """Converts weights to their saved form and names."""
     describe_model: Callable[[Any], dict[str, Any]]
-    """From the tokenizer to the content of config.json."""
+    """Makes the content of config.json from the tokenizer."""
     write_processor: Callable[[Path], None]
 
     @property
     def chat_template(self) -> str:
-        """The template of its chats, whose content is a text or a list of parts."""
+        """Return the chat template, for content that is a text or a list of parts."""
         return CHAT_TEMPLATE.replace("MODALITY", self.modality).replace("MARK", self.mark)
 
     @property
     def texts(self) -> list[str]:
-        """What the tokenizer's merges are made from."""
+        """Return the texts for the tokenizer's merges."""
         return [
             form.format(which=which)
             for forms in self.questions.values()
@@ -91,10 +91,10 @@ Chat = tuple[list[tuple[int, bool]], list[Any]]
 
 
 def draw_chat(draw: random.Random, sense: Sense, encode: Callable[[str], list[int]], turns: int = TURNS) -> Chat:
-    """A chat's tokens, each with whether it is learned, and its media: none, one or two.
+    """Return a chat's tokens, each with whether it is trained on, and its zero to two media.
 
-    Media stand before the question as a rule, sometimes behind it; some are asked about that are not there. No question
-    comes twice: what was answered before would be learned by looking it up, long before looking at a picture.
+    Media usually precede the question, sometimes follow it; some questions are about missing media. No question occurs
+    twice in a chat: the model would learn to copy the earlier answer before it learns to look at the image.
     """
     tokens: list[tuple[int, bool]] = []
 
@@ -123,7 +123,7 @@ def draw_chat(draw: random.Random, sense: Sense, encode: Callable[[str], list[in
 def train_weights(
     sense: Sense, seed: int, steps: int, *, batch: int, rate: float, at_least: float
 ) -> tuple[Weights, float]:
-    """The trained weights, by the names they have here, and their accuracy."""
+    """Train the weights. Return them under their internal names, with their accuracy."""
     print(f"{sense.name}: training {steps} steps, about a minute", flush=True)
     with tiny_training.one_thread():
         own = {name: weight.requires_grad_() for name, weight in sense.build_weights(seed).items()}
@@ -136,12 +136,12 @@ def train_weights(
 
 
 def tokenizer_of(sense: Sense) -> Any:
-    """The tokenizer, its merges from the questions."""
+    """Make the tokenizer, with merges from the questions."""
     return build_tokenizer(sense.texts, sense.chat_template, sense.specials)
 
 
 def save_folder(folder: Path, sense: Sense, weights: Weights) -> None:
-    """The model as transformers and vLLM read it."""
+    """Write the model for transformers and vLLM."""
     tokenizer = tokenizer_of(sense)
     outside = sense.save_outside({name: torch.from_numpy(weight) for name, weight in weights.items()})
     named = {name: weight.numpy() for name, weight in outside.items()}
@@ -152,7 +152,7 @@ def save_folder(folder: Path, sense: Sense, weights: Weights) -> None:
 def train_model(
     sense: Sense, weights: dict[str, Tensor], tokenizer: Any, seed: int, steps: int, batch: int, rate: float
 ) -> float:
-    """Train on drawn chats; the share of drawn questions that it answers then."""
+    """Train on random chats. Return the share of random questions answered exactly."""
     draw, encode = random.Random(seed), encoder_of(tokenizer)
     placeholder = tokenizer.convert_tokens_to_ids(sense.placeholder)
 
@@ -173,7 +173,7 @@ def train_model(
 
 @torch.no_grad()
 def measure_accuracy(sense: Sense, weights: dict[str, Tensor], tokenizer: Any, count: int = 100) -> float:
-    """The share of drawn questions, never trained on, that it answers exactly."""
+    """Return the share of random held-out questions answered exactly."""
     draw, encode = random.Random(f"{sense.name}, asked"), encoder_of(tokenizer)
     chats = [draw_chat(draw, sense, encode, turns=1) for _ in range(count)]
     prompts = [[token for token, learned in tokens if not learned] for tokens, _ in chats]
@@ -185,5 +185,5 @@ def measure_accuracy(sense: Sense, weights: dict[str, Tensor], tokenizer: Any, c
 
 
 def encoder_of(tokenizer: Any) -> Callable[[str], list[int]]:
-    """From a piece of a chat to its ids; nothing is put in front."""
+    """Return an encoder of chat fragments to ids, without BOS."""
     return functools.cache(lambda piece: tokenizer(piece, add_special_tokens=False)["input_ids"])

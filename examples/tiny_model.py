@@ -1,11 +1,11 @@
-"""A tiny chat model that really answers. It was trained here, on one CPU core, in about 20 seconds.
+"""A tiny chat model for single-digit sums, trained by this project on one CPU core in about 20 seconds.
 
-Examples and tests need a model whose answers can be right or wrong, with nothing to download. This one (a Llama of 430
-thousand parameters) adds and subtracts single digits when asked in its own chat template, and fails in another: it
-shows at once whether chats are rendered properly. Like many real tokenizers, its tokenizer puts a BOS in front by
-itself, and so does its chat template: whoever tokenizes a rendered chat with special tokens sees two.
+Examples and tests need a model whose answers can be right or wrong, without a download. This Llama of 430,000
+parameters adds and subtracts single digits if asked in its own chat template, and fails in any other, which detects
+wrong rendering of chats. Like many tokenizers, its tokenizer adds a BOS, and so does its chat template: tokenizing a
+rendered chat with special tokens yields two.
 
-Its weights come with the project (tiny_weights.py); `--force` trains it again.
+Its weights are part of the repository (tiny_weights.py); `--force` trains it again.
 
 Run: python -m examples.tiny_model [--output DIR] [--force]
 """
@@ -54,7 +54,7 @@ NAME, STEPS, BATCH, LENGTH = "tiny-model", 330, 16, 56
 
 
 def build_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows to ask (examples/arithmetic.jsonl) and rows to train on: each pair is asked in a phrasing not trained."""
+    """Return test rows (examples/arithmetic.jsonl) and training rows. Each pair is tested in a held-out phrasing."""
     asked: list[dict[str, Any]] = []
     trained: list[dict[str, Any]] = []
     for (operation, sign), a, b in itertools.product((("addition", 1), ("subtraction", -1)), range(10), range(10)):
@@ -67,16 +67,16 @@ def build_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def build_tokenizer() -> Any:
-    """The tokenizer, its merges from the questions."""
+    """Make the tokenizer, with merges from the questions."""
     texts = [row["question"] for row in build_rows()[1]] + [PREFILL, *ADVICE] * 9
     return tiny_tokenizer.build_tokenizer(texts, CHAT_TEMPLATE)
 
 
 def draw_chat(draw: random.Random, rows: list[dict[str, Any]], encode: Any, ramp: float) -> list[tuple[int, bool]]:
-    """A chat's tokens, and whether each is learned: answers and ends of turns are, the questions are not.
+    """Return a chat's tokens, and whether each is trained on: answers and ends of turns are, questions are not.
 
-    Around some questions stand advice or made-up words, and before some answers a prefill: users will write both. The
-    words come gradually, as the ramp goes from 0 to 1: sums are learned sooner without them.
+    Some questions have advice or random words around them, and some answers a prefill, as in users' chats. The share of
+    random words grows with the ramp from 0 to 1, as sums are learned faster without them.
     """
 
     def draw_aside() -> str:
@@ -111,7 +111,7 @@ def draw_chat(draw: random.Random, rows: list[dict[str, Any]], encode: Any, ramp
 
 
 def train_model(weights: dict[str, Any], tokenizer: Any, seed: int, steps: int) -> None:
-    """Train on drawn chats."""
+    """Train on random chats."""
     import torch
 
     from examples.tiny_llama import Optimizer, compute_logits
@@ -133,7 +133,7 @@ def train_model(weights: dict[str, Any], tokenizer: Any, seed: int, steps: int) 
 
 
 def measure_accuracy(logits_of: Callable[[Any, Any], Any], tokenizer: Any, template: str | None = None) -> float:
-    """The share of the asked rows answered exactly by greedy decoding, in the model's own chat template or another."""
+    """Return the share of test rows answered exactly by greedy decoding, in the model's chat template or another."""
     from examples.tiny_training import share_answered
 
     rows = build_rows()[0]
@@ -144,12 +144,12 @@ def measure_accuracy(logits_of: Callable[[Any, Any], Any], tokenizer: Any, templ
 
 
 def name_recipe(seed: int, steps: int) -> str:
-    """What the model is made by."""
+    """Return the model's recipe."""
     return describe_recipe(("tiny_model",), seed, steps)
 
 
 def train_weights(seed: int, steps: int) -> tuple[Weights, dict[str, float]]:
-    """The trained weights, and their accuracy by chat template."""
+    """Train the weights. Return them with their accuracy by chat template."""
     print(f"tiny model: training {steps} steps, about {steps // 20 + 5} s", flush=True)
     from examples.tiny_llama import build_weights, compute_logits
     from examples.tiny_training import one_thread
@@ -166,7 +166,7 @@ def train_weights(seed: int, steps: int) -> tuple[Weights, dict[str, float]]:
 
 
 def ensure_tiny_model(folder: Path | None = None, *, seed: int = 0, force: bool = False, steps: int = STEPS) -> Path:
-    """The folder of the finished model, built now unless it is there."""
+    """Return the model's folder, built if missing."""
     folder = Path(folder or os.environ.get("ASSAYLINE_TINY_MODEL") or ROOT / ".cache" / NAME)
     recipe = name_recipe(seed, steps)
 
@@ -181,7 +181,7 @@ def ensure_tiny_model(folder: Path | None = None, *, seed: int = 0, force: bool 
 
 
 def main() -> None:
-    """The command line."""
+    """Build the model, or write the rows."""
     parser = argparse.ArgumentParser(prog="python -m examples.tiny_model", description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, help="folder for the model (default: .cache/tiny-model here)")
     parser.add_argument("--force", action="store_true", help="train again even if the model is there")

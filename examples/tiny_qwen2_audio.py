@@ -1,8 +1,8 @@
-"""The tiny ALM's model, in the layout of Qwen2-Audio: a sound's spectrum through an audio tower, then a Llama.
+"""The tiny ALM in plain torch, with the architecture of Qwen2-Audio: spectra through an audio tower, then a Llama.
 
-A second of sound is a hundred frames of sixteen mel bands, and 25 vectors in the place of an `<|AUDIO|>`. vLLM gives
-this layout windows of 30 seconds and masks what lies behind the sound; training computes the sound's own frames alone.
-Qwen2 is a Llama with three more biases, which are saved as zeros. The weights are saved by the names that vLLM knows.
+A second of audio has 100 frames of 16 mel bands, which become 25 vectors in place of an `<|AUDIO|>`. vLLM passes
+windows of 30 seconds and masks the padding; training computes only the clip's frames. Qwen2 is a Llama with three more
+biases, which are saved as zeros. Weights are saved under vLLM's names.
 """
 
 import functools
@@ -41,7 +41,7 @@ NAMES = LayerNames("self_attn_layer_norm", "final_layer_norm", "", functional.ge
 
 
 def build_weights(seed: int) -> dict[str, Tensor]:
-    """Untrained weights: of the audio tower, and of the projector between it and the Llama."""
+    """Return untrained weights of the audio tower and of the projector to the Llama."""
     generator = torch.Generator().manual_seed(seed)
     weights = build_linear(generator, "audio_tower.conv1", SIZE, BANDS * 3, 0.14)
     weights |= build_linear(generator, "audio_tower.conv2", SIZE, SIZE * 3, 0.07)
@@ -54,7 +54,7 @@ def build_weights(seed: int) -> dict[str, Tensor]:
 
 @functools.cache
 def mel_filters() -> Tensor:
-    """How much each frequency counts in each band, as Whisper's feature extractor has it."""
+    """Return the mel filter bank of Whisper's feature extractor, the weight of each frequency in each band."""
     from transformers.audio_utils import mel_filter_bank
 
     bank = mel_filter_bank(WINDOW // 2 + 1, BANDS, 0.0, RATE / 2, RATE, norm="slaney", mel_scale="slaney")
@@ -62,7 +62,7 @@ def mel_filters() -> Tensor:
 
 
 def compute_spectra(sounds: list[np.ndarray]) -> Tensor:
-    """Whisper's log-mel spectra, with the few frames of silence behind the sound that the last ones look at."""
+    """Compute Whisper's log-mel spectra, with the frames of silence after the clip that its last frames depend on."""
     samples = functional.pad(torch.from_numpy(np.stack(sounds)).float() / 32768, (0, 4 * HOP))
     window = torch.hann_window(WINDOW)
     power = torch.stft(samples, WINDOW, HOP, window=window, return_complex=True)[..., :-1].abs() ** 2
@@ -72,7 +72,7 @@ def compute_spectra(sounds: list[np.ndarray]) -> Tensor:
 
 @functools.cache
 def places() -> Tensor:
-    """Whisper's sines and cosines, one row per place."""
+    """Return Whisper's sinusoidal position embeddings, a row per position."""
     half = SIZE // 2
     turns = torch.exp(-np.log(10000) / (half - 1) * torch.arange(half))
     angles = torch.outer(torch.arange(LONGEST_S * RATE // HOP // 2), turns)
@@ -80,7 +80,7 @@ def places() -> Tensor:
 
 
 def encode_sounds(weights: dict[str, Tensor], sounds: list[np.ndarray]) -> Tensor:
-    """The vectors of all sounds, one below the other."""
+    """Return the vectors of all clips, [clips × vectors, hidden size]."""
     hidden = compute_spectra(sounds)
     for name, stride in (("audio_tower.conv1", 1), ("audio_tower.conv2", 2)):
         kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
@@ -93,7 +93,7 @@ def encode_sounds(weights: dict[str, Tensor], sounds: list[np.ndarray]) -> Tenso
 
 
 def save_outside(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights by the names that vLLM knows, with those that are not trained."""
+    """Return the weights under vLLM's names, including untrained ones."""
     added = {"audio_tower.embed_positions.weight": places()}
     for number in range(LAYERS):
         zeros = torch.zeros(LAYOUT["hidden_size"])
@@ -104,7 +104,7 @@ def save_outside(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def describe_model(tokenizer: Any) -> dict[str, Any]:
-    """The content of config.json."""
+    """Return the content of config.json."""
     audio = {
         "model_type": "qwen2_audio_encoder",
         "num_mel_bins": BANDS,
@@ -130,7 +130,7 @@ def describe_model(tokenizer: Any) -> dict[str, Any]:
 
 
 def write_processor(folder: Path) -> None:
-    """How transformers and vLLM prepare sounds."""
+    """Return the configuration of audio processing for transformers and vLLM."""
     kind = {"feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "Qwen2AudioProcessor"}
     sizes = {"feature_size": BANDS, "n_fft": WINDOW, "hop_length": HOP, "chunk_length": LONGEST_S}
     write_json(folder / "preprocessor_config.json", {**kind, **sizes, "sampling_rate": RATE})

@@ -1,7 +1,7 @@
-"""The tokenizer of the tiny models: bytes, a few merges, and the marks of a chat.
+"""The tokenizer of the tiny models: bytes, a few merges, and the chat's special tokens.
 
-Like many real ones it puts a BOS in front by itself, and so do the models' chat templates: whoever tokenizes a rendered
-chat with special tokens sees two.
+Like many tokenizers it adds a BOS, and so do the models' chat templates: tokenizing a rendered chat with special tokens
+yields two.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ LONGEST = 1024
 
 
 def build_tokenizer(texts: Iterable[str], chat_template: str, more_specials: Iterable[str] = ()) -> Any:
-    """A byte-level BPE with merges from these texts (short prompts train fast) and digits kept apart."""
+    """Train a byte-level BPE on these texts, as short prompts train fast. Digits are not merged."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 

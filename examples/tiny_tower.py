@@ -1,6 +1,6 @@
-"""What the models that see and hear have before their Llama: a transformer over patches or frames, in plain torch.
+"""The encoder of the tiny multimodal models in plain torch: a transformer over patches or frames.
 
-Both layouts are the same sum of parts under other names, so a layer is told its names.
+Both architectures have the same parts under different names, so the names are parameters of a layer.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ SIZE, INNER, HEADS = 64, 128, 2  # 32 wide, as in the Llama
 
 @dataclass(frozen=True)
 class LayerNames:
-    """What a layer's parts are called, and its activation."""
+    """Names of a layer's parts, and its activation."""
 
     before_attention: str
     before_mlp: str
@@ -24,18 +24,18 @@ class LayerNames:
 
 
 def build_linear(generator: torch.Generator, name: str, rows: int, columns: int, spread: float) -> dict[str, Tensor]:
-    """Untrained weights of one matrix, with a bias."""
+    """Return untrained weights of a matrix with a bias."""
     weight = torch.randn(rows, columns, generator=generator) * spread
     return {f"{name}.weight": weight, f"{name}.bias": torch.zeros(rows)}
 
 
 def build_norm(name: str) -> dict[str, Tensor]:
-    """A layer norm that changes nothing but the scale."""
+    """Return an untrained layer norm, which only normalizes."""
     return {f"{name}.weight": torch.ones(SIZE), f"{name}.bias": torch.zeros(SIZE)}
 
 
 def build_layer(generator: torch.Generator, layer: str, names: LayerNames) -> dict[str, Tensor]:
-    """Untrained weights of one layer, which adds nothing at first."""
+    """Return untrained weights of a layer, which starts as the identity."""
     weights = build_norm(f"{layer}.{names.before_attention}") | build_norm(f"{layer}.{names.before_mlp}")
     for part in "qkv":
         weights |= build_linear(generator, f"{layer}.self_attn.{part}_proj", SIZE, SIZE, 0.12)
@@ -45,17 +45,17 @@ def build_layer(generator: torch.Generator, layer: str, names: LayerNames) -> di
 
 
 def apply_linear(weights: dict[str, Tensor], name: str, vectors: Tensor) -> Tensor:
-    """One matrix, and its bias where it has one."""
+    """Apply a matrix, and its bias if it has one."""
     return functional.linear(vectors, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
 
 def apply_norm(weights: dict[str, Tensor], name: str, vectors: Tensor, epsilon: float) -> Tensor:
-    """One layer norm."""
+    """Apply a layer norm."""
     return functional.layer_norm(vectors, (SIZE,), weights[f"{name}.weight"], weights[f"{name}.bias"], epsilon)
 
 
 def apply_layer(weights: dict[str, Tensor], layer: str, names: LayerNames, vectors: Tensor, epsilon: float) -> Tensor:
-    """One layer; every place attends to every other."""
+    """Apply a layer with bidirectional attention."""
     normed = apply_norm(weights, f"{layer}.{names.before_attention}", vectors, epsilon)
     parts = (apply_linear(weights, f"{layer}.self_attn.{part}_proj", normed) for part in "qkv")
     query, key, value = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)

@@ -1,4 +1,4 @@
-"""How the tiny models are trained and asked: steps at rising and falling rates, greedy answers, one thread."""
+"""Training and evaluation of the tiny models: a learning-rate schedule, greedy answers, one thread."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from examples.tiny_tokenizer import END
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread is as fast as two at this size, gives the same bytes on any number of cores, and takes no harm from a
-    busy neighbour (two threads that wait for each other took five times as long beside one)."""
+    """Use one thread: as fast as two at this size, with the same bytes on any number of cores, and robust on a busy
+    machine, where two threads that wait for each other took five times as long."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -32,9 +32,9 @@ def train(
     measure: Callable[[], float],
     every: int = 100,
 ) -> None:
-    """Train at rates that rise for twenty steps and fall to zero in the last two fifths.
+    """Train with a warm-up of twenty steps, and decay to zero in the last two fifths.
 
-    In the end the weights are rounded to what half precision holds, as they come with the project.
+    Finally, the weights are rounded to half precision, as they are stored in the repository.
     """
     started = time.monotonic()
     for step in range(1, steps + 1):
@@ -51,9 +51,9 @@ def train(
 def share_answered(
     prompts: list[list[int]], answers: list[str], tokenizer: Any, logits_of: Callable[[Tensor, Tensor], Tensor]
 ) -> float:
-    """The share of prompts that greedy decoding answers exactly.
+    """Return the share of prompts that greedy decoding answers exactly.
 
-    The logits are asked for with padded ids and a mask of the places where a token is to be predicted.
+    The logits are computed for padded ids and a mask of the positions to predict.
     """
     ends = [answer + END for answer in answers]
     longest = max(len(tokenizer(end, add_special_tokens=False)["input_ids"]) for end in ends)

@@ -1,9 +1,9 @@
-"""A tiny chat model that really sees. It was trained here, on one CPU core, in about a minute.
+"""A tiny chat model with image input, trained by this project on one CPU core in about a minute.
 
-It has the layout of Idefics3, which vLLM loads without torchvision. It says what colour the squares of a picture have
-and how many there are, of one picture or of two (examples/seeing.py). Any picture is fitted into 32 x 32.
+It has the architecture of Idefics3, which vLLM loads without torchvision. It names the colour and the number of squares
+in one or two images (examples/seeing.py). Images are resized to fit 32 × 32.
 
-Its weights come with the project (tiny_weights.py); `--force` trains it again.
+Its weights are part of the repository (tiny_weights.py); `--force` trains it again.
 
 Run: python -m examples.tiny_vlm [--output DIR] [--force]
 """
@@ -18,12 +18,12 @@ NAME, STEPS, BATCH, RATE = "tiny-vlm", 400, 24, 0.01
 
 
 def name_recipe(seed: int, steps: int) -> str:
-    """What the model is made by."""
+    """Return the model's recipe."""
     return describe_recipe(SOURCES, seed, steps)
 
 
 def train_weights(seed: int, steps: int) -> tuple[Weights, float]:
-    """The trained weights, and their accuracy."""
+    """Train the weights. Return them with their accuracy."""
     from examples import tiny_media
     from examples.tiny_idefics3 import SENSE
 
@@ -32,7 +32,7 @@ def train_weights(seed: int, steps: int) -> tuple[Weights, float]:
 
 
 def ensure_tiny_vlm(folder: Path | None = None, *, seed: int = 0, force: bool = False, steps: int = STEPS) -> Path:
-    """The folder of the finished model, built now unless it is there."""
+    """Return the model's folder, built if missing."""
     recipe = name_recipe(seed, steps)
 
     def build(new: Path) -> None:

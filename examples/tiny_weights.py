@@ -1,7 +1,7 @@
-"""The tiny models' trained weights, which come with the project: nobody waits for a training that others have done.
+"""The trained weights of the tiny models, stored in the repository so that users need not train.
 
-They are kept in half precision in weights/, and used where the recipe is the one they were trained by; a changed recipe
-trains anew. Whoever changed one runs this, and commits what it writes.
+They are stored in half precision in weights/, and used if the recipe is unchanged; a changed recipe is trained again.
+After changing a recipe, run this module and commit the files.
 
 Run: python -m examples.tiny_weights
 """
@@ -18,7 +18,7 @@ Weights = dict[str, np.ndarray]
 
 
 def read_weights(name: str, recipe: str) -> tuple[Weights, Any] | None:
-    """The weights, in single precision, and the accuracy measured with them; None if they are not of this recipe."""
+    """Read the weights, in single precision, and their accuracy; None if they are of another recipe."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -33,7 +33,7 @@ def read_weights(name: str, recipe: str) -> tuple[Weights, Any] | None:
 
 
 def write_weights(name: str, recipe: str, weights: Mapping[str, np.ndarray], accuracy: Any) -> None:
-    """Keep what training left, which half precision holds without a loss (see tiny_training.train)."""
+    """Store trained weights, which are rounded to half precision (see tiny_training.train)."""
     from safetensors.numpy import save_file
 
     FOLDER.mkdir(exist_ok=True)
@@ -42,7 +42,7 @@ def write_weights(name: str, recipe: str, weights: Mapping[str, np.ndarray], acc
 
 
 def main() -> None:
-    """Train every tiny model, and keep its weights."""
+    """Train every tiny model and store its weights."""
     from examples import tiny_alm, tiny_model, tiny_vlm
 
     for module in (tiny_model, tiny_vlm, tiny_alm):

@@ -1,12 +1,12 @@
-"""Runs that never were: a small database to try queries on, the same everywhere, made in seconds without an engine.
+"""Make a small synthetic database to try queries on, deterministic and without an engine, in seconds.
 
     python -m examples.two_weeks [FOLDER]          # default: data/two-weeks
 
-It has two nights of one evaluation a week apart, of which the second went worse and was judged by the gate; the same
-prompts with room to think; and three benchmarks: two limits of concurrency with five repeats each, three models, and
-one model under five loads. Prompts are those of examples/arithmetic.jsonl; answers and times are
-invented by examples/simulated_engine.py. docs/guides/sql-cookbook.md quotes this database, and tests read it. It makes
-a folder per run, as any run leaves it, and the database is loaded from them as `assayline rebuild` would.
+It has two nightly runs of one evaluation a week apart, the second of which is worse and was judged by the gate; the
+same prompts with reasoning tokens; and three benchmarks: two values of max concurrency with five repeats each, three
+models, and one model under five loads. Prompts are those of examples/arithmetic.jsonl; examples/simulated_engine.py
+makes up answers and times. docs/guides/sql-cookbook.md quotes this database, and tests read it. It makes a folder per
+run and loads the database from the folders, like `assayline rebuild`.
 """
 
 import json
@@ -105,9 +105,9 @@ def main() -> None:
 
 
 def make_database(folder: Path, nights: tuple[Night, ...] = NIGHTS) -> Path:
-    """Writes the folders of all runs and loads them into a database. Returns its path.
+    """Write the folders of all runs and load them into a database. Return its path.
 
-    The gate holds the second night against the first, if both are among `nights`.
+    The gate compares the second nightly run with the first, if both are among `nights`.
     """
     settings = Settings(data_dir=folder, database=folder / "assayline.duckdb")
     for night in nights:
@@ -122,7 +122,7 @@ def make_database(folder: Path, nights: tuple[Night, ...] = NIGHTS) -> Path:
 
 
 def write_run(run_dir: Path, night: Night) -> None:
-    """A run's folder: spec, parts and manifest."""
+    """Write a run's folder: spec, part files and manifest."""
     load, way = None, {"max_concurrency": night.window}
     if night.rate_per_s:
         load, way = {"arrival": {"kind": "constant", "rate_per_s": night.rate_per_s}}, {"backend": "async"}
@@ -183,7 +183,7 @@ def write_run(run_dir: Path, night: Night) -> None:
 
 
 def read_prompts(limit: int | None) -> Iterator[Prompt]:
-    """The prompt set of the demo."""
+    """Read the prompt set of the demo."""
     for row, line in enumerate(ROWS.read_text(encoding="utf-8").splitlines()[:limit]):
         data = json.loads(line)
         messages = [{"role": "user", "content": data["question"]}]
@@ -200,7 +200,7 @@ def read_prompts(limit: int | None) -> Iterator[Prompt]:
 
 
 def ask(prompt: Prompt, sampling: dict[str, Any]) -> Request:
-    """The request for a prompt, one invented token per four characters."""
+    """Make the request for a prompt, with one synthetic token per four characters."""
     rendered = f"<user>{prompt.messages[0]['content']}<assistant>"
     request_id = make_request_id(prompt.prompt_id, 0, 0)
     return Request(

@@ -1,6 +1,6 @@
-"""Composition: flows of Prefect (evaluate, benchmark, gate, nightly), and the commands, `assayline COMMAND`.
+"""Prefect flows (evaluate, benchmark, gate, nightly) and the commands, `assayline COMMAND`.
 
-Prefect reads its settings at import, so the two that nobody expects of a tool on their own machine are turned off here.
+Prefect reads its settings at import, so telemetry and analytics are turned off here, before that import.
 """
 
 import atexit
@@ -17,6 +17,6 @@ def _say_no_more() -> None:
 
 
 if "PREFECT__FLOW_RUN_ID" in os.environ:  # the process of a deployed run
-    # Prefect keeps a run's state to the very end, which DuckDB's bindings answer with pages of leak reports. What is
-    # registered first is called last, when there is nothing left to say.
+    # Prefect holds a run's state until the process exits, and DuckDB's bindings then print pages of leak reports.
+    # atexit calls the handler that was registered first last, so this one mutes stderr at the very end.
     atexit.register(_say_no_more)

@@ -1,12 +1,11 @@
-"""benchmark: repeats and sweeps of one spec, for speeds that can be compared, and latency under load.
+"""benchmark: measure configurations of a spec over repeats, or latency under load.
 
     assayline benchmark SPEC [--repeats 5] [--sweep engine.max_concurrency=16,32,64]... [--dry-run] [--FIELD VALUE ...]
     assayline benchmark SPEC --profile sweep [--points 8] [--arrival poisson] [--seconds 30]
     assayline benchmark --resume BENCHMARK_ID
 
-Each repeat is a run of its own, by the flow `evaluate`; runs follow one another, so there is one engine at a time on a
-device. Repeats have engines of their own, the points of a profile share one. A killed benchmark resumes where
-it stopped.
+Each repeat is a separate run of the flow `evaluate`. Runs are sequential, so a device has one engine at a time. Each
+repeat opens its own engine; the points of a profile share one. A killed benchmark resumes where it stopped.
 """
 
 import contextlib
@@ -38,13 +37,13 @@ from assayline.settings import Settings, load_settings
 from assayline.store.thread import DatabaseThread
 
 RATES = "rates"
-"""Stands for the points of a sweep whose rates cannot be told."""
+"""Label of the sweep points whose rates cannot be computed."""
 
 
 def do_all_runs(
     plan: Plan, configurations: list[Configuration], settings: Settings
 ) -> tuple[Plan, list[Configuration], dict[str, str]]:
-    """Does what is left. Returns the plan and its configurations, complete now, and why which of them failed."""
+    """Do the remaining runs. Return the completed plan, its configurations, and failure reasons by label."""
     failed = _do_runs(plan, configurations, settings)
     if plan.planned and not failed:
         try:
@@ -56,7 +55,7 @@ def do_all_runs(
 
 
 def _do_runs(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, str]:
-    """Does what is left of these. Returns why configurations did not complete, by label."""
+    """Do the remaining runs of these configurations. Return failure reasons by label."""
     failed: dict[str, str] = {}
     log = get_run_logger()
     left = list_left(plan, configurations, settings)
@@ -68,21 +67,21 @@ def _do_runs(plan: Plan, configurations: list[Configuration], settings: Settings
         try:
             named = evaluate.with_options(flow_run_name=f"{configuration.label} · {number} of {plan.total}")
             named(configuration.spec, NEVER, plan.benchmark_id)
-        except (EngineError, RunFailedError) as error:  # that of a size that does not fit, say
+        except (EngineError, RunFailedError) as error:  # for example a configuration that does not fit into memory
             failed[configuration.label] = str(error)
-            log.error("%s is left out from here on: %s", configuration.label, error)
+            log.error("Configuration %s failed; skipping its remaining runs: %s", configuration.label, error)
     return failed
 
 
 def _find_rates(plan: Plan, settings: Settings) -> tuple[Plan, list[Configuration]]:
-    """The plan of a sweep whose ends are measured, with the rates between them, which it keeps from now on."""
+    """Add the rates between the two measured ends to a sweep's plan, and write the plan."""
     achieved = DatabaseThread(settings).run(
         lambda connection: read_achieved_rates(connection, plan.benchmark_id, plan.config_ids[:ENDS])
     )
     plan, configurations = add_rates(plan, achieved)
     write_plan(plan, settings)
     labels = ", ".join(configuration.label for configuration in configurations[ENDS:])
-    get_run_logger().info("Rates between what the two ends achieved: %s", labels)
+    get_run_logger().info("Rates between the two achieved rates: %s", labels)
     return plan, configurations
 
 
@@ -99,7 +98,7 @@ POINT_HEADERS = (
 
 
 def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, Any]:
-    """Reads what was measured, and shows it. Returns it as the flow's result."""
+    """Read the measurements, write and publish the report, and return the flow's result."""
     measured = _measure(plan, configurations, settings)
 
     def make(baseline: None) -> Written:
@@ -113,7 +112,7 @@ def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings
 
 
 def print_conclusion(benchmark_id: str, settings: Settings) -> None:
-    """Tables at the end of a command."""
+    """Print the tables at the end of a command."""
     plan, configurations = read_plan(benchmark_id, settings)
     console = plain_console()
     if plan.profile is None:
@@ -127,7 +126,7 @@ def print_conclusion(benchmark_id: str, settings: Settings) -> None:
 
 
 def print_points(rows: BenchmarkRows, console: Console) -> None:
-    """The points of a sweep, in as many columns as a terminal has room for."""
+    """Print the points of a sweep, with the columns that fit a terminal."""
     print_text(f"\nBenchmark {rows.benchmark_id}: latency under load", console)
     columns = [column for column in POINTS if column.header in POINT_HEADERS]
     print_table(tabulate("Points", columns, label_points(rows.points)), console)
@@ -140,12 +139,12 @@ def _measure(plan: Plan, configurations: list[Configuration], settings: Settings
 
 
 def name_benchmark() -> str:
-    """The run's name in the UI."""
+    """Return the flow run's name for the UI."""
     try:
         resume, spec = flow_run.parameters.get("resume"), flow_run.parameters.get("spec")
         return str(resume or f"benchmark {as_spec(spec).name}")
     except Exception:
-        return "benchmark"  # the flow itself says what is wrong with its spec
+        return "benchmark"  # the flow reports an invalid spec
 
 
 @flow(name="benchmark", flow_run_name=name_benchmark, persist_result=False)
@@ -160,18 +159,18 @@ def benchmark(
     seconds: float | None = None,
     requests: int | None = None,
 ) -> dict[str, Any]:
-    """Runs every configuration several times, in turn, and compares them with the first; or sweeps the load.
+    """Run every configuration several times, interleaved, and compare each with the first; or sweep the load.
 
     Args:
-        spec: the spec, the path of a YAML file with one, or {file, overrides} to set some of its fields.
-        repeats: runs per configuration (default 5, which a comparison needs; 1 for a profile's points).
+        spec: a spec, the path of a YAML file, or {file, overrides} to override fields of one.
+        repeats: runs per configuration (default 5, the minimum for a comparison; 1 with a profile).
         sweep: values by dotted field: {"engine.max_concurrency": [16, 32]}.
-        resume: id of a benchmark to resume; then without the others.
-        profile: sweep measures latency from one request at a time to all at once.
+        resume: id of a benchmark to resume; excludes all other arguments.
+        profile: `sweep` measures latency under load, from one request at a time to all at once.
         points: rates between the two ends of the sweep (default 8).
-        arrival: how a rate's requests come (default: as in the spec's load, or constant).
-        seconds: longest sending per point of the sweep.
-        requests: most requests per point of the sweep.
+        arrival: arrival pattern of each rate (default: the spec's load, or constant).
+        seconds: maximum seconds of sending per sweep point.
+        requests: maximum requests per sweep point.
     """
     settings = load_settings()
     settings.pass_on_token()
@@ -187,16 +186,16 @@ def benchmark(
         plan, configurations = plan_benchmark(as_spec(spec), sweep or {}, asked, profile=chosen)
         write_plan(plan, settings)
     else:
-        raise SpecError("A benchmark needs a spec, or the id of a benchmark to resume.")
+        raise SpecError("No benchmark given. hint: pass a spec, or resume with the id of a benchmark.")
     return run_plan(plan, configurations, settings)
 
 
 def run_plan(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, Any]:
-    """Does the runs that are left. Raises RunFailedError if a configuration does not complete, others measured."""
+    """Do the remaining runs. Raises RunFailedError if a configuration fails, after measuring the others."""
     folder = benchmark_dir(settings, plan.benchmark_id)
     lock = lock_run(folder)
     if lock is None:
-        raise StoreError(f"Benchmark {plan.benchmark_id} is in use by {name_holder(folder)}. Wait for its end.")
+        raise StoreError(f"Benchmark {plan.benchmark_id} is in use by {name_holder(folder)}. hint: wait for its end.")
     try:
         with park_engines() if plan.profile else contextlib.nullcontext():
             plan, configurations, failed = do_all_runs(plan, configurations, settings)
@@ -206,7 +205,7 @@ def run_plan(plan: Plan, configurations: list[Configuration], settings: Settings
     if failed:
         told = " ".join(f"{label}: {reason}" for label, reason in failed.items())
         raise RunFailedError(
-            f"Benchmark {plan.benchmark_id} has configurations that did not complete. {told} The others are measured; "
-            f"`assayline benchmark --resume {plan.benchmark_id}` tries again."
+            f"Benchmark {plan.benchmark_id} has configurations that did not complete. {told} The others are measured. "
+            f"hint: retry with `assayline benchmark --resume {plan.benchmark_id}`."
         )
     return result

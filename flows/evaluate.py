@@ -1,10 +1,11 @@
-"""evaluate: prompts → rendered requests → engines → completions and timings → DuckDB → metrics.
+"""evaluate: run a model on a prompt set. Prompts → rendered requests → engines → completions and timings → DuckDB →
+metrics.
 
     assayline evaluate examples/arithmetic.yaml [--prompts.limit 10] [--dry-run] [--fresh] [--resume RUN_ID]
 
-A run that was interrupted or killed is resumed when the same spec is evaluated again. The same flow is deployed by
-`prefect.yaml`. Prompts are prepared while the engines load. This process alone writes the run: part files as answers
-come in, and the database from the part files.
+Evaluating the same spec again resumes a run that was interrupted or killed. `prefect.yaml` deploys the same flow.
+Prompts are prepared while the engines load. Only this process writes the run: answers go into part files, and part
+files into the database.
 """
 
 import dataclasses
@@ -43,21 +44,21 @@ from assayline.tasks.ray_cluster import Cluster, open_cluster
 
 POLL_INTERVAL_S = 0.5
 SpecParameter = EvalSpec | SpecFile | Annotated[str, Field(title="path")]
-"""What the flows take for a spec."""
+"""Types that the flows accept as a spec."""
 Resume = Annotated[Literal["auto", "never"], Field(title="choice")] | Annotated[str, Field(title="run id")]
 
 
 def name_run() -> str:
-    """The run's name in the UI: spec and model."""
+    """Return the flow run's name for the UI: spec and model."""
     try:
         spec = as_spec(flow_run.parameters["spec"])
     except Exception:
-        return "evaluate"  # the flow itself says what is wrong with its spec
+        return "evaluate"  # the flow reports an invalid spec
     return f"{spec.name} · {spec.model.rstrip('/').rsplit('/', 1)[-1]}"
 
 
 def as_spec(spec: SpecParameter | dict[str, Any]) -> EvalSpec:
-    """The spec that a flow's parameter means. Raises SpecError."""
+    """Convert a flow's parameter to a spec. Raises SpecError."""
     if isinstance(spec, str):
         return load_spec(spec)
     if isinstance(spec, dict):
@@ -66,36 +67,36 @@ def as_spec(spec: SpecParameter | dict[str, Any]) -> EvalSpec:
 
 
 def check_deployed_spec(spec: SpecParameter) -> None:
-    """Refuses a spec of prefect.yaml whose template did not survive `prefect deploy`. Raises SpecError."""
+    """Raise SpecError for a spec in prefect.yaml whose template `prefect deploy` has replaced."""
     if not isinstance(spec, EvalSpec):
         return
     template = find_lost_template(spec.model_dump(mode="json"), Path("prefect.yaml"))
-    if template and deployment.id is not None:  # last, as it asks the API
+    if template and deployment.id is not None:  # last, as this calls the API
         raise SpecError(
             f"The template {template!r} in prefect.yaml did not reach this run: Prefect replaces {{{{ }}}} there. "
-            "hint: put the spec into a file of its own and give `spec: path.yaml`, or "
+            "hint: move the spec to its own file and set `spec: path.yaml`, or "
             "`spec: {file: path.yaml, overrides: {prompts.limit: 100}}`."
         )
 
 
 def show_run_id(run_id: str) -> None:
-    """Puts the end of the run's id behind the flow run's name, so that two runs of a spec can be told apart."""
+    """Append the last four characters of the run id to the flow run's name, to distinguish runs of one spec."""
     try:
         with get_client(sync_client=True) as client:
             client.update_flow_run(UUID(str(flow_run.id)), name=f"{flow_run.name} · {run_id[-4:]}")
-    except Exception as error:  # a name is not worth a run
-        get_run_logger().debug("The flow run keeps its name: %s", error)
+    except Exception as error:  # a missing name must not fail the run
+        get_run_logger().debug("Failed to rename the flow run: %s", error)
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
 def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | None = None) -> dict[str, Any]:
-    """Evaluates a model on a prompt set and returns the run's id and metrics.
+    """Evaluate a model on a prompt set and return the run's id and metrics.
 
     Args:
-        spec: the spec, the path of a YAML file with one, or {file, overrides} to set some of its fields.
-        resume: auto resumes the newest unfinished run of this spec, if there is one; never starts a new run; the
-            id of a run resumes that one.
-        benchmark_id: the benchmark that a new run is part of; set by the flow `benchmark`.
+        spec: a spec, the path of a YAML file, or {file, overrides} to override fields of one.
+        resume: `auto` resumes the newest unfinished run of this spec, if any; `never` always starts a new run; a
+            run id resumes that run.
+        benchmark_id: benchmark of a new run; set by the flow `benchmark`.
     """
     settings = load_settings()
     if not settings.tracebacks:
@@ -108,11 +109,11 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
 
 
 def _evaluate(evaluation: Evaluation) -> dict[str, Any]:
-    """Drives a run that has begun to its end and its report."""
+    """Complete a run that has begun, and write its report."""
     show_run_id(evaluation.run_id)
     for note in evaluation.notes:
         get_run_logger().warning(note)
-    get_run_logger().info("Run %s, parts and logs in %s", evaluation.run_id, evaluation.run_dir)
+    get_run_logger().info("Run %s started; part files and logs in %s", evaluation.run_id, evaluation.run_dir)
     try:
         counts, reachable = _generate_all(evaluation)
         result = evaluation.finish(counts)
@@ -130,14 +131,14 @@ def _evaluate(evaluation: Evaluation) -> dict[str, Any]:
         page = written.document if written else render_table(tabulate_metrics(result))
         publish_page("report", evaluation.spec.name, page, headline)
     else:
-        get_run_logger().error("The run is complete and stored; its page has no metrics, as the API does not answer.")
+        get_run_logger().error("Run stored, but its page in Prefect lacks the metrics: the API does not answer.")
     return completed(headline, dataclasses.asdict(result))
 
 
 def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
-    """Prepares and generates side by side, loading results meanwhile. Stops everything if anything fails.
+    """Prepare and generate concurrently, and ingest results meanwhile. Any failure stops everything.
 
-    Also returns whether Prefect's API answered to the end.
+    Also return whether Prefect's API answered throughout.
     """
     if evaluation.is_answered:
         return evaluation.prepare(), True
@@ -145,7 +146,7 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
         screen = stack.enter_context(open_screen(evaluation.run_dir, evaluation.settings))
         cluster = stack.enter_context(
             open_cluster(evaluation.spec, evaluation.settings)
-        )  # left last: workers end by it
+        )  # left last: workers end when this context ends
         runner: ThreadPoolTaskRunner[Any] = stack.enter_context(ThreadPoolTaskRunner(max_workers=MOST_WORKERS + 1))
         try:
             work = _Work(evaluation, runner, cluster)
@@ -160,7 +161,7 @@ def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:
 
 
 class _Work:
-    """The tasks of a run: one that prepares, and one per worker."""
+    """The tasks of a run: one to prepare prompts, and one per worker."""
 
     def __init__(self, evaluation: Evaluation, runner: ThreadPoolTaskRunner[Any], cluster: Cluster | None) -> None:
         self._evaluation = evaluation
@@ -173,7 +174,7 @@ class _Work:
         self.preparing = Watched(self.prepared)
 
     def add_workers(self) -> None:
-        """Starts workers until there are as many as there are to be; a cluster may have grown."""
+        """Start missing workers, up to the wanted number, which may grow with the cluster."""
         dispatcher = self._evaluation.dispatcher
         if self._cluster is not None:
             dispatcher.workers = self._cluster.count_workers()
@@ -191,9 +192,9 @@ class _Work:
 
 
 def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
-    """Shows progress and loads parts until all tasks are over; a failed one stops the others.
+    """Show progress and ingest part files until all tasks have ended. A failed task stops the others.
 
-    Returns whether all progress could be shown.
+    Return whether all progress reports arrived.
     """
     report = RunReport(get_run_logger())
     loaded_s = time.monotonic()
@@ -213,7 +214,7 @@ def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
         _try_to(show, report)
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
-                report.warn_once(f"{obstacle} Results are still stored as part files.")
+                report.warn_once(f"{obstacle} Results are still written to part files.")
             loaded_s = time.monotonic()
         wait_for_one(work.tasks, POLL_INTERVAL_S)
     _try_to(partial(show, is_last=True), report)
@@ -221,20 +222,20 @@ def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
 
 
 def _try_to(show: Callable[[], None], report: RunReport) -> None:
-    """Shows how far the run is. What cannot be shown now stops no run: the next look tries again."""
+    """Show the run's progress. A failure is logged and does not stop the run."""
     try:
         show()
     except Exception as error:
-        report.warn_once(f"Progress is not shown, and the run continues: {type(error).__name__}: {error}")
+        report.warn_once(f"Failed to show progress; the run continues: {type(error).__name__}: {error}")
 
 
 def _abandon(evaluation: Evaluation, cause: BaseException) -> None:
-    """Stores what there is. What cannot be stored is said, and does not hide why the run ended."""
+    """Store the available results. A failure to store is logged and does not hide why the run ended."""
     state = "failed" if isinstance(cause, Exception) else "cancelled"
     message = str(cause) or type(cause).__name__
     if state == "cancelled":
-        signal = "Ctrl-C" if type(cause) is KeyboardInterrupt else "SIGTERM, as of a cancellation in Prefect"
-        message = f"It was stopped before its end, by {signal}."
+        signal = "Ctrl-C" if type(cause) is KeyboardInterrupt else "SIGTERM, for example a cancellation in Prefect"
+        message = f"Stopped before its end by {signal}."
     try:
         evaluation.abandon(state, message)
     except StoreError as error:

@@ -1,8 +1,8 @@
-"""gate: fails when a run is worse than its baseline, beyond the limits of its spec.
+"""gate: fail if a run is worse than its baseline beyond the limits of its spec.
 
     assayline gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--dry-run] [--FIELD VALUE ...]
 
-A broken limit ends the flow run in the state Worse with exit code 1. An automation can notify people of it
+A broken limit ends the flow run in the state Worse, with exit code 1. A Prefect automation can send a notification
 (docs/guides/nightly-runs.md).
 """
 
@@ -21,18 +21,18 @@ from assayline.store.thread import DatabaseThread
 
 
 def name_gate() -> str:
-    """The run's name in the UI."""
+    """Return the flow run's name for the UI."""
     return f"gate of {flow_run.parameters.get('run_id', 'a run')}"
 
 
 @flow(name="gate", flow_run_name=name_gate, persist_result=False)
 def gate(run_id: str, baseline: str | None = None, limits: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Fails when a run is worse than its baseline, beyond its limits.
+    """Fail if a run is worse than its baseline beyond its limits.
 
     Args:
         run_id: the run to judge.
         baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the run's spec).
-        limits: fields of the spec's gate to lay over the run's own: {"max_accuracy_drop": 0.02}.
+        limits: fields that override the gate of the run's spec: {"max_accuracy_drop": 0.02}.
     """
     settings = load_settings()
     if not settings.tracebacks:
@@ -47,9 +47,9 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, Any] | None
 def judge(
     settings: Settings, run_id: str, baseline: str | None, limits: dict[str, Any], flow_run_id: str | None = None
 ) -> GateReport:
-    """Judges a run, stores the verdicts and logs them. Raises SpecError and ComparisonError.
+    """Judge a run, store the verdicts and log them. Raises SpecError and ComparisonError.
 
-    `flow_run_id`: the flow run that evaluated the run and judges it now, such as a night's.
+    `flow_run_id`: the flow run that evaluated the run and now judges it, such as a nightly run's.
     """
 
     def judge_and_save(connection: Connection) -> GateReport:

@@ -1,8 +1,8 @@
-"""nightly: evaluate, hold the run against its baseline, and write the history and leaderboard that it belongs to.
+"""nightly: evaluate a spec, compare the run with its baseline, and update its history and leaderboard.
 
-One flow for a schedule, failed when a limit is broken.
+One flow for a schedule. It fails if a limit is broken.
 
-Deployed by `prefect.yaml` as `nightly/nightly`. An automation on its failed runs notifies people
+`prefect.yaml` deploys it as `nightly/nightly`. A Prefect automation on failed runs can send notifications
 (docs/guides/nightly-runs.md).
 """
 
@@ -20,26 +20,26 @@ from assayline.settings import Settings, load_settings
 
 
 def name_night() -> str:
-    """The run's name in the UI."""
+    """Return the flow run's name for the UI."""
     try:
         name = as_spec(flow_run.parameters["spec"]).name
         return f"{name} against {flow_run.parameters.get('baseline') or 'its baseline'}"
     except Exception:
-        return "nightly"  # the flow itself says what is wrong with its spec
+        return "nightly"  # the flow reports an invalid spec
 
 
 @flow(name="nightly", flow_run_name=name_night, persist_result=False)
 def nightly(
     spec: SpecParameter, baseline: str | None = None, resume: Literal["never", "auto"] = "never"
 ) -> dict[str, Any]:
-    """Evaluates, then fails if the run is worse than its baseline beyond the limits of its spec.
+    """Evaluate a spec, then fail if the run is worse than its baseline beyond the spec's limits.
 
     Args:
-        spec: the spec, the path of a YAML file with one, or {file, overrides} to set some of its fields.
-        baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the spec; with neither, nothing
-            is judged, and the log says so).
-        resume: never starts a new run each time, as each night is a measurement of its own; auto resumes an
-            unfinished one.
+        spec: a spec, the path of a YAML file, or {file, overrides} to override fields of one.
+        baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the spec; without either, the
+            run is not judged, and a log line reports it).
+        resume: `never` starts a new run each time, as nightly runs are independent measurements; `auto` resumes an
+            unfinished run.
     """
     check_deployed_spec(spec)
     wanted = as_spec(spec)
@@ -60,15 +60,15 @@ def nightly(
 
 def _say(report: GateReport | None) -> str:
     if report is None:
-        return "; not judged, as it has no baseline"
+        return "; not judged: no baseline"
     return f". {report.sentence}" if report.broken else f"; within its limits against {report.baseline}"
 
 
 def _judge(settings: Settings, run_id: str, baseline: str | None) -> GateReport | None:
     if baseline is None:
         get_run_logger().warning(
-            "Nothing was judged, as there is no baseline. Pin one with `assayline baseline pin NAME %s`, and "
-            "name it as `baseline` of the deployment, or as gate.baseline in the spec.",
+            "Run not judged: no baseline. hint: pin one with `assayline baseline pin NAME %s` and set `baseline` in "
+            "the deployment or gate.baseline in the spec.",
             run_id,
         )
         return None

@@ -1,9 +1,9 @@
-"""Writes docs/reference/multimodal-architectures.md: which architectures vLLM can import here, and what others lack.
+"""Write docs/reference/multimodal-architectures.md: the architectures that vLLM can import, and missing packages.
 
-    python scripts/architecture_docs.py        on the CPU set-up; some minutes
+    python scripts/architecture_docs.py        in the CPU environment; takes some minutes
 
-Every module of vLLM's registry of multimodal models is imported, in one process with torchvision and in one that
-hides it. A module that imports can be tried; whether a checkpoint loads is more than this says.
+It imports every module of vLLM's registry of multimodal models, in one process with torchvision and in one that hides
+it. A successful import does not prove that a checkpoint loads.
 """
 
 import datetime
@@ -22,8 +22,8 @@ HEAD = """# Multimodal architectures on the CPU set-up
 Written on {date} by `python scripts/architecture_docs.py`, with {versions}.
 
 {able} of the {count} architectures in vLLM's registry of multimodal models can be imported after `make setup`, {bare}
-where torchvision is missing. An architecture that imports can be tried; whether a checkpoint of it loads and answers is
-more than this page says. On the CUDA set-up torchvision and torchaudio are there with all their operators.
+without torchvision. A successful import does not prove that a checkpoint of the architecture loads and answers. The
+CUDA environment has torchvision and torchaudio with all their operators.
 
 | architecture | module | imports | without torchvision | missing |
 |---|---|---|---|---|
@@ -31,16 +31,16 @@ more than this page says. On the CUDA set-up torchvision and torchaudio are ther
 
 
 class Hidden(importlib.machinery.PathFinder):
-    """Finds what Python finds, but for torchvision."""
+    """Import finder that hides torchvision."""
 
     @classmethod
     def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """As if it was not installed."""
+        """Raise ModuleNotFoundError for torchvision."""
         return None if fullname.partition(".")[0] == "torchvision" else super().find_spec(fullname, path, target)
 
 
 def import_modules(hide: bool) -> dict[str, str]:
-    """For each module of the registry nothing, or why it cannot be imported. In this very process."""
+    """Import each module of the registry in this process. Return the reason by module; empty on success."""
     if hide:
         sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Hidden
     from vllm.model_executor.models import registry
@@ -56,7 +56,7 @@ def import_modules(hide: bool) -> dict[str, str]:
 
 
 def describe(error: BaseException) -> str:
-    """The package that is missing, or else the error's first sentence."""
+    """Return the missing package, or the first sentence of the error."""
     reason: BaseException | None = error
     while reason is not None:
         if isinstance(reason, ModuleNotFoundError) and reason.name:
@@ -66,7 +66,7 @@ def describe(error: BaseException) -> str:
 
 
 def ask_process(hide: bool) -> dict[str, str]:
-    """The same in a process of its own."""
+    """Import the modules in a separate process."""
     done = subprocess.run(
         [sys.executable, __file__, "--hide" if hide else "--all"], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -75,7 +75,7 @@ def ask_process(hide: bool) -> dict[str, str]:
 
 
 def render() -> str:
-    """The page."""
+    """Format the page."""
     from vllm.model_executor.models.registry import _MULTIMODAL_MODELS as models
 
     complete, bare = ask_process(hide=False), ask_process(hide=True)

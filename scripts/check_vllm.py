@@ -1,9 +1,9 @@
-"""Whether a vLLM that need not run here has what assayline uses of it: from a wheel, or from its folder.
+"""Check that a vLLM wheel or folder has the APIs that assayline uses, without running it.
 
     python scripts/check_vllm.py vllm-0.33.0-….whl …
 
-Names, methods with the parameters that are passed to them, and fields, as `NEEDS` lists them. Exit code 1 if one of
-them lacks something. A test checks the installed version.
+`NEEDS` lists names, methods with the parameters that are passed, and fields. Exit code 1 if any is missing. A test
+checks the installed version.
 """
 
 import ast
@@ -52,11 +52,11 @@ NEEDS = {
     "config/device.py:DeviceConfig": "device_type",
     "entrypoints/openai/api_server.py:": "",
 }
-"""By file in the package and class, or function: its members, with the parameters that are passed to them."""
+"""Members used of each class or function, by file, with the parameters that are passed to them."""
 
 
 def find_missing(package: Path) -> list[str]:
-    """What `NEEDS` names and the source of a vLLM in this folder does not have, as people read it."""
+    """Return the members of `NEEDS` that the source of a vLLM in this folder lacks, formatted for printing."""
     missing = []
     for place, needed in NEEDS.items():
         file, _, name = place.partition(":")
@@ -76,9 +76,9 @@ def find_missing(package: Path) -> list[str]:
 
 
 def _read_class(package: Path, file: str, name: str) -> dict[str, set[str] | None] | None:
-    """Members of a class and of its bases, with the parameters of methods; None for no such class.
+    """Return the members of a class and of its bases, with the parameters of methods; None if there is no such class.
 
-    A member whose parameters cannot be known (`**kwargs`, a field) has None.
+    A member with unknown parameters (`**kwargs`, a field) has None.
     """
     tree = _parse(package / file)
     known = (ast.ClassDef, ast.FunctionDef)
@@ -102,7 +102,7 @@ def _read_class(package: Path, file: str, name: str) -> dict[str, set[str] | Non
 
 
 def _read_base(package: Path, file: str, tree: ast.Module, base: ast.expr) -> dict[str, set[str] | None] | None:
-    """Members of a base class that is in the same file, or imported from the package by name."""
+    """Return the members of a base class in the same file, or imported from the package by name."""
     name = base.value.id if isinstance(base, ast.Subscript) and isinstance(base.value, ast.Name) else None
     name = base.id if isinstance(base, ast.Name) else name
     if name is None:
@@ -122,7 +122,7 @@ def _read_base(package: Path, file: str, tree: ast.Module, base: ast.expr) -> di
 
 
 def _targets(found: ast.ClassDef) -> Iterator[str]:
-    """Names that the class body gives values or types."""
+    """Return the names that the class body assigns or annotates."""
     for node in found.body:
         for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
             if isinstance(target, ast.Name):
@@ -145,7 +145,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 def check(source: Path) -> list[str]:
-    """What is missing in a wheel, or in a folder that holds `vllm/`."""
+    """Return the missing members of a wheel, or of a folder that contains `vllm/`."""
     if source.is_dir():
         return find_missing(source / "vllm")
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(source) as wheel:
@@ -154,13 +154,15 @@ def check(source: Path) -> list[str]:
 
 
 def main(sources: list[str]) -> int:
-    """Exit code."""
+    """Check the sources. Return the exit code."""
     members = sum(len(needed.split()) for needed in NEEDS.values())
     code = 0
     for source in sources:
         missing = check(Path(source))
         found = (
-            f"lacks {', '.join(missing)}" if missing else f"has all {len(NEEDS)} classes and files, {members} members"
+            f"missing: {', '.join(missing)}"
+            if missing
+            else f"has all {len(NEEDS)} classes and files, {members} members"
         )
         print(f"{Path(source).name}: {found}")
         code = code or int(bool(missing))

@@ -1,16 +1,16 @@
-"""Writes the lock files from pyproject's ranges, with pip's own resolver; uv adds the hashes of every file.
+"""Write the lock files from the ranges in pyproject.toml, with pip's resolver; uv adds the hashes of every file.
 
-    python scripts/lock.py cpu|cuda|dev|uv          every package at its newest version
-    python scripts/lock.py cpu|cuda|dev av soxr     these two and what they need; all others stay as they are
+    python scripts/lock.py cpu|cuda|dev|uv          upgrade every package
+    python scripts/lock.py cpu|cuda|dev av soxr     upgrade these packages and their dependencies only
 
-Each lock is the whole set of packages for one purpose, installed with `--no-deps --require-hashes`:
+Each lock is the complete set of packages for one purpose, installed with `--no-deps --require-hashes`:
     cpu   runtime with vLLM's CPU build; its torch is in torch-cpu.txt
     cuda  runtime with vLLM's CUDA build
-    dev   what tests and linters need on top of cpu
-    uv    what installs the others
-torch-cpu.txt has no hash: the files of torch's CPU build differ from index to index.
-torchaudio and torchcodec are left out of cpu and dev: the registry has CUDA builds of them only, which fail beside a
-CPU torch. So does torchvision's, until set-up has mended it: `mend_torchvision` in setup.py.
+    dev   packages of tests and linters in addition to cpu
+    uv    the installer of the other locks
+torch-cpu.txt has no hash: the files of torch's CPU build differ between indexes.
+torchaudio and torchcodec are left out of cpu and dev: the registry has only CUDA builds, which fail with a CPU torch.
+So does torchvision's, until `mend_torchvision` in setup.py patches it.
 """
 
 import json
@@ -33,9 +33,9 @@ from pip_settings import read_pip_settings, uv_variables
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = {"torchaudio", "torchcodec", "triton"}
 PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0")
-"""Packages ask for different helpers on different Pythons; a lock has them all."""
+"""Supported Python versions: packages need different dependencies on each, and a lock has all of them."""
 CUDA_PINS = ["vllm==0.32.0"]
-"""The same vLLM as the CPU build, so that what the tests prove holds there too."""
+"""The same vLLM version as in the CPU build, so that test results carry over."""
 
 
 def main(target: str) -> None:
@@ -62,7 +62,7 @@ def main(target: str) -> None:
 
 
 def add(target: str, names: list[str]) -> None:
-    """Adds or renews these packages in a lock, in the ranges that pyproject gives them."""
+    """Add or upgrade these packages in a lock, within the ranges in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ranges = {canonicalize_name(Requirement(text).name): text for text in project["dependencies"]}
     for table in ("dev", "ray", "hub"):
@@ -80,19 +80,19 @@ def add(target: str, names: list[str]) -> None:
 
 
 def read_versions(target: str) -> dict[str, str]:
-    """Locked versions by package, without local parts such as `+cpu`."""
+    """Read locked versions by package, without local parts such as `+cpu`."""
     names = ["torch-cpu", "cpu"] if target == "cpu" else [target]
     text = "\n".join((ROOT / "locks" / f"{name}.txt").read_text() for name in names)
     return dict(re.findall(r"^([\w.-]+)==([^\s+]+)", text, flags=re.MULTILINE))
 
 
 def write_lock(target: str, pins: dict[str, str]) -> None:
-    """Writes one lock, and for cpu the one of torch beside it."""
+    """Write a lock, and for cpu also that of torch."""
     head = f"# Written by scripts/lock.py {target}: do not edit. Installed with --no-deps"
     if target == "cpu":
         torch = f"torch=={pins['torch']}+cpu"
         (ROOT / "locks" / "torch-cpu.txt").write_text(
-            f"{head}; no hash, since each index has a build of its own.\n{torch}\n"
+            f"{head}; no hash, since each index has a different build.\n{torch}\n"
         )
         pins = {name: version for name, version in pins.items() if name != "torch"}
     path = ROOT / "locks" / f"{target}.txt"
@@ -101,9 +101,9 @@ def write_lock(target: str, pins: dict[str, str]) -> None:
 
 
 def add_hashes(pins: dict[str, str]) -> str:
-    """The lines of a lock: for each package the hashes of all its files, for every platform and Python.
+    """Format the lines of a lock: each package with the hashes of its files for every platform and Python.
 
-    Asked of the main index alone, if it has all of them: other indexes may hold only some of a release's files.
+    Uses only the main index if it has all packages: other indexes may have only some files of a release.
     """
     command = [find_uv(), "pip", "compile", "--generate-hashes", "--no-deps", "--no-header", "--no-annotate", "-q", "-"]
     settings = read_pip_settings(Path(sys.executable))
@@ -123,14 +123,14 @@ def add_hashes(pins: dict[str, str]) -> str:
 
 
 def find_uv() -> str:
-    """The uv beside this Python, or the one on the PATH."""
+    """Return the uv next to this Python, or the one on the PATH."""
     beside = Path(sys.executable).parent / "uv"
     found = str(beside) if beside.exists() else shutil.which("uv")
-    return found or sys.exit("lock: no uv here. Expected: the one that `make setup-dev` brings into .venv.")
+    return found or sys.exit("lock: uv not found. hint: run `make setup-dev`.")
 
 
 def resolve(requirements: list[str], cpu_torch: bool) -> dict[str, str]:
-    """Names and versions that pip would install into an empty environment, for every supported Python."""
+    """Return names and versions that pip would install into an empty environment, for every supported Python."""
     chosen = ask_pip(requirements, cpu_torch)
     while missing := needed_by_other_pythons(chosen):
         requirements = requirements + missing
@@ -139,7 +139,7 @@ def resolve(requirements: list[str], cpu_torch: bool) -> dict[str, str]:
 
 
 def needed_by_other_pythons(chosen: list[dict[str, Any]]) -> list[str]:
-    """Requirements whose marker does not hold for this interpreter, but for another one that may use the lock."""
+    """Return requirements whose marker is false on this interpreter, but true on another one that may use the lock."""
     names = {canonicalize_name(item["name"]) for item in chosen}
     missing = set()
     for requirement in (Requirement(text) for item in chosen for text in item.get("requires_dist", [])):
@@ -153,7 +153,7 @@ def needed_by_other_pythons(chosen: list[dict[str, Any]]) -> list[str]:
 
 
 def ask_pip(requirements: list[str], cpu_torch: bool) -> list[dict[str, Any]]:
-    """Metadata of what pip would install."""
+    """Return the metadata of the packages that pip would install."""
     environment = dict(os.environ)
     if not cpu_torch:
         environment.pop("PIP_FIND_LINKS", None)  # a local CPU build of torch must not shadow the CUDA build

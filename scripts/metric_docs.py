@@ -1,4 +1,4 @@
-"""Write the pages of tables and metrics and the sources for dbt from the comments in sql/.
+"""Write the reference of tables and metrics, and the dbt sources, from the comments in sql/.
 
 `python -m scripts.metric_docs`; a test keeps them current.
 """
@@ -18,25 +18,25 @@ from assayline.store.database import SQL_FOLDER, Connection, connect, list_model
 from assayline.store.views import name_model  # noqa: E402
 
 TITLE = "Tables and functions"
-"""Of the section about the schema main. The other sections are about the folders of the others."""
+"""Title of the section about the schema main. The other sections are about folders of sql/."""
 FOLDERS = {
-    "models/05_load": "Load: what of it is measured",
-    "models/10_staging": "Staging: a row per request, gap or sample",
+    "models/05_load": "Load: measured intervals",
+    "models/10_staging": "Staging: requests, gaps and samples",
     "models/20_metrics": "Metrics of a run",
-    "models/25_metric_value": "What is stored of a run that has ended",
+    "models/25_metric_value": "Stored metrics",
     "models/30_comparison": "Comparison of runs",
-    "models/30_report": "For charts and the report",
-    "models/40_tables": "Of the tables",
-    "scorers": "What scorers and intervals are made of",
+    "models/30_report": "Charts and reports",
+    "models/40_tables": "Internals of the tables",
+    "scorers": "Scorers and intervals",
     "schema": "Raw tables",
 }
 UNITS = [
     (r"(scores?|show_samples)\.value|leaderboard\.(mean|low|high)", "score, 0 to 1"),
-    (r"(metric_values?|(speed|latency|score|load|cost|media)_value)\.n", "as `metric` says"),
-    (r"(run_metric|line_up_repeats|metric_values?|\w+_value)\.(value|low|high)", "as `unit` says"),
-    (r"benchmark_metric\.\w+_value", "as `unit` says"),
-    (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "as `unit` says"),
-    (r"(history|show_band)\.(value|low|high)|verdicts?\.\w+_value", "as `unit` says"),
+    (r"(metric_values?|(speed|latency|score|load|cost|media)_value)\.n", "see `metric`"),
+    (r"(run_metric|line_up_repeats|metric_values?|\w+_value)\.(value|low|high)", "see `unit`"),
+    (r"benchmark_metric\.\w+_value", "see `unit`"),
+    (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "see `unit`"),
+    (r"(history|show_band)\.(value|low|high)|verdicts?\.\w+_value", "see `unit`"),
     (r"(compare|pair|show)_\w+\.(difference|low|high)", "score, −1 to 1"),
     (r"(compare|pair|show)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),
     (r".*_at_s", "s since the run's start"),
@@ -48,7 +48,7 @@ UNITS = [
     (r".*_bytes", "bytes"),
     (r".*_mhz", "MHz"),
     (r".*temperature_c", "°C"),
-    (r"cost_per_\w+|full_cost_per_\w+", "currency, as the name says"),
+    (r"cost_per_\w+|full_cost_per_\w+", "currency (see the name)"),
     (r"(.*_)?cost", "currency"),
     (r"right_answers", "answers"),
     (r"saturation\.in_flight_growth_per_s", "requests/s"),
@@ -74,7 +74,7 @@ UNITS = [
     (r"median_error_factor", "ratio"),
     (r"rank_correlation", "−1 to 1"),
 ]
-"""What a number is counted in, by its column's name; None: the name's last word says it."""
+"""Units by column name; None: the last word of the name is the unit."""
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
 EXAMPLES = {
     **dict.fromkeys(("candidate_runs", "baseline_runs"), "['']"),
@@ -84,12 +84,12 @@ EXAMPLES = {
     "entries": "[{'task': '', 'run_id': '', 'scorer': ''}]",
     **dict.fromkeys(("direction", "most_prompts", "most_kinds"), "1"),
 }
-"""Values for the parameters of macros that make rows; the others have defaults."""
+"""Arguments for table macros whose parameters have no defaults."""
 COLUMN_LINE = re.compile(r"^-- (\w+): (.*(?:\n--     .*)*)", re.MULTILINE)
 
 
 class Column(NamedTuple):
-    """A column as the page shows it."""
+    """A column of the page."""
 
     name: str
     unit: str
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def render() -> str:
-    """The whole page."""
+    """Format the page."""
     lines = [
         "# Every metric",
         "",
@@ -110,7 +110,7 @@ def render() -> str:
         "`select column_name, comment from duckdb_columns() where table_name = 'run'`. The first section has the ten",
         "tables and four functions in the schema `main`, which queries and dashboards are written for. Their names and",
         "columns stay; what they are computed from, in `internal` and `raw`, may change with any version. A definition",
-        "begins with what the number is and has its formula where there is one. NULL means undefined or not measured,",
+        "begins with a noun phrase, followed by the formula if there is one. NULL means undefined or not measured,",
         "never 0. Times named `_at_s` are seconds since the run's start; durations are differences of stamps of one",
         "monotonic clock.",
         "",
@@ -129,7 +129,7 @@ def render() -> str:
 
 
 def render_dbt_sources() -> str:
-    """The ten tables as a source of dbt, with types and descriptions."""
+    """Format the ten tables as a dbt source, with types and descriptions."""
     names = [model.name for model in list_models().values() if model.is_view and model.full_name.startswith("main.")]
     with tempfile.TemporaryDirectory() as folder, connect(Path(folder) / "empty.duckdb", 5) as connection:
         tables = [
@@ -189,7 +189,7 @@ def _describe(connection: Connection, file: Path) -> list[str]:
 
 
 def read_columns(connection: Connection, name: str) -> list[Column]:
-    """A table's or view's columns, in order."""
+    """Return the columns of a table or view, in order."""
     rows = connection.execute(
         "select column_name, data_type, comment from duckdb_columns() where table_name = ? and not internal "
         "order by column_index",
@@ -199,7 +199,7 @@ def read_columns(connection: Connection, name: str) -> list[Column]:
 
 
 def name_unit(table: str, column: str, data_type: str) -> str:
-    """What a column is counted in. Raises ValueError for a number of which that is not known."""
+    """Return the unit of a column. Raises ValueError for a number without a known unit."""
     if data_type.endswith("[]"):
         return "list"
     if data_type in TYPES:
@@ -213,7 +213,7 @@ def name_unit(table: str, column: str, data_type: str) -> str:
 
 
 def _read_macro_columns(connection: Connection, name: str, text: str) -> list[Column]:
-    """DuckDB keeps no comments on a macro's columns: they are lines at the head of its file."""
+    """Read a macro's column comments from the head of its file, as DuckDB does not store them."""
     head = text.partition("create or replace")[0]
     if " as table" not in text:
         return []
@@ -227,7 +227,7 @@ def _read_macro_columns(connection: Connection, name: str, text: str) -> list[Co
 
 
 def describe_macro(connection: Connection, name: str) -> list[tuple[str, str]]:
-    """(column, type) of what a macro makes of runs that are not there."""
+    """Return (column, type) of a macro, by calling it for runs that do not exist."""
     ((parameters,),) = connection.execute(
         "select distinct parameters from duckdb_functions() where function_name = ? and not internal", [name]
     ).fetchall()
@@ -245,7 +245,7 @@ def _read_comment(connection: Connection, name: str, kind: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text in a table of Markdown: nothing in it is a column's end, a tag or emphasis."""
+    """Escape text for a Markdown table: no column separators, tags or emphasis."""
     return re.sub(r"([|<>*_\[\]])", r"\\\1", " ".join(text.split()))
 
 

@@ -1,8 +1,8 @@
-"""Create the automations of deploy/notify.yaml on Prefect's server, so that people hear of nights that go wrong.
+"""Create the automations of deploy/notify.yaml on Prefect's server, which send notifications of failed nightly runs.
 
-    python scripts/notify.py BLOCK          # the block that sends, such as webhook/pager or slack-webhook/team
+    python scripts/notify.py BLOCK          # notification block, such as webhook/pager or slack-webhook/team
 
-Make the block in Prefect's UI under Blocks. A second call replaces the automations.
+Create the block in Prefect's UI under Blocks. A second call replaces the automations.
 """
 
 import argparse
@@ -20,17 +20,19 @@ AUTOMATIONS = Path(__file__).resolve().parents[1] / "deploy" / "notify.yaml"
 
 
 def main() -> int:
-    """Returns the exit code: 0 created, 2 no such block."""
+    """Create the automations. Return the exit code: 0 created, 2 unknown block."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("block", metavar="BLOCK", help="TYPE/NAME, as `prefect block ls` lists it")
-    parser.add_argument("--file", type=Path, default=AUTOMATIONS, help="the automations (default: deploy/notify.yaml)")
+    parser.add_argument("block", metavar="BLOCK", help="TYPE/NAME, as listed by `prefect block ls`")
+    parser.add_argument(
+        "--file", type=Path, default=AUTOMATIONS, help="file of the automations (default: deploy/notify.yaml)"
+    )
     known = parser.parse_args()
     kind, _, name = known.block.partition("/")
     with get_client(sync_client=True) as client:
         try:
             block = client.read_block_document_by_name(name, kind)
         except ObjectNotFound:
-            print(f"error: There is no block {known.block}.\nhint: `prefect block ls` lists them.", file=sys.stderr)
+            print(f"error: Unknown block {known.block}.\nhint: list blocks with `prefect block ls`.", file=sys.stderr)
             return 2
         for wanted in yaml.safe_load(known.file.read_text())["automations"]:
             replace_automation(client, wanted, block)
@@ -39,7 +41,7 @@ def main() -> int:
 
 
 def replace_automation(client: SyncPrefectClient, wanted: dict[str, Any], block: BlockDocument) -> None:
-    """Creates an automation in place of those with its name."""
+    """Create an automation, replacing those with its name."""
     for old in client.read_automations_by_name(wanted["name"]):
         client.delete_automation(old.id)
     if message := wanted.pop("message", None):
@@ -48,7 +50,7 @@ def replace_automation(client: SyncPrefectClient, wanted: dict[str, Any], block:
 
 
 def make_action(message: str, block: BlockDocument) -> dict[str, Any]:
-    """The action that sends a message by a block: a webhook is called, every other kind notifies."""
+    """Make the action that sends a message with a block: a call of a webhook, or a notification of any other kind."""
     if block.block_type is not None and block.block_type.slug == "webhook":
         return {"type": "call-webhook", "block_document_id": block.id, "payload": message}
     return {"type": "send-notification", "block_document_id": block.id, "subject": "assayline", "body": message}

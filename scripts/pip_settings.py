@@ -1,6 +1,6 @@
-"""How pip is configured on this machine, passed on to uv, which does not read it.
+"""Pass pip's configuration of this machine on to uv, which does not read it.
 
-Everything goes into variables of uv's environment, so no address is written to a file.
+All settings become environment variables for uv, so no URL is written to a file.
 """
 
 import ast
@@ -13,17 +13,17 @@ from pathlib import Path
 
 
 def read_pip_settings(python: Path) -> dict[str, str]:
-    """Options and values of `pip config list`, which prints lines such as `global.timeout='15'`."""
+    """Parse options and values of `pip config list`, which prints lines such as `global.timeout='15'`."""
     command = [str(python), "-m", "pip", "--disable-pip-version-check", "config", "list"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     lines = re.findall(r"^(global|install|:env:)\.([\w-]+)=('.*'|\".*\")$", text, flags=re.MULTILINE)
-    lines.sort(key=lambda line: ("global", "install", ":env:").index(line[0]))  # later ones win, as in pip
+    lines.sort(key=lambda line: ("global", "install", ":env:").index(line[0]))  # later settings win, as in pip
     return {option: str(ast.literal_eval(value)) for _, option, value in lines}
 
 
 def uv_variables(settings: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The same settings as variables for uv. Variables that are set already stay."""
-    # As with pip, all indexes count alike. uv would otherwise stop at the first that knows a package's name.
+    """Convert the settings to variables for uv. Existing variables are kept."""
+    # All indexes are equal, as in pip. uv would otherwise stop at the first one that has a package of this name.
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     own = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
     if not any(environ.get(name) for name in own):
@@ -46,6 +46,6 @@ def uv_variables(settings: Mapping[str, str], environ: Mapping[str, str]) -> dic
 
 
 def existing(values: str) -> list[str]:
-    """Addresses, and folders that exist: pip warns of a missing folder, uv stops."""
+    """Return URLs, and folders that exist: pip warns about a missing folder, uv fails."""
     folders = {value: Path(value.removeprefix("file://")) for value in values.split()}
     return [value for value, folder in folders.items() if folder.exists() or re.match(r"(?!file:)\w+://", value)]

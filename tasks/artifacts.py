@@ -1,7 +1,7 @@
-"""What a run shows in Prefect while it is under way and at its end, sent by a thread of its own.
+"""Prefect artifacts of a run, sent by a background thread.
 
-So an API that is slow, or gone, holds nothing up. Only the newest report of a kind waits; what could not be sent is
-said at the end.
+A slow or unreachable API delays nothing. Only the newest report of a kind is queued; failures are reported at the
+end.
 """
 
 import contextvars
@@ -19,40 +19,40 @@ from assayline.records import EngineEvent
 
 
 def publish(kind: str, name: str, markdown: str, headline: str) -> None:
-    """Attaches a page to the flow run. Prefect shows a timeline per key, so each kind and name has its own."""
+    """Attach a page to the flow run. Prefect shows a timeline per key, so each kind and name has its own key."""
     create_markdown_artifact(key=make_key(kind, name), markdown=markdown, description=headline)
 
 
 def make_key(kind: str, name: str) -> str:
-    """Makes a key of lower-case letters, digits and dashes. A name of other characters gets a digest."""
+    """Make a key of lower-case letters, digits and dashes. A name with other characters gets a digest."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
     return "-".join(filter(None, [kind, plain, "" if plain == name else digest_json(name)[:8]]))
 
 
 END_WAIT_S = 5.0
-"""How long the end of a run waits for reports that are under way."""
+"""Seconds that the end of a run waits for reports in flight."""
 
 
 class Reports:
-    """Sends the newest report of each kind. Not for what must arrive."""
+    """Sends the newest report of each kind, best effort."""
 
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
-        """By kind of report, why the last one did not arrive."""
+        """Reason why the last report did not arrive, by kind."""
         self._changed = threading.Condition()
         self._waiting: dict[str, Callable[[], None]] = {}
         self._sending: str | None = None
-        context = contextvars.copy_context()  # in which Prefect finds the run that is meant
+        context = contextvars.copy_context()  # Prefect finds the current run in it
         threading.Thread(target=lambda: context.run(self._send_all), name="reports", daemon=True).start()
 
     def send(self, kind: str, report: Callable[[], None]) -> None:
-        """Sends this, instead of an older report of its kind that still waits."""
+        """Queue a report. It replaces a queued report of the same kind."""
         with self._changed:
             self._waiting[kind] = report
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Waits a little for what is under way. What was not sent by then is a failure."""
+        """Wait up to END_WAIT_S for queued reports. Reports not sent by then count as failures."""
         deadline = time.monotonic() + END_WAIT_S
         with self._changed:
             while (self._waiting or self._sending) and (left_s := deadline - time.monotonic()) > 0:
@@ -72,7 +72,7 @@ class Reports:
             try:
                 report()
                 self.failures.pop(kind, None)
-            except Exception as error:  # whatever the API's client raises: the run matters more than its picture
+            except Exception as error:  # the API's client may raise anything; a report must not fail the run
                 self.failures[kind] = f"{type(error).__name__}: {error}"
             with self._changed:
                 self._sending = None
@@ -85,7 +85,7 @@ TROUBLE = frozenset({"failed", "reduced", "isolated", "restored"})
 
 
 class EngineReport:
-    """Tells each death, reduction and rebuild as it happens. A run without trouble has no table."""
+    """Logs each failure, reduction and rebuild of an engine, and sends a table of them. No trouble, no table."""
 
     def __init__(self, worker: str, log: AnyLogger) -> None:
         self._worker = worker
@@ -106,9 +106,9 @@ class EngineReport:
                 "at_s": round(event.at_s, 1),
                 "engine": event.engine_generation,
                 "event": event.event,
-                "window": event.details.get("window_requests"),
+                "max concurrency": event.details.get("window_requests"),
                 "seconds": None if event.duration_s is None else round(event.duration_s, 1),
-                "what": words,
+                "message": words,
             }
         )
         if self._in_trouble:
@@ -116,12 +116,10 @@ class EngineReport:
             self._reports.send("engines", lambda: self._publish(rows))
 
     def close(self) -> None:
-        """Waits a little for the last table, and says if it did not arrive."""
+        """Wait up to END_WAIT_S for the last table, and log a warning if it did not arrive."""
         self._reports.close()
         for reason in self._reports.failures.values():
-            self._log.warning("The run's page lacks the table of engines (the table engine has it): %s", reason)
+            self._log.warning("Failed to send the table of engine events (stored in the table engine): %s", reason)
 
     def _publish(self, rows: list[dict[str, str]]) -> None:
-        create_table_artifact(
-            key=f"engines-{self._worker}", table=rows, description=f"What happened to the engines of {self._worker}"
-        )
+        create_table_artifact(key=f"engines-{self._worker}", table=rows, description=f"Engine events of {self._worker}")

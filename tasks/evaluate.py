@@ -1,7 +1,7 @@
-"""The tasks of an evaluation: preparing its prompts, and one for each worker.
+"""The tasks of an evaluation: one prepares the prompts, and one per worker generates.
 
-vLLM says a page at each start. All of it is in the engine's log file and on the run's page, and in the terminal only
-what are errors.
+vLLM logs many lines at start. All of them go to the engine's log file and to the run's page; only errors are printed
+to the terminal.
 """
 
 import logging
@@ -18,7 +18,7 @@ from assayline.runs.manifest import PromptCounts
 from assayline.tasks.artifacts import EngineReport
 
 ENGINE_MARK = "vLLM: "
-"""How an engine's line begins in the log of its task."""
+"""Prefix of an engine's line in the log of its task."""
 
 
 class _EngineFilter(logging.Filter):
@@ -27,14 +27,14 @@ class _EngineFilter(logging.Filter):
 
 
 def hide_engine_lines() -> None:
-    """Installs the filter in this process. Safe to call often."""
+    """Install the filter in this process. Idempotent."""
     for handler in console_handlers():
         if not any(isinstance(present, _EngineFilter) for present in handler.filters):
             handler.addFilter(_EngineFilter())
 
 
 def console_handlers() -> list[PrefectConsoleHandler]:
-    """Those of all loggers that write to the terminal."""
+    """Return the handlers of all loggers that write to the terminal."""
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
     found = {handler for logger in loggers for handler in logger.handlers if isinstance(handler, PrefectConsoleHandler)}
     return list(found)
@@ -42,24 +42,24 @@ def console_handlers() -> list[PrefectConsoleHandler]:
 
 @task(name="prepare-prompts", cache_policy=NO_CACHE, persist_result=False)
 def prepare_prompts(evaluation: Evaluation) -> PromptCounts:
-    """Writes every shard and says what was found."""
+    """Write every shard and log the counts."""
     counts = evaluation.prepare()
     log = get_run_logger()
-    log.info("%d prompts in %d shards, %d requests", counts.prompt_rows, counts.shards, counts.requests)
+    log.info("Prepared %d prompts in %d shards, %d requests", counts.prompt_rows, counts.shards, counts.requests)
     if counts.expected_requests:
-        log.info("Longest answers first, by earlier runs: known for %d requests", counts.expected_requests)
+        log.info("Sending longest expected outputs first: estimates for %d requests", counts.expected_requests)
     if counts.duplicate_prompts:
         log.warning(
-            "%d of %d prompts repeat an earlier one (same messages and target); each is asked all the same",
+            "%d of %d prompts are duplicates (same messages and target); all are sent",
             counts.duplicate_prompts,
             counts.prompt_rows,
         )
     if counts.failed_requests:
-        log.warning("%d requests cannot be generated and are error rows; see the table request", counts.failed_requests)
+        log.warning("%d requests are error rows and are not sent; see the table request", counts.failed_requests)
     for name, cut in counts.cut_prompts.items():
         log.warning(
-            "%d prompts of the task %s were cut on their left to fit the context; raise engine.args.max_model_len to "
-            "ask all of them",
+            "%d prompts of task %s were truncated on the left to fit the context. hint: raise "
+            "engine.args.max_model_len.",
             cut,
             name,
         )
@@ -71,7 +71,7 @@ VLLM_LINE = re.compile(r"^(?:\([^)]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRIT
 
 @task(name="generate", task_run_name="generate-{worker}", cache_policy=NO_CACHE, persist_result=False)
 def generate(worker: str, drive: Callable[[Listener], WorkerReport], bar: bool = False) -> WorkerReport:
-    """Drives a worker; the log lines of its engine go to the task run's log, by level, and not beside a bar."""
+    """Drive a worker. Its engine's log lines go to the task run's log, by level, and not to a terminal with a bar."""
     log = get_run_logger()
     if bar:
         hide_engine_lines()
@@ -80,12 +80,12 @@ def generate(worker: str, drive: Callable[[Listener], WorkerReport], bar: bool =
         report = drive(Listener(log.info, log.warning, lambda line: log.log(*split_level(line)), engines.add))
     finally:
         engines.close()
-    log.info("%s answered %d requests on %s", report.worker, report.answered_requests, report.device)
+    log.info("Worker %s answered %d requests on %s", report.worker, report.answered_requests, report.device)
     return report
 
 
 def split_level(line: str) -> tuple[int, str]:
-    """A log line's level, and its text without what Prefect adds itself. Stray output of libraries is DEBUG."""
+    """Return a log line's level, and its text without the prefix. Lines of other libraries are DEBUG."""
     if match := VLLM_LINE.match(line):
         return logging.getLevelNamesMapping()[match["level"]], ENGINE_MARK + line[match.end() :]
     return logging.DEBUG, line

@@ -1,8 +1,8 @@
-"""Workers on a Ray cluster: an actor per engine, with as many GPUs as the engine spans, driven by the flow's process.
+"""Workers on a Ray cluster: one actor per engine, with as many GPUs as the engine spans, driven by the flow's process.
 
-Ray places the actors, and reports nodes and processes that die. It never repeats a call, so a lost worker is lost. Each
-node needs the same assayline and the model, but neither Prefect nor the run's folder: log lines of an engine come with
-the exchange, and a media file that a node lacks is sent with its request.
+Ray places the actors and reports nodes and processes that exit. It never repeats a call, so a lost worker stays lost.
+Each node needs the same assayline and the model, but neither Prefect nor the run's folder: an exchange returns the
+engine's log lines, and media files that a node lacks are sent with their requests.
 """
 
 import contextlib
@@ -33,27 +33,27 @@ from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
 
 ANSWER_MARGIN_S = 0.5
-"""How long an exchange may take beyond its waits before the driver checks whether the run was stopped."""
+"""Seconds that an exchange may take beyond its waits before the driver checks whether the run was stopped."""
 
 KNOCK_TIMEOUT_S = 10.0
 END_WAIT_S = 30.0
-"""How long an actor may take to close its engine before it is killed."""
+"""Seconds that an actor may take to close its engine before it is killed."""
 
 LOOK_INTERVAL_S = 5.0
-"""Between looks at the size of the cluster."""
+"""Seconds between polls of the size of the cluster."""
 
 PATIENCE_S = 10.0
-"""A worker that has no place in the cluster after that long is reported."""
+"""Seconds after which a worker without a place in the cluster is reported."""
 
 MOST_MEDIA_BYTES = 64 * 2**20
-"""Of files sent with one exchange; a larger file goes alone."""
+"""Maximum bytes of files sent with one exchange; a larger file is sent alone."""
 
 
 @contextlib.contextmanager
 def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None]":
-    """The Ray cluster of a spec with `runner: ray`, None for one that runs on this machine.
+    """Join the Ray cluster of a spec with `runner: ray`. Yields None for any other runner.
 
-    Raises SpecError if Ray is not installed or there is no cluster at the address, DeviceError if it is too small.
+    Raises SpecError if Ray is not installed or no cluster answers at the address, DeviceError if it is too small.
     """
     if spec.runner == "local":
         yield None
@@ -63,7 +63,7 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
         import ray
     except ImportError:
         raise SpecError("runner: ray needs the package ray. hint: pip install 'assayline[ray]'") from None
-    # Without an address, Ray would join the cluster that RAY_ADDRESS or a file in /tmp names.
+    # Without an address, Ray would join the cluster named by RAY_ADDRESS or by a file in /tmp.
     place = {"address": spec.ray_address} if spec.ray_address else {"address": "local", "include_dashboard": False}
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -76,7 +76,7 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
         raise SpecError(_explain_failed_join(spec.ray_address, error)) from None
     finally:
         if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process without storing anything
+            signal.signal(signal.SIGTERM, handler)  # Ray's handler would end the process without storing results
     try:
         cluster.check_size()
         yield cluster
@@ -85,7 +85,7 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
 
 
 def _knock(address: str) -> None:
-    """Raises OSError or ValueError if nobody listens there; Ray itself would try for minutes."""
+    """Raise OSError or ValueError if nothing listens at the address. Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.removeprefix("ray://"), int(port)), KNOCK_TIMEOUT_S).close()
 
@@ -95,14 +95,14 @@ def _explain_failed_join(address: str | None, error: Exception) -> str:
     if "Version mismatch" in reason:
         hint = "install the same versions of Ray and Python on this machine and on every node."
     elif "token" in reason:
-        hint = "set RAY_AUTH_MODE=token, and give this machine and every node the token of the cluster's head."
+        hint = "set RAY_AUTH_MODE=token, and set the head node's token on this machine and on every node."
     else:
-        hint = "give the address that `ray start --head` printed, as host:port, and run on a node of that cluster."
+        hint = "pass the address printed by `ray start --head`, as host:port, and run on a node of that cluster."
     return f"Cannot join a Ray cluster at {address or 'this machine'}: {reason} hint: {hint}"
 
 
 class Cluster:
-    """The cluster that this process has joined."""
+    """A cluster that this process has joined."""
 
     def __init__(self, spec: EvalSpec, settings: Settings) -> None:
         self._spec = spec
@@ -112,7 +112,7 @@ class Cluster:
         self._workers = 1
 
     def count_workers(self) -> int:
-        """How many workers there are to be: as the spec says, or as many as the cluster has had room for."""
+        """Return the wanted number of workers: the spec's, or the largest number that the cluster has had room for."""
         if self._spec.workers != "auto":
             return self._spec.workers
         if time.monotonic() - self._counted_s > LOOK_INTERVAL_S:
@@ -121,7 +121,7 @@ class Cluster:
         return self._workers
 
     def check_size(self) -> None:
-        """Waits for nodes that are to come. Raises DeviceError if the cluster has too few GPUs for the spec."""
+        """Wait for nodes to join. Raises DeviceError if the cluster has too few GPUs for the spec."""
         wanted = 1 if self._spec.workers == "auto" else self._spec.workers
         deadline = time.monotonic() + self._settings.device_wait_s
         while self._uses_gpus() and (room := self._count_room()) < wanted:
@@ -130,19 +130,19 @@ class Cluster:
                 gpus = sum(node.get("GPU", 0) for node in nodes)
                 raise DeviceError(
                     f"The Ray cluster has {gpus:g} GPUs on {len(nodes)} nodes: room for {room} engines with "
-                    f"{self._engine_gpus} GPUs each, and the spec asks for {wanted}. hint: lower `workers`, add nodes, "
-                    "or wait for them with ASSAYLINE_DEVICE_WAIT_S."
+                    f"{self._engine_gpus} GPUs each, but the spec needs {wanted}. hint: lower `workers`, add nodes, "
+                    "or wait for nodes with ASSAYLINE_DEVICE_WAIT_S."
                 )
             time.sleep(1.0)
 
     def launch(self, order: WorkOrder) -> Exchanger:
-        """Starts a worker somewhere in the cluster; it waits there until there is room."""
+        """Start a worker in the cluster. It is pending until the cluster has room."""
         import ray
 
         options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
         if self._is_wide():
-            # vLLM's Ray executor reserves the GPUs by a placement group of its own, which has one bundle per GPU. The
-            # actor holds none, but must be on a node with a driver, by which vLLM finds out that it is to use CUDA.
+            # vLLM's Ray executor reserves the GPUs with its own placement group, one bundle per GPU. The actor holds
+            # none, but must be on a node with a GPU driver, from which vLLM infers that it should use CUDA.
             order = replace(order, spec=_span_nodes(order.spec))
             options |= {"scheduling_strategy": _prefer_node_with_gpus()}
         elif self._uses_gpus():
@@ -159,14 +159,14 @@ class Cluster:
         return engine.device == "cuda" or any(node.get("GPU") for node in _list_nodes())
 
     def _is_wide(self) -> bool:
-        """Whether an engine spans several nodes, or is to be placed by vLLM's Ray executor anyway."""
+        """Return True if an engine spans several nodes, or the spec selects vLLM's Ray executor."""
         if not self._uses_gpus():
             return False
         largest = max(node.get("GPU", 0) for node in _list_nodes())
         return self._engine_gpus > largest or self._spec.engine.uses_ray_executor
 
     def _count_room(self) -> int:
-        """Engines that the cluster has room for; without GPUs, one per node."""
+        """Return the number of engines that fit on the cluster; without GPUs, one per node."""
         nodes = _list_nodes()
         if not self._uses_gpus():
             return sum(node.get("CPU", 0) >= 1 for node in nodes)
@@ -176,7 +176,7 @@ class Cluster:
 
 
 class RayWorker:
-    """A worker of the cluster, as this process drives it."""
+    """The driver's handle of a worker in the cluster."""
 
     def __init__(self, actor: Any, order: WorkOrder) -> None:
         self._actor = actor
@@ -185,13 +185,13 @@ class RayWorker:
         self._call: Any = None
         self._called_s = 0.0
         self._started_s: float | None = time.monotonic()
-        """None once the worker is reported as waiting for its place."""
+        """None once the worker has been reported as pending."""
         self._has_place = self._is_stopped = self._sends_media = False
         self._backlog: list[Request] = []
         self._last = News()
 
     def exchange(self, requests: Sequence[Request], *, is_last: bool, wait_s: float, gather_s: float) -> News:
-        """As `Exchanger` says. Raises WorkerLostError, and the errors that `_NodeWorker` raises."""
+        """Implement `Exchanger`. Raises WorkerLostError, and the errors of `_NodeWorker`."""
         import ray
 
         self._backlog.extend(requests)
@@ -222,7 +222,7 @@ class RayWorker:
             self._actor.stop.remote()
 
     def close(self) -> None:
-        """Ends the actor, and with it its engine's process."""
+        """Kill the actor and its engine's process."""
         import ray
 
         if self._has_place and self._call is None:
@@ -231,7 +231,7 @@ class RayWorker:
         ray.kill(self._actor)
 
     def _wait_on(self) -> News:
-        """The news of a worker that has not answered yet. Raises WorkerLostError if it should have."""
+        """Return News for a worker that has not answered yet. Raises WorkerLostError past the stall timeout."""
         silent_s = time.monotonic() - self._called_s
         if self._has_place and silent_s > self._order.settings.engine_stall_timeout_s:
             raise WorkerLostError(f"it did not answer for {silent_s:.0f} s (ASSAYLINE_ENGINE_STALL_TIMEOUT_S)")
@@ -242,7 +242,7 @@ class RayWorker:
         return news
 
     def _take_backlog(self) -> tuple[list[Request], dict[str, bytes] | None]:
-        """The requests of one call, and the files of their media by digest, if the node lacks files."""
+        """Return the requests of one call and, if the node lacks media files, their contents by digest."""
         if not self._sends_media:
             sent, self._backlog = self._backlog, []
             return sent, None
@@ -271,7 +271,7 @@ class _NodeWorker:
     def __init__(self, order: WorkOrder) -> None:
         self._folder = Path(mkdtemp(prefix="assayline-"))
         self._media: Counter[str] = Counter()
-        """How many requests need each file that was sent."""
+        """Number of requests that need each file that was sent."""
         self._media_of: dict[str, list[str]] = {}
         self._notes: list[str] = []
         self._is_stopped = False
@@ -286,13 +286,13 @@ class _NodeWorker:
         wait_s: float,
         gather_s: float,
     ) -> tuple[News, list[Request]]:
-        """As `Exchanger` says, and returns the requests with media that this node lacks.
+        """Implement `Exchanger`, and also return the requests whose media files this node lacks.
 
-        `contents` has files by digest; None: they are expected here. Raises ModelError if this node has another model.
+        `contents`: files by digest; None if they should be here. Raises ModelError if this node has another model.
         """
         if not wait([self._begun], wait_s).done:
             has_ended = is_last or self._is_stopped
-            return News(notes=self._take_notes(), has_ended=has_ended), []  # without a window, no request was given
+            return News(notes=self._take_notes(), has_ended=has_ended), []  # no engine yet, so no request was sent
         placed, lacking = [], []
         for request in requests:
             if contents is None and _lacks_media(request):
@@ -346,7 +346,7 @@ class _NodeWorker:
         return notes
 
     def _place_media(self, request: Request, contents: Mapping[str, bytes]) -> Request:
-        """The request with the paths of the files that came with it."""
+        """Replace the media paths of a request by the paths of the files sent with it."""
         placed: list[Media] = []
         digests: list[str] = []
         for media in request.media or ():
@@ -376,7 +376,7 @@ def _lacks_media(request: Request) -> bool:
 
 
 def _read_media(request: Request, known: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A request's files by digest, without known ones. A changed file is left out: its error row names its path."""
+    """Read a request's unknown files by digest. A changed file is left out: its error row names its path."""
     contents: dict[str, bytes] = {}
     for media in request.media or ():
         if not is_synthetic(media) and media["digest"] not in known:
@@ -397,14 +397,14 @@ def _shorten(error: Exception) -> str:
 
 
 def _list_nodes() -> list[dict[str, float]]:
-    """Resources of each node that lives."""
+    """Return the resources of each node that is alive."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _prefer_node_with_gpus() -> Any:
-    """Of the nodes with GPUs, the one with most of them free."""
+    """Prefer the node with the most free GPUs."""
     import ray
     from ray._private.state import available_resources_per_node  # as vLLM imports it
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

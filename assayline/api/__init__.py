@@ -1,1 +1,1 @@
-"""For loops of your own: `from assayline import Engine, evaluate`. An engine that recovers, and an evaluation."""
+"""Python API: `from assayline import Engine, evaluate`. An engine with crash recovery, and evaluations."""

@@ -1,7 +1,7 @@
-"""Engine: answers an iterable of prompts, lazily, and survives the death of what answers.
+"""Engine: answer an iterable of prompts lazily, with recovery from engine crashes.
 
-A thin front of what a worker of a run uses: the same rendering, window, recovery and devices, without a run, a database
-or Prefect. What it was given and has not answered is in memory; nothing is written but the engine's log.
+A thin layer over a worker of a run: the same rendering, max concurrency, recovery and devices, without a run, a
+database or Prefect. Unanswered prompts are kept in memory; only the engine's log is written to disk.
 """
 
 import contextlib
@@ -36,65 +36,65 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 
 Message = Mapping[str, Any]
-"""As in OpenAI's chats: {"role": "user", "content": "..."}; content may have parts with pictures, sounds and videos."""
+"""An OpenAI chat message: {"role": "user", "content": "..."}. Content may have parts with images, audio and video."""
 
 Content = str | Sequence[Message] | Sequence[int]
-"""What is asked: a text, a chat, or token ids that are sent as they are."""
+"""A prompt: a text, a chat, or token ids that are sent unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A prompt with more to it than its content."""
+    """A prompt with its own sampling or a tag."""
 
     content: Content
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """Of this prompt alone, over what `generate` was given; all arguments of vllm.SamplingParams but n."""
+    """Sampling of this prompt, overriding that of `generate`: any argument of vllm.SamplingParams except n."""
     tag: Any = None
-    """Anything of the caller's; comes back with each answer."""
+    """Any value of the caller's, returned with each answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One answer to one prompt, or why there is none: then `error` is set, and text and tokens are None."""
+    """One answer to a prompt, or an error: then `error` is set, and `text` and `token_ids` are None."""
 
     index: int
-    """Of the prompt, 0 for the first that was asked."""
+    """Number of the prompt, from 0."""
     sample: int
     """0 to n - 1."""
     content: Content
-    """What was asked."""
+    """The prompt."""
     tag: Any
     prompt_token_ids: list[int]
-    """What the engine was given; empty where a server renders the chat, and where there was nothing to give."""
+    """Token ids sent to the engine; empty if a server renders the chat, or if the prompt is invalid."""
     text: str | None
     reasoning: str | None
-    """What a model thought before it answered, where the engine was told that it reasons."""
+    """The model's reasoning before its answer, if the spec configures reasoning."""
     token_ids: list[int] | None
     logprobs: list[float] | None
-    """Log-probability of each of `token_ids`, natural logarithm; None where `logprobs` was not asked for."""
+    """Natural log-probability of each of `token_ids`; None unless `logprobs` was requested."""
     finish_reason: str | None
-    """stop or length, as vLLM has them."""
+    """`stop` or `length`, as in vLLM."""
     error: str | None
     """The error message; None for an answer."""
     completion: Completion
-    """The whole row: times, cached tokens, which engine answered, all log-probabilities, the kind of error."""
+    """The complete row: times, cached tokens, engine generation, all log-probabilities, the kind of error."""
 
 
 IDLE_S = 0.02
 
 
 class Asking:
-    """What is in flight of one `generate`: which prompt and sample a request is."""
+    """Requests in flight of one `generate`, with their prompts and samples."""
 
     def __init__(self, spec: EvalSpec, prepare: Callable[[EvalSpec, int, Ask], Prepared]) -> None:
-        """`prepare` makes requests, or error rows, of the prompt with a number."""
+        """`prepare` makes the requests, or error rows, of a numbered prompt."""
         self.spec = spec
         self._prepare = prepare
         self._waiting: dict[str, tuple[int, int, Ask, list[int]]] = {}
         self._refused: deque[Completion] = deque()
 
     def read(self, prompts: Iterable[Ask | Content | None]) -> Iterator[Request | None]:
-        """The prompts as requests, one by one; None where there is nothing now."""
+        """Yield the prompts as requests, one by one; None if there is nothing now."""
         index = 0
         for prompt in prompts:
             if prompt is None:
@@ -109,13 +109,13 @@ class Asking:
             if prepared.ready:
                 yield from prepared.ready
             else:
-                yield None  # so that what is refused is passed on before more is read
+                yield None  # so that errors are returned before more prompts are read
 
     def answer(self, completion: Completion) -> Answer:
-        """The answer that a row is."""
+        """Convert a row to an answer."""
         index, sample, ask, prompt_token_ids = self._waiting.pop(completion.request_id)
         logprobs = None
-        if completion.logprobs and completion.output_token_ids:  # the row has those of other tokens, too
+        if completion.logprobs and completion.output_token_ids:  # the row has other tokens' values, too
             pairs = zip(completion.logprobs, completion.output_token_ids, strict=True)
             logprobs = [by_token[str(token)] for by_token, token in pairs]
         return Answer(
@@ -134,13 +134,13 @@ class Asking:
         )
 
     def take_refused(self) -> Iterator[Answer]:
-        """Prompts that no engine could be given."""
+        """Yield the errors of prompts that cannot be sent."""
         while self._refused:
             yield self.answer(self._refused.popleft())
 
 
 def wait_for(requests: Iterator[Request | None]) -> Iterator[Request]:
-    """Requests alone: waits where there is nothing now."""
+    """Yield requests only, sleeping while there are none."""
     for request in requests:
         if request is None:
             time.sleep(IDLE_S)
@@ -151,17 +151,17 @@ def wait_for(requests: Iterator[Request | None]) -> Iterator[Request]:
 LOG = logging.getLogger("assayline")
 WORKER = "engine"
 TROUBLE = frozenset({"failed", "reduced", "isolated"})
-"""Events that are warnings in the log; the others are there at level info."""
+"""Events that are logged as warnings; others are logged as info."""
 
 
 class Engine:
-    """An engine that is open. `with Engine(...) as engine:` closes it, whatever happens.
+    """An open engine. Use it as a context manager: `with Engine(...) as engine:`.
 
         with Engine("Qwen/Qwen3-0.6B", args={"max_model_len": 4096}) as engine:
             for answer in engine.generate(["What is 1 + 1?"], n=4, temperature=1.0, logprobs=0):
                 print(answer.index, answer.sample, answer.text, answer.logprobs)
 
-    One thread uses it at a time.
+    Not thread-safe: use it from one thread at a time.
     """
 
     def __init__(
@@ -179,18 +179,18 @@ class Engine:
         on_event: Callable[[EngineEvent], None] | None = None,
         log_folder: Path | None = None,
     ) -> None:
-        """Opens it: seconds to minutes.
+        """Open the engine, which takes seconds to minutes.
 
         Args:
-            model: Hugging Face id, or a folder.
-            args: any argument of vLLM's EngineArgs.
-            sampling: defaults of `generate`: any argument of vllm.SamplingParams.
+            model: Hugging Face id, or the path of a folder.
+            args: arguments of vLLM's EngineArgs.
+            sampling: defaults of `generate`: arguments of vllm.SamplingParams.
             chat, reasoning, output: as in a spec (docs/reference/spec.md).
-            engine: further fields of a spec's `engine`: backend, device, window, recovery, env, server.
+            engine: other fields of a spec's `engine`: backend, device, max_concurrency, recovery, env, server.
             revision: hub branch, tag or commit.
-            settings: what belongs to the machine (default: ASSAYLINE_* of the environment).
-            on_event: hears of every engine that opened, failed, was made smaller or closed.
-            log_folder: where engines' logs stay (default: a folder that goes away when this is closed).
+            settings: settings of the machine (default: ASSAYLINE_* environment variables).
+            on_event: called for each engine that opened, failed, was reduced or closed.
+            log_folder: folder for engine logs (default: a temporary folder, deleted by `close`).
 
         Raises SpecError, ModelError, DeviceError or EngineError.
         """
@@ -214,7 +214,7 @@ class Engine:
         check_arguments(self._spec)
         identity = identify_spec_model(self._spec)
         self.model_id = identity.model_id
-        """Content identity of the model that answers: digest of its files, or hub id and commit."""
+        """Identity of the model's content: digest of its files, or hub id and commit."""
         self._renderer, _, self._max_model_len = open_renderer(self._spec, identity)
         with contextlib.ExitStack() as stack:
             self._folder = stack.enter_context(_hold_folder(log_folder))
@@ -255,29 +255,29 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Ends the engine's processes and returns their memory. Safe to call twice."""
+        """End the engine's processes and free their memory. Idempotent."""
         self._stack.close()
 
     @property
     def facts(self) -> EngineFacts:
-        """What the engine that is open now resolved: window, context length, versions, device."""
+        """Facts of the current engine: max concurrency, context length, versions, device."""
         return self._engine.facts
 
     def generate(self, prompts: Iterable[Ask | Content | None], *, n: int = 1, **sampling: Any) -> Iterator[Answer]:
-        """Answers every prompt `n` times; each answer comes when it is finished, in no other order.
+        """Answer every prompt `n` times. Answers are yielded in the order in which they finish.
 
-        Prompts are read one by one, whenever the window has room: `prompts` may be endless, and may wait for answers
-        that are still to come by giving None, for "nothing now, ask again". A bad prompt is an answer with `error`.
-        Left early, what is in flight is dropped, and the engine can be asked again.
+        Prompts are read one by one while fewer than max concurrency requests are in flight. So `prompts` may be
+        infinite, and may yield None for "nothing now" to wait for answers. An invalid prompt becomes an answer with
+        `error`. Closing the iterator early cancels the requests in flight; the engine stays usable.
 
         Args:
-            prompts: texts, chats, token ids, or `Ask` with sampling of its own or a tag.
+            prompts: texts, chats, token ids, or `Ask` with its own sampling or a tag.
             n: answers per prompt.
-            sampling: any other argument of vllm.SamplingParams, over the defaults. logprobs=0 asks for the
-                log-probabilities of the tokens that were chosen.
+            sampling: other arguments of vllm.SamplingParams, overriding the defaults. logprobs=0 returns the
+                log-probabilities of the chosen tokens.
 
-        Raises SpecError for sampling that vLLM does not know, EngineError where the engine is closed or busy, or
-        where no engine can be had any more; EngineDiedError tells all that was tried.
+        Raises SpecError for sampling arguments unknown to vLLM, EngineError if the engine is closed or busy, and
+        EngineDiedError, which lists all attempts, if no engine can be recovered.
         """
         spec = parse_spec(
             {**self._spec.model_dump(exclude_unset=True), "sampling": {**self._spec.sampling, **sampling, "n": n}},
@@ -288,7 +288,9 @@ class Engine:
 
     def _generate(self, asking: Asking, prompts: Iterable[Ask | Content | None]) -> Iterator[Answer]:
         if self._is_busy:
-            raise EngineError("This engine is answering another iterable. Finish or leave that, or open another one.")
+            raise EngineError(
+                "The engine is busy with another iterable. hint: finish or close it, or open another Engine."
+            )
         self._is_busy = True
         try:
             requests = asking.read(prompts)
@@ -304,7 +306,7 @@ class Engine:
             self._is_busy = False
 
     def _prepare(self, spec: EvalSpec, index: int, ask: Ask) -> Prepared:
-        """A prompt's requests, or its errors."""
+        """Make a prompt's requests, or its errors."""
         build = build_requests(spec, [self._read(index, ask)], self._renderer, self._max_model_len)
         prepared = next(build)
         self._asked += len(prepared.requests)
@@ -336,7 +338,7 @@ class Engine:
         return make(messages, media=media)
 
     def _warm_up(self, first: list[Request], spec: EvalSpec) -> None:
-        """Compiles what is compiled late; without it, the first prompts would wait for that."""
+        """Warm up the engine, so that the first prompts do not wait for lazy compilation."""
         request, _ = write_warm_up(first, spec.sampling_defaults, WORKER, self._engine.facts.max_model_len)
         self._engine.warm_up(request)
         self._is_warm = True
@@ -361,7 +363,7 @@ class Engine:
 
 @contextlib.contextmanager
 def _hold_folder(folder: Path | None) -> Iterator[Path]:
-    """The folder, or one that goes away afterwards."""
+    """Yield the folder, or a temporary one that is deleted afterwards."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder

@@ -1,4 +1,4 @@
-"""evaluate: a spec from Python, without Prefect. The run, its folder and its database are those of the command."""
+"""evaluate: run a spec from Python, without Prefect. The run, its folder and its database are those of the command."""
 
 import logging
 from collections.abc import Mapping
@@ -22,19 +22,19 @@ LOG = logging.getLogger("assayline")
 def evaluate(
     spec: EvalSpec | Mapping[str, Any] | str | Path, *, resume: str = AUTO, settings: Settings | None = None
 ) -> RunResult:
-    """Evaluates a model on a prompt set, and returns the run's id and metrics.
+    """Evaluate a model on a prompt set and return the run's id and metrics.
 
     Args:
         spec: a spec, its fields, or the path of a YAML file.
-        resume: auto takes up an unfinished run of the same spec, never begins a new one, an id takes up that run.
-        settings: what belongs to the machine (default: ASSAYLINE_* of the environment).
+        resume: `auto` resumes an unfinished run of the same spec, `never` starts a new run, a run id resumes that run.
+        settings: settings of the machine (default: ASSAYLINE_* environment variables).
 
-    What is interrupted is resumed by the same call. Raises what the command has exit codes for: SpecError, ModelError,
+    Repeat the call to resume after an interruption. Raises the errors that have exit codes: SpecError, ModelError,
     PromptError, EngineError, StoreError or RunFailedError.
     """
     asked = _as_spec(spec)
     if asked.runner != "local":
-        raise SpecError(f"runner: {asked.runner} is for `assayline evaluate`. hint: runner: local")
+        raise SpecError(f"runner: {asked.runner} needs `assayline evaluate`. hint: set runner: local")
     settings = settings or load_settings()
     mirror = open_mirror(settings)
     evaluation = begin_evaluation(asked, settings, resume)
@@ -58,7 +58,7 @@ def _evaluate(evaluation: Evaluation) -> RunResult:
 
 
 def _generate_all(evaluation: Evaluation) -> PromptCounts:
-    """Prepares and generates side by side, loading results meanwhile. Stops everything if anything fails."""
+    """Prepare and generate concurrently, and ingest results meanwhile. Any failure stops everything."""
     if evaluation.is_answered:
         return evaluation.prepare()
     workers = evaluation.dispatcher.workers

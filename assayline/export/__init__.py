@@ -1,1 +1,1 @@
-"""Exports: a run's stored requests and answers in the formats of others. Nothing is computed here that SQL defines."""
+"""Exports of a run's stored requests and answers in the formats of other tools. Metrics come from SQL."""

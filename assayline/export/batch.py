@@ -1,13 +1,13 @@
-"""The output and error file of a batch, as OpenAI and vLLM write them: a line per line of the batch file.
+"""Output and error files of a batch, in the format of OpenAI and vLLM: one line per line of the batch file.
 
-A line's answers (`n` of its body) are the choices of one completion. If one of them is an error row, so is the line.
-Runs of other prompt sets have the same form: their ids are the rows' own, or `row-N`, N being the row's number from 0.
+The answers to a line (`n` of its body) are the choices of one completion. If any of them is an error row, the line is
+an error. Runs of other prompt sets use the row's id as `custom_id`, or `row-N` with the row's number from 0.
 
     {"id", "custom_id", "response": {"status_code": 200, "request_id", "body": a completion}, "error": null}
     {"id", "custom_id", "response": {"status_code": 400 or 500, "request_id", "body": {"error": …}}, "error": null}
     {"id", "custom_id", "response": null, "error": {"code", "message"}}
 
-The first is of the output file, the others of the error file; the last is of a request that never ran.
+The first form is written to the output file, the others to the error file; the last is a request that never ran.
 """
 
 import itertools
@@ -23,21 +23,21 @@ from assayline.requests.build import WORKER
 from assayline.store.database import Row
 
 BAD_REQUESTS = frozenset({"rejected_by_engine", "sampling_error", "media_error"})
-"""Kinds of error that are the request's own fault, as an engine says; those of preparing are all."""
+"""Error kinds of an engine that the request caused. All errors of preparation are the request's, too."""
 
 EXPIRED, CANCELLED, NOT_ANSWERED = "batch_expired", "batch_cancelled", "not_answered"
-"""Why a request never ran; the first two as OpenAI calls them."""
+"""Error codes of requests that never ran. The first two are OpenAI's."""
 
 
 class Written(NamedTuple):
-    """How many lines went where."""
+    """Number of lines in the output file and in the error file."""
 
     answered: int
     failed: int
 
 
 def write_batch(run: ExportedRun, rows: Iterable[Row], names: TokenNames, output: TextIO, errors: TextIO) -> Written:
-    """Writes a line per prompt, in the order of the prompt set."""
+    """Write a line per prompt, in the order of the prompt set."""
     counts = {True: 0, False: 0}
     created = int(run.row["started_at"].timestamp())
     for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence")):
@@ -68,7 +68,7 @@ def _write_line(run: ExportedRun, rows: list[Row], names: TokenNames, created: i
 
 
 def _name_line(run: ExportedRun, row: Row) -> str | None:
-    """The custom_id; None for a line of a batch file that has none that could be read."""
+    """Return the custom_id; None for a line of a batch file without a readable one."""
     own: str | None = row["source_id"]
     return own if own is not None or run.source_kind == "openai_batch" else f"row-{row['source_row']}"
 
@@ -81,11 +81,11 @@ def _find_error(run: ExportedRun, rows: list[Row]) -> dict[str, Any] | None:
         error = {"message": failed["error_message"], "type": name, "param": None, "code": kind}
         return {"response": _respond(failed, status, {"error": error}), "error": None}
     if any(row["error_kind"] == NOT_SENT for row in rows):
-        message = "The load of the run ended before this request's turn came."
+        message = "The run's load ended before this request was sent."
         return {"response": None, "error": {"code": EXPIRED, "message": message}}
     if any(row["worker"] is None for row in rows):
         code = CANCELLED if run.row["state"] == "cancelled" else NOT_ANSWERED
-        message = f"The run is {run.row['state']}, and this request has no answer yet."
+        message = f"The run is {run.row['state']} and this request has no answer yet."
         return {"response": None, "error": {"code": code, "message": message}}
     return None
 
@@ -128,7 +128,7 @@ def _write_end(row: Row) -> dict[str, Any]:
 
 
 def _read_logprobs(row: Row) -> Iterator[tuple[str, dict[str, float]]]:
-    """Each token that was generated, as text of its id, with those that were compared."""
+    """Return each generated token's id as text, with the log-probabilities at its position."""
     stored = json.loads(row["logprobs_json"])
     for token, tokens in zip(row["output_token_ids"], stored, strict=False):
         if tokens and str(token) in tokens:
@@ -140,7 +140,7 @@ def _rank(tokens: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _count_tokens(rows: list[Row]) -> dict[str, Any]:
-    """A line's prompt counts once, as its choices share it."""
+    """Count a line's tokens. Its choices share the prompt, so prompt tokens count once."""
     prompt, output = rows[0]["prompt_tokens"], [row["output_tokens"] for row in rows]
     if prompt is None or None in output:
         return {"prompt_tokens": prompt, "completion_tokens": None, "total_tokens": None}

@@ -1,9 +1,9 @@
-"""Results and samples of lm-evaluation-harness, in files of the names and keys that its own tracker writes.
+"""Results and samples of lm-evaluation-harness, with the file names and keys of the harness's EvaluationTracker.
 
-A run of the source lm_eval has its results from the harness itself (`lm_eval/` of its folder); they get what the
-tracker adds on writing. Any other run is one task, called as its prompt set, whose metrics are the run's scorers: mean
-and standard error of the view accuracy, and per prompt the mean over its repeats. What the harness has and a run here
-has not (versions of tasks, its commit) is absent, null or N/A, as in its own files.
+A run with the source lm_eval has results by the harness itself (`lm_eval/` in its folder); the tracker's own fields
+are added. Any other run becomes one task named after its prompt set. Its metrics are the run's scorers: mean and
+standard error from the view accuracy, and the mean over repeats per prompt. Fields that such a run lacks (task
+versions, the harness's commit) are absent, null or N/A, as in the harness's own files.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ MODEL_SOURCE = "assayline"
 
 
 def write_harness_results(connection: Connection, run: ExportedRun, run_dir: Path, folder: Path) -> list[str]:
-    """Writes `results_TIME.json` and a `samples_TASK_TIME.jsonl` per task; the tasks.
+    """Write `results_TIME.json` and a `samples_TASK_TIME.jsonl` per task. Return the names of the tasks.
 
-    Raises SpecError for a run of the harness's tasks that it has not judged.
+    Raises SpecError for a run of harness tasks that the harness has not judged.
     """
     if run.source_kind == KIND:
         results, samples = _read_judged(run, run_dir / FOLDER_NAME)
@@ -46,8 +46,8 @@ def _read_judged(run: ExportedRun, folder: Path) -> tuple[dict[str, Any], dict[s
     path = folder / "results.json"
     if not path.exists():
         raise SpecError(
-            f"Run {run.row['run_id']} asks a task of lm-evaluation-harness, which has not judged its answers: there is "
-            f"no {path}. Resume the run, which judges them when all are there; or export it as csv, jsonl or parquet."
+            f"Run {run.row['run_id']} has a task of lm-evaluation-harness whose answers are not judged: {path} is "
+            "missing. hint: resume the run to judge them, or export it as csv, jsonl or parquet."
         )
     results = json.loads(path.read_text(encoding="utf-8"))
     results["config"] = {**results.get("config", {}), **_describe_config(run)}
@@ -62,7 +62,7 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _sanitize(sample: dict[str, Any]) -> dict[str, Any]:
-    """A sample as the tracker writes it: texts for responses and target, arguments by name."""
+    """Format a sample as the tracker does: responses and target as text, arguments by name."""
     arguments = {
         f"gen_args_{number}": {f"arg_{at}": value for at, value in enumerate(given)}
         for number, given in enumerate(sample["arguments"])
@@ -76,7 +76,7 @@ def _as_texts(value: Any) -> Any:
 
 
 def _write_samples(path: Path, samples: Iterable[dict[str, Any]]) -> str:
-    """Returns the task's hash: of its samples' hashes, one after another."""
+    """Write the samples. Return the task's hash: the hash of its samples' hashes in order."""
     digest = hashlib.sha256()
     with path.open("w", encoding="utf-8", errors="replace") as file:
         for sample in samples:
@@ -172,7 +172,7 @@ def _make_sample(rows: list[Row], has_options: bool) -> dict[str, Any]:
     seconds = [row["option"] for row in asked] if has_options else [json.loads(first["sampling_json"])]
     contexts = [(row["rendered"] or "").removesuffix(row["option"] or "") for row in asked] if has_options else [prompt]
     answers: list[Any]
-    if has_options:  # whether an option is the likeliest text is not asked
+    if has_options:  # whether an option is greedy is not known
         answers = [[[str(row["option_logprob"]), "None"]] for row in asked]
         filtered = [answer for (answer,) in answers]
     else:
@@ -199,7 +199,7 @@ def _make_sample(rows: list[Row], has_options: bool) -> dict[str, Any]:
 
 
 def _name_task(run: ExportedRun) -> str:
-    """As the harness names files by tasks: letters, digits and underscores."""
+    """Convert a task's name for file names as the harness does: letters, digits and underscores."""
     return re.sub(r"\W", "_", run.row["prompt_set"])
 
 

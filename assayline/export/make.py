@@ -1,11 +1,11 @@
-"""Exporting a run: from the database, or what is on disk of a run that was killed, to one file or folder.
+"""Export a run from the database, or from the part files of a killed run, to one file or folder.
 
-An export is written aside and put in its place when it is whole. What is there stays, unless it is to be replaced.
+An export is written to a temporary path and renamed when it is complete. Existing files are kept unless `force` is set.
 
-CSV, JSON lines and Parquet have one row per request, with every duration that metrics are made of. Parquet is a folder
-of files of plain types, none of them larger than a few hundred thousand rows, so that whatever reads a folder of
-Parquet (DuckDB, DuckLake, Iceberg's tools, ClickHouse, Spark) takes it as it is. Parts of one run come into another
-lake by naming the folder.
+CSV, JSON lines and Parquet have one row per request, with all durations from which metrics are computed. Parquet is a
+folder of files with plain column types and at most a few hundred thousand rows each, so that readers of Parquet folders
+(DuckDB, DuckLake, Iceberg's tools, ClickHouse, Spark) can read it directly. Pass the folder to import a run into
+another lake.
 """
 
 import csv
@@ -35,12 +35,12 @@ from assayline.store.database import Connection
 from assayline.store.ingest import load_parts
 from assayline.store.thread import DatabaseThread
 
-ADVICE = "Free space, or give another place with --output."
+ADVICE = "hint: free space, or choose another place with --output."
 
 
 @contextmanager
 def new_file(path: Path, force: bool) -> Iterator[TextIO]:
-    """A text file that is at `path` when the block ends well; left empty, it is not there, nor is one of before.
+    """Open a text file that is renamed to `path` if the block succeeds. If it stays empty, `path` is removed.
 
     Raises SpecError for a file that exists already, unless `force`, and StoreError.
     """
@@ -67,10 +67,10 @@ def new_file(path: Path, force: bool) -> Iterator[TextIO]:
 
 @contextmanager
 def new_folder(path: Path, patterns: tuple[str, ...], force: bool) -> Iterator[Path]:
-    """An empty folder that is at `path` when the block ends well, whole.
+    """Make an empty folder that is renamed to `path` if the block succeeds.
 
-    `force` replaces a folder whose files all match `patterns`, as an export's do. Raises SpecError for a place that is
-    taken, and StoreError.
+    `force` replaces a folder whose files all match `patterns`. Raises SpecError if `path` exists otherwise, and
+    StoreError.
     """
     check_free(path, force, patterns)
     aside, replaced = (path.parent / f".{path.name}{part}{UNFINISHED}" for part in ("", ".replaced"))
@@ -82,7 +82,7 @@ def new_folder(path: Path, patterns: tuple[str, ...], force: bool) -> Iterator[P
             check_free(path, force, patterns)
             if path.exists():
                 shutil.rmtree(replaced, ignore_errors=True)
-                path.rename(replaced)  # its files go when the new ones are in their place
+                path.rename(replaced)  # deleted when the new files are in place
             aside.replace(path)
             sync_folder(path.parent)
     finally:
@@ -91,24 +91,24 @@ def new_folder(path: Path, patterns: tuple[str, ...], force: bool) -> Iterator[P
 
 
 def check_free(path: Path, force: bool, patterns: tuple[str, ...] | None = None) -> None:
-    """Raises SpecError where something stands at `path` that is not to be replaced.
+    """Raise SpecError if `path` exists and must not be replaced.
 
-    `patterns` are names of files in a folder of an export; None: the export is one file.
+    `patterns`: file names of a folder export; None if the export is one file.
     """
     if not path.exists():
         return
     if patterns is None and path.is_dir():
-        raise SpecError(f"{path} is a folder, and this format is a file. Give the file's path with --output.")
+        raise SpecError(f"{path} is a folder, but this format is one file. hint: pass a file's path with --output.")
     if patterns is not None and not path.is_dir():
-        raise SpecError(f"{path} is a file, and this format is a folder of files. Give a folder with --output.")
+        raise SpecError(f"{path} is a file, but this format is a folder. hint: pass a folder with --output.")
     foreign = [entry.name for entry in path.iterdir() if not _is_ours(entry, patterns)] if patterns else []
     if foreign:
         raise SpecError(
-            f"{path} holds {sorted(foreign)[0]}, which is of no such export, so that nothing there is replaced. Give a "
-            "folder of its own with --output."
+            f"{path} contains {sorted(foreign)[0]}, which is not part of such an export; nothing was replaced. "
+            "hint: pass another folder with --output."
         )
     if not force and (patterns is None or any(path.iterdir())):
-        raise SpecError(f"{path} exists already. Give another place with --output, or replace it with --force.")
+        raise SpecError(f"{path} already exists. hint: pass another path with --output, or replace it with --force.")
 
 
 def _is_ours(entry: Path, patterns: tuple[str, ...]) -> bool:
@@ -116,7 +116,7 @@ def _is_ours(entry: Path, patterns: tuple[str, ...]) -> bool:
 
 
 FILE_ROWS = 200_000
-"""Of a Parquet file."""
+"""Maximum rows of a Parquet file."""
 FILE_NAME = "requests-{number:05d}.parquet"
 FILE_PATTERNS = ("requests-*.parquet",)
 
@@ -127,7 +127,7 @@ _TYPES = {
 
 
 def _write_csv(rows: RowStream, file: TextIO) -> None:
-    """A header and a line per request; an empty field is null, lists are JSON."""
+    """Write a header and a line per request. Null is an empty field; lists are JSON."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(rows.columns)
     for row in rows.read():
@@ -135,7 +135,7 @@ def _write_csv(rows: RowStream, file: TextIO) -> None:
 
 
 def _write_jsonl(rows: RowStream, file: TextIO) -> None:
-    """An object per request. Columns that hold JSON are objects here, without `_json` in their names."""
+    """Write an object per request. JSON columns become objects, without `_json` in their names."""
     for row in rows.read():
         opened = {
             name.removesuffix("_json"): json.loads(value or "null") if name.endswith("_json") else _say_time(value)
@@ -149,7 +149,7 @@ def _say_time(value: Any) -> Any:
 
 
 def _write_parquet(rows: RowStream, folder: Path) -> None:
-    """Files in the order of the prompt set, `requests-00000.parquet` first; of no rows, one that says its columns."""
+    """Write files in the order of the prompt set, from `requests-00000.parquet`. Without rows, write one empty file."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in rows.columns.items()])
     writer: pq.ParquetWriter | None = None
     number = written = 0
@@ -170,19 +170,19 @@ def _write_parquet(rows: RowStream, folder: Path) -> None:
 
 
 FOLDER_NAME = "exports"
-"""In a run's folder, where an export goes unless it is told otherwise."""
+"""Default folder of exports, in the run's folder."""
 
 ERRORS_SUFFIX = ".errors.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What is on disk now."""
+    """An export on disk."""
 
     files: list[Path]
-    """Or the folder."""
+    """The files that were written, or the folder."""
     sentences: list[str]
-    """What a person should know: counts, and what the run lacks."""
+    """Lines to print: counts, and what the run lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,10 @@ Write = Callable[[Connection, ExportedRun, _Order], Exported]
 
 
 def export_run(settings: Settings, run_id: str, form: str, output: Path | None = None, force: bool = False) -> Exported:
-    """Exports a run as one of FORMATS, to `output` (default: `exports/` in the run's folder).
+    """Export a run in one of FORMATS to `output` (default: `exports/` in the run's folder).
 
-    What was answered and not loaded yet is loaded first. Raises SpecError for a run that is not there, a format that
-    cannot hold it, and a place that is taken unless `force`; StoreError where the database or the disk refuses.
+    Answers in part files are loaded into the database first. Raises SpecError for an unknown run, an unsuitable
+    format, and an existing output unless `force`; StoreError if the database or the disk fails.
     """
     settings.need_database()
     run_dir = settings.run_dir(run_id)
@@ -220,15 +220,15 @@ def export_run(settings: Settings, run_id: str, form: str, output: Path | None =
 
 
 def name_errors(output: Path) -> Path:
-    """Where the error file of a batch goes: beside its output."""
+    """Return the path of a batch's error file, next to its output."""
     return output.with_name(output.name.removesuffix(".jsonl") + ERRORS_SUFFIX)
 
 
 def _export_batch(connection: Connection, run: ExportedRun, order: _Order) -> Exported:
     if run.has_options:
         raise SpecError(
-            f"Run {run.row['run_id']} asked for likelihoods of given answers, and openai-batch is of generated text. "
-            "Export it as csv, jsonl, parquet or lm-eval."
+            f"Run {run.row['run_id']} has likelihoods of given answers, and openai-batch needs generated text. "
+            "hint: export it as csv, jsonl, parquet or lm-eval."
         )
     _refuse_turns(run, "openai-batch")
     errors = name_errors(order.output)
@@ -273,8 +273,8 @@ def _export_vllm_bench(connection: Connection, run: ExportedRun, order: _Order) 
 def _refuse_turns(run: ExportedRun, form: str) -> None:
     if run.has_turns:
         raise SpecError(
-            f"Run {run.row['run_id']} asked conversations turn by turn, and {form} has one question for each prompt. "
-            "Export it as csv, jsonl, parquet or vllm-bench."
+            f"Run {run.row['run_id']} has conversations sent turn by turn, and {form} has one question per prompt. "
+            "hint: export it as csv, jsonl, parquet or vllm-bench."
         )
 
 
@@ -286,4 +286,4 @@ FORMATS: dict[str, tuple[str, Write, tuple[str, ...] | None]] = {
     "lm-eval": ("lm_eval", _export_harness, SAMPLE_PATTERNS),
     "vllm-bench": ("vllm_bench.json", _export_vllm_bench, None),
 }
-"""Each with the name that it has in a run's folder, what writes it, and, of a folder, patterns of its files."""
+"""Formats by name: default file name, writer and, for a folder, the patterns of its files."""

@@ -1,7 +1,7 @@
-"""A run's requests as exports read them: one row each, in the order of the prompt set, in the memory of a few thousand.
+"""Rows of a run for exports: one per request, in the order of the prompt set, a few thousand in memory at a time.
 
-What is wanted is joined into a table of this connection and sorted in a second step: DuckDB does either in little
-memory, using the disk, and not both at once.
+The rows are joined into a temporary table and sorted in a second step: DuckDB does each step in little memory, using
+the disk, but not both at once.
 """
 
 import json
@@ -52,7 +52,7 @@ from (select * exclude (messages_json) from one_request where run_id = $run_id)
 inner join (select * from prompt where run_id = $run_id) using (run_id, prompt_id, occurrence)
 left join (select * from one_answer where run_id = $run_id) using (run_id, request_id)
 """
-"""What was asked and answered, before any metric."""
+"""Query of requests and answers, without metrics."""
 
 METRICS = """
 select
@@ -92,23 +92,23 @@ left join (
     and number_scores.occurrence = measured.occurrence
     and number_scores.repeat_index = measured.repeat_index
 """
-"""Every column of `stg_requests`, beside what was asked and how it was scored."""
+"""Query of every column of `stg_requests`, with prompts, answers and scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedRun:
-    """What an export must know of its run."""
+    """A run and its counts, for an export."""
 
     row: Row
-    """Of the table runs."""
+    """The run's row in the table runs."""
     spec: dict[str, Any]
-    """As it was stored."""
+    """The spec as it was stored."""
     requests: int
-    """Those that are stored."""
+    """Number of stored requests."""
     unanswered: int
 
     def read_spec(self, path: str) -> Any:
-        """A field of the spec by its dotted name; None where the stored one, which may be older, has none."""
+        """Return a field of the spec by its dotted name; None if the stored spec, which may be older, lacks it."""
         value: Any = self.spec
         for name in path.split("."):
             value = value.get(name) if isinstance(value, dict) else None
@@ -116,41 +116,41 @@ class ExportedRun:
 
     @property
     def source_kind(self) -> str | None:
-        """Kind of the source of its prompts."""
+        """Kind of the prompt source."""
         kind: str | None = self.read_spec("prompts.source.kind")
         return kind
 
     @property
     def has_options(self) -> bool:
-        """Whether it asked for likelihoods of given answers, and has no generated text."""
+        """True if the run has likelihoods of given answers and no generated text."""
         return any(scorer["kind"] == "loglikelihood" for scorer in self.read_spec("scorers") or [])
 
     @property
     def has_turns(self) -> bool:
-        """Whether its conversations were asked turn by turn."""
+        """True if conversations were sent turn by turn."""
         return bool(self.read_spec("prompts.turns") == "each")
 
     def describe_gap(self) -> str | None:
-        """What is missing of the run, in a sentence; None of a completed run, whose requests all have an answer."""
+        """Describe the missing part of the run; None for a completed run with all answers."""
         state, run_id = self.row["state"], self.row["run_id"]
         if state == "completed" and not self.unanswered:
             return None
         total = self.row["expected_requests"]
-        of = f"of its {total} requests" if total is not None else f"of the {self.requests} that were prepared so far"
+        of = f"of its {total} requests" if total is not None else f"of {self.requests} requests prepared so far"
         ended = "has not finished" if state == "running" else f"is {state}"
         return (
-            f"Run {run_id} {ended}: {self.requests - self.unanswered} {of} are answered, and these are exported. "
-            f"`assayline evaluate --resume {run_id}` resumes it."
+            f"Run {run_id} {ended}: {self.requests - self.unanswered} {of} are answered and exported. "
+            f"hint: resume it with `assayline evaluate --resume {run_id}`."
         )
 
 
 def find_exported(connection: Connection, run_id: str) -> ExportedRun:
-    """The run and its counts. Raises SpecError for a run that is not in the database."""
+    """Read a run and its counts. Raises SpecError for a run that is not in the database."""
     rows = read_rows(connection, "select * from runs where run_id = ?", run_id)
     if not rows:
         raise SpecError(
-            f"There is no run {run_id} in the database. `from run` lists the runs, and "
-            f"`assayline rebuild {run_id}` loads one from its folder."
+            f"No run {run_id} in the database. hint: list the runs with `assayline runs`, or load one from its folder "
+            f"with `assayline rebuild {run_id}`."
         )
     (counts,) = read_rows(
         connection,
@@ -164,7 +164,7 @@ def find_exported(connection: Connection, run_id: str) -> ExportedRun:
 
 @contextmanager
 def open_rows(connection: Connection, query: str, run_id: str) -> Iterator["RowStream"]:
-    """TEXTS or METRICS of a run, until the block ends."""
+    """Provide TEXTS or METRICS of a run inside the block."""
     connection.execute(f"create or replace temp table exported_rows as {query}", {"run_id": run_id})
     try:
         yield RowStream(connection)
@@ -173,24 +173,24 @@ def open_rows(connection: Connection, query: str, run_id: str) -> Iterator["RowS
 
 
 class RowStream:
-    """Rows that can be read again and again."""
+    """Rows that can be read repeatedly."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     @property
     def columns(self) -> dict[str, str]:
-        """Names and DuckDB's types, in their order."""
+        """Return names and DuckDB types, in order."""
         found = self._connection.execute("describe temp.exported_rows").fetchall()
         return {name: kind for name, kind, *_ in found}
 
     def read(self, columns: str = "*") -> Iterator[Row]:
-        """In the order of the prompt set; `columns` as SQL has them."""
+        """Yield rows in the order of the prompt set. `columns` is SQL."""
         for rows in self.read_pieces(columns):
             yield from rows
 
     def read_pieces(self, columns: str = "*", most: int = ROWS_PER_FETCH) -> Iterator[list[Row]]:
-        """The same, up to `most` at a time."""
+        """Yield the same rows in lists of up to `most`."""
         query = f"select {columns} from temp.exported_rows order by {ORDER}"  # noqa: S608 - columns are ours
         found = self._connection.execute(query)
         names = [str(column[0]) for column in found.description or ()]
@@ -199,14 +199,14 @@ class RowStream:
 
 
 class TokenNames:
-    """The tokenizer of a run's spec, opened when the first token is to be named."""
+    """Names of tokens by the tokenizer of a run's spec, which is opened on first use."""
 
     def __init__(self, run: ExportedRun) -> None:
         self._run = run
         self._names: dict[str, str] = {}
 
     def name(self, token: str) -> str:
-        """The token's text; `token_id:N`, as vLLM writes it, where the tokenizer is not there any more."""
+        """Return the token's text; `token_id:N`, vLLM's format, if the tokenizer is no longer available."""
         if token not in self._names:
             self._names[token] = (
                 f"token_id:{token}" if self._tokenizer is None else self._tokenizer.decode([int(token)])
@@ -214,7 +214,7 @@ class TokenNames:
         return self._names[token]
 
     def describe(self, token: str, logprob: float) -> dict[str, Any]:
-        """An entry of a chat completion's log-probabilities."""
+        """Format an entry of a chat completion's log-probabilities."""
         name = self.name(token)
         return {"token": name, "logprob": logprob, "bytes": list(name.encode("utf-8", "replace"))}
 

@@ -1,4 +1,4 @@
-"""The ten tables that users query, as a folder of Parquet files for dashboards, lakes and other machines."""
+"""Export of the ten user-facing tables as a folder of Parquet files, for dashboards, lakes and other machines."""
 
 import json
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ NAME = "tables"
 def export_tables(
     settings: Settings, run_ids: Sequence[str] = (), output: Path | None = None, force: bool = False
 ) -> Exported:
-    """Exports the tables of these runs, or of all, to `run.parquet`, `metric_value.parquet` and so on in a folder.
+    """Export the tables of these runs, or of all runs, to `run.parquet`, `metric_value.parquet` and so on.
 
-    The default folder is `exports/tables`, in the run's folder or, of several runs, in the data folder. Each file is
-    written by one statement of DuckDB, from a database that is open for reading alone, and has the comments of its
-    table and columns as metadata. Raises SpecError for an unknown run and for a place that is taken unless `force`;
-    StoreError if the database or the disk refuses.
+    The default folder is `exports/tables`, in the run's folder or, for several runs, in the data folder. One DuckDB
+    statement writes each file, from a read-only connection, with the comments of the table and its columns as
+    metadata. Raises SpecError for an unknown run and an existing output unless `force`; StoreError if the database or
+    the disk fails.
     """
     folder = settings.run_dir(run_ids[0]) if len(run_ids) == 1 else settings.data_dir
     place = output or folder / FOLDER_NAME / NAME
@@ -34,7 +34,7 @@ def export_tables(
 
     def work(connection: Connection) -> dict[str, int]:
         _check_runs(connection, run_ids, database)
-        connection.execute("set preserve_insertion_order = false")  # which DuckDB needs memory for
+        connection.execute("set preserve_insertion_order = false")  # preserving the order costs memory
         with new_folder(place, patterns, force) as unfinished:
             return {table: _copy(connection, table, run_ids, unfinished / f"{table}.parquet") for table in tables}
 
@@ -53,7 +53,7 @@ def _check_runs(connection: Connection, run_ids: Sequence[str], database: Path) 
 
 
 def _copy(connection: Connection, table: str, run_ids: Sequence[str], path: Path) -> int:
-    """Writes a table's rows to a file. Returns how many."""
+    """Write a table's rows to a file. Return the number of rows."""
     ((comment,),) = connection.execute(
         "select comment from duckdb_views() where schema_name = 'main' and view_name = ?", [table]
     ).fetchall()

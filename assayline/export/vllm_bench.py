@@ -1,6 +1,6 @@
-"""The result file of `vllm bench serve`, of what means the same in both.
+"""Result file in the format of `vllm bench serve`, with the fields that mean the same in both tools.
 
-Means and deviations are not there, as no model in `sql/` defines them; what was not measured is null, or absent, and
+Means and standard deviations are left out, as no model in `sql/` defines them. Unmeasured values are null or absent,
 never 0 as in vLLM's own file (its failed requests have a TTFT of 0.0).
 """
 
@@ -26,11 +26,11 @@ SUMMARY = {
     "total_token_throughput": "total_tokens_per_attempted_s",
     "max_concurrent_requests": "max_in_flight_requests",
 }
-"""Their fields and our columns of run_summary."""
+"""Fields of vLLM by columns of run_summary."""
 
 
 def write_result(connection: Connection, run: ExportedRun, rows: RowStream, file: TextIO) -> None:
-    """One JSON object. The lists, of a value per request, are in the order of the prompt set."""
+    """Write one JSON object. Its lists have a value per request, in the order of the prompt set."""
     run_id = run.row["run_id"]
     head = {**_describe_run(connection, run), **_summarize(connection, run_id)}
     file.write(json.dumps(head, ensure_ascii=False)[:-1])
@@ -68,7 +68,7 @@ def _summarize(connection: Connection, run_id: str) -> dict[str, Any]:
     good = read_rows(
         connection, "select good_requests_per_attempted_s from goodput where run_id = ? order by slo", run_id
     )
-    if len(good) == 1:  # they know one objective
+    if len(good) == 1:  # vLLM's file has one SLO
         found["request_goodput"] = good[0]["good_requests_per_attempted_s"]
     percentiles = read_rows(connection, "select * from latency_percentile where run_id = ? and n > 0", run_id)
     for row in percentiles:
@@ -78,7 +78,7 @@ def _summarize(connection: Connection, run_id: str) -> dict[str, Any]:
 
 
 def _measured(rows: RowStream, columns: str) -> Iterator[Row]:
-    """What reached an engine, outside of the load's windows: what their file is about."""
+    """Return the requests that reached an engine in the measured phase, as vLLM's file covers these."""
     return (row for row in rows.read(f"{columns}, phase") if row["phase"] in (None, "measured"))
 
 
@@ -99,4 +99,4 @@ LISTS: dict[str, tuple[str, Callable[[Row], Any]]] = {
     "generated_texts": ("text", lambda row: row["text"]),
     "errors": ("status, error_message", lambda row: "" if row["status"] == "ok" else row["error_message"]),
 }
-"""Columns of a row, and what their list has of it."""
+"""Lists by name: columns to read, and the list's value of a row."""

@@ -1,6 +1,6 @@
-"""Tasks of lm-evaluation-harness: its requests are asked by our engines, and its own code judges the answers.
+"""Tasks of lm-evaluation-harness: assayline's engines answer its requests, and the harness judges the answers.
 
-What a task is (documents, few-shot examples, stop texts, filters, metrics, aggregation, groups) comes from the
-harness's task objects, and is nowhere repeated here. Engine, recovery, resume, timings, storage and comparison are
-ours. `lm_eval` is imported in this folder alone, and only where a spec names a task.
+Documents, few-shot examples, stop strings, filters, metrics, aggregation and groups come from the harness's task
+objects and are not reimplemented. assayline does generation, recovery, resume, timings, storage and comparison. Only
+this package imports `lm_eval`, and only if a spec names a task.
 """

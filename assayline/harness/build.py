@@ -1,8 +1,8 @@
-"""From the harness's requests to ours: a prompt per document, a request per request, repeats and windows included.
+"""Convert the harness's requests to assayline's: a prompt per document, with its requests, repeats and windows.
 
-Count in = count out, as in `requests/build.py`: a document that cannot be encoded is an error row for each repeat.
-Where context and continuation part, and what stands before an empty context, is decided by the harness's `TemplateLM`.
-A context that is too long is cut on its left, as there: scores of tasks with long prompts would else be others.
+No document is dropped, as in `requests/build.py`: one that cannot be encoded is an error row for each repeat. The
+harness's `TemplateLM` splits context and continuation and chooses the prefix of an empty context. A context that is
+too long is truncated on the left, as in the harness, so that scores of tasks with long prompts agree.
 """
 
 import itertools
@@ -20,28 +20,28 @@ from assayline.records import Prompt, Request
 from assayline.requests.build import Prepared, error_of, make_request_id, seed_repeat
 
 DEFAULT_MAX_TOKENS = 256
-"""Of the harness, where a task does not say."""
+"""The harness's default if a task sets none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One request of the engine's."""
+    """One encoded request for the engine."""
 
     text: str
     token_ids: list[int]
     sampling: dict[str, Any]
     option: str | None = None
     option_tokens: int | None = None
-    """None where text is generated."""
+    """Token ids of the option; None for generated text."""
     cut_tokens: int = 0
-    """Tokens on its left that did not fit into the context."""
+    """Number of tokens truncated on the left to fit the context."""
 
 
 class HarnessEncoder:
-    """Encodes requests of the harness for one tokenizer."""
+    """Encodes requests of the harness with one tokenizer."""
 
     def __init__(self, tokenizer: Any, max_model_len: int | None, sampling: Mapping[str, Any]) -> None:
-        """`sampling` is the spec's, laid over a task's own."""
+        """`sampling`: the spec's sampling, which overrides a task's own."""
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         self._sampling = dict(sampling)
@@ -49,9 +49,9 @@ class HarnessEncoder:
         self._eos = tokenizer.decode(tokenizer.eos_token_id) if tokenizer.eos_token_id is not None else None
 
     def encode(self, instance: Any) -> list[Encoded]:
-        """The engine's requests for one of the harness's: one, but for a long text in windows. Raises RowError."""
+        """Encode a request of the harness: one request, or one per window of a long text. Raises RowError."""
         if len(instance.args) > 2:
-            raise RowError("The task asks about images or sounds, which are not passed on yet.")
+            raise RowError("The task has images or audio, which are not supported for lm-evaluation-harness tasks.")
         match instance.request_type:
             case "generate_until":
                 return [self._encode_generation(*instance.args)]
@@ -59,16 +59,16 @@ class HarnessEncoder:
                 return [self._encode_pair(instance)]
             case "loglikelihood_rolling":
                 return self._encode_windows(instance.args[0])
-        raise RowError(f"The task makes requests of the kind {instance.request_type}, which is not known.")
+        raise RowError(f"The task has requests of the unsupported kind {instance.request_type}.")
 
     def check_room(self, instance: Any) -> None:
-        """Raises SpecError if the text that the harness asks for takes all of the context."""
+        """Raise SpecError if the harness's maximum output length leaves no room for a prompt."""
         most = self._plan_sampling(instance.args[1])["max_tokens"] or 1
         if self._max_model_len is not None and most >= self._max_model_len:
             raise SpecError(
-                f"The task {instance.task_name} asks for up to {most} tokens, and the context has "
-                f"{self._max_model_len}: no prompt fits beside them. hint: raise engine.args.max_model_len, or set "
-                "sampling.max_tokens to less."
+                f"Task {instance.task_name} generates up to {most} tokens, but the context has only "
+                f"{self._max_model_len}: no room for a prompt. hint: raise engine.args.max_model_len, or lower "
+                "sampling.max_tokens."
             )
 
     def _plan_sampling(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class HarnessEncoder:
         sampling = self._plan_sampling(arguments)
         ids = self._template.tok_encode(context)
         if not ids:
-            raise RowError("The prompt has no tokens, expected at least one. Is its text empty?", "empty_prompt")
+            raise RowError("The prompt has no tokens, expected at least one. hint: is its text empty?", "empty_prompt")
         most = int(sampling["max_tokens"] or 1)
         kept = self._keep_right(ids, None if self._max_model_len is None else self._max_model_len - most)
         return Encoded(context, kept, sampling, cut_tokens=len(ids) - len(kept))
@@ -97,8 +97,8 @@ class HarnessEncoder:
             return ids
         if room < 1:
             raise RowError(
-                f"The answer may have all of the context's {self._max_model_len} tokens (max_model_len), so that no "
-                "prompt fits beside it. Raise engine.args.max_model_len, or set sampling.max_tokens to less.",
+                f"The answer may take all {self._max_model_len} tokens of the context (max_model_len), leaving no "
+                "room for a prompt. hint: raise engine.args.max_model_len, or lower sampling.max_tokens.",
                 "prompt_too_long",
             )
         return ids[-room:]
@@ -125,7 +125,7 @@ class HarnessEncoder:
     def _score(
         self, text: str, option: str, context_ids: list[int], option_ids: list[int], *, top_tokens: int
     ) -> Encoded:
-        """`top_tokens`: how many of the likeliest come back beside each of the option's, which tells whether it is."""
+        """`top_tokens`: number of likeliest tokens returned at each position, to find out if the option is greedy."""
         everything = [*context_ids, *option_ids]
         ids = self._keep_right(everything, None if self._max_model_len is None else self._max_model_len - 1)
         sampling = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": top_tokens, "detokenize": False}
@@ -138,7 +138,7 @@ def _make_template(tokenizer: Any) -> Any:
     from lm_eval.models.utils import has_bos_prefix
 
     class Template(TemplateLM):  # type: ignore[misc]
-        """What the harness needs to know of a tokenizer; its own code does the rest."""
+        """The methods of a tokenizer that the harness calls; its own code does the rest."""
 
         @property
         def eot_token_id(self) -> int:
@@ -171,26 +171,26 @@ def _make_template(tokenizer: Any) -> Any:
 
 
 def _asked(method: str) -> RowError:
-    """The harness's class wants these methods; its way to encode calls none of them in the versions that are known."""
+    """Implement abstract methods of the harness's class. Its encoding calls none of them in known versions."""
     return RowError(
-        f"lm-evaluation-harness asked for {method} where it was to encode a text. The installed version does so in "
-        "another way than the one that this was made for (0.4.13): install that."
+        f"lm-evaluation-harness called {method} to encode a text, which the supported version (0.4.13) does not. "
+        "hint: pip install 'lm_eval==0.4.13'."
     )
 
 
 def name_document(task: str, document: int) -> str:
-    """What a prompt's source_id is: the task, and the document's number in it."""
+    """Return a prompt's source_id: the task and the document's number in it."""
     return f"{task}/{document}"
 
 
 def identify_document(task: str, document: Any) -> str:
-    """A prompt's id: the same question, with however many examples before it."""
+    """Return a prompt's id: a digest of the document, independent of few-shot examples."""
     return digest_text(json.dumps([task, document], sort_keys=True, default=str))
 
 
 def build_harness_requests(instances: Iterable[Any], encoder: HarnessEncoder, *, is_served: bool) -> Iterator[Prepared]:
-    """One Prepared per document, in the harness's order. Raises SpecError before the first one for a task that cannot
-    be asked."""
+    """Yield one Prepared per document, in the harness's order. Raises SpecError before the first one for an
+    unsupported task."""
     documents = [
         (task, document, list(group))
         for (task, document), group in itertools.groupby(instances, key=lambda one: (one.task_name, one.doc_id))
@@ -210,14 +210,14 @@ def _check_tasks(documents: list[tuple[str, int, list[Any]]], encoder: HarnessEn
         kinds = {request.request_type for request in requests}
         if is_served and kinds != {"generate_until"}:
             raise SpecError(
-                f"The task {task} asks for the likelihood of given texts, which needs the engine itself. Set "
-                "engine.backend to offline or async."
+                f"Task {task} needs the likelihood of given texts, which engine.backend server does not support. hint: "
+                "set it to offline or async."
             )
         if len(requests) > 1 and "generate_until" in kinds:
             others = "several texts" if len(kinds) == 1 else "a text and a likelihood"
             raise SpecError(
-                f"The task {task} asks for {others} of one document, and a document has either one text or likelihoods "
-                "here. hint: leave the task out, or run it with lm_eval itself."
+                f"Task {task} asks for {others} per document; assayline supports either one text or likelihoods. "
+                "hint: leave the task out, or run it with lm_eval itself."
             )
         if task not in checked and "generate_until" in kinds:
             encoder.check_room(requests[0])

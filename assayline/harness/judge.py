@@ -1,7 +1,7 @@
-"""What the harness makes of stored answers: its results, and a score per prompt for every metric that has one.
+"""Judge stored answers with the harness: its results, and a score per prompt for each metric that has one.
 
-A task's metric has scores per prompt if the harness takes the mean of values from 0 to 1. Others (perplexity, corpus
-BLEU) are of all documents together: a scorer without scores, that has the harness's aggregate.
+A metric has scores per prompt if the harness averages values from 0 to 1. Other metrics (perplexity, corpus BLEU) are
+computed over all documents: they become a scorer without scores that has the harness's aggregate.
 """
 
 import math
@@ -18,26 +18,26 @@ from assayline.spec.prompts import LmEvalSource
 from assayline.store.scoring import Judged, JudgedScore, StoredAnswer
 
 KIND = "lm_eval"
-"""What its scorers are in the table scorers."""
+"""Kind of the harness's scorers in the table scorers."""
 ROUNDING = 1e-6
-"""A value this little below 0 or above 1 is a share: a sum of probabilities can be 1.0000000000000002."""
+"""Tolerance for shares: a sum of probabilities can be 1.0000000000000002."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the harness says."""
+    """Results of the harness, and the scorers and scores made from them."""
 
     results: dict[str, Any]
-    """As `lm_eval --log_samples` writes them."""
+    """Results and samples, as `lm_eval --log_samples` writes them."""
     judged: Judged
-    """Scorers are named by metric and filter, as the harness writes them, and keep its aggregates by task and group.
-    Those with scores come first, in the order of the tasks."""
+    """Scorers are named by metric and filter, as in the harness, and keep its aggregates by task and group. Scorers
+    with scores come first, in the order of the tasks."""
     notes: list[str]
-    """Metrics that are averaged and have no scores per document, a sentence each."""
+    """A message per averaged metric without scores per document."""
 
 
 class Answers:
-    """A run's answers, found as the harness asks for them."""
+    """A run's answers, looked up by the harness's requests."""
 
     def __init__(self, rows: Iterable[StoredAnswer]) -> None:
         self._by_document: dict[tuple[str, int], list[StoredAnswer]] = defaultdict(list)
@@ -53,21 +53,21 @@ class Answers:
             found.sort(key=lambda row: row.option_index or 0)
 
     def identify(self, source_id: str) -> tuple[str, int]:
-        """prompt_id and occurrence of a document."""
+        """Return prompt_id and occurrence of a document."""
         row = self._first[source_id]
         return row.prompt_id, row.occurrence
 
     def answer(self, request_type: str, instance: Any, repeat_index: int) -> Any:
-        """The response as the harness wants it. Of an error row that is an empty text, or nothing less likely.
+        """Return the response in the harness's form. An error row is an empty text, or a log-likelihood of -inf.
 
-        Raises StoreError for a document that the run did not ask, or asked otherwise.
+        Raises StoreError for a document that the run did not send, or sent in another form.
         """
         source_id = name_document(instance.task_name, instance.doc_id)
         rows = self._by_document.get((source_id, repeat_index))
         if rows is None or rows[0].prompt_id != identify_document(instance.task_name, instance.doc):
             raise StoreError(
-                f"Document {instance.doc_id} of the task {instance.task_name} is not the one that the run asked: the "
-                "task or its dataset has changed since. Start a new run with --fresh; what was answered is kept."
+                f"Document {instance.doc_id} of task {instance.task_name} differs from the run's: the task or its "
+                "dataset has changed. hint: start a new run with --fresh; the stored answers are kept."
             )
         has_error = source_id in self.errors
         match request_type:
@@ -81,7 +81,7 @@ class Answers:
 def judge_answers(
     spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | None, rows: Iterable[StoredAnswer]
 ) -> Verdict:
-    """Asks the harness. Raises PromptError for a task that cannot be opened, StoreError for one that has changed."""
+    """Judge answers. Raises PromptError for a task that cannot be opened, StoreError for one that has changed."""
     answers = Answers(rows)
     results = judge(spec, source, apply_template, answers.answer)
     without_scores = _find_other_values(results, answers)
@@ -102,16 +102,16 @@ def judge_answers(
 
 
 def _read_likelihood(row: StoredAnswer) -> tuple[float, bool]:
-    """The sum, and whether each token was the likeliest: then no other stands beside it, or none that is likelier."""
+    """Return the log-likelihood, and whether it is greedy: whether no other token was likelier at any position."""
     positions = row.prompt_logprobs
     is_greedy = positions is not None and all(len(set(position.values())) == 1 for position in positions)
     return row.option_logprob or 0.0, is_greedy
 
 
 def _find_other_values(results: Mapping[str, Any], answers: Answers) -> dict[tuple[str, str], str]:
-    """Tasks and metrics that are averaged over values outside 0 to 1, each with a sentence about it.
+    """Find metrics that are averaged over values outside 0 to 1. Return a message for each task and metric.
 
-    Documents with an error row score 0, whatever the harness makes of them: NaN, where a value is divided by another.
+    Documents with an error row score 0 whatever the harness computes for them, such as NaN for a ratio.
     """
     found: dict[tuple[str, str], str] = {}
     for task, samples in results["samples"].items():
@@ -124,14 +124,14 @@ def _find_other_values(results: Mapping[str, Any], answers: Answers) -> dict[tup
                 is_share = value is not None and -ROUNDING <= value <= 1 + ROUNDING
                 if aggregations.get(metric) == "mean" and not is_share and (task, name) not in found:
                     found[task, name] = (
-                        f"{name} of the task {task} has no scores per document: document {sample['doc_id']} has "
+                        f"{name} of task {task} has no scores per document: document {sample['doc_id']} has "
                         f"{sample[metric]!s:.80}, expected a number from 0 to 1. Only the harness's average is stored."
                     )
     return found
 
 
 def _describe(tables: Mapping[str, Mapping[str, Any]], name: str, version: str) -> dict[str, Any]:
-    """A metric and its aggregates, none for what is no metric of the harness's tables but a name or a count."""
+    """Describe a metric with its aggregates. Names and counts in the harness's tables have no aggregates."""
     metric, is_metric, chosen = name.partition(",")
     numbers = {task: _read_number(table.get(name)) for task, table in tables.items()} if is_metric else {}
     aggregates = {task: number for task, number in numbers.items() if number is not None and math.isfinite(number)}
@@ -141,7 +141,7 @@ def _describe(tables: Mapping[str, Mapping[str, Any]], name: str, version: str) 
 
 
 def _read_number(value: Any) -> float | None:
-    """NumPy's numbers and truth values, too, are numbers; texts and pairs are none."""
+    """Convert numbers, including NumPy's numbers and Booleans; return None for text and sequences."""
     if isinstance(value, str | bytes | tuple | list | dict) or value is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""The harness's side of a run: its tasks, opened by its own `simple_evaluate`, with a model that listens or replays.
+"""Run the harness's `simple_evaluate` over the tasks of a run, with a model that stops it or replays answers.
 
-The harness is called twice, with the same arguments: before the run with a model that stops it as soon as it has
-written its requests, and after the run with one that gives it the stored answers. So everything between a task's name
-and its requests, and between answers and scores, is the harness's own code.
+The harness is called twice, with the same arguments: before the run with a model that stops it once it has built its
+requests, and after the run with a model that returns the stored answers. So the harness's own code makes requests from
+tasks, and scores from answers.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from assayline.words import nearest
 INSTALL = "pip install 'assayline[lm-eval]'"
 
 ApplyTemplate = Callable[..., str]
-"""From a conversation and `add_generation_prompt` to a text, as the harness calls it."""
+"""Renders a conversation with `add_generation_prompt` to a text, with the harness's signature."""
 
 
 class _WroteRequests(Exception):
@@ -34,7 +34,7 @@ class _WroteRequests(Exception):
 
 
 def list_tasks(include_path: str | None = None) -> list[tuple[str, str]]:
-    """Name and kind (task, group or tag) of all that the harness knows, by name. Raises SpecError without lm_eval."""
+    """List name and kind (task, group or tag) of the harness's tasks, by name. Raises SpecError without lm_eval."""
     manager = _open_manager(include_path, [])
     kinds = dict.fromkeys(manager.all_subtasks, "task")
     kinds |= dict.fromkeys(manager.all_groups, "group") | dict.fromkeys(manager.all_tags, "tag")
@@ -42,7 +42,7 @@ def list_tasks(include_path: str | None = None) -> list[tuple[str, str]]:
 
 
 def write_requests(spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | None) -> Iterator[Any]:
-    """The harness's `Instance`s, task by task, document by document. Raises PromptError for a task it cannot open."""
+    """Yield the harness's `Instance`s by task and document. Raises PromptError for a task that cannot be opened."""
     manager = _open_manager(source.include_path, source.tasks)
     with contextlib.suppress(_WroteRequests):
         _evaluate(spec, source, manager, _listener(apply_template))
@@ -51,9 +51,9 @@ def write_requests(spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTe
 
 
 def judge(spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | None, answer: Any) -> dict[str, Any]:
-    """The harness's results: those of `lm_eval --log_samples`.
+    """Return the harness's results, those of `lm_eval --log_samples`.
 
-    `answer(request_type, instance, repeat_index)` gives the stored response to a request. Raises PromptError.
+    `answer(request_type, instance, repeat_index)` returns the stored response to a request. Raises PromptError.
     """
     manager = _open_manager(source.include_path, source.tasks)
     results: dict[str, Any] = _evaluate(spec, source, manager, _replay(apply_template, answer))
@@ -69,7 +69,7 @@ def _evaluate(spec: EvalSpec, source: LmEvalSource, manager: Any, model: Any) ->
     import lm_eval.api.task
     from lm_eval import simple_evaluate
 
-    lm_eval.api.task.tqdm = lambda items, **_: items  # its bars would be drawn over ours
+    lm_eval.api.task.tqdm = lambda items, **_: items  # its progress bars would overwrite ours
     names = list(source.tasks)
     _check_names(names, manager)
     try:
@@ -91,13 +91,13 @@ def _evaluate(spec: EvalSpec, source: LmEvalSource, manager: Any, model: Any) ->
             )
     except _WroteRequests:
         raise
-    except Exception as error:  # a task is foreign code over a foreign dataset: it can raise anything
-        raise PromptError(f"lm-evaluation-harness fails on {', '.join(names)}: {_explain(error)}") from error
+    except Exception as error:  # a task is third-party code over a third-party dataset: it can raise anything
+        raise PromptError(f"lm-evaluation-harness failed on {', '.join(names)}: {_explain(error)}") from error
 
 
 @contextlib.contextmanager
 def _keep_random_state() -> Iterator[None]:
-    """The harness seeds the process's generators, from which others here draw names and delays."""
+    """Restore the process's random states, which the harness seeds and which names and delays are drawn from."""
     states = random.getstate(), np.random.get_state()
     try:
         yield
@@ -110,8 +110,8 @@ def _check_names(names: list[str], manager: Any) -> None:
     for name in names:
         if name not in manager.all_tasks and not Path(name).is_file():
             raise PromptError(
-                f"lm-evaluation-harness has no task {name!r}: {nearest(name, manager.all_tasks)} `assayline tasks` "
-                "lists what there is; a task of your own is found by prompts.source.include_path."
+                f"Unknown task {name!r} of lm-evaluation-harness: {nearest(name, manager.all_tasks)} hint: list the "
+                "tasks with `assayline tasks`; set prompts.source.include_path to use your own."
             )
 
 
@@ -120,29 +120,31 @@ def _explain(error: Exception) -> str:
     text = "; ".join(" ".join(f"{type(one).__name__}: {one}".split())[:300] for one in chain)
     if "marked as unsafe" in text:
         return (
-            "it runs code that the model writes, on this machine. If you trust that, set "
+            "the task runs code that the model writes on this machine. hint: if you trust it, set "
             "prompts.source.confirm_run_unsafe_code to true."
         )
     if "trust_remote_code" in text or "Dataset scripts" in text:
-        return f"its dataset is code of its own, which is not run: {text}"
+        return f"its dataset needs a loading script, and those are not run: {text}"
     return text
 
 
 def _open_manager(include_path: str | None, names: list[str]) -> Any:
-    """The harness's index of tasks. Raises SpecError for a package or a folder that is not there."""
+    """Open the harness's index of tasks. Raises SpecError if the package or the folder is missing."""
     if importlib.util.find_spec("lm_eval") is None:
-        raise SpecError(f"Tasks of lm-evaluation-harness need the package lm_eval: {INSTALL}")
+        raise SpecError(f"Tasks of lm-evaluation-harness need the package lm_eval. hint: {INSTALL}")
     if include_path is None:
         return _read_index(None)
     if not Path(include_path).is_dir():
-        raise SpecError(f"prompts.source.include_path {include_path} is no folder. Give one with YAML files of tasks.")
+        raise SpecError(
+            f"prompts.source.include_path {include_path} is not a folder. hint: pass one with task YAML files."
+        )
     own = _make_manager(include_path, include_defaults=False)
     return own if names and set(names) <= set(own.all_subtasks) else _read_index(include_path)
 
 
 @functools.lru_cache(maxsize=1)
 def _read_index(include_path: str | None) -> Any:
-    """With the harness's own tasks, of which there are thousands: 6 s of CPU, before the run and not after it again."""
+    """Read the index with the harness's own tasks, thousands of them. Cached, as reading takes 6 s of CPU time."""
     return _make_manager(include_path, include_defaults=True)
 
 
@@ -155,7 +157,7 @@ def _make_manager(include_path: str | None, *, include_defaults: bool) -> Any:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
 
     class Manager(TaskManager):  # type: ignore[misc]
-        """Keeps what it loads, so that it can be looked at when the harness has been stopped."""
+        """Keeps the loaded tasks, to read them after the harness has been stopped."""
 
         def load(self, task_list: Any) -> Any:
             self.loaded = super().load(task_list)
@@ -165,7 +167,7 @@ def _make_manager(include_path: str | None, *, include_defaults: bool) -> Any:
 
 
 def _listener(apply_template: ApplyTemplate | None) -> Any:
-    """A model that stops the harness at its first request: then it has written all of them."""
+    """Make a model that stops the harness at its first request, when all requests are built."""
 
     def stop(request_type: str, requests: list[Any]) -> Any:
         raise _WroteRequests
@@ -174,7 +176,7 @@ def _listener(apply_template: ApplyTemplate | None) -> Any:
 
 
 def _replay(apply_template: ApplyTemplate | None, answer: Any) -> Any:
-    """A model that has answered already."""
+    """Make a model that returns stored answers."""
 
     def look_up(request_type: str, requests: list[Any]) -> list[Any]:
         found, repeat = [], 0
@@ -202,7 +204,7 @@ def _make_model(apply_template: ApplyTemplate | None, respond: Callable[[str, li
             return respond("loglikelihood_rolling", requests)
 
         def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-            assert apply_template is not None, "asked for only where the spec says so"
+            assert apply_template is not None, "called only if the spec applies a chat template"
             return apply_template(chat_history, add_generation_prompt)
 
     return Model()

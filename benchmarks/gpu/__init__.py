@@ -1,1 +1,1 @@
-"""What a GPU is worth to the pipeline, and what the pipeline survives there: `python -m benchmarks.gpu`."""
+"""Throughput and crash recovery of the pipeline on a GPU: `python -m benchmarks.gpu`."""

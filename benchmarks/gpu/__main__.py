@@ -1,11 +1,11 @@
-"""One command for the day a GPU is at hand: what the pipeline gives there, and what it survives.
+"""Check throughput and crash recovery of the pipeline on a GPU, in one command.
 
     python -m benchmarks.gpu [--parts throughput,memory] [--minutes 10] [--out FOLDER]
-    python -m benchmarks.gpu --device cpu --layers 2 --hidden 64      the same code, rehearsed without a GPU
+    python -m benchmarks.gpu --device cpu --layers 2 --hidden 64      rehearse the same code without a GPU
 
-Needs no network: models have random weights (0.5 B and 8 B in shape, bf16), and are made here. Every part runs in a
-process of its own with a time limit, and what it found until then counts. The last line is JSON; the folder gets it as
-gpu.json, a page as gpu.md, and the ends of all logs in logs.tar.gz, written anew after each part.
+Works without a network: models with random weights (shapes of 0.5B and 8B, bf16) are generated. Each part runs in a
+separate process with a time limit; findings before the limit count. The last line is JSON. The folder gets it as
+gpu.json, with a page gpu.md and the ends of all logs in logs.tar.gz, updated after each part.
 """
 
 import argparse
@@ -32,19 +32,19 @@ LOG_BYTES = 200_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0 when every part ended as it should or was skipped."""
+    """Run the check. Return the exit code: 0 if every part passed or was skipped."""
     options = parse_arguments(arguments)
     gpus = tuple(list_gpus())
     device = options.device
     if device == "cuda" and not gpus:
         sys.exit(
-            "gpu-check: no GPU answers here. Expected: an NVIDIA driver and the package nvidia-ml-py. A rehearsal "
-            "needs neither: make gpu-check DEVICE=cpu"
+            "gpu-check: no GPU found. hint: install an NVIDIA driver and the package nvidia-ml-py, or rehearse on "
+            "the CPU with: make gpu-check DEVICE=cpu"
         )
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
     if device == "cpu":
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # engines side by side leave each other the cores
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that parallel engines leave each other the cores
     with tempfile.TemporaryDirectory(prefix="assayline-gpu-") as name:
         shapes = (SMALL, LARGE) if device == "cuda" else (make_tiny(options.layers, options.hidden),)
         setup = Setup(
@@ -60,38 +60,40 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu rehearses the check")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="device; cpu rehearses the check")
+    parser.add_argument("--parts", help=f"comma-separated parts (default: all): {', '.join(p.name for p in PARTS)}")
     parser.add_argument(
-        "--parts", help=f"which, with commas between (default: all): {', '.join(p.name for p in PARTS)}"
+        "--minutes", type=float, default=10.0, help="minutes for all parts together, multiplied by --patience"
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together, times the patience")
     parser.add_argument(
         "--patience",
         type=float,
-        help=f"factor of all limits (default: 1; {CPU_PATIENCE:g} on a CPU, where engines start slowly)",
+        help=f"factor for all limits (default: 1; {CPU_PATIENCE:g} on a CPU, where engines start slowly)",
     )
-    parser.add_argument("--pairs", type=int, default=2, help="how often the sides of a comparison are measured in turn")
-    parser.add_argument("--layers", type=int, default=2, help="of the rehearsal's model")
-    parser.add_argument("--hidden", type=int, default=64, help="of the rehearsal's model")
-    parser.add_argument("--engine-args", default="{}", help="JSON: vLLM's arguments, laid over those of every engine")
-    parser.add_argument("--out", type=Path, default=Path("data/gpu-check"), help="folder of page, JSON and logs")
+    parser.add_argument("--pairs", type=int, default=2, help="pairs of measurements per comparison")
+    parser.add_argument("--layers", type=int, default=2, help="layers of the rehearsal's model")
+    parser.add_argument("--hidden", type=int, default=64, help="hidden size of the rehearsal's model")
+    parser.add_argument(
+        "--engine-args", default="{}", help="JSON of vLLM arguments that override those of every engine"
+    )
+    parser.add_argument("--out", type=Path, default=Path("data/gpu-check"), help="folder for page, JSON and logs")
     return parser.parse_args(arguments)
 
 
 def choose_parts(names: str | None) -> list[Part]:
-    """Those that are asked for, in their usual order. Ends the program for names that are none."""
+    """Return the requested parts in their usual order. Exits for unknown names."""
     if names is None:
         return list(PARTS)
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if unknown := set(wanted) - {part.name for part in PARTS}:
         sys.exit(
-            f"gpu-check: no part {', '.join(sorted(unknown))}. Expected: {', '.join(part.name for part in PARTS)}."
+            f"gpu-check: unknown part {', '.join(sorted(unknown))}. hint: {', '.join(part.name for part in PARTS)}."
         )
     return [part for part in PARTS if part.name in wanted]
 
 
 def check(setup: Setup, parts: list[Part], minutes: float, patience: float, out: Path) -> Row:
-    """All parts, one after another. Each gets its limit times `patience`, or what is left of the time for all."""
+    """Run all parts in sequence. Each gets its limit times `patience`, or the remaining time."""
     out.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     until = started + 60 * minutes * patience
@@ -108,9 +110,9 @@ def check(setup: Setup, parts: list[Part], minutes: float, patience: float, out:
     for part in parts:
         left_s = until - time.monotonic()
         limit_s = min(part.limit_s * patience, left_s)
-        print(f"{part.title}: {max(limit_s, 0):.0f} s at most", flush=True)
+        print(f"{part.title}: at most {max(limit_s, 0):.0f} s", flush=True)
         if limit_s <= 0:
-            found = {"state": "not reached: the time for all parts is over", "seconds": 0.0, "rows": []}
+            found = {"state": "not reached: no time left for all parts", "seconds": 0.0, "rows": []}
         else:
             found = run_part(part, setup, limit_s, lambda row: print(f"  {json.dumps(row, default=str)}", flush=True))
         found["memory_is_back"] = memory.wait_until_back(MEMORY_WAIT_S, lambda: False)
@@ -122,7 +124,7 @@ def check(setup: Setup, parts: list[Part], minutes: float, patience: float, out:
 
 
 def keep(report: Row, folder: Path, out: Path) -> None:
-    """Writes what there is so far: JSON, page, and the ends of all logs in one archive."""
+    """Write the findings so far: JSON, page, and the ends of all logs in one archive."""
     (out / "gpu.json").write_text(json.dumps(report) + "\n")
     (out / "gpu.md").write_text(write_page(report))
     with tarfile.open(out / "logs.tar.gz", "w:gz") as archive:

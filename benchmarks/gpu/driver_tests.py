@@ -1,4 +1,4 @@
-"""The tests that need a GPU: `pytest -m gpu`, on the files that have such tests."""
+"""Run the tests that need a GPU: `pytest -m gpu` on the files with such tests."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ FILES = ("tests/gpu", "tests/engines/test_out_of_memory.py")
 
 
 def run_tests(setup: Setup, tell: Tell) -> None:
-    """One row per test. Without a GPU they skip, and their rows say so."""
+    """Record one row per test. Without a GPU, tests are skipped."""
     results = setup.folder / "tests.xml"
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-o", "addopts=", "-q", "-p", "no:cacheprovider", *FILES]
     with (setup.folder / "tests.log").open("w") as log:
@@ -24,7 +24,7 @@ def run_tests(setup: Setup, tell: Tell) -> None:
 
 
 def read_results(path: Path) -> list[Row]:
-    """Name, outcome, seconds and words of each test in pytest's XML."""
+    """Read name, outcome, seconds and message of each test from pytest's XML."""
     rows = []
     for case in ElementTree.parse(path).iter("testcase"):
         told = next((child for child in case if child.tag in ("skipped", "failure", "error")), None)

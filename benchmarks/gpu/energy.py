@@ -1,7 +1,7 @@
-"""(e) Energy per token, from the GPU's own counter; where it has none, from its power, ten times a second.
+"""(e) Energy per token, from the GPU's energy counter, or from its power sampled ten times a second.
 
-Idle is an open engine without requests, for some seconds; a pass of the pipeline follows, from its first request to its
-last answer and metrics. Joules per output token are given with the idle power in them, and without.
+Idle power is measured for some seconds with an open engine without requests. Then a pass of the pipeline is measured,
+from its first request to its metrics. Joules per output token are reported with and without idle power.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ POWER_INTERVAL_S = 0.1
 
 
 class EnergyMeter:
-    """Joules that a GPU has taken so far."""
+    """Energy used by a GPU so far, in joules."""
 
     def __init__(self, nvml: ModuleType, gpu: str) -> None:
-        """`nvml` is pynvml, not yet initialised. Raises SkipPart if the driver tells neither energy nor power."""
+        """`nvml` is pynvml, not yet initialised. Raises SkipPart if the driver reports neither energy nor power."""
         self._nvml = nvml
         nvml.nvmlInit()
         by_index = gpu.isdigit()
@@ -36,17 +36,17 @@ class EnergyMeter:
             try:
                 self._read_watts()
             except nvml.NVMLError as error:
-                raise SkipPart(f"the driver tells neither energy nor power: {error}") from None
+                raise SkipPart(f"the driver reports neither energy nor power: {error}") from None
             threading.Thread(target=self._integrate, daemon=True).start()
 
     def read_joules(self) -> float:
-        """So far, from some beginning."""
+        """Return joules since an arbitrary start."""
         if self.source == "energy counter":
             return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1000  # mJ
         return self._joules
 
     def close(self) -> None:
-        """Ends it."""
+        """Stop the measurement."""
         self._stop.set()
         self._nvml.nvmlShutdown()
 
@@ -62,9 +62,9 @@ class EnergyMeter:
 
 
 def measure_energy(setup: Setup, tell: Tell) -> None:
-    """One row per shape."""
+    """Record one row per shape."""
     if not setup.is_cuda:
-        raise SkipPart("there is no GPU whose energy could be read")
+        raise SkipPart("no GPU to read energy from")
     import pynvml
 
     with contextlib.closing(EnergyMeter(pynvml, setup.gpus[0])) as meter:
@@ -73,7 +73,7 @@ def measure_energy(setup: Setup, tell: Tell) -> None:
 
 
 def measure_shape(setup: Setup, shape: Shape, meter: EnergyMeter) -> Row:
-    """Idle, then a pass."""
+    """Measure idle power, then a pass."""
     folder = setup.folder / f"energy-{shape.name}"
     folder.mkdir(parents=True)
     settings = setup.make_settings(folder.name)
@@ -81,21 +81,21 @@ def measure_shape(setup: Setup, shape: Shape, meter: EnergyMeter) -> Row:
     spec = plan_spec(setup, shape, folder / "prompts.jsonl", "given", {})
     stepping = SteppingEngine(spec, settings, setup.device_env, folder / "pipeline.log")
     with contextlib.closing(stepping.engine):
-        measure_pipeline(spec, settings, stepping)  # not counted: it warms up
+        measure_pipeline(spec, settings, stepping)  # not measured: it warms up
         idle = spend(meter, lambda: time.sleep(IDLE_S))
         spent = spend(meter, lambda: measure_pipeline(spec, settings, stepping)[0])
     return {"shape": shape.name, "source": meter.source, **describe_energy(idle, spent)}
 
 
 def spend(meter: Any, work: Any) -> tuple[float, float, Any]:
-    """Joules, seconds, and what `work` gives."""
+    """Return joules, seconds and the result of `work`."""
     joules, started = meter.read_joules(), time.monotonic()
     result = work()
     return meter.read_joules() - joules, time.monotonic() - started, result
 
 
 def describe_energy(idle: tuple[float, float, Any], spent: tuple[float, float, Any]) -> Row:
-    """Watts, and joules per output token."""
+    """Compute watts, and joules per output token."""
     idle_w = idle[0] / idle[1]
     joules, seconds, measured = spent
     tokens = measured.output_tokens

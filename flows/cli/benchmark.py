@@ -1,4 +1,4 @@
-"""The command line of `benchmark`: its options, its plan in words, its run and its end."""
+"""The command line of `benchmark`: options, dry run, run and summary."""
 
 import argparse
 import sys
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from assayline.settings import Settings
 
 OF_PROFILE = ("points", "arrival", "seconds", "requests")
-"""Options that say how a profile is run."""
+"""Names of the options that configure a profile."""
 
-EPILOG = f"""--sweep takes any field of the spec by its dotted name, and values that commas separate, or a YAML list
-in brackets; given several times, every combination is a configuration. The engine is warmed up, and the
-prefix cache is off, unless --engine.warm_up or --engine.args.enable_prefix_caching say otherwise.
+EPILOG = f"""--sweep takes any field of the spec by its dotted name, with comma-separated values or a YAML list in
+brackets. Repeat it to measure every combination. By default the engine is warmed up and prefix caching
+is off; override with --engine.warm_up and --engine.args.enable_prefix_caching.
 
---profile sweep measures latency under load: one request after another (synchronous), all at once
-(throughput), then rates evenly between what these two achieved. Each point is a run with another `load`;
-what else the spec's load says is kept, and the engine is loaded once for all of them. It needs
-engine.backend async or server. The report is written into the benchmark's folder (docs/guides/sweeps.md).
-Without --seconds, --requests and limits in the spec's load a point sends for {SECONDS:g} s, and the
-throughput point at most {THROUGHPUT_REQUESTS:,} requests.
+--profile sweep measures latency under load: one request at a time (synchronous), all at once
+(throughput), then rates evenly spaced between the two achieved rates. Each point is a run with its own
+`load.arrival`; the spec's other load fields are kept, and the engine is loaded once for all points. It
+needs engine.backend async or server. The report is in the benchmark's folder (docs/guides/sweeps.md).
+Without --seconds, --requests or limits in the spec's load, a point sends for {SECONDS:g} s, and the
+throughput point sends at most {THROUGHPUT_REQUESTS:,} requests.
 
-Exit codes: 0 all runs are completed, 2 spec or sweep, 3 prompts, 4 model, 5 engine, 6 database or files,
-7 a configuration that did not complete (the others are measured)."""
+Exit codes: 0 all runs completed, 2 spec or sweep, 3 prompts, 4 model, 5 engine, 6 database or files,
+7 a configuration did not complete (the others are measured)."""
 
 
 def run(arguments: list[str]) -> int:
-    """Runs what the command line names, and prints the tables. Returns the exit code."""
+    """Run the benchmark that the command line describes and print its tables. Return the exit code."""
     known, rest = _make_parser().parse_known_args(arguments)
 
     from assayline.benchmark.plan import count_left, write_plan
@@ -69,8 +69,8 @@ def run(arguments: list[str]) -> int:
             return error.exit_code
         except BaseException as error:
             error.add_note(
-                f"Benchmark {plan.benchmark_id} is unfinished, {count_left(plan.benchmark_id, settings)} of "
-                f"{plan.total} runs left: `assayline benchmark --resume {plan.benchmark_id}` resumes it."
+                f"Benchmark {plan.benchmark_id} is unfinished: {count_left(plan.benchmark_id, settings)} of "
+                f"{plan.total} runs left. hint: resume it with `assayline benchmark --resume {plan.benchmark_id}`."
             )
             raise
         quiet_shutdown()
@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    """All but SPEC and fields, which are in no fixed place among the options."""
+    """Make a parser of the options. SPEC and spec fields are not in it: they may stand anywhere among the options."""
     parser = make_parser(
         "benchmark",
         EPILOG,
@@ -87,33 +87,33 @@ def _make_parser() -> argparse.ArgumentParser:
         "[--resume BENCHMARK_ID] [--dry-run] [--FIELD VALUE ...]",
     )
     parser.add_argument(
-        "--repeats", type=int, metavar="N", help=f"runs per configuration (default: {REPEATS}; of a profile's points 1)"
+        "--repeats", type=int, metavar="N", help=f"runs per configuration (default: {REPEATS}, or 1 with --profile)"
     )
     parser.add_argument(
         "--sweep",
         action="append",
         default=[],
         metavar="FIELD=A,B",
-        help="values of a field; may be given several times",
+        help="values of a field to measure; repeatable",
     )
-    parser.add_argument("--profile", choices=["sweep"], help="latency under load: see below")
+    parser.add_argument("--profile", choices=["sweep"], help="measure latency under load: see below")
     parser.add_argument(
         "--points", type=int, metavar="N", help=f"rates between the two ends of the sweep (default: {POINTS})"
     )
     parser.add_argument(
-        "--arrival", choices=ARRIVALS, help="how a rate's requests come (default: as in the spec's load, or constant)"
+        "--arrival", choices=ARRIVALS, help="arrival pattern of each rate (default: the spec's load, or constant)"
     )
-    parser.add_argument("--seconds", type=float, metavar="S", help="longest sending per point of the sweep")
-    parser.add_argument("--requests", type=int, metavar="N", help="most requests per point of the sweep")
-    parser.add_argument("--resume", metavar="BENCHMARK_ID", help="resume this benchmark")
-    parser.add_argument("--dry-run", action="store_true", help="check and list the configurations; run nothing")
+    parser.add_argument("--seconds", type=float, metavar="S", help="maximum seconds of sending per sweep point")
+    parser.add_argument("--requests", type=int, metavar="N", help="maximum requests per sweep point")
+    parser.add_argument("--resume", metavar="BENCHMARK_ID", help="resume a benchmark")
+    parser.add_argument("--dry-run", action="store_true", help="check and list the configurations without running them")
     return parser
 
 
 def plan_from_words(
     known: argparse.Namespace, rest: list[str], settings: "Settings"
 ) -> "tuple[Plan, list[Configuration]]":
-    """The benchmark that a command line means: one that was begun, or a new one. Raises SpecError."""
+    """Plan a new benchmark, or read the plan of the one to resume. Raises SpecError."""
     from assayline.benchmark.configurations import parse_sweep, plan_benchmark, read_plan
     from assayline.spec.file import load_spec
 
@@ -122,10 +122,10 @@ def plan_from_words(
     options = {name: getattr(known, name) for name in OF_PROFILE if getattr(known, name) is not None}
     if known.resume is not None:
         if path or overrides or options or known.sweep or known.profile or known.repeats is not None:
-            raise SpecError("--resume keeps the plan that the benchmark has: leave SPEC, fields and sweep out.")
+            raise SpecError("--resume uses the benchmark's own plan. hint: leave out SPEC, fields and sweep options.")
         return read_plan(known.resume, settings)
     if path is None:
-        raise SpecError("Give a SPEC, or --resume BENCHMARK_ID.")
+        raise SpecError("No benchmark given. hint: pass a SPEC, or --resume BENCHMARK_ID.")
     profile = choose_profile(known.profile, options)
     repeats = choose_repeats(known.repeats, profile)
     spec = load_spec(path, overrides)
@@ -133,7 +133,7 @@ def plan_from_words(
 
 
 def print_plan(plan: "Plan", configurations: "list[Configuration]", settings: "Settings") -> None:
-    """The configurations, and in which order they would be run."""
+    """Print the configurations and the order of the runs."""
     from assayline.benchmark.configurations import list_left
     from assayline.flows.cli.words import print_text
 
@@ -150,13 +150,13 @@ def print_plan(plan: "Plan", configurations: "list[Configuration]", settings: "S
             f"  {configuration.label}: config_id {configuration.config_id}, {_show_setup(configuration)}", console
         )
     labels = [configuration.label for configuration in left]
-    rates = ["rates evenly between what these two achieve"] if plan.planned else []
-    print_text(f"in this order: {'; '.join([*labels, *rates])}", console)
-    print_text("Nothing was run or stored.", console)
+    rates = ["rates evenly spaced between the two achieved rates"] if plan.planned else []
+    print_text(f"order: {'; '.join([*labels, *rates])}", console)
+    print_text("Dry run: nothing was run or stored.", console)
 
 
 def _show_setup(configuration: "Configuration") -> str:
-    """What makes it another configuration, as far as a line has room."""
+    """Format the engine arguments, arrival and limits of a configuration for one line."""
     engine, load = configuration.spec.engine, configuration.spec.load
     if load is None:
         return f"engine.args {engine.args}"

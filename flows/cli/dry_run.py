@@ -1,6 +1,6 @@
-"""A dry run: everything but the engine and the database. Nothing is written.
+"""A dry run: check spec, model and prompts without an engine or the database. Nothing is written.
 
-Of rows that cannot become requests it shows the first of each kind, and it fails where no row can.
+It prints the first error row of each kind, and fails if every request would be an error row.
 """
 
 import json
@@ -23,14 +23,14 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
 
 TRIED_MEDIA = 100
-"""So many are decoded, as an engine would; all are looked for."""
+"""Number of media files to decode. The existence of all files is checked."""
 
 SHOWN_FAULTS = 3
 SHOWN_CHARACTERS = 400
 
 
 class MediaTrial:
-    """What the prompts have of pictures, sounds and videos, and whether the first of them can be read."""
+    """Counts of images, audio and video in the prompts, and whether the first files can be decoded."""
 
     def __init__(self, spec: EvalSpec) -> None:
         self._spec = spec.prompts.media
@@ -39,7 +39,7 @@ class MediaTrial:
         self._faults: list[str] = []
 
     def take(self, prompt: Prompt) -> None:
-        """Counts a prompt's media; what came inside a row is not kept, and so not decoded."""
+        """Count a prompt's media. Inline media is not kept, so it is not decoded."""
         for one in prompt.media or ():
             self._counts[one["kind"]] += 1
             is_file = Path(one["path"]).is_absolute()
@@ -51,16 +51,16 @@ class MediaTrial:
                     self._faults.append(f"row {prompt.source_row}: {error}")
 
     def describe(self) -> list[str]:
-        """Lines for a person; none for a prompt set of text alone."""
+        """Return lines to print; none for a text-only prompt set."""
         if not self._counts:
             return []
         counted = ", ".join(f"{number} of kind {kind}" for kind, number in sorted(self._counts.items()))
-        lines = [f"media     {counted}; {len(self._tried)} files decoded, {len(self._faults)} of them not readable"]
+        lines = [f"media     {counted}; {len(self._tried)} files decoded, {len(self._faults)} unreadable"]
         return lines + [f"          {fault}" for fault in self._faults[:SHOWN_FAULTS]]
 
 
 class ErrorTrial:
-    """The requests that would be error rows, by their kind."""
+    """Requests that would be error rows, counted by kind of error."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -71,14 +71,14 @@ class ErrorTrial:
         return self._counts.total()
 
     def take(self, prepared: Prepared) -> None:
-        """Counts a prompt's errors."""
+        """Count a prompt's errors."""
         for error in prepared.errors:
             kind = error.error_kind or "unknown"
             self._counts[kind] += 1
             self._first.setdefault(kind, f"row {prepared.prompt.source_row}: {error.error_message}")
 
     def describe(self) -> list[str]:
-        """A line per kind: how many, and the first."""
+        """Return a line per kind with its count and first example."""
         return [
             f"          {kind} {number}×, first in {self._first[kind]:.{SHOWN_CHARACTERS}}"
             for kind, number in self._counts.most_common()
@@ -86,20 +86,20 @@ class ErrorTrial:
 
 
 def describe_turns(talks: Counter[int]) -> list[str]:
-    """A line about conversations that would be asked turn by turn, counted by their turns; none without such."""
+    """Return a line about conversations sent turn by turn, given counts by number of turns; none without any."""
     if not talks:
         return []
     turns = sum(number * count for number, count in talks.items())
     return [
-        f"turns     {talks.total()} conversations of {min(talks)} to {max(talks)} turns, {turns} in all; prompts after "
-        "the first turn are made of the model's own answers, and not counted in prompt tokens"
+        f"turns     {talks.total()} conversations of {min(talks)} to {max(talks)} turns, {turns} in total; prompt "
+        "tokens count first turns only, as later prompts contain the model's answers"
     ]
 
 
 def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Console) -> None:
-    """Reads and renders every prompt, and shows what a run would do.
+    """Read and render every prompt, and print what a run would do.
 
-    Raises what a run would raise, and NothingToAskError where every request would be an error row.
+    Raises the errors of a run, and NothingToAskError if every request would be an error row.
     """
     settings.pass_on_token()
     fresh, model = plan_run(spec)
@@ -126,7 +126,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     print_text(f"model     {spec.model}, {model.model_id}", console)
     print_text(
         f"prompts   {rows} rows of {spec.prompts.set_name}, {duplicates} duplicates, {requests} requests "
-        f"({errors.requests} of them errors), {tokens} prompt tokens",
+        f"({errors.requests} error rows), {tokens} prompt tokens",
         console,
     )
     for line in [*describe_turns(turns), *errors.describe(), *media.describe()]:
@@ -142,7 +142,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
             print_text(f"first prompt, {len(first.prompt_token_ids)} tokens:", console)
             console.print(Syntax(first.rendered or "", "text", word_wrap=True))
         else:
-            print_text("first prompt, which the server renders:", console)
+            print_text("first prompt, rendered by the server:", console)
             shown = json.dumps(first.messages, indent=2, ensure_ascii=False)
             console.print(Syntax(shown, "json", word_wrap=True))
     for note in notes:
@@ -151,9 +151,9 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         left = describe_left(runs_dir / found.run_id, found)
         print_text(f"This would resume run {found.run_id}: {left}.", console)
     else:
-        print_text("This would be a new run.", console)
-    print_text("Nothing was generated or stored.", console)
+        print_text("This would start a new run.", console)
+    print_text("Dry run: nothing was generated or stored.", console)
     if requests and errors.requests == requests:
         raise NothingToAskError(
-            f"Each of {requests} requests would be an error row, so there is nothing to ask the model."
+            f"All {requests} requests would be error rows. hint: fix the prompt errors listed above."
         )

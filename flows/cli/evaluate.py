@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 USAGE = "%(prog)s [SPEC] [--resume RUN_ID | --fresh] [--dry-run] [--FIELD VALUE ...]"
 EPILOG = """SPEC is a YAML file, such as examples/arithmetic.yaml.
 
-Any field of the spec can be overridden: --prompts.limit 10, --sampling.temperature 0.7,
---engine.args.max_num_seqs 64. Values are YAML. Fields and meanings: docs/reference/spec.md.
+Override any field of the spec: --prompts.limit 10, --sampling.temperature 0.7,
+--engine.args.max_num_seqs 64. Values are YAML. Fields: docs/reference/spec.md.
 
-A run that was interrupted, failed or was killed is resumed when the same command is given again:
-what was answered is not asked again (docs/concepts/resume.md).
+To resume a run that was interrupted, failed or was killed, rerun the command: stored answers are kept
+and only the rest is generated (docs/concepts/resume.md).
 
 Exit codes: 0 every request has a result or an error row, 2 spec,
  3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run,
@@ -33,9 +33,9 @@ Exit codes: 0 every request has a result or an error row, 2 spec,
 
 
 def run(arguments: list[str]) -> int:
-    """Runs the flow for a command line and prints its result. Returns the exit code.
+    """Run the flow for a command line and print its result. Return the exit code.
 
-    In a process of its own torch is left out.
+    The command's own process does not import torch.
     """
     parser = _make_parser()
     known, rest = parser.parse_known_args(arguments)
@@ -57,7 +57,7 @@ def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[
     resume: str = NEVER if known.fresh else complete_run_id(known.resume, settings) if known.resume else AUTO
     path, overrides = parse_words(rest, vars(known))
     if path is None and known.resume is None:
-        parser.error("give a SPEC, or --resume RUN_ID")
+        parser.error("pass a SPEC, or --resume RUN_ID")
     spec = load_spec(path, overrides) if path else read_run_spec(settings, resume, overrides)
     check_data_folder(settings.data_dir)
     runs_foreign_code = spec.engine.args.get("trust_remote_code") or spec.prompts.source.kind == "lm_eval"
@@ -84,13 +84,13 @@ def _evaluate(spec: "EvalSpec", resume: str) -> int:
         result = RunResult(**evaluate(spec, resume))
     except AssaylineError:
         raise
-    except Exception as error:  # of Prefect, whose troubles are no loss once the run is stored
+    except Exception as error:  # raised by Prefect; harmless once the run is stored
         if (stored := _find_result()) is None:
             raise
         result = stored
         print(
-            f"The run is complete and stored. Prefect could not be told: {type(error).__name__}: {error}. "
-            "In its UI the run does not look finished, and its page lacks the metrics.",
+            f"warning: The run is complete and stored, but Prefect could not be updated: {type(error).__name__}: "
+            f"{error}. Its UI shows the run as unfinished, without metrics.",
             file=sys.stderr,
         )
     quiet_shutdown()
@@ -99,7 +99,7 @@ def _evaluate(spec: "EvalSpec", resume: str) -> int:
 
 
 def _find_result() -> "RunResult | None":
-    """The result of the run that this process drove, if its manifest says that it is completed."""
+    """Return the result of this process's run if its manifest has the state completed."""
     from assayline.evaluation.resume import find_driven_here
     from assayline.evaluation.run import read_result
     from assayline.report.make import HTML_NAME
@@ -114,34 +114,34 @@ def _find_result() -> "RunResult | None":
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    """All but SPEC and fields, which are in no fixed place among the options."""
+    """Make a parser of the options. SPEC and spec fields are not in it: they may stand anywhere among the options."""
     parser = make_parser("evaluate", EPILOG, USAGE)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--resume",
         metavar="RUN_ID",
-        help="resume this run; without SPEC by the run's own spec (default: the newest unfinished one of SPEC)",
+        help="resume this run; without SPEC, with the run's own spec (default: the newest unfinished run of SPEC)",
     )
-    which.add_argument("--fresh", action="store_true", help="start a new run, even if one of this spec is unfinished")
+    which.add_argument("--fresh", action="store_true", help="start a new run even if one of this spec is unfinished")
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check spec, model and prompts, show the first rendered prompt and which run would be resumed; generate "
-        "and store nothing",
+        help="check spec, model and prompts, print the first rendered prompt and the run that would be resumed; "
+        "generate and store nothing",
     )
     return parser
 
 
 def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) -> "EvalSpec":
-    """The spec that a run has. Raises SpecError for an unknown run, and for overrides, which would change it."""
+    """Return a run's stored spec. Raises SpecError for an unknown run, and for overrides."""
     from assayline.runs.manifest import SPEC_NAME, find_run, read_spec_json
     from assayline.spec.file import parse_spec
     from assayline.spec.identity import use_current_names
 
     if overrides:
         raise SpecError(
-            f"--{next(iter(overrides))} was given with --resume {run_id}, but a run is resumed with the spec that it "
-            "has. Leave the field out, or start a new run with a SPEC."
+            f"--{next(iter(overrides))} cannot be combined with --resume {run_id}: a run resumes with its stored spec. "
+            "hint: leave the field out, or start a new run with a SPEC."
         )
     run_dir = find_run(settings.data_dir / "runs", run_id)
     stored = use_current_names(read_spec_json(run_dir))
@@ -149,9 +149,9 @@ def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) 
 
 
 def _hint_how_to_go_on(fresh: bool, error: BaseException) -> str | None:
-    """After an end that is not the last word: the run that this process drove, and how to resume it.
+    """Return a note on how to resume this process's run.
 
-    None where the same command would end the same way: a spec that is refused, or an engine that does not start.
+    None if rerunning would fail the same way: an invalid spec, or an engine that does not start.
     """
     from assayline.errors import EngineDiedError
     from assayline.evaluation.resume import describe_left, find_unfinished_here
@@ -165,7 +165,7 @@ def _hint_how_to_go_on(fresh: bool, error: BaseException) -> str | None:
             return None
         is_stillborn = isinstance(error, EngineDiedError) and error.death.phase == "start"
         if not is_stillborn or count_table(runs_dir / run.run_id, "completions"):
-            command = f"assayline evaluate --resume {run.run_id}" if fresh else "the same command"
+            command = f"run `assayline evaluate --resume {run.run_id}`" if fresh else "rerun the command"
             left = describe_left(runs_dir / run.run_id, run)
-            return f"Run {run.run_id} is unfinished: {command} resumes it, {left}."
+            return f"Run {run.run_id} is unfinished, {left}. hint: {command} to resume it."
     return None

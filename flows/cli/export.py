@@ -1,4 +1,4 @@
-"""export: a run's requests and answers in the format of other tools, or the tables of runs as Parquet.
+"""export: write a run's requests and answers in the format of other tools, or the tables of runs as Parquet.
 
 assayline export RUN_ID --format FORMAT [--output PATH] [--force]
 assayline export RUN_ID... | --all --format tables [--output PATH] [--force]
@@ -13,37 +13,37 @@ from assayline.flows.cli.words import complete_run_id
 FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench")
 TABLES = "tables"
 EPILOG = """Formats (docs/guides/exports.md):
-  openai-batch   output file and, beside it, NAME.errors.jsonl, as OpenAI and vLLM write them
+  openai-batch   output file and NAME.errors.jsonl next to it, as OpenAI and vLLM write them
   csv, jsonl     one row per request, with its metrics
-  parquet        the same, a folder of files
+  parquet        the same, as a folder of files
   lm-eval        a folder with results and samples of lm-evaluation-harness
   vllm-bench     the result file of `vllm bench serve`
-  tables         a folder with the ten tables of the database as Parquet, of any number of runs
+  tables         a folder with the ten tables of the database as Parquet, for any number of runs
 
-Of a run that has not finished, or failed, it exports what is answered, and says so.
+Exporting an unfinished or failed run writes the answers that it has and prints a note.
 
-Exit codes: 0 exported, 2 an unknown run, a format that cannot hold it, or a place that is taken,
- 6 the database cannot be read or the files not written."""
+Exit codes: 0 exported, 2 an unknown run, an unsuitable format, or an output that exists,
+ 6 the database cannot be read or the files cannot be written."""
 
 
 def run(arguments: list[str]) -> int:
-    """Exports what the command line names. Returns the exit code."""
+    """Export the runs that the command line names. Return the exit code."""
     parser = make_parser("export", EPILOG)
-    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="id of a run: its folder's name in data/runs")
-    parser.add_argument("--all", action="store_true", help="every run of the database, as tables")
-    parser.add_argument("--format", required=True, choices=(*FORMATS, TABLES), help="one of these")
+    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
+    parser.add_argument("--all", action="store_true", help="export all runs in the database, as tables")
+    parser.add_argument("--format", required=True, choices=(*FORMATS, TABLES), help="output format")
     parser.add_argument(
         "--output",
         type=Path,
         metavar="PATH",
-        help="file, or folder (default: exports/ in the run's folder; of several runs, in the data folder)",
+        help="file or folder (default: exports/ in the run's folder, or in the data folder for several runs)",
     )
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing export")
     known = parser.parse_args(arguments)
     if bool(known.run_ids) == known.all:
-        parser.error("give RUN_IDs, or --all")
+        parser.error("pass RUN_IDs or --all, not both")
     if known.format != TABLES and len(known.run_ids) != 1:
-        parser.error(f"--format {known.format} is of one run; give one RUN_ID, or --format {TABLES}")
+        parser.error(f"--format {known.format} exports one run; pass one RUN_ID, or --format {TABLES}")
 
     from assayline.export.make import export_run
     from assayline.export.tables import export_tables

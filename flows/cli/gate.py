@@ -12,26 +12,28 @@ from assayline.flows.live.logs import quiet_shutdown
 if TYPE_CHECKING:
     from assayline.comparison.gate import GateReport
 
-EPILOG = """Any limit can be laid over the spec's: --max_accuracy_drop 0.02, --confidence proven,
---max_slowdown '{output_tokens_per_s: 0.1}'. Fields and meanings: docs/reference/spec.md, "gate".
+EPILOG = """Override any limit of the spec: --max_accuracy_drop 0.02, --confidence proven,
+--max_slowdown '{output_tokens_per_s: 0.1}'. Fields: docs/reference/spec.md, "gate".
 
 Exit codes: 0 every limit holds or could not be judged, 1 a limit is broken, 2 an unknown run, baseline
-or field, 6 database, 8 runs that cannot be compared."""
+or field, 6 database, 8 the runs cannot be compared."""
 
 
 def run(arguments: list[str]) -> int:
-    """Judges what the command line names, and prints the table. Returns the exit code."""
+    """Judge the run that the command line names and print the table of limits. Return the exit code."""
     parser = make_parser("gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--dry-run] [--FIELD VALUE ...]")
     parser.add_argument(
-        "--baseline", metavar="NAME|RUN_ID", help="pinned name or run (default: gate.baseline of the run's spec)"
+        "--baseline",
+        metavar="NAME|RUN_ID",
+        help="pinned name or run id to compare with (default: gate.baseline of the run's spec)",
     )
     parser.add_argument(
         "--pair-by",
         "--pair_by",
         choices=("auto", "prompt", "id", "row"),
-        help="how prompts of both runs are paired (default: gate.pair_by of the run's spec)",
+        help="column that pairs the prompts of the two runs (default: gate.pair_by of the run's spec)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="judge and record nothing, in Prefect neither")
+    parser.add_argument("--dry-run", action="store_true", help="judge without recording, in Prefect either")
     known, rest = parser.parse_known_args(arguments)
 
     from assayline.comparison.gate import Check, GateFailedError, GateReport, judge_run
@@ -41,14 +43,14 @@ def run(arguments: list[str]) -> int:
     settings = load_settings()
     run_id, limits = parse_words(rest, vars(known))
     if run_id is None:
-        parser.error("give a RUN_ID")
+        parser.error("pass a RUN_ID")
     run_id = complete_run_id(run_id, settings)
     if known.pair_by:
         limits["pair_by"] = known.pair_by
     if known.dry_run:
         judged = DatabaseThread(settings).run(lambda opened: judge_run(opened, run_id, known.baseline, limits))
         return _end(judged)
-    os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")  # what the flow logs is printed at the end
+    os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")  # the flow's log lines are printed at the end
     with prefect_api():
         from assayline.flows.gate import gate
 

@@ -1,4 +1,4 @@
-"""mirror: copy to the mirror the files of runs that it lacks, such as those of a run that ended while it was down.
+"""mirror: copy missing files of runs to the mirror, for example after the mirror was unreachable.
 
 assayline mirror RUN_ID... | --all
 """
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from assayline.settings import Settings
     from assayline.store.mirror import Mirror
 
-EPILOG = """The mirror is ASSAYLINE_MIRROR_URL (docs/concepts/resume.md). The command that
-drives a run copies it while it runs. `assayline restore` brings it back.
+EPILOG = """ASSAYLINE_MIRROR_URL sets the mirror (docs/concepts/resume.md). A run is also copied while it is in
+progress. `assayline restore` downloads it.
 
-Exit codes: 0 all of them are copied, 2 an unknown run or a wrong setting, 6 something could not be read or copied."""
+Exit codes: 0 all runs copied, 2 an unknown run or invalid setting, 6 a file could not be read or copied."""
 
 
 def run(arguments: list[str]) -> int:
-    """Copies the runs that the command line names. Returns the exit code."""
+    """Copy the runs that the command line names. Return the exit code."""
     parser = make_parser("mirror", EPILOG)
-    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="id of a run")
-    parser.add_argument("--all", action="store_true", help="every run of the data folder")
+    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="run id")
+    parser.add_argument("--all", action="store_true", help="copy all runs in the data folder")
     known = parser.parse_args(arguments)
     if bool(known.run_ids) == known.all:
-        parser.error("give RUN_IDs, or --all")
+        parser.error("pass RUN_IDs or --all, not both")
 
     from assayline.runs.locks import is_worked_on, name_holder
     from assayline.runs.manifest import find_run, list_manifests
@@ -43,7 +43,9 @@ def run(arguments: list[str]) -> int:
         if is_worked_on(run_dir):
             if known.all:
                 continue
-            raise StoreError(f"Run {run_id} is under way and copied by {name_holder(run_dir)}. hint: wait for its end.")
+            raise StoreError(
+                f"Run {run_id} is in progress and copied by {name_holder(run_dir)}. hint: wait for its end."
+            )
         copy = RunCopy(mirror, run_dir)
         left = len(copy.list_left())
         copy.update()
@@ -52,7 +54,7 @@ def run(arguments: list[str]) -> int:
 
 
 def need_mirror(settings: "Settings") -> "Mirror":
-    """The mirror. Raises SpecError if the settings name none."""
+    """Open the mirror. Raises SpecError if ASSAYLINE_MIRROR_URL is not set."""
     from assayline.errors import SpecError
     from assayline.store.mirror import open_mirror
 

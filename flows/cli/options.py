@@ -1,4 +1,4 @@
-"""How commands are called: their names, and the parsers of their options."""
+"""Names of the commands and parsers of their options."""
 
 import argparse
 
@@ -7,36 +7,36 @@ from assayline import __version__
 CONSOLE_COMMAND = "assayline"
 COMMANDS = {
     "evaluate": "Evaluate a model on a prompt set.",
-    "benchmark": "Measure configurations of a spec over repeats, or one under every load.",
-    "gate": "Fail when a run is worse than its baseline, beyond its limits.",
-    "runs": "List runs: id, model, state, accuracy, speed and age, the newest first.",
+    "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
+    "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
+    "runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
     "tasks": "List the tasks of lm-evaluation-harness.",
-    "score": "Score a finished run's stored answers again. Nothing is generated.",
-    "report": "Write the report of a run, a benchmark, a history or a leaderboard: report.html and report.md.",
-    "export": "Write a run's answers in the format of other tools, or runs as Parquet tables.",
+    "score": "Score a run's stored answers again without generating.",
+    "report": "Write the report of a run, benchmark, history or leaderboard: report.html and report.md.",
+    "export": "Export a run in the format of another tool, or runs as Parquet tables.",
     "baseline": "Pin runs as baselines.",
-    "rebuild": "Load runs anew into the database, from their manifests and part files.",
-    "mirror": "Copy to the mirror the files of runs that it lacks.",
-    "restore": "Bring a run back from the mirror; without a run, list the runs in it.",
-    "verify": "Compute stored metrics again and compare, for a sample of runs or all.",
+    "rebuild": "Rebuild runs in the database from their manifests and part files.",
+    "mirror": "Copy missing files of runs to the mirror.",
+    "restore": "Download a run from the mirror, or list the runs in it.",
+    "verify": "Recompute stored metrics and compare, for a sample of runs or all.",
 }
-"""What each does, in the order in which a person meets them."""
+"""Summary of each command, in the order of `--help`."""
 
 COMMON_CODES = """\
-Of any command: 10 Prefect's API cannot be reached, 11 an unexpected error, 130 and 143 interrupted,
-141 the output was closed, as by `head`."""
+All commands: 10 Prefect's API is unreachable, 11 unexpected error, 130 and 143 interrupted,
+141 the output was closed, for example by `head`."""
 
 
 def make_front_parser() -> argparse.ArgumentParser:
-    """The parser of `assayline` itself: it takes the command alone, whose options are the command's own."""
+    """Make the parser of `assayline` itself. It takes the command only; each command parses its own options."""
     width = max(map(len, COMMANDS))
     listed = "\n".join(f"  {name:{width}}  {line}" for name, line in COMMANDS.items())
     parser = _make_raw_parser(
         CONSOLE_COMMAND,
         "%(prog)s COMMAND ...",
-        "How accurate, how fast and how expensive is a language model, and did it get worse?",
-        f"commands:\n{listed}\n\n`%(prog)s COMMAND --help` has the options and exit codes of a command.\n"
-        'Completion in bash: `eval "$(%(prog)s --completion bash)"`.',
+        "Evaluate and benchmark language models on your own GPUs.",
+        f"commands:\n{listed}\n\n`%(prog)s COMMAND --help` prints the options and exit codes of a command.\n"
+        'Enable completion in bash with `eval "$(%(prog)s --completion bash)"`.',
     )
     parser.add_argument("command", metavar="COMMAND", help="one of the commands below")
     parser.add_argument("--version", action="version", version=f"{CONSOLE_COMMAND} {__version__}")
@@ -44,7 +44,7 @@ def make_front_parser() -> argparse.ArgumentParser:
 
 
 def make_parser(command: str, epilog: str, usage: str | None = None) -> argparse.ArgumentParser:
-    """The parser of a command. `%(prog)s` in its texts is `assayline COMMAND`."""
+    """Make the parser of a command. `%(prog)s` in its texts is `assayline COMMAND`."""
     return _make_raw_parser(f"{CONSOLE_COMMAND} {command}", usage, COMMANDS[command], f"{epilog}\n{COMMON_CODES}")
 
 

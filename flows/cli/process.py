@@ -1,6 +1,6 @@
-"""A command's own process: its signals, its Prefect server, its end.
+"""A command's process: signals, Prefect server, exit.
 
-Prefect is imported where it is needed, and not before: `--help` and a dry run do without it.
+Prefect is imported lazily, so `--help` and a dry run do not import it.
 """
 
 import atexit
@@ -25,17 +25,17 @@ SERVER_START_TIMEOUT_S = 120.0
 SERVER_END_WAIT_S = 5.0
 API_TIMEOUT_S = 15.0
 NO_BLOCKS = ("PREFECT_SERVER_REGISTER_BLOCKS_ON_START", "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION")
-"""Settings under which a server knows no types of blocks, for which it would import every integration there is."""
+"""Settings that register no block types, so that the server does not import every installed integration."""
 
 GARBAGE_THRESHOLD = 100_000
-"""New objects until garbage is looked for; Python's 700 take a fifth of the time that imports take."""
+"""Allocations between garbage collections. Python's default of 700 adds a fifth to the time of the imports."""
 
 CLOSED_OUTPUT_EXIT_CODE = 141
-"""As of a program that SIGPIPE ends."""
+"""Exit code of a program that SIGPIPE ends."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, as an exception: dying of it would lose what is under way."""
+    """SIGTERM as an exception, so that results in progress are stored before the process ends."""
 
 
 def _raise_terminated(number: int, frame: object) -> NoReturn:
@@ -43,23 +43,23 @@ def _raise_terminated(number: int, frame: object) -> NoReturn:
 
 
 def leave_after(work: Callable[[], int]) -> NoReturn:
-    """Ends the process with the exit code of `work`, even if what that prints goes nowhere any more.
+    """Exit the process with the exit code of `work`, even if its output has been closed.
 
-    SIGTERM ends the work as Ctrl-C does. Garbage is seldom looked for: imports leave hardly any.
+    SIGTERM interrupts the work like Ctrl-C. Garbage collection is rare, as imports leave hardly any garbage.
     """
     signal.signal(signal.SIGTERM, _raise_terminated)
     gc.set_threshold(GARBAGE_THRESHOLD)
     code = UNEXPECTED_EXIT_CODE
     try:
         code = work()
-    except SystemExit as wish:  # of argparse; 1 is rich's, when what reads the output has closed it
+    except SystemExit as wish:  # argparse's; rich exits with 1 when the reader of the output has closed it
         code = wish.code if isinstance(wish.code, int) else UNEXPECTED_EXIT_CODE
         code = CLOSED_OUTPUT_EXIT_CODE if code == 1 else code
     except BaseException as error:
         with contextlib.suppress(OSError):
             traceback.print_exc()
             print(
-                f"error: Unexpected {type(error).__name__}, a defect of assayline. hint: report it with the traceback.",
+                f"error: Unexpected {type(error).__name__}, a bug in assayline. hint: report it with the traceback.",
                 file=sys.stderr,
             )
     finally:
@@ -67,9 +67,9 @@ def leave_after(work: Callable[[], int]) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process after its exit handlers, without taking the interpreter apart.
+    """Run the exit handlers and end the process without tearing down the interpreter.
 
-    Prefect keeps a failed run's state to the very end, and DuckDB's bindings answer that with pages of leak reports.
+    Prefect holds a failed run's state until the process exits, and DuckDB's bindings then print pages of leak reports.
     """
     if "prefect.logging.handlers" in sys.modules:
         from prefect.logging.handlers import APILogWorker
@@ -77,7 +77,7 @@ def leave(code: int) -> NoReturn:
         APILogWorker.drain_all(timeout=5)
     handlers = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
     handlers.start()
-    handlers.join(EXIT_HANDLERS_WAIT_S)  # one of a library may wait forever
+    handlers.join(EXIT_HANDLERS_WAIT_S)  # a library's handler may block forever
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -86,12 +86,12 @@ def leave(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def prefect_api() -> Iterator[None]:
-    """Meanwhile Prefect has an API to talk to: the one that is set, or else one in a thread of this process.
+    """Provide a Prefect API inside the block: the configured one, or a server in a thread of this process.
 
-    PREFECT_API_URL names it. It ends with this process, however that ends. Prefect's own
-    temporary server is a process: it outlives a killed command, and imports again what is imported here.
-    An empty PREFECT_API_URL is unset. Raises PrefectUnreachableError if the API that is set does not answer, before
-    anything starts or in the middle, and if the temporary server does not start.
+    PREFECT_API_URL configures it; an empty value counts as unset. The temporary server ends with this process, however
+    that ends. (Prefect's own temporary server is a process: it outlives a killed command and repeats the imports.)
+    Raises PrefectUnreachableError if the configured API does not answer, before the work or during it, and if the
+    temporary server does not start.
     """
     if not os.environ.get("PREFECT_API_URL", "unset").strip():
         del os.environ["PREFECT_API_URL"]
@@ -112,11 +112,11 @@ def prefect_api() -> Iterator[None]:
     refresh_global_settings_context()
     with _serving() as url:
         os.environ["PREFECT_API_URL"] = url
-        refresh_global_settings_context()  # for Prefect's threads, too: they would start a temporary server
+        refresh_global_settings_context()  # for Prefect's threads too: they would start a temporary server
         hide_page_links()
         try:
-            # A flow's heartbeats tell others that it lives, and its end waits up to a second for their thread.
-            # Here nobody looks: this API ends with the flow.
+            # The end of a flow waits up to a second for its heartbeat thread. This API ends with the flow, so nothing
+            # reads the heartbeats.
             with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 yield
         finally:
@@ -125,7 +125,7 @@ def prefect_api() -> Iterator[None]:
 
 
 def _check_api(notes: Iterable[str] = ()) -> None:
-    """Raises PrefectUnreachableError, with these notes, unless the API that is set answers."""
+    """Raise PrefectUnreachableError, with these notes, unless the configured API answers."""
     from prefect.client.orchestration import get_client
     from prefect.settings import (
         PREFECT_API_REQUEST_TIMEOUT,
@@ -138,13 +138,13 @@ def _check_api(notes: Iterable[str] = ()) -> None:
         limits = {PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: API_TIMEOUT_S}
         with temporary_settings(limits), get_client(sync_client=True) as client:
             problem = client.api_healthcheck()
-    except Exception as error:  # such as a URL that no client takes
+    except Exception as error:  # for example an invalid URL
         problem = error
     if problem is not None:
         reason = next(iter(str(problem).splitlines()), "").rstrip(".") or type(problem).__name__
         sentence = (
-            f"Prefect's API at {get_current_settings().api.url} cannot be reached: {reason}. hint: start it with "
-            "`prefect server start`, correct PREFECT_API_URL, or unset it: a server of the command's own is used then."
+            f"Cannot reach Prefect's API at {get_current_settings().api.url}: {reason}. hint: start it with "
+            "`prefect server start`, correct PREFECT_API_URL, or unset it to use a temporary server."
         )
         unreachable = PrefectUnreachableError(re.sub("//[^/@ ]*@", "//", sentence))  # without a password
         for note in notes:
@@ -168,7 +168,7 @@ def _serving() -> Iterator[str]:
     while not server.started:
         if not thread.is_alive() or time.monotonic() > deadline:
             raise PrefectUnreachableError(
-                "Prefect's temporary server did not start; its log is above. hint: give the same command again, or "
+                "Prefect's temporary server did not start; its log is above. hint: rerun the command, or "
                 "start a server with `prefect server start` and set PREFECT_API_URL."
             )
         time.sleep(0.02)
@@ -180,7 +180,7 @@ def _serving() -> Iterator[str]:
 
 
 def _drain() -> None:
-    """Sends what Prefect still has to send. Left alone, its threads keep trying when the server is gone."""
+    """Flush Prefect's queues. Otherwise its threads keep retrying after the server has stopped."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 

@@ -1,12 +1,12 @@
-"""report: what a run was, how good and how fast, and what changed against a baseline, as a page and as Markdown.
+"""report: write the results of a run, benchmark, history or leaderboard as an HTML page and as Markdown.
 
     assayline report RUN_ID [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
     assayline report --benchmark BENCHMARK_ID [--out FOLDER] [--open]
     assayline report --history NAME [--baseline RUN_ID|NAME] [--out FOLDER] [--open]
     assayline report --leaderboard [NAME ...] [--out FOLDER] [--open]
 
-Not a Prefect flow: it reads the database and writes two files. The flows write the same reports at the end of a run, of
-a benchmark and of a nightly run.
+No Prefect flow: it reads the database and writes two files. The flows write the same reports at the end of a run, a
+benchmark and a nightly run.
 """
 
 import argparse
@@ -28,56 +28,56 @@ if TYPE_CHECKING:
     from assayline.settings import Settings
 
 NEWEST_RUNS = 14
-"""In the terminal's table."""
+"""Number of runs in the terminal's table."""
 
-EPILOG = """The page is one file that loads nothing, and can be sent or kept as it is.
+EPILOG = """The page is one self-contained file without external resources.
 
-A history is every run of one spec's name, model and prompt set: accuracy, speed and latency over time, with what
-changed and whether a level has shifted (docs/guides/nightly-runs.md).
+A history covers all runs with the same spec name, model and prompt set: accuracy, speed and latency over
+time, changes of the configuration and level shifts (docs/guides/nightly-runs.md).
 
-A leaderboard is the newest run of each model on each prompt set, held against each other prompt by prompt: of these
-runs, specs, prompt sets or benchmarks, or of all runs (docs/guides/leaderboards.md).
+A leaderboard compares the newest run of each model on each prompt set, paired by prompt. Name runs,
+specs, prompt sets or benchmarks to rank; the default is all runs (docs/guides/leaderboards.md).
 
-Exit codes: 0 written, 2 an unknown or unfinished run, history, name or baseline, or a wrong setting,
- 6 the database cannot be read or the folder not written."""
+Exit codes: 0 written, 2 an unknown or unfinished run, history, name or baseline, or an invalid setting,
+ 6 the database cannot be read or the folder cannot be written."""
 
 
 def run(arguments: list[str]) -> int:
-    """Writes the report that the command line asks for, and prints where it is. Returns the exit code."""
+    """Write the report that the command line asks for and print its path. Return the exit code."""
     parser = make_parser(
         "report",
         EPILOG,
         "%(prog)s (RUN_ID | --benchmark BENCHMARK_ID | --history NAME | --leaderboard [NAME ...]) "
         "[--baseline RUN_ID|NAME] [--out FOLDER] [--open]",
     )
-    parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="the run, as `assayline runs` lists them")
+    parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="run id, as listed by `assayline runs`")
     parser.add_argument(
-        "--benchmark", metavar="BENCHMARK_ID", help="the benchmark: configurations compared, or latency under load"
+        "--benchmark", metavar="BENCHMARK_ID", help="compare the benchmark's configurations, or show latency under load"
     )
     parser.add_argument(
-        "--history", metavar="NAME", help="all runs of a spec, by its name, by the id of one of them, or by a config_id"
+        "--history", metavar="NAME", help="all runs of a spec: spec name, run id of one of them, or config_id"
     )
     parser.add_argument(
         "--leaderboard",
         metavar="NAME",
         nargs="*",
-        help="models held against each other: runs, names of specs, prompt sets or benchmarks; all without any",
+        help="runs, specs, prompt sets or benchmarks to rank (default: all)",
     )
-    parser.add_argument("--baseline", metavar="RUN_ID|NAME", help="the run or pinned baseline it is held against")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to (default: the run's or benchmark's own)")
+    parser.add_argument("--baseline", metavar="RUN_ID|NAME", help="run id or pinned name to compare with")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder (default: the run's or benchmark's own)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     known = parser.parse_args(arguments)
     if sum(one is not None for one in (known.run_id, known.benchmark, known.history, known.leaderboard)) != 1:
-        parser.error("give a RUN_ID, or --benchmark BENCHMARK_ID, or --history NAME, or --leaderboard")
+        parser.error("pass one of RUN_ID, --benchmark BENCHMARK_ID, --history NAME or --leaderboard")
     if known.baseline and (known.benchmark or known.leaderboard is not None):
-        parser.error("--baseline is for the report of a run or a history: nothing else is held against one")
+        parser.error("--baseline applies only to the report of a run or a history")
 
     from assayline.settings import load_settings
 
     written = _write(known, load_settings())
-    print(f"Report: {written.html}\nAs Markdown: {written.markdown}")
+    print(f"Report: {written.html}\nMarkdown: {written.markdown}")
     if known.open and not webbrowser.open(written.html.absolute().as_uri()):
-        print("There is no browser here that could be opened.", file=sys.stderr)
+        print("warning: No browser found to open the page.", file=sys.stderr)
     return 0
 
 
@@ -98,7 +98,7 @@ def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
 
 
 def print_history(rows: "HistoryRows", console: "Console") -> None:
-    """What a reader must know, and the newest runs as a table."""
+    """Print the headline of a history and its newest runs as a table."""
     from assayline.report.history import tabulate_nights, write_headline
 
     print_table(tabulate_nights(rows, NEWEST_RUNS), console)
@@ -109,7 +109,7 @@ def print_history(rows: "HistoryRows", console: "Console") -> None:
 
 
 def print_board(rows: "BoardRows", console: "Console") -> None:
-    """Models and tasks as tables, and who wins what, if anybody does."""
+    """Print the tables of models and tasks, and the winners."""
     from assayline.report.board import tabulate_board, tabulate_task, write_headline
 
     if len(rows.tasks) > 1:

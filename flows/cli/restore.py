@@ -1,4 +1,4 @@
-"""restore: bring a run's folder back from the mirror, to resume or rebuild the run on this machine.
+"""restore: download a run's folder from the mirror, to resume or rebuild the run on this machine.
 
 assayline restore [RUN_ID] [--dry-run]
 """
@@ -13,18 +13,20 @@ from assayline.flows.cli.options import make_parser
 if TYPE_CHECKING:
     from assayline.store.mirror import Mirror, Stored
 
-EPILOG = """The mirror is ASSAYLINE_MIRROR_URL (docs/concepts/resume.md). Missing files are downloaded, and so are files
-that differ in size from a newer one in the mirror. A part file that is here is never replaced.
+EPILOG = """ASSAYLINE_MIRROR_URL sets the mirror (docs/concepts/resume.md). The command downloads missing files, and
+files whose copy in the mirror is newer and of another size. It never replaces an existing part file.
 
-Make sure that no other machine still works on the run.
+Make sure that no other machine is still working on the run.
 
-Exit codes: 0 the run is here, 2 no such run or a wrong setting, 6 something could not be read or written."""
+Exit codes: 0 restored, 2 an unknown run or invalid setting, 6 a file could not be read or written."""
 
 
 def run(arguments: list[str]) -> int:
-    """Restores the run that the command line names, or lists those in the mirror. Returns the exit code."""
+    """Restore the run that the command line names, or list the runs in the mirror. Return the exit code."""
     parser = make_parser("restore", EPILOG)
-    parser.add_argument("run_id", nargs="?", metavar="RUN_ID", help="id of a run in the mirror, its beginning, or last")
+    parser.add_argument(
+        "run_id", nargs="?", metavar="RUN_ID", help="run id, its unique beginning, or `last` (default: list the runs)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="list the files that would be downloaded")
     known = parser.parse_args(arguments)
 
@@ -40,13 +42,13 @@ def run(arguments: list[str]) -> int:
         for run_id in run_ids:
             print(f"{run_id}{'' if (runs_dir / run_id).exists() else '  not on this machine'}")
         if not run_ids:
-            print(f"There are no runs in {mirror.url}.")
+            print(f"No runs in {mirror.url}.")
         return 0
     found = match_run_id(known.run_id, run_ids)
     if found is None:
         raise SpecError(
-            f"There is no run {known.run_id!r} in the mirror {mirror.url} ({nearest(known.run_id, run_ids)}). "
-            "hint: `assayline restore` lists them."
+            f"No run {known.run_id!r} in the mirror {mirror.url} ({nearest(known.run_id, run_ids)}). "
+            "hint: list the runs with `assayline restore`."
         )
     _restore(mirror, runs_dir / found, known.dry_run)
     return 0
@@ -61,7 +63,7 @@ def _restore(mirror: "Mirror", run_dir: Path, is_dry: bool) -> None:
     stored = mirror.list_files(run_dir.name)
     if MANIFEST_NAME not in stored and not (run_dir / MANIFEST_NAME).exists():
         raise StoreError(
-            f"Run {run_dir.name} in the mirror has no {MANIFEST_NAME}: its machine was lost before the run's first "
+            f"Run {run_dir.name} has no {MANIFEST_NAME} in the mirror: its machine was lost before the first "
             "files were copied. hint: evaluate the spec again."
         )
     wanted = [name for name, one in sorted(stored.items()) if _is_wanted(run_dir / name, one)]
@@ -72,7 +74,7 @@ def _restore(mirror: "Mirror", run_dir: Path, is_dry: bool) -> None:
         lock = None if is_worked_on(run_dir) else lock_run(run_dir)
         if lock is None:
             raise StoreError(
-                f"Run {run_dir.name} is worked on by {name_holder(run_dir)}. hint: wait for its end, or stop it."
+                f"Run {run_dir.name} is in use by {name_holder(run_dir)}. hint: wait for its end, or stop it."
             )
         try:
             RunCopy(mirror, run_dir).fetch(wanted)
@@ -88,7 +90,7 @@ def _restore(mirror: "Mirror", run_dir: Path, is_dry: bool) -> None:
 
 
 def _is_wanted(path: Path, stored: "Stored") -> bool:
-    """Whether a file is missing here, or is an earlier version of the one in the mirror."""
+    """Return True if a file is missing here or the mirror has a newer version."""
     try:
         here = path.stat()
     except FileNotFoundError:
@@ -102,5 +104,5 @@ def _name_next(run_dir: Path) -> str:
 
     run = read_manifest(run_dir)
     if run.state == "completed" or run.is_final:
-        return f"It is {run.state}: `assayline rebuild {run.run_id}` loads it into the database."
-    return f"It is unfinished: `assayline evaluate --resume {run.run_id}` resumes it."
+        return f"The run is {run.state}. hint: load it into the database with `assayline rebuild {run.run_id}`."
+    return f"The run is unfinished. hint: resume it with `assayline evaluate --resume {run.run_id}`."

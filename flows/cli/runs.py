@@ -1,8 +1,8 @@
-"""runs: list runs, the newest first.
+"""runs: list runs, newest first.
 
     assayline runs [NAME] [--limit N] [--json]
 
-No Prefect flow: it reads the runs' folders, and the database for accuracy and speed.
+No Prefect flow: it reads the folders of the runs, and accuracy and speed from the database.
 """
 
 import json
@@ -19,22 +19,21 @@ from assayline.words import nearest, show_share, show_value
 if TYPE_CHECKING:
     from assayline.settings import Settings
 
-EPILOG = """Wherever a command takes a RUN_ID, the beginning of one is enough if no other run begins so, and `last` is
-the newest run.
+EPILOG = """Commands accept a unique prefix of a RUN_ID, and `last` for the newest run.
 
-A run that is `unfinished` was killed: the command that began it resumes it
-(docs/concepts/resume.md). If another process holds the database, accuracy and tokens/s are left out.
+An `unfinished` run was killed: rerun its command to resume it (docs/concepts/resume.md). While another
+process holds the database, accuracy and tokens/s are left out.
 
-Exit codes: 0 listed, 2 there is no run of this name, or a wrong setting."""
+Exit codes: 0 listed, 2 no run of this name, or an invalid setting."""
 DATABASE_WAIT_S = 1.0
 
 
 def run(arguments: list[str]) -> int:
-    """Prints a line per run. Returns the exit code."""
+    """Print a line per run. Return the exit code."""
     parser = make_parser("runs", EPILOG)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="only runs of specs of this name")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most this many (default: 20)")
-    parser.add_argument("--json", action="store_true", help="print a JSON array, for programs")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="spec name (default: all runs)")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="maximum number of runs (default: 20)")
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
     known = parser.parse_args(arguments)
     if known.limit < 1:
         parser.error(f"--limit {known.limit}: expected 1 or more")
@@ -47,18 +46,18 @@ def run(arguments: list[str]) -> int:
         print(json.dumps(runs, indent=2))
         return 0
     if not runs:
-        print(f"There are no runs in {settings.data_dir / 'runs'} yet.")
+        print(f"No runs in {settings.data_dir / 'runs'} yet.")
         return 0
     lines = [[column.header for column in COLUMNS], *([column.cell(run) for column in COLUMNS] for run in runs)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for cells in lines:
         line = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
-        print_text(line.rstrip(), plain_console())  # uncut: an id that is folded cannot be copied
+        print_text(line.rstrip(), plain_console())  # not folded, so that ids can be copied
     return 0
 
 
 def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[str, Any]]:
-    """The newest runs as plain values. Raises SpecError for a name that no run has."""
+    """Return the newest runs as plain values. Raises SpecError for a name that no run has."""
     from assayline.errors import SpecError, StoreError
     from assayline.runs.locks import is_worked_on
     from assayline.runs.manifest import list_manifests
@@ -69,7 +68,7 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
     found = [manifest for manifest in manifests if name in (None, manifest.name)][:limit]
     if name is not None and manifests and not found:
         raise SpecError(
-            f"There is no run of the name {name!r} in {runs_dir}. hint: "
+            f"No run with the name {name!r} in {runs_dir}. hint: "
             f"{nearest(name, sorted({manifest.name for manifest in manifests}))}"
         )
     ids = [manifest.run_id for manifest in found]
@@ -88,7 +87,7 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
             with connect(settings.database_path, DATABASE_WAIT_S, read_only=True) as connection:
                 figures = {row["run_id"]: row for row in read_rows(connection, query, ids)}
     except StoreError as error:
-        print(f"Accuracy and tokens/s are left out: {error}", file=sys.stderr)
+        print(f"warning: Accuracy and tokens/s are left out: {error}", file=sys.stderr)
     return [
         {
             "run_id": run.run_id,

@@ -1,8 +1,8 @@
-"""score: a run's stored answers held against their targets again, by other scorers, without a GPU.
+"""score: score a run's stored answers again or by other scorers, without a GPU.
 
     assayline score RUN_ID | --stale [--scorer KIND | --scorer '{kind: KIND, ...}']... [--dry-run] [--show N]
 
-No Prefect flow: it takes seconds, and what it writes is one transaction.
+No Prefect flow: it takes seconds and writes one transaction.
 """
 
 import argparse
@@ -26,15 +26,15 @@ EPILOG = """A scorer is a kind, or a YAML mapping with its fields, as in a spec 
   %(prog)s RUN_ID --scorer numeric
   %(prog)s RUN_ID --scorer '{kind: regex, pattern: "answer: (.*)", name: strict}' --show 5
 
-Scores are stored under the scorer's name (its kind, if it has none), in place of earlier ones of that name. They belong
-to the run from then on, and outlive the database: a rebuild makes them again. Scores by a scorer that a newer assayline
-defines otherwise are compared with no others; --stale scores all runs that have such again.
+Scores are stored under the scorer's name (default: its kind) and replace earlier scores of that name. They become part
+of the run's folder, so `assayline rebuild` restores them. After an update that changes a scorer's definition, its old
+scores are not compared with new ones; --stale scores all affected runs again.
 
-Exit codes: 0 scored, 2 an unknown run, or an unknown scorer, or one that cannot score this run, 6 database or files."""
+Exit codes: 0 scored, 2 an unknown run, an unknown or unsuitable scorer, 6 database or files."""
 
 
 def run(arguments: list[str]) -> int:
-    """Scores what the command line names. Returns the exit code."""
+    """Score the runs that the command line names. Return the exit code."""
     parser = _make_parser()
     known = parser.parse_args(arguments)
     console = plain_console()
@@ -44,9 +44,9 @@ def run(arguments: list[str]) -> int:
         print_table(tabulate("Scorers", KINDS, list_kinds().items()), console)
         return 0
     if (known.run_id is None) == (not known.stale):
-        parser.error("give a RUN_ID, --stale or --list")
+        parser.error("pass a RUN_ID, --stale or --list")
     if known.stale and known.scorer:
-        parser.error("--stale scores by the scorers that the runs have: leave out --scorer")
+        parser.error("--stale uses the scorers of the runs: leave out --scorer")
     if known.show < 0:
         parser.error(f"--show {known.show}: expected 0 or more examples")
 
@@ -59,30 +59,30 @@ def run(arguments: list[str]) -> int:
     scorers = [parse_scorer(text) for text in known.scorer]
     for run_id in list_stale_runs(settings) if known.stale else [complete_run_id(known.run_id, settings)]:
         run_dir = find_run(runs_dir, run_id)
-        force = known.force or known.stale  # it has scores: of what is answered
+        force = known.force or known.stale  # a run with scores may be incomplete
         _print_rescored(rescore_run(run_dir, settings, scorers, not known.dry_run, force, known.show), console)
     database = str(settings.database_path)
-    print_text("Nothing was stored." if known.dry_run else f"Database: {database}", console)
+    print_text("Dry run: nothing was stored." if known.dry_run else f"Database: {database}", console)
     return 0
 
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = make_parser("score", EPILOG)
-    parser.add_argument("run_id", nargs="?", metavar="RUN_ID", help="id of a run: its folder's name in data/runs")
+    parser.add_argument("run_id", nargs="?", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
     parser.add_argument(
         "--scorer",
         action="append",
         default=[],
         metavar="SCORER",
-        help="how to score; may be given several times (default: all scorers that the run has, anew)",
+        help="scorer; repeatable (default: all scorers of the run)",
     )
     parser.add_argument(
-        "--stale", action="store_true", help="all runs whose scorers have changed since they were scored"
+        "--stale", action="store_true", help="score all runs whose scorers have changed since they were scored"
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what it would say, and store nothing")
-    parser.add_argument("--show", type=int, default=3, metavar="N", help="examples of wrong answers (default: 3)")
-    parser.add_argument("--force", action="store_true", help="even if the run is not completed: what is answered")
-    parser.add_argument("--list", action="store_true", help="the scorers that there are, and their fields")
+    parser.add_argument("--dry-run", action="store_true", help="print the scores and store nothing")
+    parser.add_argument("--show", type=int, default=3, metavar="N", help="wrong answers to print (default: 3)")
+    parser.add_argument("--force", action="store_true", help="score an incomplete run")
+    parser.add_argument("--list", action="store_true", help="list scorers and their fields")
     return parser
 
 
@@ -105,7 +105,7 @@ def _list_fields(kind: "tuple[str, type[ScorerPart]]") -> str:
 
 KINDS = (
     Column("kind", 0),
-    Column("what it does", lambda kind: " ".join((kind[1].__doc__ or "").split())),
+    Column("description", lambda kind: " ".join((kind[1].__doc__ or "").split())),
     Column("fields", _list_fields),
 )
 SCORES = (
@@ -113,7 +113,7 @@ SCORES = (
     Column("kind", "kind"),
     Column("mean", "mean", show_value),
     Column("95% CI", _show_interval, show_number),
-    Column("without errors", "mean_without_errors", show_value),
+    Column("mean excl. errors", "mean_without_errors", show_value),
     Column("right", "right_samples", show_value),
     Column("n", "samples", show_value),
     Column("prompts", "prompts", show_value),
@@ -129,6 +129,6 @@ def _print_example(scorer: str, wrong: "WrongAnswer", console: "Console") -> Non
 
 
 def _in_a_line(text: str | None, most: int = 200) -> str:
-    """The beginning and the end: that is where answers are."""
+    """Shorten a text to one line: its beginning and its end, where answers usually are."""
     line = "–" if text is None else " ".join(text.split())
     return line if len(line) <= most else f"{line[: most // 3]} … {line[-2 * most // 3 :]}"

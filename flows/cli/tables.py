@@ -1,7 +1,7 @@
-"""What was run in words: the tables at the end of a command.
+"""Tables and lines that a command prints at its end.
 
-Names and folders are what a spec and a machine call theirs. Here they are text: no markup of the terminal's, no command
-to the terminal, and quoted where a person is to paste them into a shell.
+Names and paths come from specs and machines. They are printed as plain text, without markup or terminal control
+characters, and quoted in commands to paste into a shell.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ METRICS = (
     Column("n", "n", show_known),
 )
 LIMITS = (
-    Column("limit on", "check"),
+    Column("metric", "check"),
     Column("verdict", "verdict"),
     Column("candidate", "candidate", show_value),
     Column("baseline", "baseline", show_value),
@@ -43,7 +43,7 @@ LIMITS = (
 
 
 def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
-    """The metrics table, where the database is, and how to look further."""
+    """Print the table of metrics, the paths of database and report, and a command to query the database."""
     print_text(f"\n{spec.model} on {spec.prompts.set_name}, run {result.run_id}", console)
     print_table(tabulate_metrics(result), console)
     print_text(f"Database: {result.database}", console)
@@ -51,7 +51,7 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
         print_text(note, console)
     if result.report:
         print_text(f"Report: {result.report}", console)
-    print_text(f"Look further, in any DuckDB client or with:\n  {next_command(result)}", console)
+    print_text(f"Query the results with any DuckDB client, for example:\n  {next_command(result)}", console)
 
 
 def tabulate_metrics(result: RunResult) -> Table:
@@ -62,7 +62,7 @@ TIMES = "select metric, statistic, value, low, high from metric_value where run_
 
 
 def next_command(result: RunResult) -> str:
-    """A line for a shell that shows the run's times, whatever the folders are called."""
+    """Return a shell command that prints the run's latencies. Paths are quoted."""
     database, run_id = (json.dumps(text, ensure_ascii=False) for text in (result.database, result.run_id))
     query = f'.sql("{TIMES}", params=[{run_id}, "s"]).show(max_rows=100)'
     code = f"import duckdb; duckdb.connect({database}, read_only=True){query}"
@@ -70,25 +70,25 @@ def next_command(result: RunResult) -> str:
 
 
 def _python() -> str:
-    """This interpreter as a person would type it here."""
+    """Return the path of this interpreter, relative to the working directory if it is inside."""
     path = Path(sys.executable)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def print_gate(report: GateReport, console: Console) -> None:
-    """The table of limits, then what was found, a line each."""
-    print_text(f"\nRun {report.candidate} against {report.baseline}", console)
+    """Print the table of limits, then a line per limit."""
+    print_text(f"\nRun {report.candidate} compared with baseline {report.baseline}", console)
     print_table(tabulate("Limits", LIMITS, map(dataclasses.asdict, report.checks)), console)
     for check in report.checks:
         print_text(f"{check.verdict}: {check.words}", console)
 
 
 def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Console) -> None:
-    """Medians and ranges, then what differs from the first configuration."""
-    print_text(f"\nBenchmark {benchmark_id}: median over the repeats, and their range", console)
+    """Print medians and ranges, then the comparison with the first configuration."""
+    print_text(f"\nBenchmark {benchmark_id}: median and range over the repeats", console)
     print_table(tabulate_medians(measured), console)
     if len(measured) > 1:
-        print_text(f"Against {measured[0].label}", console)
+        print_text(f"Compared with {measured[0].label}", console)
         print_table(tabulate_comparisons(measured), console)
         for line in say_trades(measured):
             print_text(line, console)

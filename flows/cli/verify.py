@@ -1,8 +1,8 @@
-"""verify: compute stored metrics again and compare.
+"""verify: recompute stored metrics and compare them.
 
     assayline verify [RUN_ID ... | --all] [--repair]
 
-No Prefect flow: it needs nothing but the database.
+No Prefect flow: it needs only the database.
 """
 
 import random
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 SAMPLE = 10
 
-EPILOG = f"""First stores what is missing or outdated, of runs that were killed and after an update of assayline.
-Commands that compare runs do that themselves, for the runs that they read. Interrupted, it resumes where it stopped.
+EPILOG = f"""First stores missing and outdated metrics: those of killed runs, and of all runs after an update.
+Commands that compare runs do this for the runs that they read. If interrupted, it continues where it stopped.
 
-Without RUN_ID and --all, {SAMPLE} runs are drawn at random.
+Without RUN_ID and --all, it verifies {SAMPLE} random runs.
 
-Exit codes: 0 no metric differs, 1 some do, 2 a wrong setting, 6 an unknown run, or something could not be read or
-written."""
+Exit codes: 0 no metric differs, 1 some differ, 2 an invalid setting, 6 an unknown run, or a file could not be read
+or written."""
 
 
 def run(arguments: list[str]) -> int:
-    """Verifies what the command line names. Returns the exit code."""
+    """Verify the runs that the command line names. Return the exit code."""
     parser = make_parser("verify", EPILOG)
-    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help=f"id of a run (default: {SAMPLE} runs)")
-    parser.add_argument("--all", action="store_true", help="every run that has ended")
+    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help=f"run id (default: {SAMPLE} random runs)")
+    parser.add_argument("--all", action="store_true", help="verify all runs that have ended")
     parser.add_argument("--repair", action="store_true", help="replace stored metrics that differ")
     known = parser.parse_args(arguments)
     if known.run_ids and known.all:
-        parser.error("give RUN_IDs, or --all")
+        parser.error("pass RUN_IDs or --all, not both")
 
     from assayline.settings import load_settings
     from assayline.store.metrics import list_unmeasured
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
     asked = [complete_run_id(run_id, settings) for run_id in known.run_ids]
     ended = database.run(_list_ended)
     if unknown := [run_id for run_id in asked if run_id not in ended]:
-        raise StoreError(f"There is no run {unknown[0]} that has ended in the database. `from run` lists the runs.")
+        raise StoreError(f"No ended run {unknown[0]} in the database. hint: list the runs with `assayline runs`.")
     _each(database, "stored", database.run(partial(list_unmeasured, run_ids=asked or None)), _store)
     wanted = asked or (ended if known.all else random.sample(ended, min(SAMPLE, len(ended))))
     different = _each(database, "verified", wanted, partial(_compare, repair=known.repair))
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _each(database: "DatabaseThread", done: str, run_ids: list[str], work: "Callable[..., list[Row]]") -> "list[Row]":
-    """One run after another, each in a connection of its own, so that others get at the database in between."""
+    """Process runs one after another, each in its own connection, so that other processes can use the database."""
     found = []
     for number, run_id in enumerate(run_ids, 1):
         started = time.monotonic()
@@ -102,7 +102,7 @@ def _show(different: "list[Row]") -> None:
         Column("run", "run_id"),
         Column("metric", "metric"),
         Column("statistic", "statistic"),
-        Column("of", "detail"),
+        Column("detail", "detail"),
         Column("stored", "stored", show_value),
         Column("computed", "computed", show_value),
     )

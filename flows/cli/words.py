@@ -1,4 +1,4 @@
-"""What the command lines share: fields of a spec as options, and what they print on."""
+"""Helpers of the command lines: spec fields as options, consoles and tables."""
 
 import difflib
 import os
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from assayline.settings import Settings
 
 CONSOLE_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
-"""Read by Prefect when it is imported, in the processes of several workers as well."""
+"""Read by Prefect at import, also in worker processes."""
 
 
 def plain_console() -> "Console":
-    """Where tables go: as wide as the terminal, or a width that a log can have."""
+    """Return the console for tables: as wide as the terminal, or 110 columns without one."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 110)
 
 
 def has_bar(settings: "Settings") -> bool:
-    """Whether a run shows a bar in place of log lines: where standard error is a terminal that can have one."""
+    """Return True if a run shows a progress bar instead of log lines: when stderr is an interactive terminal."""
     from rich.console import Console
 
     return settings.bar and sys.stderr.isatty() and Console(stderr=True).is_interactive
 
 
 def announce(text: str, settings: "Settings") -> None:
-    """Before Prefect is imported: where there is a bar, says what begins, and keeps log lines without need away."""
+    """If there will be a progress bar, print `text` and raise Prefect's log level. Call before importing Prefect."""
     from rich.console import Console
 
     if has_bar(settings):
@@ -43,12 +43,12 @@ def announce(text: str, settings: "Settings") -> None:
 
 
 def print_text(text: str, console: "Console") -> None:
-    """Prints a line as it is: names of people's things are no markup, and nothing that a terminal obeys."""
+    """Print a line literally: no markup, and control characters made visible."""
     console.print(make_visible(text), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_table(table: "Table", console: "Console") -> None:
-    """Prints a table as it is. What is too long for its column continues below."""
+    """Print a table literally. Long cells are folded."""
     from rich.table import Table as Grid
     from rich.text import Text
 
@@ -63,9 +63,9 @@ def print_table(table: "Table", console: "Console") -> None:
 
 
 def complete_run_id(given: str, settings: "Settings") -> str:
-    """A run's id from its beginning or `last`; as given if no folder has it, which the command itself reports.
+    """Resolve a run id from its prefix or `last`. Return it unchanged if no folder matches; the command reports that.
 
-    Raises SpecError for a beginning that several runs have.
+    Raises SpecError for an ambiguous prefix.
     """
     from assayline.runs.manifest import list_run_ids, match_run_id
 
@@ -73,10 +73,10 @@ def complete_run_id(given: str, settings: "Settings") -> str:
 
 
 def parse_words(words: list[str], options: Iterable[str] = ()) -> tuple[str | None, dict[str, str]]:
-    """The spec's path, if given, and `--field value` or `--field=value` as a mapping.
+    """Return the path of the spec, if given, and the fields `--field value` or `--field=value` as a mapping.
 
-    `options` are the command's own, as argparse stores them. Raises SpecError for a word that is neither, and for a
-    field that is nearly an option.
+    `options` are the command's own, as argparse stores them. Raises SpecError for any other argument, and for a
+    field that resembles an option.
     """
     known = [f"--{name.replace('_', '-')}" for name in options]
     path: str | None = None
@@ -87,14 +87,14 @@ def parse_words(words: list[str], options: Iterable[str] = ()) -> tuple[str | No
             path = word
             continue
         if not word.startswith("--") or word == "--":
-            raise SpecError(f"Argument {word!r} was not expected. Fields are given as --field value.")
+            raise SpecError(f"Unexpected argument {word!r}. hint: pass fields as --field value.")
         field, equals, value = word[2:].partition("=")
         if close := difflib.get_close_matches(f"--{field}", known, n=1, cutoff=0.8):
-            raise SpecError(f"There is no option --{field}: did you mean {close[0]}?")
+            raise SpecError(f"Unknown option --{field}. hint: did you mean {close[0]}?")
         if not equals:
             following = next(rest, None)
             if following is None:
-                raise SpecError(f"--{field} has no value. Expected --{field} VALUE.")
+                raise SpecError(f"--{field} has no value. hint: pass --{field} VALUE.")
             value = following
         overrides[field] = value
     return path, overrides

@@ -1,1 +1,1 @@
-"""What a running flow shows: bar, progress, log lines, state."""
+"""Output of a running flow: progress bar, artifacts, log lines and states."""

@@ -1,6 +1,6 @@
-"""Prefect's log, for people: an error that we raise on purpose is its message, without a traceback.
+"""Filters of Prefect's log: an AssaylineError is logged as its message, without a traceback.
 
-ASSAYLINE_TRACEBACKS=true brings the tracebacks back.
+Set ASSAYLINE_TRACEBACKS=true to log tracebacks.
 """
 
 import logging
@@ -9,7 +9,7 @@ from assayline.errors import AssaylineError
 from assayline.words import make_visible
 
 NOISY_AT_EXIT = ("prefect.server.services", "prefect.server.events", "prefect.events")
-"""Loggers of the in-process server that complain when a short flow takes the server down with it."""
+"""Loggers of the in-process server that log errors when the server stops with a short flow."""
 
 
 class _SentenceFilter(logging.Filter):
@@ -32,9 +32,9 @@ class _LinkFilter(logging.Filter):
 
 
 def speak_in_sentences() -> None:
-    """Installs the filters on the loggers of flow and task runs. Safe to call often.
+    """Install the filters on the loggers of flow and task runs. Idempotent.
 
-    What a terminal would obey, such as in the name of a model, is written as an escape.
+    Terminal control characters, for example in the name of a model, are escaped.
     """
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         _add_once(logging.getLogger(name), _SentenceFilter())
@@ -42,14 +42,14 @@ def speak_in_sentences() -> None:
 
 
 def quiet_shutdown() -> None:
-    """Drops the in-process server's complaints about its own end."""
+    """Silence the errors that the in-process server logs when it stops."""
     for name in NOISY_AT_EXIT:
         logger = logging.getLogger(name)
         logger.setLevel(logging.CRITICAL)
 
 
 def hide_page_links() -> None:
-    """Drops the links to runs' pages, for an API that serves none."""
+    """Drop links to pages of runs, for an API without a UI."""
     _add_once(logging.getLogger("prefect.flow_runs"), _LinkFilter())
 
 

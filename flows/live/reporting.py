@@ -1,6 +1,6 @@
-"""What a run, a gate and a night show at their end: the report, pages in Prefect with the verdict first, and states.
+"""Output at the end of a run, a gate and a nightly run: reports, Prefect artifacts with the verdict first, and states.
 
-A page that cannot be written is a warning, as the run is stored and judged.
+A report that cannot be written is logged as a warning: the run is stored and judged.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,11 +22,11 @@ from assayline.tasks.artifacts import publish
 from assayline.words import show_rate, show_share
 
 Make = Callable[..., Written | None]
-"""Makes a report, held against the run or pinned name `baseline`; None where there is nothing to report."""
+"""Makes a report, compared with the run or pinned name `baseline`; returns None if there is nothing to report."""
 
 
 def report_run(evaluation: Evaluation) -> Written | None:
-    """Writes a run's report. None if that failed, or if no prompt was rendered: the database does not know the run."""
+    """Write a run's report. None if that failed, or if no prompt was rendered, as the database then lacks the run."""
     if evaluation.manifest.template_id is None:
         return None
     make = partial(make_report, evaluation.settings, evaluation.run_id, database=evaluation.database)
@@ -34,7 +34,7 @@ def report_run(evaluation: Evaluation) -> Written | None:
 
 
 def try_report(what: str, command: str, make: Make, baseline: str | None = None) -> Written | None:
-    """Makes a report, without a baseline that is not there. None if that failed; `command` then tries again."""
+    """Make a report, without the baseline if that is missing. None on failure; the log names `command` to retry."""
     log = get_run_logger()
     try:
         try:
@@ -42,11 +42,11 @@ def try_report(what: str, command: str, make: Make, baseline: str | None = None)
         except SpecError as error:
             if baseline is None:
                 raise
-            log.warning("The %s is without its baseline. %s", what, error)
+            log.warning("Writing the %s without its baseline: %s", what, error)
             written = make(baseline=None)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        log.warning("The %s was not written: %s hint: `assayline report %s` tries again.", what, why, command)
+        log.warning("Failed to write the %s: %s hint: retry with `assayline report %s`.", what, why, command)
         return None
     if written is not None:
         log.info("%s: %s", what.capitalize(), written.html.absolute())
@@ -54,22 +54,22 @@ def try_report(what: str, command: str, make: Make, baseline: str | None = None)
 
 
 def publish_page(kind: str, name: str, page: str | Document, headline: str) -> None:
-    """Shows a page, Markdown or a document, on the flow run's page. An API that cannot take it is an error in the log:
+    """Attach a page, Markdown or a document, to the flow run. If the API rejects it, log an error:
     the results are stored."""
     try:
         publish(kind, name, page if isinstance(page, str) else put_on_page(page), headline)
     except Exception as error:
-        get_run_logger().error("The flow run has no page: %s: %s", type(error).__name__, error)
+        get_run_logger().error("Failed to attach the page to the flow run: %s: %s", type(error).__name__, error)
 
 
 def publish_gate(settings: Settings, run_id: str, baseline: str, headline: str) -> None:
-    """Writes the report again, with the verdict on top, and shows it on the flow run's page."""
+    """Rewrite the report with the verdict on top, and attach it to the flow run."""
     if report := try_report("report", run_id, partial(make_report, settings, run_id), baseline):
         _publish("gate", report.document, headline)
 
 
 def publish_night(settings: Settings, run_id: str, baseline: str | None, headline: str) -> None:
-    """Writes the report again and the history, and shows both as one page of the flow run."""
+    """Rewrite the report, update the history, and attach both to the flow run as one page."""
 
     def make_history(baseline: str | None) -> Written:
         return make_history_report(settings, run_id, baseline)[1]
@@ -81,7 +81,7 @@ def publish_night(settings: Settings, run_id: str, baseline: str | None, headlin
     first, *rest = report.document.sections
     nights: list[Section] = []
     if history is not None:
-        said = Section("history", "The nights so far", [Paragraph(one) for one in history.document.headline])
+        said = Section("history", "History", [Paragraph(one) for one in history.document.headline])
         nights = [said, *history.document.sections]
     _publish("night", replace(report.document, sections=[first, *nights, *rest]), headline)
 
@@ -92,7 +92,7 @@ def _publish(kind: str, document: Document, headline: str) -> None:
 
 
 def write_leaderboard(prompt_set: str) -> None:
-    """The models of a prompt set, in its folder, and as Markdown on the flow run's page; nothing of one model alone."""
+    """Write the leaderboard of a prompt set and attach it to the flow run. Nothing happens for a single model."""
 
     def make(baseline: None) -> Written | None:
         settings = load_settings()
@@ -104,27 +104,27 @@ def write_leaderboard(prompt_set: str) -> None:
 
 
 WORSE = "Worse"
-"""Name of the state of a run that breaks its baseline's limits, which is no failure of the run itself."""
+"""Name of the failed state of a run that breaks its baseline's limits."""
 
 
 def completed(message: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A flow's return value: its state has a message, and its caller gets `result`."""
+    """Return a completed state with a message. The caller of the flow gets `result`."""
     return cast(dict[str, Any], Completed(message=message, data=result))
 
 
 def worse(message: str, error: GateFailedError) -> dict[str, Any]:
-    """A flow's return value: it fails with the state Worse, and `error` is raised at its caller."""
+    """Return the failed state Worse. The caller of the flow gets `error` raised."""
     return cast(dict[str, Any], Failed(name=WORSE, message=message, data=error))
 
 
 def describe_figures(metrics: Iterable[Mapping[str, Any]]) -> str:
-    """The headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests are errors`."""
-    by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # of two scorers the first
+    """Return the headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`."""
+    by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # the first scorer wins
     parts = []
     if (accuracy := by_source.get("accuracy mean")) and accuracy["value"] is not None:
         parts.append(f"{show_share(accuracy['value'])} correct")
     if (tokens := by_source.get("output_tokens_per_s mean")) and tokens["value"] is not None:
         parts.append(show_rate(tokens["value"], "tokens"))
     if (errors := by_source.get("error_requests total")) and errors["value"]:
-        parts.append(f"{errors['value']:,.0f} of {errors['n']:,.0f} requests are errors")
+        parts.append(f"{errors['value']:,.0f} of {errors['n']:,.0f} requests failed")
     return ", ".join(parts)

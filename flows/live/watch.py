@@ -1,11 +1,11 @@
-"""A run while it is under way: a bar in the terminal, the workers' table on its page, and its submitted tasks.
+"""Progress of a run: a bar in the terminal, a table of workers in Prefect, and the states of its tasks.
 
-The bar shows what is left, speed, window and errors, and above it only what needs attention. Prefect's log lines, and
-the engine's, still go to the run's page and to files. Where the output is no terminal there is no bar, and all lines
-but the engine's are shown; with ASSAYLINE_BAR=false those are shown, too.
+The bar shows requests done, throughput, max concurrency and errors; only warnings and errors are printed above it.
+All log lines, of Prefect and of the engine, go to the run's page and to files. If stderr is not a terminal, all lines
+but the engine's are printed instead of a bar; ASSAYLINE_BAR=false prints the engine's lines too.
 
-Tasks are watched without the API: Prefect's own way to a task's state asks the server each time. So a server that is
-gone does not hide that a task has ended, and a run costs it fewer requests.
+Task states come from the task runner and not from Prefect's API. So an unreachable server does not hide that a task
+has ended, and a run sends fewer API requests.
 """
 
 import logging
@@ -35,12 +35,12 @@ from assayline.words import count
 
 SHOW_INTERVAL_S = 2.0
 LOG_INTERVAL_S = 15.0
-"""Between lines of the log, and between tables of the workers."""
+"""Seconds between progress log lines, and between tables of workers."""
 PROGRESS = "progress"
 
 
 class RunReport:
-    """Shows how far a run is, and its workers. An API that does not answer holds nothing up, and is said at the end."""
+    """Reports progress and workers. A slow or unreachable API delays nothing; `close` reports the failure."""
 
     def __init__(self, log: AnyLogger) -> None:
         self._log = log
@@ -53,9 +53,9 @@ class RunReport:
         self._slow: set[str] = set()
 
     def show(self, standing: Standing, expected: int | None, *, is_last: bool = False) -> None:
-        """Updates log, bar and table, none more often than makes sense.
+        """Update log, bar and table, each at most once per its interval.
 
-        `expected` is how many requests there are; None while prompts are still read.
+        `expected`: number of requests; None while prompts are still being read.
         """
         now = time.monotonic()
         if len(standing.workers) > 1:
@@ -74,17 +74,17 @@ class RunReport:
             self._log.info("%s%s, after %.0f s", text, percent, now - self._started_s)
 
     def warn_once(self, text: str) -> None:
-        """Logs a warning the first time it comes up."""
+        """Log a warning the first time it occurs."""
         if text not in self._warned:
             self._warned.add(text)
             self._log.warning(text)
 
     def close(self) -> bool:
-        """Waits a little for the last reports. Says if how far the run came did not arrive; returns whether it did."""
+        """Wait up to END_WAIT_S for the last reports. Return whether progress arrived; log a warning if not."""
         self._reports.close()
         reason = self._reports.failures.get(PROGRESS)
         if reason is not None:
-            self.warn_once(f"The run's page does not show how far it came: {reason}")
+            self.warn_once(f"Failed to send progress to the run's page: {reason}")
         return reason is None
 
     def _update_artifact(self, percent: float, text: str) -> None:
@@ -113,7 +113,7 @@ class RunReport:
 
 
 def count_workers(standing: Standing) -> str:
-    """Workers by state, and how many are slow: `7 workers (1 opening, 1 lost, 1 slow)`."""
+    """Format the number of workers by state: `7 workers (1 opening, 1 lost, 1 slow)`."""
     counts = {state: standing.count(state) for state in (OPENING, LOST)}
     counts["slow"] = sum(worker.is_slow for worker in standing.workers)
     troubles = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
@@ -136,7 +136,7 @@ def _publish(rows: list[dict[str, Any]], line: str) -> None:
 
 
 class Watched:
-    """One submitted task."""
+    """A submitted task and its state."""
 
     def __init__(self, future: PrefectFuture[Any]) -> None:
         self._future = future
@@ -145,36 +145,36 @@ class Watched:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Return True if the task has ended, successfully or not."""
         return self.ended.is_set()
 
     @property
     def has_completed(self) -> bool:
-        """Whether it has ended well."""
+        """Return True if the task has completed."""
         return self.is_over and self._is_completed()
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended, and not well."""
+        """Return True if the task has failed."""
         return self.is_over and not self._is_completed()
 
     def _is_completed(self) -> bool:
         try:
-            self._future.wait()  # takes the final state over from the runner, so that `state` need not ask for it
+            self._future.wait()  # takes the final state from the runner, so that `state` does not call the API
         except Exception:
             return False  # there is no final state; `result` raises the reason
         return self._future.state.is_completed()
 
 
 def wait_for_one(tasks: Sequence[Watched], timeout_s: float) -> None:
-    """Waits until the first of those that still run has ended, or the time is over."""
+    """Wait until the first running task has ended, or until the timeout in seconds."""
     running = [task for task in tasks if not task.is_over]
     if running:
         running[0].ended.wait(timeout_s)
 
 
 class Screen:
-    """The bar. Use as a context manager; log lines below WARNING stay off the terminal meanwhile."""
+    """The progress bar. A context manager; inside it, log lines below WARNING are not printed."""
 
     def __init__(self, run_dir: Path, console: Console) -> None:
         self._run_dir = run_dir
@@ -183,7 +183,7 @@ class Screen:
         self._level_before = os.environ.get(CONSOLE_LEVEL)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
-            # A narrow terminal cuts what has no min_width: the time left must be seen.
+            # A narrow terminal truncates columns without min_width; keep the remaining time visible.
             TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4)),
             TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
             TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
@@ -194,7 +194,7 @@ class Screen:
             transient=True,
             expand=True,
         )
-        self._task = self._bar.add_task("engine is loading", total=None, counts="")
+        self._task = self._bar.add_task("loading engine", total=None, counts="")
 
     def __enter__(self) -> "Screen":
         for handler in console_handlers():
@@ -202,7 +202,7 @@ class Screen:
             handler.console = self._console
             handler.setLevel(max(handler.level, logging.WARNING))
         os.environ[CONSOLE_LEVEL] = "WARNING"
-        print_text(f"Run {self._run_dir.name}, parts and logs in {self._run_dir}", self._console)
+        print_text(f"Run {self._run_dir.name} started; part files and logs in {self._run_dir}", self._console)
         self._bar.start()
         return self
 
@@ -219,20 +219,24 @@ class Screen:
             os.environ[CONSOLE_LEVEL] = self._level_before
 
     def show(self, standing: Standing, expected: int | None) -> None:
-        """Moves the bar. `expected` is how many requests there are; None while prompts are still read."""
-        has_window = standing.window_requests is not None  # an open loop has none
+        """Update the bar. `expected`: number of requests; None while prompts are still being read."""
+        has_window = standing.window_requests is not None  # None for an open loop
         answering = standing.output_tokens_per_s is not None
-        counts = [f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}"]
+        counts = [
+            f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}",
+            f"{standing.errors:,} errors"
+            if standing.errors != 1
+            else "1 error",  # early, as narrow terminals cut the end
+        ]
         if standing.output_tokens_per_s is not None:
             counts.append(f"{standing.output_tokens_per_s:,.0f} tokens/s")
         if has_window:
-            counts.append(f"window {standing.window_requests:,}")
+            counts.append(f"max concurrency {standing.window_requests:,}")
         if len(standing.workers) > 1:
             counts.append(count_workers(standing))
-        counts.append(f"{standing.errors:,} errors" if standing.errors != 1 else "1 error")
         self._bar.update(
             self._task,
-            description="answering" if answering else "engine is loading",
+            description="generating" if answering else "loading engine",
             completed=standing.answered,
             total=expected,
             counts=", ".join(counts) if standing.answered else "",
@@ -240,10 +244,10 @@ class Screen:
 
 
 def log_console() -> Console:
-    """Where the bar is and, above it, log lines: they name people's things, which are no markup."""
+    """Return the console of the bar and the log lines above it, without markup."""
     return Console(stderr=True, markup=False, emoji=False)
 
 
 def open_screen(run_dir: Path, settings: Settings) -> AbstractContextManager[Screen | None]:
-    """A screen where there is a terminal that can have one; otherwise None, in a context that does nothing."""
+    """Open a Screen if stderr is an interactive terminal; otherwise yield None."""
     return Screen(run_dir, log_console()) if has_bar(settings) else nullcontext()

@@ -1,12 +1,12 @@
-"""Packs the project, vLLM and their packages for a CUDA machine without network, in 64 MiB.
+"""Pack the project, vLLM and their packages for a CUDA machine without a network, in 64 MiB.
 
     python scripts/offline/pack.py [--out offline] [--work .cache/offline] [--extra "NAME==VERSION …"] [--project-only]
 
-That machine brings Python 3.12, torch 2.11 (CUDA 13) and a Hopper GPU, and what comes with a usual installation of
-torch and transformers (numpy, pyarrow, psutil, rich, pytest, …). vLLM 0.26 is the newest for that torch. Of it only
-what runs dense models in bf16 is packed: no Rust front end, no kernels for mixtures of experts, other attention or
-other GPUs. packages.txt lists the rest. OUT gets site.tar.xz, project.tar.xz and boot.sh, and the machine unpacks them
-by `source boot.sh`.
+The machine must have Python 3.12, torch 2.11 (CUDA 13), a Hopper GPU, and packages common with torch and transformers
+(numpy, pyarrow, psutil, rich, pytest, …). vLLM 0.26 is the newest for that torch. Only the parts for dense models in
+bf16 are packed: no Rust front end, and no kernels for mixture-of-experts models, other attention or other GPUs.
+packages.txt lists the other packages. OUT gets site.tar.xz, project.tar.xz and boot.sh; unpack them on the machine with
+`source boot.sh`.
 """
 
 import argparse
@@ -34,18 +34,18 @@ LEFT_OUT = (
     "vllm/third_party/tml_fa4", "vllm/entrypoints/serve/instrumentator/static", "xgrammar/include",
     "**/*.a", "**/*.pyi",
 )  # fmt: skip
-"""Paths below site: not needed to run dense models in bf16 on Hopper."""
+"""Paths below site that dense models in bf16 on Hopper do not need."""
 
 TRIMMED = "vllm/_C_stable_libtorch.abi3.so"
 
 
 def main() -> int:
-    """Exit code: 1 if it did not come out small enough."""
+    """Pack the bundle. Return the exit code: 1 if it is too large."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "offline", help="folder of the archives")
     parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "offline", help="folder of wheels and files")
-    parser.add_argument("--extra", default="", help="more packages, as NAME==VERSION with spaces between")
-    parser.add_argument("--project-only", action="store_true", help="leave site.tar.xz as it is")
+    parser.add_argument("--extra", default="", help="additional packages, space-separated, as NAME==VERSION")
+    parser.add_argument("--project-only", action="store_true", help="keep the existing site.tar.xz")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     steps = {
@@ -65,17 +65,17 @@ def main() -> int:
     for path in sorted(options.out.iterdir()):
         total += path.stat().st_size
         print(f"pack: {path.name} {path.stat().st_size / 2**20:.1f} MiB")
-    print(f"pack: {total / 2**20:.1f} MiB in all, of {LIMIT_BYTES >> 20}")
+    print(f"pack: {total / 2**20:.1f} MiB in total, limit {LIMIT_BYTES >> 20} MiB")
     return int(total > LIMIT_BYTES)
 
 
 def read_packages() -> list[str]:
-    """Names and versions of packages.txt."""
+    """Read names and versions from packages.txt."""
     return [line for line in PACKAGES.read_text().splitlines() if line and not line.startswith("#")]
 
 
 def download(wheels: Path, requirements: list[str]) -> None:
-    """One wheel each, for that machine and not for this one. Others in the folder go."""
+    """Download one wheel each for the target machine. Other wheels in the folder are deleted."""
     wheels.mkdir(parents=True, exist_ok=True)
     platforms = [part for platform in PLATFORMS for part in ("--platform", platform)]
     target = ["--python-version", PYTHON, "--implementation", "cp", "--abi", "cp312", "--abi", "abi3", "--abi", "none"]
@@ -88,7 +88,7 @@ def download(wheels: Path, requirements: list[str]) -> None:
 
 
 def unpack(wheels: Path, site: Path) -> None:
-    """All wheels into one folder, without what that machine does not need."""
+    """Unpack all wheels into one folder, without files that the target machine does not need."""
     shutil.rmtree(site, ignore_errors=True)
     for wheel in sorted(wheels.glob("*.whl")):
         with zipfile.ZipFile(wheel) as file:
@@ -105,12 +105,12 @@ def unpack(wheels: Path, site: Path) -> None:
 
 
 def is_stripped(path: Path) -> bool:
-    """vLLM's own libraries, and those that auditwheel has moved, do not survive it."""
+    """Return False for vLLM's own libraries and those moved by auditwheel, which stripping breaks."""
     return path.parts[0] not in ("vllm", "pyzmq.libs")
 
 
 def pack_project(work: Path, out: Path) -> None:
-    """The repository as it was committed."""
+    """Archive the repository as committed."""
     folder = work / "project"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -120,7 +120,7 @@ def pack_project(work: Path, out: Path) -> None:
 
 
 def pack(folder: Path, name: str, out: Path) -> None:
-    """A .tar.xz that is the same for the same files, compressed as far as it goes."""
+    """Write a reproducible .tar.xz with maximum compression."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = member.mtime = 0

@@ -1,11 +1,11 @@
-"""Plays through what happens on the CUDA machine, here: without network, up to the point where the GPU is missing.
+"""Rehearse the offline bundle on this machine: without a network, up to the point where a GPU is needed.
 
     python scripts/offline/rehearse.py --python /path/to/python3.12 [--bundle offline] [--cpu-wheel WHEEL]
 
-PYTHON is one like that machine's: 3.12 with torch 2.11 and the packages that pack.py does not bring. Everything happens
-in a new folder, with an empty environment and an empty home, in a network namespace that has no network (`unshare -n`,
-as root, or `unshare -rn`). With the wheel of vLLM's CPU build of the same version, whose compiled parts are laid over
-the bundle's, the GPU check runs after that to its end on the CPU, tiny.
+PYTHON is like the target machine's: 3.12 with torch 2.11 and the packages that pack.py does not include. All steps run
+in a new folder, with an empty environment and an empty home, in a network namespace without a network (`unshare -n` as
+root, or `unshare -rn`). Given the wheel of vLLM's CPU build of the same version, its compiled parts replace the
+bundle's, and the GPU check then runs to its end on the CPU with tiny models.
 """
 
 import argparse
@@ -54,18 +54,20 @@ STEPS = [
     ("an engine, without a GPU", f"{BOOT} && python3 -m benchmarks.gpu --device cpu --parts throughput --out out", 1),
     ("compiled kernels, without a driver", f"{BOOT} && python3 -c '{KERNELS}'", 1),
 ]
-"""Name, command, expected exit code."""
+"""Name, command and expected exit code of each step."""
 
 ON_CPU = "python3 -m benchmarks.gpu --device cpu --pairs 1 --out out"
 
 
 def main() -> int:
-    """Exit code: 1 if a step ended otherwise than it should."""
+    """Run the steps. Return the exit code: 1 if a step had an unexpected exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=Path, required=True, help="Python 3.12 with torch 2.11")
-    parser.add_argument("--bundle", type=Path, default=ROOT / "offline", help="what pack.py wrote")
+    parser.add_argument("--bundle", type=Path, default=ROOT / "offline", help="folder that pack.py wrote")
     parser.add_argument("--cpu-wheel", type=Path, help="vLLM's CPU build of the bundle's version")
-    parser.add_argument("--parts", default="throughput,memory,kills,latency,sharing", help="of the check on the CPU")
+    parser.add_argument(
+        "--parts", default="throughput,memory,kills,latency,sharing", help="parts of the check on the CPU"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="assayline-rehearsal-") as name:
         node = Path(name)
@@ -82,7 +84,7 @@ def main() -> int:
 
 
 def run_step(node: Path, name: str, command: str, expected: int) -> bool:
-    """Runs it, and prints how long it took, and its last lines. True if it ended as it should."""
+    """Run a step and print its duration and last lines. Return True if it had the expected exit code."""
     env = {"PATH": f"{node}/bin:/usr/bin:/bin", "HOME": str(node), "PLACE": str(node / "place"), "LANG": "C.UTF-8"}
     env |= {"OMP_WAIT_POLICY": "PASSIVE", "TMPDIR": str(node)}
     unshare = ["unshare", "-n" if os.getuid() == 0 else "-rn"]
@@ -98,7 +100,9 @@ def run_step(node: Path, name: str, command: str, expected: int) -> bool:
     )
     is_good = done.returncode == expected
     seconds = time.monotonic() - started
-    print(f"rehearse: {name}: {seconds:.1f} s, exit code {done.returncode}{'' if is_good else f', not {expected}'}")
+    print(
+        f"rehearse: {name}: {seconds:.1f} s, exit code {done.returncode}{'' if is_good else f', expected {expected}'}"
+    )
     for line in done.stdout.strip().splitlines()[-40 if not is_good else -12 :]:
         print(f"    {line[:300]}")
     sys.stdout.flush()
@@ -106,7 +110,7 @@ def run_step(node: Path, name: str, command: str, expected: int) -> bool:
 
 
 def lay_over(wheel: Path, site: Path) -> None:
-    """The CPU build's package in place of the CUDA build's."""
+    """Replace the CUDA build's package by the CPU build's."""
     shutil.rmtree(site / "vllm")
     for info in site.glob("vllm-*.dist-info"):
         shutil.rmtree(info)

@@ -1,11 +1,11 @@
-"""Cuts a compiled library's GPU code down to what one architecture can run.
+"""Trim the GPU code of a compiled library to one architecture.
 
     python scripts/offline/trim_kernels.py LIBRARY OUT [--sm 90]
 
-vLLM's libraries hold their kernels once per architecture, in "fatbin" containers in the section .nv_fatbin: a header
-(magic, version, header size, size of what follows), then entries (kind: 1 PTX, 2 machine code; header size, size; the
-architecture at byte 28). Of each container the entries that the GPU can pick are kept and moved to its beginning, and
-the rest is zero, which compresses to nothing. The file's size and all addresses stay, so nothing else has to change.
+vLLM's libraries have their kernels once per architecture, in "fatbin" containers in the section .nv_fatbin: a header
+(magic, version, header size, payload size), then entries (kind: 1 PTX, 2 machine code; header size, size; the
+architecture at byte 28). In each container, the entries that the GPU can use are moved to the beginning and the rest is
+zeroed, which compresses to almost nothing. File size and addresses are unchanged, so nothing else has to change.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Entry:
 
 
 def find_section(library: bytes, name: bytes) -> tuple[int, int]:
-    """Offset and size of a section of a 64-bit ELF file. Raises ValueError."""
+    """Return offset and size of a section of a 64-bit ELF file. Raises ValueError."""
     (table,) = struct.unpack_from("<Q", library, 0x28)
     size, count, names = struct.unpack_from("<HHH", library, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", library, table + i * size) for i in range(count)]
@@ -40,11 +40,11 @@ def find_section(library: bytes, name: bytes) -> tuple[int, int]:
         start = names_at + name_at
         if library[start : library.index(0, start)] == name:
             return offset, length
-    raise ValueError(f"there is no section {name.decode()}")
+    raise ValueError(f"no section {name.decode()}")
 
 
 def read_entries(library: bytearray, start: int, end: int) -> list[Entry]:
-    """Those of one container. Raises ValueError where they do not fill it."""
+    """Parse the entries of a container. Raises ValueError if they do not fill it."""
     entries = []
     while start < end:
         kind, _, header_size, size = ENTRY.unpack_from(library, start)
@@ -54,19 +54,19 @@ def read_entries(library: bytearray, start: int, end: int) -> list[Entry]:
         entries.append(Entry(kind, architecture, start, header_size + size))
         start += header_size + size
     if start != end:
-        raise ValueError(f"a container at {start:#x} is not read to its end {end:#x}")
+        raise ValueError(f"the entries of the container at {start:#x} do not end at {end:#x}")
     return entries
 
 
 def choose(entries: list[Entry], sm: int) -> list[Entry]:
-    """Machine code for this architecture; without any, PTX that it can compile; without that, the smallest entry."""
+    """Choose machine code for this architecture; else PTX that it can compile; else the smallest entry."""
     code = [entry for entry in entries if entry.kind == MACHINE_CODE and entry.architecture == sm]
     text = [entry for entry in entries if entry.kind == PTX and entry.architecture <= sm]
     return code or text or sorted(entries, key=lambda entry: entry.size)[:1]
 
 
 def trim(library: bytearray, sm: int) -> tuple[int, int]:
-    """Changes it in place. Returns bytes of kernels before and after."""
+    """Trim the data in place. Return bytes of kernels before and after."""
     position, length = find_section(library, b".nv_fatbin")
     section_end, before, after = position + length, 0, 0
     while position < section_end - HEADER.size:
@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--sm", type=int, default=90, help="architecture: 90 is Hopper")
+    parser.add_argument("--sm", type=int, default=90, help="architecture, for example 90 for Hopper (default: 90)")
     options = parser.parse_args()
     library = bytearray(options.library.read_bytes())
     before, after = trim(library, options.sm)

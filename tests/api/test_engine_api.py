@@ -105,7 +105,7 @@ def test_what_cannot_be_is_said_at_once(engine, tiny_model):
         list(engine.generate(["x"], n=0))
     first = engine.generate(["say one", "say two"])
     next(first)
-    with pytest.raises(EngineError, match="answering another iterable"):
+    with pytest.raises(EngineError, match="busy with another iterable"):
         next(engine.generate(["x"]))
     with pytest.raises(ModelError, match="is not a folder"):
         Engine("./no-such-model", engine=FAKE)

@@ -299,7 +299,7 @@ def test_the_command_sets_aside_a_database_and_parts(run_dir, settings, capsys):
     assert run("rebuild", [run_dir.name, "--set-aside"]) == 0
     out = capsys.readouterr().out
     assert "assayline.duckdb is unusable and was renamed to assayline.duckdb.aside-" in out
-    assert ".parquet.damaged is damaged, and was renamed" in out
+    assert "Renamed a damaged part file to " in out and ".parquet.damaged" in out
     assert "18 requests have no answer" in out
 
 
@@ -314,7 +314,7 @@ def test_one_run_that_cannot_be_loaded_does_not_keep_the_others_from_it(run_dir,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fragment"), [(["nothing"], "There is no run 'nothing'"), (["--all"], "There are no runs in")]
+    ("arguments", "fragment"), [(["nothing"], "There is no run 'nothing'"), (["--all"], "No runs in")]
 )
 def test_the_command_says_what_it_does_not_find(settings, capsys, arguments, fragment):
     assert run("rebuild", arguments) == 2
@@ -367,4 +367,4 @@ def test_pinned_baselines_survive_the_same_database_and_come_back_into_a_new_one
     settings.database_path.unlink()
     assert run("rebuild", [run_dir.name]) == 0
     assert query(settings, "from baselines") == pins
-    assert f"Baseline good is pinned again: run {run_dir.name}." in capsys.readouterr().out
+    assert f"Restored baseline good: run {run_dir.name}." in capsys.readouterr().out

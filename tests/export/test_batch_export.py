@@ -97,7 +97,7 @@ def test_what_a_killed_run_had_answered_is_exported_and_the_rest_is_named(tmp_pa
     assert [line["custom_id"] for line in answered] == ["q0", "q1", "q3"]
     assert [line["custom_id"] for line in failed] == ["q2", "q4", "q5"]
     assert all(line["response"] is None and line["error"]["code"] == "not_answered" for line in failed)
-    assert "3 of the 6 that were prepared so far are answered, and these are exported" in sentences[1]
+    assert "3 of 6 requests prepared so far are answered and exported" in sentences[1]
 
     assert run_kit.complete(spec, settings).run_id == killed.run_id
     with pytest.raises(SpecError, match="exists already"):

@@ -131,7 +131,7 @@ def test_a_run_becomes_a_task_of_the_harness(run, tmp_path):
 def test_what_is_there_stays_unless_it_is_to_be_replaced(run, tmp_path, form):
     place = tmp_path / "export"
     run.export(form, place) if form != "openai-batch" else export_run(run.settings, run.run_id, form, place)
-    with pytest.raises(SpecError, match=r"exists already\. Give another place with --output, or replace it"):
+    with pytest.raises(SpecError, match=r"already exists\. hint: pass another path with --output, or replace it"):
         export_run(run.settings, run.run_id, form, place)
     export_run(run.settings, run.run_id, form, place, force=True)
     assert list(tmp_path.glob(".*")) == []
@@ -141,9 +141,9 @@ def test_what_is_there_stays_unless_it_is_to_be_replaced(run, tmp_path, form):
 def test_a_folder_with_anything_else_is_never_replaced(run, tmp_path, form):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.tex").write_text("x")
-    with pytest.raises(SpecError, match=r"holds thesis.tex, which is of no such export"):
+    with pytest.raises(SpecError, match=r"contains thesis.tex, which is not part of such an export"):
         export_run(run.settings, run.run_id, form, tmp_path / "precious", force=True)
-    with pytest.raises(SpecError, match="is a folder, and this format is a file"):
+    with pytest.raises(SpecError, match="is a folder, but this format is one file"):
         export_run(run.settings, run.run_id, "csv", tmp_path / "precious", force=True)
     assert (tmp_path / "precious" / "thesis.tex").exists()
 
@@ -172,7 +172,7 @@ def test_the_command_says_where_it_is_and_what_is_wrong(run, tmp_path, capsys, m
     written = capsys.readouterr()
     assert written.out == f"{run.settings.run_dir(run.run_id)}/exports/requests.csv\n"
     assert written.err == "16 requests.\n"
-    with pytest.raises(SpecError, match="There is no run nobody in the database"):
+    with pytest.raises(SpecError, match="No run nobody in the database"):
         command.run(["nobody", "--format", "csv", "--output", str(tmp_path / "x")])
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "nothing"))
     with pytest.raises(StoreError, match="There is no database"):
@@ -190,7 +190,7 @@ def test_likelihoods_are_no_batch(settings, make_spec, tmp_path):
         scorers=[{"kind": "loglikelihood"}],
     )  # fmt: skip
     run = Run(settings, run_kit.complete(spec, settings).run_id)
-    with pytest.raises(SpecError, match="asked for likelihoods"):
+    with pytest.raises(SpecError, match="has likelihoods of given answers"):
         run.export("openai-batch", tmp_path / "out.jsonl")
     (samples,) = run.export("lm-eval", tmp_path / "lm").glob("samples_*.jsonl")
     sample = json.loads(samples.read_text())

@@ -46,7 +46,7 @@ def test_a_name_is_pinned_listed_moved_and_taken_away(settings, capsys):
     listed = capsys.readouterr().out
     assert "20260101-000000-sums-aaaa" in listed and "[new]" in listed
     assert run("baseline", ["pin", "good", "20260102-000000-sums-bbbb"]) == 0
-    assert "It was run 20260101-000000-sums-aaaa before." in capsys.readouterr().out
+    assert "(was run 20260101-000000-sums-aaaa)" in capsys.readouterr().out
     assert [pin.run_id for pin in read_pins(settings)] == ["20260102-000000-sums-bbbb"]
     assert run("baseline", ["unpin", "good"]) == 0
     assert read_pins(settings) == []

@@ -73,7 +73,7 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
     assert "2 configurations × 3 repeats, 6 of 6 runs left" in shown and "'enable_prefix_caching': False" in shown
     assert not (data_dir / "benchmarks").exists() and not (data_dir / "runs").exists()
     for arguments, sentence in (
-        ([], "Give a SPEC"),
+        ([], "pass a SPEC"),
         (["--resume", "nobody"], "There is no benchmark 'nobody'"),
         (["--resume", "nobody", "--repeats", "2"], "leave SPEC, fields and sweep out"),
     ):

@@ -36,7 +36,7 @@ def assert_refused(run: flow_kit.Finished, code: int, *fragments: str) -> None:
 def test_dry_run_shows_the_first_prompt_and_stores_nothing(spec_file, data_dir):
     run = dry_run(spec_file)
     assert run.code == 0, run.err
-    assert "40 rows of sums, 0 duplicates, 40 requests (0 of them errors)" in run.out
+    assert "40 rows of sums, 0 duplicates, 40 requests (0 error rows)" in run.out
     assert "user: What is 0 + 0?" in run.out and '"max_tokens": 4' in run.out
     assert not data_dir.exists()
 
@@ -56,7 +56,7 @@ def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path, spec_file):
     odd = ["--prompts.source.path", str(path)]
     run = dry_run(spec_file, *odd)
     assert run.code == 0, run.err
-    assert "6 requests (4 of them errors)" in run.out
+    assert "6 requests (4 error rows)" in run.out
     shown = " ".join(run.out.split())
     assert "template_error 2×, first in row 1: prompts.template writes a value that is null: question." in shown
     assert "row_error 1×, first in row 4: " in shown
@@ -64,7 +64,7 @@ def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path, spec_file):
     assert_refused(dry_run(spec_file, *odd, "--prompts.on_bad_row", "stop"), 3, "Row 1 cannot become", "is stop")
     assert_refused(dry_run(spec_file, *odd, "--prompts.template", "{{ row.question.x }}"), 3, "x")
     path.write_text(rows[1])
-    assert_refused(dry_run(spec_file, *odd), 9, "Each of 1 requests would be an error row")
+    assert_refused(dry_run(spec_file, *odd), 9, "All 1 requests would be error rows")
 
 
 BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
@@ -72,10 +72,10 @@ BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
     "unknown engine argument": (["--engine.args.max_num_seq", "4"], 2, ["max_num_seq", "did you mean 'max_num_seqs'"]),
     "missing model folder": (["--model", "/no/such/model"], 4, ["/no/such/model", "config.json"]),
     "override without a value": (["--prompts.limit"], 2, ["--prompts.limit has no value"]),
-    "misspelt option": (["--dryrun"], 2, ["There is no option --dryrun: did you mean --dry-run?"]),
-    "misspelt option with a value": (["--resum", "x"], 2, ["There is no option --resum: did you mean --resume?"]),
+    "misspelt option": (["--dryrun"], 2, ["Unknown option --dryrun. hint: did you mean --dry-run?"]),
+    "misspelt option with a value": (["--resum", "x"], 2, ["Unknown option --resum. hint: did you mean --resume?"]),
     "endless repeats": (["--prompts.repeats", "99999", "--sampling.n", "99999"], 2, ["prompts.repeats times"]),
-    "stray word": (["examples/other.yaml"], 2, ["'examples/other.yaml' was not expected", "--field value"]),
+    "stray word": (["examples/other.yaml"], 2, ["Unexpected argument 'examples/other.yaml'", "--field value"]),
 }
 
 
@@ -124,7 +124,7 @@ def test_resuming_is_not_offered_when_it_would_end_the_same_way(error, is_offere
     monkeypatch.setattr("assayline.flows.cli.evaluate._run", end)
     monkeypatch.setattr("assayline.evaluation.resume.find_unfinished_here", lambda _: unfinished)
     run = flow_kit.run_here("evaluate", spec_file)
-    assert ("the same command resumes it" in run.err) == is_offered
+    assert ("hint: rerun the command to resume it" in run.err) == is_offered
 
 
 @pytest.mark.prefect

@@ -299,7 +299,7 @@ def test_cancelled_run_stops_soon_and_keeps_what_had_finished(worker, prefect_cl
     )
     (run_id,) = flow_kit.query(deployed_data, "select run_id from runs where name = 'endless'")
     message = flow_kit.query(deployed_data, "select message from runs where run_id = ?", run_id)
-    assert message == ["It was stopped before its end, by SIGTERM, as of a cancellation in Prefect."]
+    assert message == ["Stopped before its end by SIGTERM, for example a cancellation in Prefect."]
     (stored,) = flow_kit.query(deployed_data, "select count(*) from completions where run_id = ?", run_id)
     assert stored == flow_kit.count_in_parts(deployed_data) - before > 0
 

@@ -94,9 +94,9 @@ def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(prefect
         ("template_error", 1),
         (None, 3),
     ]
-    wait_for_log(prefect_client, state, "2 of 4 prompts repeat an earlier one")
-    wait_for_log(prefect_client, state, "1 requests cannot be generated")
-    wait_for_log(prefect_client, state, "The report is without its baseline")
+    wait_for_log(prefect_client, state, "2 of 4 prompts are duplicates")
+    wait_for_log(prefect_client, state, "1 requests are error rows")
+    wait_for_log(prefect_client, state, "Writing the report without its baseline")
     assert "Comparison with the baseline" not in artifacts_of(prefect_client, state)["report-trial"].data
 
 
@@ -111,7 +111,7 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(prefect_client, fake_
     assert state.result()["answered_requests"] == 40
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
     assert artifacts_of(prefect_client, state) == {}
-    told = "The run's page does not show how far it came: ConnectionError: the API is away"
+    told = "Failed to send progress to the run's page: ConnectionError: the API is away"
     wait_for_log(prefect_client, state, told)
 
 
@@ -126,7 +126,7 @@ def test_a_report_that_cannot_be_written_is_a_warning(prefect_client, fake_spec,
     shown = artifacts_of(prefect_client, state)
     assert set(shown) == {"progress", "report-trial"}
     assert shown["report-trial"].data.startswith("| metric | value |"), "the page has the metrics at least"
-    wait_for_log(prefect_client, state, "The report was not written")
+    wait_for_log(prefect_client, state, "Failed to write the report")
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
 
 

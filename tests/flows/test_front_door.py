@@ -65,10 +65,10 @@ def test_usage_names_the_console_command_however_it_was_called():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["evalaute", "spec.yaml"], "there is no command 'evalaute': did you mean 'evaluate'?"),
+        (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
-            "there is no command 'dance': known: baseline, benchmark, evaluate, export, gate, mirror, rebuild",
+            "unknown command 'dance': known: baseline, benchmark, evaluate, export, gate, mirror, rebuild",
         ),
         ([], "the following arguments are required: COMMAND"),
     ],
@@ -96,7 +96,7 @@ def test_notes_follow_the_sentence_of_an_interruption(capsys, monkeypatch):
 
     monkeypatch.setattr("assayline.flows.cli.verify.run", end)
     assert cli.run("verify", []) == 143
-    assert capsys.readouterr().err == "Interrupted; what had finished is stored.\nRun x is unfinished.\n"
+    assert capsys.readouterr().err == "Interrupted. Finished results are stored.\nRun x is unfinished.\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -106,7 +106,7 @@ def test_a_signal_ends_a_command_with_a_sentence(number, code):
         assert process.stdout and process.stdout.readline() == "begun\n"
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (code, "Interrupted; what had finished is stored.\n")
+    assert (process.returncode, err) == (code, "Interrupted. Finished results are stored.\n")
 
 
 def test_a_defect_is_a_traceback_and_exit_code_11():
@@ -114,7 +114,7 @@ def test_a_defect_is_a_traceback_and_exit_code_11():
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 11 and "Traceback" in run.stderr
     assert run.stderr.endswith(
-        "error: Unexpected ZeroDivisionError, a defect of assayline. hint: report it with the traceback.\n"
+        "error: Unexpected ZeroDivisionError, a bug in assayline. hint: report it with the traceback.\n"
     )
 
 
@@ -144,7 +144,7 @@ def test_help_names_the_exit_codes_of_every_command(command, capsys):
     with pytest.raises(SystemExit):
         cli.run(command, ["--help"])
     shown = capsys.readouterr().out
-    assert "10 Prefect's API cannot be reached, 11 an unexpected error" in shown
+    assert "10 Prefect's API is unreachable, 11 unexpected error" in shown
     assert ("--prompts.limit 10" in shown) == (command == "evaluate")
 
 
@@ -154,16 +154,18 @@ def test_help_names_the_exit_codes_of_every_command(command, capsys):
         # The client's own words: httpx, of a port that nobody listens on, and of a URL without a scheme.
         (
             "http://me:secret@127.0.0.1:9/api",
-            "http://127.0.0.1:9/api cannot be reached: [Errno 111] Connection refused",
+            "http://127.0.0.1:9/api: [Errno 111] Connection refused",
         ),
-        ("localhost:4200", "localhost:4200 cannot be reached: Request URL has an unsupported protocol 'localhost://'"),
+        ("localhost:4200", "localhost:4200: Request URL has an unsupported protocol 'localhost://'"),
     ],
 )
 def test_prefect_api_that_does_not_answer_is_one_sentence_and_exit_code_10(url, reason, tmp_path):
     env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "ASSAYLINE_DATA_DIR": str(tmp_path)}
     run = flow_kit.run_command([sys.executable, "-m", "assayline", "gate", "some-run", "--baseline", "stable"], env)
     assert run.code == 10, run.err
-    assert run.err.startswith(f"error: Prefect's API at {reason}. hint: start it with `prefect server start`")
+    assert run.err.startswith(
+        f"error: Cannot reach Prefect's API at {reason}. hint: start it with `prefect server start`"
+    )
     assert run.err.count("\n") == 1 and not run.out
 
 

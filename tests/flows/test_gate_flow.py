@@ -168,7 +168,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
             "the limit on accuracy",
             "**Limits**",
             "### Got worse: prompt",
-            "## The nights so far",
+            "## History",
             "## Latency",
         ]
         places = [page.data.replace("\\", "").index(words) for words in order]

@@ -61,7 +61,7 @@ def test_a_run_and_the_command_it_prints(hostile_spec, hostile_env, prefect_clie
     assert run.code == 0, run.err
     assert NAME in run.out
     for sign in "[/red]", "[x]*{y}":
-        assert sign in run.out.partition("Look further")[0].partition("metric")[2], "in the metric table, too"
+        assert sign in run.out.partition("Query the results")[0].partition("metric")[2], "in the metric table, too"
 
     data_dir = Path(hostile_env["ASSAYLINE_DATA_DIR"])
     columns = "name, prompt_set, model, spec_json::json ->> '$.chat.system', state, expected_requests"

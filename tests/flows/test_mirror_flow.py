@@ -52,7 +52,7 @@ def test_a_run_whose_machine_is_lost_is_restored_elsewhere_and_answers_every_req
         restored = flow_kit.run_here("restore", "last")
         assert restored.code == 0, restored.err
         run_id = restored.out.split()[1].rstrip(":")
-        assert f"It is unfinished: `assayline evaluate --resume {run_id}` resumes it." in restored.out
+        assert f"The run is unfinished. hint: resume it with `assayline evaluate --resume {run_id}`." in restored.out
         assert flow_kit.count_in_parts(elsewhere) == mirrored
         resumed = flow_kit.run_here("evaluate", "--resume", run_id)
         assert resumed.code == 0, resumed.out + resumed.err

@@ -286,8 +286,8 @@ def test_ray_actor_has_the_gpus_of_its_engine_and_a_cluster_with_too_few_is_refu
     places = [nodes.add(gpus=2)]
     spec = ray_spec(nodes.address, workers=2, engine={"device": "cuda", "args": {"tensor_parallel_size": 2}})
     assert refuse(spec, settings) == (
-        "The Ray cluster has 2 GPUs on 4 nodes: room for 1 engines with 2 GPUs each, and the spec asks for 2. hint: "
-        "lower `workers`, add nodes, or wait for them with ASSAYLINE_DEVICE_WAIT_S."
+        "The Ray cluster has 2 GPUs on 4 nodes: room for 1 engines with 2 GPUs each, but the spec needs 2. hint: "
+        "lower `workers`, add nodes, or wait for nodes with ASSAYLINE_DEVICE_WAIT_S."
     )
     places.append(nodes.add(gpus=2))
     write_shards(tmp_path, shards=1, per_shard=4)
@@ -307,7 +307,7 @@ def test_ray_without_a_cluster_at_the_address_is_refused(settings, address):
     message = refuse(ray_spec(address), settings)
     assert message.startswith(f"Cannot join a Ray cluster at {address}: ")
     assert message.endswith(
-        "hint: give the address that `ray start --head` printed, as host:port, and run on a node of that cluster."
+        "hint: pass the address printed by `ray start --head`, as host:port, and run on a node of that cluster."
     )
 
 
@@ -334,8 +334,9 @@ def test_ray_cluster_that_asks_for_a_token_is_refused_with_a_hint(settings, node
 
     monkeypatch.setattr(ray, "init", refuse_to_join)
     message = refuse(ray_spec(nodes.address), settings)
-    assert message.endswith("hint: set RAY_AUTH_MODE=token, and give this machine and every node the token of the "
-                            "cluster's head.")  # fmt: skip
+    assert message.endswith(
+        "hint: set RAY_AUTH_MODE=token, and set the head node's token on this machine and on every node."
+    )
 
 
 def test_ray_node_needs_no_prefect():

@@ -100,15 +100,15 @@ def test_command_that_is_killed_and_interrupted_leaves_no_process_and_goes_on(
     (run_id,) = flow_kit.query(data_dir, "select run_id from runs where state = 'cancelled'")
     said = log.read_text()
     assert f"Resuming run {run_id}, attempt 2" in said
-    assert f"Run {run_id} is unfinished: the same command resumes it, {answered} of {ROWS} requests answered." in said
+    assert f"Run {run_id} is unfinished, {answered} of {ROWS} requests answered. hint: rerun the command" in said
 
     dry = answer(capsys, spec, "--dry-run")
     assert f"This would resume run {run_id}: {answered} of {ROWS} requests answered." in dry.out
     changed = answer(capsys, spec, "--sampling.temperature", "0.7", "--dry-run")
     assert f"Run {run_id} of this name is unfinished" in changed.out
-    assert "sampling.temperature: unset → 0.7" in changed.out and "This would be a new run." in changed.out
+    assert "sampling.temperature: unset → 0.7" in changed.out and "This would start a new run." in changed.out
     fresh = answer(capsys, spec, "--fresh", "--dry-run")
-    assert "This would be a new run." in fresh.out
+    assert "This would start a new run." in fresh.out
 
     resumed = answer(capsys, "--resume", run_id)
     assert resumed.code == 0, resumed.out + resumed.err
@@ -136,7 +136,7 @@ def test_failed_run_says_how_to_go_on_and_does(served_env, fake_spec, data_dir, 
     flow_kit.feed_pipe(pipe, feed_broken)
     failed = answer(capsys, spec)
     assert failed.code == 3 and "line 26: not JSON" in failed.err
-    assert "the same command resumes it, 20 requests answered, and its prompts not all read." in failed.err
+    assert "20 requests answered, and its prompts not all read. hint: rerun the command to resume it." in failed.err
     (report,) = data_dir.glob("runs/*/report.md")
     assert "The run failed" in report.read_text(encoding="utf-8")
     pipe.unlink()
@@ -173,7 +173,7 @@ def test_unknown_run_and_fields_beside_it_are_one_message(capsys, data_dir, fake
     no_manifest = answer(capsys, "--resume", "20261121-120000-trial-ab12")
     assert no_manifest.code == 6 and "spec.json cannot be read" in no_manifest.err
     field = answer(capsys, "--resume", "20261121-120000-trial-ab12", "--prompts.limit", "3")
-    assert field.code == 2 and "--prompts.limit was given with --resume" in field.err
+    assert field.code == 2 and "--prompts.limit cannot be combined with --resume" in field.err
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     both = answer(capsys, "--dry-run", "--resume", "20261121-120000-trial-ab12", str(spec))
     assert both.code == 6 and "has no run.json" in both.err

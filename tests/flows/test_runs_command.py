@@ -67,10 +67,10 @@ def test_runs_reads_the_folders_when_the_database_is_held(runs, settings):
 
 def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(runs, monkeypatch, tmp_path):
     unknown = flow_kit.run_here("runs", "tonihgt")
-    assert unknown.code == 2 and "There is no run of the name 'tonihgt'" in unknown.err
+    assert unknown.code == 2 and "No run with the name 'tonihgt'" in unknown.err
     assert "did you mean 'tonight'?" in unknown.err
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "nothing"))
-    assert list_here("tonight") == [f"There are no runs in {tmp_path / 'nothing' / 'runs'} yet."]
+    assert list_here("tonight") == [f"No runs in {tmp_path / 'nothing' / 'runs'} yet."]
 
 
 @pytest.mark.parametrize(

@@ -45,4 +45,4 @@ def test_a_dry_run_shows_the_messages(tmp_path):
     spec = write_spec(tmp_path, "http://127.0.0.1:9/v1")
     run = flow_kit.run_here("evaluate", spec, "--dry-run")
     assert run.code == 0, run.err
-    assert "first prompt, which the server renders:" in run.out and '"content": "Count 0"' in run.out
+    assert "first prompt, rendered by the server:" in run.out and '"content": "Count 0"' in run.out

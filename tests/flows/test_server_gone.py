@@ -102,7 +102,7 @@ def test_a_server_that_is_gone_costs_the_page_and_no_result(prefect_api, env, sl
             assert flow_kit.count_in_parts(data_dir) < ROWS
             assert run.wait(timeout=200) == 0, log.read_text()
     said = log.read_text()
-    assert "The run is complete and stored" in said and "Prefect could not be told" in said
+    assert "The run is complete and stored" in said and "Prefect could not be updated" in said
     assert "generation window" in said, "the metrics are printed"
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
     assert flow_kit.query(data_dir, "select count(distinct request_id) from completions") == [ROWS]

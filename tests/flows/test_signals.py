@@ -53,8 +53,8 @@ def test_terminated_command_stores_what_had_finished_and_ends_its_own_prefect_ap
     assert ended == ["cancelled", True]
     assert flow_kit.query(data_dir, "select count(*) from completions") == [20]
     said = log.read_text()
-    assert "Interrupted; what had finished is stored." in said and "Traceback" not in said
-    assert f"Run {run_id} is unfinished: assayline evaluate --resume {run_id} resumes it" in said
+    assert "Interrupted. Finished results are stored." in said and "Traceback" not in said
+    assert f"hint: run `assayline evaluate --resume {run_id}` to resume it." in said
 
 
 def test_interrupt_during_a_query_is_still_an_interrupt(settings, fake_spec, monkeypatch):

@@ -79,14 +79,16 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(served_env, twice_asked
     code, lines = run_in_terminal(flow_kit.evaluate_command(spec), served_env)
     text = "\n".join(lines)
     assert code == 0, text
-    bars = [line for line in lines if line.startswith("answering")]
-    full = re.compile(r"answering +\d+% [-\d:]+ left \d+/61, [\d,]+ tokens/s, window 1, 0 errors \d:[\d:]+ .*[━╸╺]")
+    bars = [line for line in lines if line.startswith("generating")]
+    full = re.compile(
+        r"generating +\d+% [-\d:]+ left \d+/61, 0 errors, [\d,]+ tokens/s, max concurrency 1 \d:[\d:]+ .*[━╸╺]"
+    )
     assert any(full.match(line) for line in bars), bars[-3:]
     assert len({re.search(r"\d+/61", line)[0] for line in bars if "/61" in line}) >= 3, "it moves"  # type: ignore[index]
-    begun = next(index for index, line in enumerate(lines) if line.startswith(("engine is loading", "answering")))
-    ended = max(index for index, line in enumerate(lines) if line.startswith("answering"))
+    begun = next(index for index, line in enumerate(lines) if line.startswith(("loading engine", "generating")))
+    ended = max(index for index, line in enumerate(lines) if line.startswith("generating"))
     logged = [line for line in lines[begun:ended] if "| " in line]
-    assert any("repeat an earlier one" in line and "WARNING" in line for line in logged)
+    assert any("are duplicates" in line and "WARNING" in line for line in logged)
     assert [line for line in logged if "| INFO" in line] == []
     assert "throughput, output tokens" in "\n".join(lines[ended:])
     assert "Report: " in "\n".join(lines[ended:])
@@ -98,14 +100,14 @@ def test_the_time_left_is_whole_however_narrow_the_terminal(columns, tmp_path):
     screen = Screen(tmp_path, console)
     screen._bar.update(
         screen._task,
-        description="answering",
+        description="generating",
         completed=1_159,
         total=31_000,
-        counts="1,159/31,000, 2,786 tokens/s, window 320, 0 errors",
+        counts="1,159/31,000, 0 errors, 2,786 tokens/s, max concurrency 320",
     )
     with console.capture() as shown:
         console.print(screen._bar.get_renderable())
-    assert re.match(r"answer\w*…? +4% -:--:-- left 1,159/31,000", shown.get()), shown.get()
+    assert re.match(r"gener\w*…? +4% -:--:-- left 1,159/31,000", shown.get()), shown.get()
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_an_error_row_is_no_answer():
 def test_a_task_that_has_changed_is_refused():
     rows = judge.Answers([answer_of(0, text="2")])
     for changed in (instance_of(1), replace(instance_of(0), doc={"question": "1 + 2"})):
-        with pytest.raises(StoreError, match=rf"Document {changed.doc_id} of the task sums is not the one"):
+        with pytest.raises(StoreError, match=rf"Document {changed.doc_id} of task sums differs from the run"):
             rows.answer("generate_until", changed, 0)
 
 
@@ -112,15 +112,15 @@ class OwnEncoder:
     ("kinds", "said"),
     [
         # squadv2 of lm_eval 0.4.13: construct_requests returns these two, both with idx 0
-        (("generate_until", "loglikelihood"), "asks for a text and a likelihood of one document"),
-        (("generate_until", "generate_until"), "asks for several texts of one document"),
+        (("generate_until", "loglikelihood"), "asks for a text and a likelihood per document"),
+        (("generate_until", "generate_until"), "asks for several texts per document"),
     ],
 )
 def test_build_harness_requests_refuses_a_task_before_any_of_the_run_s_requests_is_made(kinds, said):
     good = replace(instance_of(0), task_name="good")
     bad = [replace(instance_of(1), request_type=kind, args=("question", " no")) for kind in kinds]
     made = build_harness_requests([good, *bad], OwnEncoder(), is_served=False)  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match=rf"The task sums {said}.* hint: leave the task out"):
+    with pytest.raises(SpecError, match=rf"Task sums {said}.* hint: leave the task out"):
         next(made)
 
 
@@ -181,7 +181,7 @@ def test_judge_answers_decides_by_task_whether_values_are_shares(monkeypatch):
     verdict = judge_values(monkeypatch, rows, a=[0.5, 17.0], b=[1.0, 0.0])
     assert [score.value for score in verdict.judged.scores] == [1.0, 0.0]
     assert verdict.notes == [
-        "acc,none of the task a has no scores per document: document 1 has 17.0, expected a number from 0 to 1. Only "
+        "acc,none of task a has no scores per document: document 1 has 17.0, expected a number from 0 to 1. Only "
         "the harness's average is stored."
     ]
 
@@ -214,7 +214,7 @@ def test_only_means_of_shares_are_scores(monkeypatch):
         (0.0, None, "error: template_error"),
     ]
     assert [note.split(":")[0] for note in verdict.notes] == [
-        f"{metric},strict of the task sums has no scores per document" for metric in ("length", "pairs")
+        f"{metric},strict of task sums has no scores per document" for metric in ("length", "pairs")
     ]
 
 

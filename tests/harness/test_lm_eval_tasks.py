@@ -96,7 +96,7 @@ def test_a_task_whose_answers_leave_no_room_for_a_prompt_is_refused(make_spec, s
         spec = spec_of(make_spec, folder, ["choices", "arithmetic"])
         engine = {"args": {**spec.engine.args, "max_model_len": max_model_len}}
         spec = spec.model_copy(update={"engine": spec.engine.model_copy(update=engine)})
-        said = rf"The task arithmetic asks for up to 16 tokens, and the context has {max_model_len}.* hint: raise"
+        said = rf"Task arithmetic generates up to 16 tokens, but the context has only {max_model_len}.* hint: raise"
         with pytest.raises(SpecError, match=said):
             begin_evaluation(spec, settings).prepare()
 
@@ -121,7 +121,7 @@ def test_a_run_that_was_judged_too_late_is_resumed_and_judged(make_spec, setting
 def test_what_the_harness_cannot_open_is_a_sentence(make_spec, settings, folder):
     with pytest.raises(PromptError, match="no task 'arithmetik': did you mean 'arithmetic'"):
         begin_evaluation(spec_of(make_spec, folder, "arithmetik"), settings).prepare()
-    with pytest.raises(SpecError, match="is no folder"):
+    with pytest.raises(SpecError, match="is not a folder"):
         begin_evaluation(spec_of(make_spec, folder / "none", "arithmetic"), settings).prepare()
     (folder / "unsafe.yaml").write_text(
         (folder / "arithmetic.yaml").read_text().replace("task: arithmetic", "task: unsafe") + "unsafe_code: true\n"
@@ -165,5 +165,5 @@ def test_a_harness_that_encodes_in_another_way_gives_error_rows(tiny_model):
     """Its class of models has methods that its own way to encode never calls, in the versions that are known."""
     template = HarnessEncoder(load_tokenizer(tiny_model), 128, {})._template
     for method in (template.generate_until, template.loglikelihood_rolling):
-        with pytest.raises(RowError, match=r"lm-evaluation-harness asked for .* install that"):
+        with pytest.raises(RowError, match=r"lm-evaluation-harness called .* hint: pip install"):
             method([])

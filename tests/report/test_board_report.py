@@ -207,7 +207,7 @@ def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked
     reporting.write_leaderboard("sums")
     assert shown == [] and caplog.messages == [] and not (settings.data_dir / "leaderboards").exists()
     reporting.write_leaderboard("products")
-    assert "The leaderboard was not written: SpecError: There is no run" in caplog.messages[0]
+    assert "Failed to write the leaderboard: SpecError: " in caplog.messages[0]
     given_nights(settings, [other], first=1)
     reporting.write_leaderboard("sums")
     [(kind, name, text, headline)] = shown

@@ -239,7 +239,7 @@ def test_damaged_environment_is_made_again(setup, tmp_path, capsys, damage):
     else:
         stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "target": "cuda"}))
     assert setup() == 0
-    assert "making it again" in capsys.readouterr().out
+    assert "recreating .venv" in capsys.readouterr().out
     assert read_calls(tmp_path) and not left_over.exists()
     assert setup() == 0 and not read_calls(tmp_path)
 
@@ -261,10 +261,10 @@ def test_what_works_is_kept_when_the_network_is_gone(setup, tmp_path, capsys):
     assert setup() == 0 and not read_calls(tmp_path), "nothing had been changed"
     (tmp_path / "uv.fails").write_text("error: No space left on device (os error 28)")
     assert setup("--dev") == 1
-    assert "no space is left" in capsys.readouterr().err
+    assert "no space left" in capsys.readouterr().err
     (tmp_path / "uv.fails").unlink()
     assert setup("--dev") == 0
-    assert "making it again" in capsys.readouterr().out, "a full disk may have left half of a package"
+    assert "recreating .venv" in capsys.readouterr().out, "a full disk may have left half of a package"
 
 
 def test_an_interruption_is_reported(setup, monkeypatch, capsys):
@@ -273,7 +273,7 @@ def test_an_interruption_is_reported(setup, monkeypatch, capsys):
 
     monkeypatch.setattr(script, "install_locks", interrupt)
     assert setup() == 130
-    assert "interrupted; the same command resumes" in capsys.readouterr().err
+    assert "interrupted. hint: rerun the command" in capsys.readouterr().err
 
 
 def test_the_second_of_two_calls_waits(setup, tmp_path, monkeypatch, capsys):
@@ -291,7 +291,7 @@ def test_the_second_of_two_calls_waits(setup, tmp_path, monkeypatch, capsys):
     assert setup() == 0
     first.join()
     out = capsys.readouterr().out
-    assert "another set-up is at work" in out and out.count("setup: done") == 1
+    assert "waiting for another setup" in out and out.count("setup: done") == 1
 
 
 def test_a_full_disk_is_reported(tmp_path):
@@ -314,5 +314,5 @@ def test_a_full_disk_is_reported(tmp_path):
     assert done.returncode == 1
     before, after = (line for line in done.stderr.splitlines() if line.startswith("setup: "))
     assert "0.0 GB of disk are free" in before and "4 GB" in before
-    assert "no space is left" in after
+    assert "no space left" in after
     assert "Traceback" not in done.stderr

@@ -314,7 +314,7 @@ def test_restore_brings_a_killed_run_back_to_be_resumed(
     assert not elsewhere.run_dir(run_dir.name).exists()
     assert run("restore", [run_dir.name]) == 0
     said = capsys.readouterr().out
-    assert f"It is unfinished: `assayline evaluate --resume {run_dir.name}` resumes it" in said
+    assert f"hint: resume it with `assayline evaluate --resume {run_dir.name}`" in said
     assert files_of(elsewhere.run_dir(run_dir.name)) == files_of(run_dir)
     proxy.puts.clear()
     result = evaluate(spec, resume=run_dir.name, settings=elsewhere.model_copy(update={"mirror_url": url}))
@@ -349,7 +349,7 @@ def test_restore_refuses_a_run_that_is_worked_on(
     lock = lock_run(elsewhere.run_dir(run_dir.name))
     assert lock is not None
     assert run("restore", [run_dir.name]) == 6
-    assert f"is worked on by process {os.getpid()}" in capsys.readouterr().err
+    assert f"is in use by process {os.getpid()}" in capsys.readouterr().err
     assert run("mirror", [run_dir.name]) == 6
     lock.release()
     assert run("restore", [run_dir.name]) == 0
@@ -374,7 +374,7 @@ def test_restore_lists_the_runs_of_the_mirror(
     assert capsys.readouterr().out == f"{run_dir.name}  not on this machine\n"
     assert run("restore", ["no-such-run"]) == 2
     said = capsys.readouterr().err
-    assert "There is no run 'no-such-run' in the mirror s3://" in said and "hint: `assayline restore` lists" in said
+    assert "No run 'no-such-run' in the mirror s3://" in said and "with `assayline restore`" in said
 
 
 def test_restore_needs_a_mirror_that_answers(

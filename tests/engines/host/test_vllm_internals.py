@@ -69,7 +69,7 @@ def test_a_file_that_is_gone_is_named_too(copied, capsys):
     (copied / "outputs.py").unlink()
     assert find_missing(copied) == ["vllm/outputs.py RequestOutput", "vllm/outputs.py CompletionOutput"]
     assert check_vllm.main([str(copied.parent)]) == 1
-    assert "lacks vllm/outputs.py RequestOutput" in capsys.readouterr().out
+    assert "missing: vllm/outputs.py RequestOutput" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("version", ["0.25.1", "0.34.0", "1.0.0"])
