@@ -265,7 +265,7 @@ def find_prefect_api(environ: Mapping[str, str]) -> str | None:
 
 
 def check_prefect_api(url: str | None) -> Finding:
-    """Whether the API that is set answers at all. An answer that asks for a login is one."""
+    """Whether the API that is set answers. One that asks for a login does; another error may be a proxy's."""
     from urllib.error import HTTPError
     from urllib.request import urlopen
 
@@ -278,8 +278,11 @@ def check_prefect_api(url: str | None) -> Finding:
         with urlopen(f"{url.rstrip('/')}/health", timeout=API_TIMEOUT_S):
             pass
     except HTTPError as error:
-        if error.code < 500:
+        if error.code == 401:
             return Finding("Prefect API", OK, f"{shown} answers")
+        if error.code < 500:
+            hint = "correct PREFECT_API_URL, which ends in /api; if a proxy answers, set NO_PROXY."
+            return Finding("Prefect API", WARNING, f"{shown} answers with HTTP {error.code}", hint)
         reason = str(error)
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "reason", error))

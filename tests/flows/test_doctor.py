@@ -103,6 +103,8 @@ def test_doctor_asks_prefects_api(server, monkeypatch):
     assert doctor.check_prefect_api(f"{server}/no").level == "problem"
     monkeypatch.setattr(Healthy, "code", 401)
     assert doctor.check_prefect_api(server).level == "ok"
+    monkeypatch.setattr(Healthy, "code", 403)
+    assert doctor.check_prefect_api(server).found == f"{server} answers with HTTP 403"
     for url in ("http://me:secret@127.0.0.1:9/api", "localhost:4200"):
         refused = doctor.check_prefect_api(url)
         assert refused.level == "problem" and "cannot be reached: " in refused.found
