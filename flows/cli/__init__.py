@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from assayline.errors import AssaylineError
-from assayline.flows.cli.options import COMMANDS, CONSOLE_COMMAND, make_front_parser
+from assayline.flows.cli.options import COMMANDS, make_front_parser
 from assayline.flows.cli.process import Terminated, leave_after
 from assayline.flows.live.logs import quiet_shutdown
 
@@ -23,10 +23,14 @@ def main() -> NoReturn:
 
 def run_words(words: list[str]) -> int:
     """Run the command that `words` name and return its exit code. An unknown command exits with code 2."""
-    if words == ["--completion", "bash"]:
-        print(f"complete -o default -W '{' '.join(COMMANDS)}' {CONSOLE_COMMAND}")
-        return 0
     parser = make_front_parser()
+    if words[:1] == ["--completion"]:
+        from assayline.flows.cli.completion import SHELLS, write_script
+
+        if len(words) != 2 or words[1] not in SHELLS:
+            parser.error(f"give --completion a shell: {', '.join(SHELLS)}")
+        print(write_script(words[1]), end="")
+        return 0
     name = parser.parse_args(words[:1]).command
     if name not in COMMANDS:
         from assayline.words import nearest

