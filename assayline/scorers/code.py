@@ -110,7 +110,7 @@ def run_program(text: str, timeout_s: float, memory_gib: float) -> str | None:
             child.stdout.close()
     if is_late.is_set():
         return f"ran longer than {timeout_s:g} s"
-    if output.endswith(token.encode()):
+    if token.encode() in output:
         return None
     lines = output.decode(errors="replace").strip().splitlines()
     return (lines[-1][:SHOWN_CHARS] if lines else "") or "ended before its last line"

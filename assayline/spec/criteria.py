@@ -18,7 +18,9 @@ from assayline.spec.part import SpecPart
 class ScorerPart(SpecPart):
     """What all scorers have."""
 
-    name: str | None = Field(None, min_length=1, description="Name of its scores (default: its kind; of a function or file, that name).")
+    name: str | None = Field(
+        None, min_length=1, description="Name of its scores (default: its kind; of a function or file, that name)."
+    )
 
     needs_target: ClassVar[bool] = True
     """Whether there is nothing to score without a target."""
