@@ -20,7 +20,7 @@ from assayline.store.ingest import Verdict, judge_run, reload_parts, rescue_part
 from assayline.store.metrics import store_metrics
 from assayline.store.parts import list_parts, set_part_aside
 from assayline.store.runs import save_run
-from assayline.store.scoring import read_judged, score_run
+from assayline.store.scoring import read_function_scores, read_judged, score_run
 
 
 @dataclass(slots=True)
@@ -107,8 +107,9 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
         after = _judge_again(before, verdict, json.loads(spec_json).get("max_error_fraction", 1.0))
         save_run(connection, after, spec_json)
     scorers = read_run_scorers(run_dir, json.loads(spec_json))
+    judged, functions = read_judged(run_dir), read_function_scores(run_dir)
     with transaction(connection):
-        rebuilt.scores = score_run(connection, before.run_id, scorers, judged=read_judged(run_dir))
+        rebuilt.scores = score_run(connection, before.run_id, scorers, judged=judged, functions=functions)
         store_metrics(connection, [before.run_id])
     if after != before:
         write_manifest(run_dir, after)

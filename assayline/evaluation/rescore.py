@@ -5,19 +5,30 @@ a rebuild makes them again, and comparisons and reports see them like those of t
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from assayline.errors import SpecError, StoreError
+from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.runs.locks import lock_run, name_holder
 from assayline.runs.manifest import Manifest, keep_added, lay_over, read_manifest, read_run_scorers, read_spec_json
 from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.metrics import store_metrics
-from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_judged, read_wrong_answers, score_run
+from assayline.store.scoring import (
+    FunctionScores,
+    WrongAnswer,
+    check_scorers,
+    list_stale,
+    read_judged,
+    read_samples,
+    read_wrong_answers,
+    score_run,
+    write_function_scores,
+)
 from assayline.store.thread import DatabaseThread
 
 
@@ -30,6 +41,8 @@ class Rescored:
     """Rows of the view accuracy, of the scorers that were asked."""
     wrong: dict[str, list[WrongAnswer]] = field(default_factory=dict)
     """Examples by scorer."""
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of how it went, in sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,8 @@ class _Plan:
     added: Sequence[Scorer]
     keep: bool
     most_examples: int
+    functions: Mapping[str, FunctionScores] = field(default_factory=dict)
+    """What functions said, by scorer."""
 
     @property
     def asked(self) -> list[str]:
@@ -76,7 +91,14 @@ def rescore_run(
     try:
         everything = lay_over(read_run_scorers(run_dir, spec), scorers)
         plan = _Plan(run_dir, run, everything, scorers, keep, most_examples)
-        return DatabaseThread(settings).run(lambda connection: _rescore(connection, plan))
+        database = DatabaseThread(settings)
+        functions = [one for one in pick_functions(everything) if one.label in plan.asked]
+        if functions:
+            samples = database.run(lambda connection: read_samples(connection, run.run_id))
+            scores, notes = score_samples(functions, samples)
+            plan = replace(plan, functions=scores)
+        rescored = database.run(lambda connection: _rescore(connection, plan))
+        return replace(rescored, notes=notes) if functions else rescored
     finally:
         lock.release()
 
@@ -122,11 +144,13 @@ def _rescore(connection: Connection, plan: _Plan) -> Rescored:
     try:
         with transaction(connection):
             judged = read_judged(plan.run_dir)
-            counts = score_run(connection, run_id, plan.scorers, only=plan.asked, judged=judged)
+            counts = score_run(connection, run_id, plan.scorers, plan.asked, judged, plan.functions)
             _check_counts(run_id, counts, [scorer.label for scorer in plan.added])
             _look_at(connection, plan, rescored)
             if not plan.keep:
                 raise _NotKept
+            if plan.functions:
+                write_function_scores(plan.run_dir, plan.functions)
             if plan.added:
                 keep_added(plan.run_dir, plan.added)
     except _NotKept:

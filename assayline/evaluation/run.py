@@ -17,8 +17,9 @@ from typing import Any
 
 from assayline import __version__
 from assayline.clock import RunClock, utc_now
-from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
+from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.dispatcher import Dispatcher
+from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
 from assayline.evaluation.worker import WorkOrder, locate_model
 from assayline.model import ModelIdentity
@@ -27,6 +28,7 @@ from assayline.requests.model_config import may_have_media
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, read_run_scorers, write_manifest
 from assayline.settings import Settings
+from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
 from assayline.store.answers import Answers, survey_answers
@@ -35,7 +37,16 @@ from assayline.store.ingest import Verdict, judge_run, load_parts
 from assayline.store.metrics import compute_runs, read_metric_table, store_metrics
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
 from assayline.store.runs import save_run
-from assayline.store.scoring import StoredAnswer, read_answers, read_judged, score_run
+from assayline.store.scoring import (
+    SampleToScore,
+    StoredAnswer,
+    read_answers,
+    read_function_scores,
+    read_judged,
+    read_samples,
+    score_run,
+    write_function_scores,
+)
 from assayline.store.thread import DatabaseThread, describe_stand_in
 
 _ADVICE = (
@@ -310,6 +321,7 @@ class Evaluation:
             renderer = ChatRenderer(plan_chat(self.spec), open_tokenizer(self.spec, self.model)[0])
             answers = self.database.run(self._read_answers)
             notes = judge_task(self.spec, task, self.run_dir, answers, renderer)
+        notes += self._score_by_functions()
         try:
             self.manifest, metrics = self.database.run(self._conclude)
         except StoreError as error:
@@ -353,6 +365,29 @@ class Evaluation:
                 store_metrics(connection, [self.run_id])
                 return ended, read_metric_table(connection, self.run_id)
 
+    def _score_by_functions(self) -> list[str]:
+        """Has functions score the answers, and keeps the scores in the run's folder. Returns notes for the run's log.
+
+        A function that is gone leaves the run without its scores, which `assayline score` adds. Raises StoreError.
+        """
+        functions = pick_functions(self._read_scorers())
+        if not functions:
+            return []
+        samples = self.database.run(self._read_samples)
+        try:
+            scores, notes = score_samples(functions, samples)
+        except SpecError as error:
+            return [f"{error} Then score the run: `assayline score {self.run_id}`."]
+        write_function_scores(self.run_dir, scores)
+        return notes
+
+    def _read_samples(self, connection: Connection) -> list[SampleToScore]:
+        self._load_and_save(connection)
+        return read_samples(connection, self.run_id)
+
+    def _read_scorers(self) -> list[Scorer]:
+        return read_run_scorers(self.run_dir, self.spec.model_dump(mode="json"))
+
     def _read_answers(self, connection: Connection) -> list[StoredAnswer]:
         self._load_and_save(connection)
         return list(read_answers(connection, self.run_id))
@@ -363,9 +398,9 @@ class Evaluation:
 
     def _score(self, connection: Connection) -> None:
         """Score what has an answer, an error included."""
-        scorers = read_run_scorers(self.run_dir, self.spec.model_dump(mode="json"))
+        judged, functions = read_judged(self.run_dir), read_function_scores(self.run_dir)
         with transaction(connection):
-            score_run(connection, self.run_id, scorers, judged=read_judged(self.run_dir))
+            score_run(connection, self.run_id, self._read_scorers(), judged=judged, functions=functions)
 
     def _survey(self, connection: Connection) -> Answers:
         """Load what earlier attempts wrote, and finds what they answered."""

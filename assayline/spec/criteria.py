@@ -6,7 +6,8 @@ different prices can be resumed and count as repeats.
 
 import operator
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, Literal, get_args
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -17,7 +18,9 @@ from assayline.spec.part import SpecPart
 class ScorerPart(SpecPart):
     """Base of all scorers."""
 
-    name: str | None = Field(None, min_length=1, description="Name of its scores (default: its kind).")
+    name: str | None = Field(
+        None, min_length=1, description="Name of its scores (default: its kind; of a function or file, that name)."
+    )
 
     needs_target: ClassVar[bool] = True
     """True if prompts without a target are not scored."""
@@ -101,8 +104,164 @@ class Loglikelihood(ScorerPart):
     )
 
 
+class SqlScorer(ScorerPart):
+    """A number from 0 to 1 by an SQL expression of your own over `answer`, `target` and `row`."""
+
+    kind: Literal["sql"] = "sql"
+    file: str | None = Field(None, description="File with the expression, relative to the working folder.")
+    sql: str | None = Field(
+        None,
+        description="The expression (default: the content of `file`): DuckDB SQL over `answer` and `target`, which are "
+        "text, and `row`, a JSON object of the metadata columns.",
+    )
+
+    needs_target: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        """The name given, or the file's, or sql."""
+        return self.name or (Path(self.file).stem if self.file else "sql")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_file(cls, data: Any) -> Any:
+        """A run keeps the expression itself, so that a changed file changes no earlier run."""
+        if not isinstance(data, dict) or data.get("sql") is not None or not isinstance(data.get("file"), str):
+            return data
+        try:
+            return {**data, "sql": Path(data["file"]).read_text(encoding="utf-8")}
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise ValueError(f"the SQL file {data['file']} cannot be read: {reason}") from None
+
+    @model_validator(mode="after")
+    def _check_sql(self) -> "SqlScorer":
+        if not self.sql or not self.sql.strip():
+            raise ValueError("no expression is given; set file or sql")
+        return self
+
+
+class FunctionScorer(ScorerPart):
+    """Base of scorers that are Python functions: each runs in processes of its own, which can be killed."""
+
+    timeout_s: float = Field(10.0, gt=0, description="Longest time for one call of the function, seconds.")
+    memory_gib: float = Field(2.0, gt=0, description="Most memory that the function's process may allocate, GiB.")
+
+    hint: ClassVar[str] = ""
+    """What to do if it cannot be imported."""
+    package: ClassVar[str | None] = None
+    """The package that does the work, whose version is part of what defines a score."""
+
+    @property
+    def reference(self) -> str:
+        """The function: `module:function`, or the name that a package registers."""
+        raise NotImplementedError
+
+    @property
+    def answers_per_call(self) -> int:
+        """Above 1, the function takes lists."""
+        return 1
+
+    @property
+    def call_timeout_s(self) -> float:
+        """When a call of the function is given up, in seconds."""
+        return self.timeout_s
+
+    @property
+    def call_arguments(self) -> dict[str, Any]:
+        """What the function gets by keyword, besides answers, targets and rows."""
+        return {}
+
+
+class PythonScorer(FunctionScorer):
+    """A number from 0 to 1 by a Python function of your own, or of an installed package."""
+
+    kind: Literal["python"] = "python"
+    function: str = Field(
+        min_length=1, description="module:function, such as scoring:closeness; or a name that a package registers."
+    )
+    version: int | str = Field(
+        1, description="Change it when code outside the function's module changes: other versions are not compared."
+    )
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the function.")
+    batch_size: int = Field(
+        1, ge=1, description="Answers per call. Above 1, the function takes and returns lists of that many at most."
+    )
+
+    needs_target: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        """The name given, or the function's."""
+        return self.name or self.function.rpartition(":")[2]
+
+    @property
+    def reference(self) -> str:
+        return self.function
+
+    @property
+    def answers_per_call(self) -> int:
+        return self.batch_size
+
+    @property
+    def call_arguments(self) -> dict[str, Any]:
+        return self.arguments
+
+
+class MathScorer(FunctionScorer):
+    """1 if the answer's last mathematical expression equals the target, by math-verify. Needs the extra `math`."""
+
+    kind: Literal["math"] = "math"
+
+    hint: ClassVar[str] = "pip install 'assayline[math]'"
+    package: ClassVar[str | None] = "math-verify"
+
+    @property
+    def reference(self) -> str:
+        return "assayline.scorers.math:score_math"
+
+
+class CodeScorer(FunctionScorer):
+    """1 if a Python program with the answer's code runs to its end, in a sandbox. Needs `bwrap` (bubblewrap)."""
+
+    kind: Literal["code"] = "code"
+    program: str = Field(
+        "{{ code }}\n\n{{ target }}\n",
+        min_length=1,
+        description="Jinja2 template of the program, over the row's metadata columns, `target`, `answer`, and `code`: "
+        "the answer's last Markdown block of Python, or the complete answer.",
+    )
+    memory_gib: float = Field(1.0, gt=0, description="Most memory of the program, GiB.")
+
+    needs_target: ClassVar[bool] = False
+    hint: ClassVar[str] = "install bubblewrap, such as by `apt install bubblewrap`, and allow user namespaces"
+
+    @property
+    def reference(self) -> str:
+        return "assayline.scorers.code:score_code"
+
+    @property
+    def call_timeout_s(self) -> float:
+        return self.timeout_s + 10  # the function itself stops the program
+
+    @property
+    def call_arguments(self) -> dict[str, Any]:
+        return {"program": self.program, "timeout_s": self.timeout_s, "memory_gib": self.memory_gib}
+
+
 Scorer = Annotated[
-    ExactMatch | Contains | RegexMatch | Numeric | ChoiceLetter | TokenF1 | JsonMatch | Loglikelihood,
+    ExactMatch
+    | Contains
+    | RegexMatch
+    | Numeric
+    | ChoiceLetter
+    | TokenF1
+    | JsonMatch
+    | Loglikelihood
+    | SqlScorer
+    | PythonScorer
+    | MathScorer
+    | CodeScorer,
     Field(discriminator="kind"),
     BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
 ]
@@ -113,6 +272,10 @@ def list_kinds() -> dict[str, type[ScorerPart]]:
     """Return the classes of all scorers by kind."""
     classes = get_args(get_args(Scorer)[0])
     return {str(part.model_fields["kind"].default): part for part in classes}
+
+
+FUNCTION_KINDS: dict[str, type[FunctionScorer]] = {"python": PythonScorer, "math": MathScorer, "code": CodeScorer}
+"""Scorers that are Python functions, by their kind."""
 
 
 def name_scorers(scorers: Iterable[ScorerPart]) -> list[str]:

@@ -118,6 +118,24 @@ class SyntheticAudio(SpecPart):
     seconds: float = Field(5.0, gt=0, le=3600, description="Length of each clip, seconds.")
 
 
+class PythonSource(Source):
+    """Rows that a Python function of your own yields, or one of an installed package."""
+
+    kind: Literal["python"] = "python"
+    function: str = Field(
+        min_length=1, description="module:function, such as data:rows; or a name that a package registers."
+    )
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the function.")
+
+    @property
+    def files(self) -> None:
+        return None
+
+    @property
+    def title(self) -> str:
+        return self.function.rpartition(":")[2]
+
+
 class SyntheticSource(Source):
     """Random prompts of exact length, for speed tests: lengths are in tokens of the model's own tokenizer."""
 
@@ -225,6 +243,7 @@ AnySource = Annotated[
     FileSource
     | InlineSource
     | HubSource
+    | PythonSource
     | SyntheticSource
     | ShareGptSource
     | TraceSource

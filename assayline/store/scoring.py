@@ -11,12 +11,13 @@ a rebuilt database restores them.
 import inspect
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import duckdb
@@ -29,11 +30,16 @@ from assayline.digests import digest_json
 from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, write_text
 from assayline.records import Json
+from assayline.scorers.process import check_function, define_function
 from assayline.spec.criteria import (
+    FUNCTION_KINDS,
+    FunctionScorer,
     JsonMatch,
     Loglikelihood,
     RegexMatch,
     Scorer,
+    ScorerPart,
+    SqlScorer,
 )
 from assayline.store import json_match
 from assayline.store.database import list_models
@@ -61,7 +67,7 @@ class StoredAnswer:
 
 
 class JudgedScore(NamedTuple):
-    """A row of the table scores, of the first repeat: a document has one score over all repeats."""
+    """A row of the table scores. A harness gives one per document, which belongs to the first repeat."""
 
     scorer: str
     prompt_id: str
@@ -70,6 +76,21 @@ class JudgedScore(NamedTuple):
     extracted: str | None
     explanation: str
     error_kind: str | None = None
+    repeat_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionScores:
+    """What one scoring function said of a run's answers."""
+
+    definition: str
+    """Digest of the function's code."""
+    scores: Sequence[JudgedScore]
+
+
+FUNCTION_SCORES_NAME = "scores.json"
+SCORER_ERROR = "scorer_error"
+"""Kind of error of an answer that a scorer failed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +149,61 @@ def read_judged(run_dir: Path) -> Judged:
         ) from None
 
 
+def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -> None:
+    """Keeps scores of functions, by scorer, in the run's folder beside those of other scorers. Raises StoreError."""
+    kept = {**read_function_scores(run_dir), **scores}
+    value = {
+        name: {"definition": one.definition, "scores": [list(s) for s in one.scores]} for name, one in kept.items()
+    }
+    write_text(run_dir / FUNCTION_SCORES_NAME, json.dumps(value, ensure_ascii=False), MAKE_ROOM)
+
+
+def read_function_scores(run_dir: Path) -> dict[str, FunctionScores]:
+    """Scores of functions in the run's folder, by scorer. Raises StoreError for a file that cannot be read."""
+    path = run_dir / FUNCTION_SCORES_NAME
+    try:
+        value = json.loads(path.read_bytes())
+        return {
+            name: FunctionScores(one["definition"], [JudgedScore(*score) for score in one["scores"]])
+            for name, one in value.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(
+            f"{path}, the scores of functions, cannot be read: {reason}. hint: restore it from a copy, or remove it "
+            f"and run `assayline score {run_dir.name}`."
+        ) from None
+
+
+class SampleToScore(NamedTuple):
+    """An answer that a function is to score."""
+
+    prompt_id: str
+    occurrence: int
+    repeat_index: int
+    answer: str
+    target: str | None
+    source_id: str | None
+    row: dict[str, Json]
+    """The metadata columns of the prompt's row."""
+
+
+def read_samples(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[SampleToScore]:
+    """The run's generated answers, without errors."""
+    rows = connection.execute(
+        """
+        select prompt_id, occurrence, repeat_index, answer, samples.target, source_id, metadata_json
+        from (select * from stg_samples where run_id = $run_id and status = 'ok' and answer is not null) as samples
+        inner join (select * from prompt where run_id = $run_id) as prompts using (run_id, prompt_id, occurrence)
+        order by samples.source_row, repeat_index
+        """,
+        {"run_id": run_id},
+    ).fetchall()
+    return [SampleToScore._make([*values, json.loads(metadata)]) for *values, metadata in rows]
+
+
 def insert_judged(connection: duckdb.DuckDBPyConnection, run_id: str, judged: Judged) -> dict[str, int]:
     """Replace scorers and scores in the tables, in the caller's transaction; return the number of scores by scorer."""
     counts = dict.fromkeys(judged.scorers, 0)
@@ -138,15 +214,7 @@ def insert_judged(connection: duckdb.DuckDBPyConnection, run_id: str, judged: Ju
             f"delete from {table} where run_id = ? and list_contains(?, scorer)",  # noqa: S608 - table is ours
             [run_id, list(judged.scorers)],
         )
-    columns = {name: [score[place] for score in judged.scores] for place, name in enumerate(JudgedScore._fields)}
-    judged_scores = pa.table({name: pa.array(values) for name, values in columns.items()})
-    connection.register("judged_scores", judged_scores)
-    try:
-        connection.execute(
-            "insert into scores by name select ? as run_id, 0 as repeat_index, * from judged_scores", [run_id]
-        )
-    finally:
-        connection.unregister("judged_scores")
+    _insert_rows(connection, run_id, judged.scores)
     now = datetime.now(UTC).replace(tzinfo=None)
     for ordinal, (name, described) in enumerate(judged.scorers.items()):
         arguments = {"definition": described["kind"], **described}
@@ -185,12 +253,13 @@ def score_run(
     scorers: Sequence[Scorer],
     only: Collection[str] | None = None,
     judged: Judged = NOT_JUDGED,
+    functions: Mapping[str, FunctionScores] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Recompute the scores of a run, in the caller's transaction; return the number of scores by scorer.
 
     `scorers` are all scorers of the run in order, after those in `judged`; `only` restricts the work to some names.
     Requests without an answer have no score, errors score 0, and prompts without a target have no score if the scorer
-    needs one. A scorer without scores is not recorded. Stage the run first, else requests are combined once per scorer.
+    needs one. A scorer without scores is not recorded. `functions` has the scores of functions, by scorer. Stage the run first, else requests are combined once per scorer.
     """
     forget_metrics(connection, run_id)
     counts = insert_judged(connection, run_id, judged)
@@ -202,20 +271,50 @@ def score_run(
                 f"delete from {table} where run_id = ? and scorer = ?",  # noqa: S608 - table is ours
                 [run_id, scorer.label],
             )
-        counts[scorer.label] = _insert_scores(connection, run_id, scorer)
+        if isinstance(scorer, FunctionScorer):
+            if (given := functions.get(scorer.label)) is None:
+                counts[scorer.label] = 0
+                continue
+            definition = given.definition
+            counts[scorer.label] = _insert_function_scores(connection, run_id, scorer, given)
+        else:
+            definition = define_scorer(scorer.kind)
+            counts[scorer.label] = _insert_scores(connection, run_id, scorer)
         if counts[scorer.label]:
-            _insert_scorer(connection, run_id, ordinal, scorer)
+            _insert_scorer(connection, run_id, ordinal, scorer, definition)
     return counts
 
 
 def check_scorers(scorers: Sequence[Scorer]) -> None:
-    """Check scorers that need the database, namely RE2 patterns. Raises SpecError."""
-    patterns = [scorer for scorer in scorers if isinstance(scorer, RegexMatch)]
-    if not patterns:
+    """Try patterns, SQL and functions of scorers, before the first prompt is sent. Raises SpecError."""
+    for scorer in scorers:
+        if isinstance(scorer, FunctionScorer):
+            check_function(scorer)
+    in_sql = [scorer for scorer in scorers if isinstance(scorer, (RegexMatch, SqlScorer))]
+    if not in_sql:
         return
     with duckdb.connect() as connection:
-        for scorer in patterns:
-            _check_pattern(connection, scorer)
+        for scorer in in_sql:
+            if isinstance(scorer, SqlScorer):
+                _check_sql(connection, scorer)
+            else:
+                _check_pattern(connection, scorer)
+
+
+def _check_sql(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> None:
+    """The expression is one, and has a type that can be a number."""
+    try:
+        with _own_macro(connection, scorer):
+            connection.execute(
+                "with nothing as (select null::varchar as answer, null::varchar as target, '{}' as metadata_json) "  # noqa: S608 - the call is ours
+                f"select {_OWN_CALL} from nothing"
+            )
+    except duckdb.Error as error:
+        raise SpecError(
+            f"scorers: the SQL of {scorer.label}{f' ({scorer.file})' if scorer.file else ''} cannot be used: "
+            f"{_reason(error)}. hint: give one expression over answer, target and row, without a subquery, such as "
+            "1 - abs(answer::double - target::double)."
+        ) from None
 
 
 def _check_pattern(connection: duckdb.DuckDBPyConnection, scorer: RegexMatch) -> None:
@@ -244,7 +343,73 @@ def _reason(error: duckdb.Error) -> str:
     return str(error).splitlines()[0].partition(": ")[2].rstrip(".")
 
 
+OWN_MACRO = "score_own"
+_OWN_CALL = f"try(cast({OWN_MACRO}(answer, target, metadata_json::json) as double))"
+_INSERT_OWN = f"""
+insert into scores
+select
+    run_id, $scorer, prompt_id, occurrence, repeat_index,
+    case when is_valid then value else 0 end,
+    null,
+    case
+        when is_valid then 'SQL'
+        when value is null then 'the SQL gave no number: NULL, or an error'
+        else 'the SQL gave ' || value || '; expected a number from 0 to 1'
+    end,
+    case when not is_valid then '{SCORER_ERROR}' end
+from (
+    select *, coalesce(value between 0 and 1, false) as is_valid
+    from (
+        select samples.*, {_OWN_CALL} as value
+        from (select * from stg_samples where run_id = $run_id and status = 'ok') as samples
+        inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id = $run_id) as prompts
+            using (run_id, prompt_id, occurrence)
+    )
+    where value is not null or target is not null
+)
+"""  # noqa: S608 - the names are ours
+
+
+@contextmanager
+def _own_macro(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> Iterator[None]:
+    """Meanwhile, the spec's expression is a macro."""
+    connection.execute(f"create or replace temp macro {OWN_MACRO}(answer, target, row) as (\n{scorer.sql}\n)")
+    try:
+        yield
+    finally:
+        connection.execute(f"drop macro if exists temp.{OWN_MACRO}")
+
+
+def _insert_errors(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: ScorerPart) -> int:
+    """Scores only the samples that are errors."""
+    values = {"run_id": run_id, "scorer": scorer.label, "needs_target": scorer.needs_target}
+    return int(connection.execute(_INSERT.format(call="null", portion=""), values).fetchall()[0][0])
+
+
+def _insert_function_scores(
+    connection: duckdb.DuckDBPyConnection, run_id: str, scorer: FunctionScorer, given: FunctionScores
+) -> int:
+    return _insert_errors(connection, run_id, scorer) + _insert_rows(connection, run_id, given.scores)
+
+
+def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Sequence[JudgedScore]) -> int:
+    columns = {name: [score[place] for score in scores] for place, name in enumerate(JudgedScore._fields)}
+    types: dict[str, Any] = {"value": pa.float64(), "occurrence": pa.int32(), "repeat_index": pa.int32()}
+    table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
+    connection.register("given_scores", table)
+    try:
+        connection.execute("insert into scores by name select ? as run_id, * from given_scores", [run_id])
+    finally:
+        connection.unregister("given_scores")
+    return len(scores)
+
+
 def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: Scorer) -> int:
+    if isinstance(scorer, SqlScorer):
+        with _own_macro(connection, scorer):
+            own = {"run_id": run_id, "scorer": scorer.label}
+            scored = int(connection.execute(_INSERT_OWN, own).fetchall()[0][0])
+        return scored + _insert_errors(connection, run_id, scorer)
     call, arguments = _call(scorer)
     values = {"run_id": run_id, "scorer": scorer.label, "needs_target": scorer.needs_target, **arguments}
     if isinstance(scorer, Loglikelihood):
@@ -263,10 +428,12 @@ def _list_portions(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[t
     return [(first, first + ROWS_AT_ONCE - 1) for first in range(0, rows, ROWS_AT_ONCE)]
 
 
-def _insert_scorer(connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: int, scorer: Scorer) -> None:
+def _insert_scorer(
+    connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: int, scorer: Scorer, definition: str
+) -> None:
     arguments = json.dumps(scorer.model_dump(mode="json"), ensure_ascii=False, sort_keys=True)
     row = [run_id, scorer.label, scorer.kind, ordinal, arguments.encode("utf-8", "replace").decode(), __version__]
-    values = [*row, _utc_now(), define_scorer(scorer.kind)]
+    values = [*row, _utc_now(), definition]
     connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
 
@@ -278,6 +445,8 @@ def define_scorer(kind: str) -> str:
     code = {"insert": _INSERT, "stg_samples": _read_code(models["stg_samples"].text)}
     if kind == "json":
         code["json"] = inspect.getsource(json_match)
+    if kind == "sql":
+        code["sql"] = _INSERT_OWN
     words = {"make_score", f"score_{kind}"}
     while found := (words & macros.keys()) - code.keys():
         code.update({name: macros[name] for name in found})
@@ -292,18 +461,32 @@ def _read_code(text: str) -> str:
 
 def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """List runs with scores of a scorer whose definition changed, oldest first, without external harnesses."""
-    kinds = connection.execute("select distinct kind from scorers where kind <> 'lm_eval'").fetchall()
+    scorers = connection.execute(
+        "select distinct kind, arguments_json, definition from scorers where kind <> 'lm_eval'"
+    ).fetchall()
+    stale = [list(scorer) for scorer in scorers if _define_now(scorer[0], scorer[1]) not in (scorer[2], None)]
     rows = connection.execute(
         """
         select distinct run_id, started_at
         from scorers
         join runs using (run_id)
-        where kind <> 'lm_eval' and not list_contains(?::varchar[], concat_ws(' ', kind, definition))
+        where list_contains(?::varchar[][], [kind, arguments_json, definition])
         order by started_at, run_id
         """,
-        [[f"{kind} {define_scorer(kind)}" for (kind,) in kinds]],
+        [stale],
     ).fetchall()
     return [run_id for run_id, _ in rows]
+
+
+def _define_now(kind: str, arguments_json: str) -> str | None:
+    """A scorer's definition today; None for a function that cannot be found, which can score nothing again."""
+    function = FUNCTION_KINDS.get(kind)
+    if function is None:
+        return define_scorer(kind)
+    try:
+        return define_function(function.model_validate_json(arguments_json))
+    except (SpecError, ValueError):
+        return None
 
 
 def _call(scorer: Scorer) -> tuple[str, dict[str, Any]]:

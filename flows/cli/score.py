@@ -90,6 +90,8 @@ def _print_rescored(rescored: "Rescored", console: "Console") -> None:
     run = rescored.run
     print_text(f"\n{run.model} on {run.prompt_set}, run {run.run_id}, {run.state}", console)
     print_table(tabulate("Scores", SCORES, rescored.accuracies), console)
+    for note in rescored.notes:
+        print_text(note, console)
     for scorer, examples in rescored.wrong.items():
         for example in examples:
             _print_example(scorer, example, console)

@@ -12,6 +12,7 @@ from assayline.prompts.columns import RowReader
 from assayline.prompts.row import Reader
 from assayline.prompts.sources.batch import BatchReader
 from assayline.prompts.sources.files import read_files, read_hub
+from assayline.prompts.sources.functions import read_function
 from assayline.prompts.sources.sharegpt import ShareGptReader
 from assayline.prompts.sources.synthetic import SyntheticPrompts
 from assayline.prompts.sources.traces import TracePrompts, read_trace
@@ -37,6 +38,7 @@ SOURCES: dict[str, SourceKind] = {
     "file": SourceKind(lambda source: read_files(source.path, source.format)),
     "inline": SourceKind(lambda source: iter(source.rows)),
     "hub": SourceKind(read_hub),
+    "python": SourceKind(read_function),
     "sharegpt": SourceKind(lambda source: read_files(source.path), ShareGptReader),
     "openai_batch": SourceKind(
         lambda source: read_files(source.path, "jsonl"),

@@ -1,0 +1,48 @@
+"""Scores a run's stored answers by functions, outside the database's transactions."""
+
+from collections.abc import Sequence
+
+from assayline.scorers.process import Answer, define_function, score_answers
+from assayline.spec.criteria import FunctionScorer, Scorer
+from assayline.store.scoring import SCORER_ERROR, FunctionScores, JudgedScore, SampleToScore
+
+
+def pick_functions(scorers: Sequence[Scorer]) -> list[FunctionScorer]:
+    """Those that are Python functions."""
+    return [scorer for scorer in scorers if isinstance(scorer, FunctionScorer)]
+
+
+def score_samples(
+    scorers: Sequence[FunctionScorer], samples: Sequence[SampleToScore]
+) -> tuple[dict[str, FunctionScores], list[str]]:
+    """Scores by scorer, and a sentence for each scorer that failed on some answers. Raises SpecError."""
+    scores, notes = {}, []
+    answers = [Answer(sample.answer, sample.target, _with_id(sample)) for sample in samples]
+    for scorer in scorers:
+        definition = define_function(scorer)
+        found = score_answers(scorer, answers)
+        rows = [
+            JudgedScore(
+                scorer=scorer.label,
+                prompt_id=sample.prompt_id,
+                occurrence=sample.occurrence,
+                value=score.value,
+                extracted=score.extracted,
+                explanation=score.explanation,
+                error_kind=SCORER_ERROR if score.failure else None,
+                repeat_index=sample.repeat_index,
+            )
+            for sample, score in zip(samples, found, strict=True)
+            if score is not None
+        ]
+        scores[scorer.label] = FunctionScores(definition, rows)
+        if failures := [score.failure for score in found if score is not None and score.failure]:
+            notes.append(
+                f"{scorer.label} failed on {len(failures)} of {len(found)} answers, which count as errors with a score "
+                f"of 0. The first: {failures[0]}."
+            )
+    return scores, notes
+
+
+def _with_id(sample: SampleToScore) -> dict[str, object]:
+    return sample.row if sample.source_id is None else {"id": sample.source_id, **sample.row}

