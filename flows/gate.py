@@ -3,7 +3,7 @@
     assayline gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--dry-run] [--FIELD VALUE ...]
 
 A broken limit ends the flow run in the state Worse with exit code 1. An automation can notify people of it
-(docs/guides/comparing.md).
+(docs/guides/nightly-runs.md).
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 One flow for a schedule, failed when a limit is broken.
 
 Deployed by `prefect.yaml` as `nightly/nightly`. An automation on its failed runs notifies people
-(docs/guides/comparing.md).
+(docs/guides/nightly-runs.md).
 """
 
 import dataclasses

@@ -236,7 +236,7 @@ def _list_shifts(rows: HistoryRows) -> Section:
         "in all but a few of its own reorderings, which keep the correlation of neighbouring runs. Either side "
         f"has at least {SHORTEST_NIGHTS} runs, so a single odd night is none. Of histories in which nothing "
         f"shifts, at most {show_share(FALSE_ALARMS)} of the pages are to show a shift, all metrics together "
-        "(docs/guides/history.md has the rates that were measured)."
+        "(docs/concepts/statistics.md has the rates that were measured)."
     )
     return section
 

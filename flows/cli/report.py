@@ -33,7 +33,7 @@ NEWEST_RUNS = 14
 EPILOG = """The page is one file that loads nothing, and can be sent or kept as it is.
 
 A history is every run of one spec's name, model and prompt set: accuracy, speed and latency over time, with what
-changed and whether a level has shifted (docs/guides/history.md).
+changed and whether a level has shifted (docs/guides/nightly-runs.md).
 
 A leaderboard is the newest run of each model on each prompt set, held against each other prompt by prompt: of these
 runs, specs, prompt sets or benchmarks, or of all runs (docs/guides/leaderboards.md).

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from assayline.store.database import Row
     from assayline.store.scoring import WrongAnswer
 
-EPILOG = """A scorer is a kind, or a YAML mapping with its fields, as in a spec (docs/guides/evaluating.md):
+EPILOG = """A scorer is a kind, or a YAML mapping with its fields, as in a spec (docs/guides/scoring.md):
 
   %(prog)s RUN_ID --scorer numeric
   %(prog)s RUN_ID --scorer '{kind: regex, pattern: "answer: (.*)", name: strict}' --show 5

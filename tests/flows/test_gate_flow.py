@@ -131,7 +131,7 @@ def test_command_exits_with_a_code_and_a_sentence(runs, command_env, prefect_api
 
 
 def create_automations(url: str) -> None:
-    """As docs/guides/comparing.md has it, "Every night, and who is told", with a listener of our own."""
+    """Create the automations of docs/guides/nightly-runs.md, "Notifications", with a listener of our own."""
     from prefect.blocks.webhook import Webhook
 
     Webhook(method="POST", url=url, allow_private_urls=True).save("told", overwrite=True)

@@ -3,7 +3,7 @@
 Every request in flight has a connection of its own, and their number is not limited: a pool that is full would hold an
 open loop back and flatter the server. The client's typed layer is left out, since it builds a model object per event
 and copies the prompt part by part; its `post` hands over the stream as it is. The transport is aiohttp, whose parser is
-compiled. Together that takes a fifth of the processor time (docs/guides/load-testing.md).
+compiled. Together that takes a fifth of the processor time (docs/concepts/measuring-latency.md).
 """
 
 import asyncio
