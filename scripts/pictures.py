@@ -32,7 +32,7 @@ COMMANDS = {
         ["gate", "last", "--baseline", "stable"],
     ],
     "sweep": [["benchmark", SPEC, *SWEEP]],
-    "comparison": [["benchmark", SPEC, "--sweep", "engine.max_concurrency=4,16", "--prompts.limit", "32"]],
+    "comparison": [["benchmark", SPEC, "--sweep", "engine.max_concurrency=4,16", "--prompts.limit", "24"]],
 }
 """The commands behind each picture, in a data folder of its own. The newest report.html is photographed."""
 HEIGHTS = {"report": 2290, "verdict": 2200, "sweep": 2000, "comparison": 1420}
@@ -45,7 +45,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 def run_commands(name: str, folder: Path) -> None:
     """Run the commands of a picture, with their results in `folder`. Exit if one of them fails."""
     shutil.rmtree(folder, ignore_errors=True)
-    environment = {**os.environ, "ASSAYLINE_DATA_DIR": str(folder)}
+    environment = {"ASSAYLINE_DEVICE_WAIT_S": "600", **os.environ, "ASSAYLINE_DATA_DIR": str(folder)}
     for command in COMMANDS[name]:
         print(f"pictures: {name}: assayline {' '.join(command)}", flush=True)
         done = subprocess.run([sys.executable, "-m", "assayline", *command], env=environment, cwd=ROOT, check=False)
