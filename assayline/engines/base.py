@@ -125,6 +125,24 @@ class EngineFacts:
     """Versions, device and resolved arguments, as stored with the event `opened`."""
 
 
+STARTING = "starting the engine"
+START_PHASES = {
+    "Starting to load model": "loading weights",
+    "Loading weights took": "initializing memory and kernels",
+    "Warming up model for the compilation": "compiling",
+    "for vLLM's torch.compile": "compiling",
+    "torch.compile took": "initializing memory and kernels",
+    "Capturing CUDA graphs": "capturing CUDA graphs",
+    "init engine (": "finishing the start",
+}
+"""The phase of an engine's start that begins with a log line of vLLM, by a part of that line."""
+
+
+def find_start_phase(line: str) -> str | None:
+    """Return the phase that begins with a line of vLLM's log, or None."""
+    return next((phase for part, phase in START_PHASES.items() if part in line), None)
+
+
 class Engine(Protocol):
     """An engine that is ready to generate."""
 

@@ -200,6 +200,11 @@ class Dispatcher:
         with self._lock:
             self.progress.join(worker, device)
 
+    def set_phase(self, worker: str, phase: str) -> None:
+        """Note the phase of an engine's start; empty when the engine is ready."""
+        with self._lock:
+            self.progress.set_phase(worker, phase)
+
     def look(self) -> Standing:
         """How far the run is."""
         with self._lock:

@@ -84,6 +84,7 @@ class _Drive:
         self._listener = listener
         self.answered = 0
         self.device = ""
+        self._phase = ""
 
     def run(self, launch: Callable[[WorkOrder], Exchanger]) -> None:
         """Raise WorkerLostError, and the errors of `drive_worker`."""
@@ -104,6 +105,9 @@ class _Drive:
             news = worker.exchange(requests, is_last=dispatcher.is_over, **waits)
             self.device = news.device
             self.answered += len(news.finished)
+            if news.phase != self._phase:
+                self._phase = news.phase
+                dispatcher.set_phase(self._name, news.phase)
             for line in news.notes:
                 self._listener.log(line)
             for line in news.engine_lines:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from assayline.records import NOT_SENT, Completion
+from assayline.words import count
 
 OPENING, ALIVE, LOST, LEFT = "opening", "alive", "lost", "left"
 RATE_OVER_S = 15.0
@@ -27,6 +28,10 @@ class WorkerStanding:
     output_tokens_per_s: float | None
     """Over the last `RATE_OVER_S` seconds; None before the first answer."""
     is_slow: bool = False
+    phase: str = ""
+    """Of the engine's start; empty when the engine is ready."""
+    phase_s: float = 0.0
+    """How long the phase has taken so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,15 @@ class Standing:
     def count(self, state: str) -> int:
         return sum(worker.state == state for worker in self.workers)
 
+    def describe_start(self) -> str:
+        """Return the phase of the engines that start, and its seconds: `loading weights, 12 s`; empty if none does."""
+        starting = [worker for worker in self.workers if worker.phase and worker.state in (OPENING, ALIVE)]
+        if not starting:
+            return ""
+        longest = max(starting, key=lambda worker: worker.phase_s)
+        phase = f"{longest.phase}, {longest.phase_s:.0f} s"
+        return phase if len(self.workers) == 1 else f"{count(len(starting), 'engine')}: {phase}"
+
 
 @dataclass(slots=True)
 class _Worker:
@@ -52,6 +66,8 @@ class _Worker:
     answered: int = 0
     output_tokens: int = 0
     window_requests: int | None = None
+    phase: str = ""
+    phase_began_s: float = 0.0
     marks: deque[tuple[float, int]] = field(default_factory=deque)
     """(seconds, output tokens so far)"""
 
@@ -99,6 +115,11 @@ class Progress:
         """Return the worker has at most so many requests in flight from now on."""
         self._find(worker).window_requests = window_requests
 
+    def set_phase(self, worker: str, phase: str) -> None:
+        """The worker's engine is in this phase of its start from now on; empty: it is ready."""
+        found = self._find(worker)
+        found.phase, found.phase_began_s = phase, self._now()
+
     def lose(self, worker: str) -> None:
         self._find(worker).state = LOST
 
@@ -110,7 +131,15 @@ class Progress:
         """Where the run stands."""
         now_s = self._now()
         workers = [
-            WorkerStanding(name, worker.device, worker.state, worker.answered, worker.rate(now_s))
+            WorkerStanding(
+                name,
+                worker.device,
+                worker.state,
+                worker.answered,
+                worker.rate(now_s),
+                phase=worker.phase,
+                phase_s=now_s - worker.phase_began_s if worker.phase else 0.0,
+            )
             for name, worker in sorted(self._workers.items(), key=lambda item: (len(item[0]), item[0]))
         ]
         rates = [one.output_tokens_per_s for one in workers if one.output_tokens_per_s is not None]

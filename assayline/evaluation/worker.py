@@ -7,6 +7,7 @@ knows nothing of the queue. On one machine it is an object of the flow's process
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from assayline.clock import RunClock
 from assayline.engines import open_engine
-from assayline.engines.base import Engine, EngineHooks, LoadEndedDetails, OpenedDetails
+from assayline.engines.base import STARTING, Engine, EngineHooks, LoadEndedDetails, OpenedDetails, find_start_phase
 from assayline.engines.devices import claims
 from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.watch import DeviceMemory, DeviceSampler
@@ -122,6 +123,8 @@ class News:
     notes: list[str] = field(default_factory=list)
     """The worker's own log lines."""
     engine_lines: list[str] = field(default_factory=list)
+    phase: str = ""
+    """Of the engine's start, such as `loading weights`; empty when the engine is ready."""
     device: str = NO_DEVICE.name
     window: int | None = 0
     """Requests that its engine has in flight at most; None in an open loop, 0 before the engine is open."""
@@ -156,6 +159,7 @@ class Worker:
         self._waiting: deque[Request] = deque()
         self._news = News()
         self._window: int | None = 0
+        self._phase, self._start_s = STARTING, time.monotonic()
         self._is_urgent = self._is_last = False
         self._stopped = threading.Event()
         self._device = NO_DEVICE
@@ -180,7 +184,7 @@ class Worker:
                 self._changed.wait_for(self._is_due, gather_s)
             news, self._news = self._news, News()
             self._is_urgent = False
-            news.device, news.window = self._device.name, self._window
+            news.device, news.window, news.phase = self._device.name, self._window, self._phase
             self._sampler.hand_over(news.records.append, news.notes.append)
             if news.has_ended:
                 self._news.has_ended, self._news.error = True, news.error
@@ -239,6 +243,7 @@ class Worker:
             workers_here=order.workers_here,
             whole_machine=order.whole_machine,
         )
+        self._begin_phase(STARTING)
         for orphan in self._device.orphans:
             self._note(f"Ended {orphan}, which a killed run had left on {self._device.name}")
         self._sampler = stack.enter_context(DeviceSampler(self._device.gpus, order.worker, order.clock))
@@ -258,6 +263,7 @@ class Worker:
         """Note who has the device, whenever that changes. Raises EngineInterruptedError if the worker is stopped."""
         if self._stopped.is_set():
             raise EngineInterruptedError("The worker was stopped on request before a device was free.")
+        self._phase = "waiting for a device"
         if holders != self._holders:
             self._holders = holders
             wait_s = self._order.settings.device_wait_s
@@ -299,7 +305,9 @@ class Worker:
         request, shared_tokens = write_warm_up(
             first, spec.sampling_defaults, self._order.worker, engine.facts.max_model_len
         )
+        self._phase = "warming up"
         duration_s = engine.warm_up(request)
+        self._phase = ""
         self._note(f"Warmed up in {duration_s:.2f} s; the prompts share {shared_tokens} leading tokens")
 
     def _note_end(self, end: LoadEnd) -> None:
@@ -312,8 +320,16 @@ class Worker:
             self._news.notes.append(line)
 
     def _keep_line(self, line: str) -> None:
+        phase = find_start_phase(line) if self._phase else None
         with self._changed:
             self._news.engine_lines.append(line)
+            if phase and phase != self._phase:
+                self._phase = phase
+                self._news.notes.append(f"Engine start: {phase}, after {time.monotonic() - self._start_s:.0f} s")
+
+    def _begin_phase(self, phase: str) -> None:
+        """Begin the first phase of an engine's start."""
+        self._phase, self._start_s = phase, time.monotonic()
 
     def _keep_record(self, record: EngineEvent | TelemetrySample | DeviceSample) -> None:
         with self._changed:
@@ -336,7 +352,10 @@ class Worker:
         row = EngineEvent(worker, attempt, generation, event, now_s, duration_s, message, details)
         with self._changed:
             if event == "opened":
-                self._window = details["window_requests"]
+                self._window, self._phase = details["window_requests"], ""
+                self._news.notes.append(f"The engine is ready after {duration_s or 0:.0f} s")
+            elif event == "failed":
+                self._begin_phase("restarting the engine")
             self._news.records.append(row)
             self._is_urgent = True
             self._changed.notify_all()

@@ -66,12 +66,15 @@ class RunReport:
         share = min(standing.answered / expected, 1.0) if expected else 0.0
         of = "" if expected is None else f" of {expected}"
         text = f"{standing.answered}{of} requests done"
-        self._reports.send(PROGRESS, lambda: self._update_artifact(100 * share, text))
-        if text != self._said and (is_last or now - self._logged_s >= LOG_INTERVAL_S):
+        shown = "; ".join(filter(None, [text, standing.describe_start()]))
+        self._reports.send(PROGRESS, lambda: self._update_artifact(100 * share, shown))
+        if (text != self._said or standing.describe_start()) and (is_last or now - self._logged_s >= LOG_INTERVAL_S):
             self._said = text
             self._logged_s = now
             percent = f" ({100 * share:.0f}%)" if expected else ", prompts are still being read"
-            self._log.info("%s%s, after %.0f s", text, percent, now - self._started_s)
+            start = standing.describe_start()
+            engine = f"; engine: {start}" if start else ""
+            self._log.info("%s%s, after %.0f s%s", text, percent, now - self._started_s, engine)
 
     def warn_once(self, text: str) -> None:
         """Log a warning the first time it occurs."""
@@ -125,7 +128,7 @@ def _row_of(worker: WorkerStanding) -> dict[str, Any]:
     return {
         "worker": worker.worker,
         "device": worker.device,
-        "state": worker.state + (", slow" if worker.is_slow else ""),
+        "state": worker.state + (f": {worker.phase}" if worker.phase else "") + (", slow" if worker.is_slow else ""),
         "answered": worker.answered,
         "tokens/s": "" if rate is None else f"{rate:,.0f}",
     }
@@ -236,7 +239,7 @@ class Screen:
             counts.append(count_workers(standing))
         self._bar.update(
             self._task,
-            description="generating" if answering else "loading engine",
+            description="generating" if answering else standing.describe_start() or "loading engine",
             completed=standing.answered,
             total=expected,
             counts=", ".join(counts) if standing.answered else "",

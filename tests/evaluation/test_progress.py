@@ -80,3 +80,20 @@ def test_look_marks_workers_that_are_much_slower_than_the_median():
     for worker, tokens in (("worker-0", 100), ("worker-1", 90), ("worker-2", 40)):
         add(progress, tokens, worker=worker)
     assert [one.is_slow for one in progress.look().workers] == [False, False, True]
+
+
+def test_describe_start_names_the_longest_phase_until_the_engines_are_ready():
+    watch = Watch()
+    progress = Progress(watch)
+    assert progress.look().describe_start() == ""
+    progress.set_phase("worker-0", "loading weights")
+    watch.now_s += 7
+    assert progress.look().describe_start() == "loading weights, 7 s"
+    progress.set_phase("worker-1", "compiling")
+    watch.now_s += 5
+    assert progress.look().describe_start() == "2 engines: loading weights, 12 s"
+    progress.join("worker-0", "cpu")
+    progress.set_phase("worker-0", "")
+    assert progress.look().describe_start() == "1 engine: compiling, 5 s"
+    progress.lose("worker-1")
+    assert progress.look().describe_start() == ""

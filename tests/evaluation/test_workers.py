@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from run_kit import Work, request_of, rows_of, wait_for, write_shards
 
 from assayline.clock import RunClock
-from assayline.engines.base import EngineFacts
+from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.engines.devices.claims import CLAIM_POLL_INTERVAL_S, claim_device, list_devices
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
@@ -111,6 +111,27 @@ def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path, settin
     assert {row["worker"] for row in rows_of(tmp_path, "engine_events")} == {"worker-0"}
     [warm] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "warmed_up"]
     assert warm["duration_s"] == 0.25
+
+
+def test_worker_shows_the_phases_of_an_engines_start(tmp_path, settings):
+    write_shards(tmp_path, shards=1, per_shard=5)
+    work = Work(tmp_path, settings)
+
+    def open_engine(_: Open, __: Sizes, ___: object, hooks: EngineHooks, **____: Any) -> Spy:
+        wait_for(lambda: work.dispatcher.look().describe_start().startswith("starting the engine"))
+        for text in ("[m.py:68] Starting to load model /m...", "[w.py:1] other", "[l.py:5] Loading weights took 1 s"):
+            hooks.on_log(f"(MainProcess pid=1) INFO 11-26 00:26:17 {text}")
+        wait_for(lambda: work.dispatcher.look().describe_start().startswith("initializing memory"))
+        return Spy()
+
+    work.drive(open_engine=open_engine)
+    assert work.dispatcher.look().describe_start() == ""
+    starts = [re.sub(r"\d+ s$", "N s", note) for note in work.notes if "ngine start" in note or "ready" in note]
+    assert starts == [
+        "Engine start: loading weights, after N s",
+        "Engine start: initializing memory and kernels, after N s",
+        "The engine is ready after N s",
+    ]
 
 
 def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(tmp_path, settings):
