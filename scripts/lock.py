@@ -1,12 +1,13 @@
 """Writes the lock files from pyproject's ranges, with pip's own resolver; uv adds the hashes of every file.
 
-    python scripts/lock.py cpu|cuda|dev|uv          every package at its newest version
+    python scripts/lock.py cpu|cuda|dev|docs|uv     every package at its newest version
     python scripts/lock.py cpu|cuda|dev av soxr     these two and what they need; all others stay as they are
 
 Each lock is the whole set of packages for one purpose, installed with `--no-deps --require-hashes`:
     cpu   runtime with vLLM's CPU build; its torch is in torch-cpu.txt
     cuda  runtime with vLLM's CUDA build
     dev   what tests and linters need on top of cpu
+    docs  what builds the site of the documentation, in an environment of its own (scripts/docs_site.py)
     uv    what installs the others
 torch-cpu.txt has no hash: the files of torch's CPU build differ from index to index.
 torchaudio and torchcodec are left out of cpu and dev: the registry has CUDA builds of them only, which fail beside a
@@ -42,8 +43,8 @@ def main(target: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     runtime = project["dependencies"]
-    if target == "uv":
-        pins = resolve(["uv"], cpu_torch=False)
+    if target in ("docs", "uv"):
+        pins = resolve([{"docs": "zensical", "uv": "uv"}[target]], cpu_torch=False)
     elif target == "cuda":
         pins = resolve(runtime + extras["cuda"] + CUDA_PINS, cpu_torch=False)
     else:
@@ -179,7 +180,7 @@ def ask_pip(requirements: list[str], cpu_torch: bool) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "uv"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "docs", "uv"):
         sys.exit(__doc__)
     if sys.argv[2:]:
         add(sys.argv[1], [canonicalize_name(name) for name in sys.argv[2:]])
