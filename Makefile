@@ -11,7 +11,7 @@ TIMEOUT = --timeout 300
 LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -118,5 +118,8 @@ gpu-check: setup-dev ## what a GPU gives, and what is survived there; ten minute
 gpu-bundle: setup-dev ## offline/: this commit with vLLM 0.26 for a CUDA machine without network, in 64 MiB; EXTRA="NAME==VERSION"
 	@$(VENV)/python scripts/offline/pack.py --extra "$(EXTRA)"
 
+docs: ## build the documentation's site into site/ and check its links; an environment of its own
+	@$(PYTHON) scripts/docs_site.py
+
 clean: ## remove .venv, caches and data
-	rm -rf .venv .cache data offline .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .cache data offline site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
