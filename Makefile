@@ -11,7 +11,7 @@ TIMEOUT = --timeout 300
 LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle clean
+.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle docs clean
 
 help: ## list targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -124,5 +124,8 @@ gpu-check: setup-dev ## measure throughput and recovery on a GPU; ten minutes; D
 gpu-bundle: setup-dev ## pack this commit into offline/ with vLLM 0.26 for a CUDA machine without network, 64 MiB; EXTRA="NAME==VERSION"
 	@$(VENV)/python scripts/offline/pack.py --extra "$(EXTRA)"
 
-clean: ## remove .venv, caches, data and offline
-	rm -rf .venv .cache data offline .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+docs: ## build the documentation's site into site/ and check its links; an environment of its own
+	@$(PYTHON) scripts/docs_site.py
+
+clean: ## remove .venv, caches, data, offline and site
+	rm -rf .venv .cache data offline site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,6 +1,6 @@
 """Write the lock files from the ranges in pyproject.toml, with pip's resolver; uv adds the hashes of every file.
 
-    python scripts/lock.py cpu|cuda|dev|uv          upgrade every package
+    python scripts/lock.py cpu|cuda|dev|docs|uv       upgrade every package
     python scripts/lock.py real-model               pinned by REAL_MODEL
     python scripts/lock.py cpu|cuda|dev av soxr     upgrade these packages and their dependencies only
 
@@ -8,6 +8,7 @@ Each lock is the complete set of packages for one purpose, installed with `--no-
     cpu   runtime with vLLM's CPU build; its torch is in torch-cpu.txt
     cuda  runtime with vLLM's CUDA build
     dev   packages of tests and linters in addition to cpu
+    docs  the site generator of the documentation, for an environment of its own (scripts/docs_site.py)
     uv    the installer of the other locks
     real-model   the pretrained model of scripts/real_model.py, and the packages that read its file
 torch-cpu.txt has no hash: the files of torch's CPU build differ between indexes.
@@ -48,8 +49,8 @@ def main(target: str) -> None:
     runtime = project["dependencies"]
     if target == "real-model":
         pins = REAL_MODEL
-    elif target == "uv":
-        pins = resolve(["uv"], cpu_torch=False)
+    elif target in ("docs", "uv"):
+        pins = resolve([{"docs": "zensical", "uv": "uv"}[target]], cpu_torch=False)
     elif target == "cuda":
         pins = resolve(runtime + extras["cuda"] + CUDA_PINS, cpu_torch=False)
     else:
@@ -185,7 +186,7 @@ def ask_pip(requirements: list[str], cpu_torch: bool) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "uv", "real-model"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "docs", "uv", "real-model"):
         sys.exit(__doc__)
     if sys.argv[2:]:
         add(sys.argv[1], [canonicalize_name(name) for name in sys.argv[2:]])

@@ -1,5 +1,9 @@
-"""Write docs/reference/spec.md from the models in assayline/spec/: `python -m scripts.spec_docs`."""
+"""Write docs/reference/spec.md and assayline/spec/spec.schema.json from the models in assayline/spec/.
 
+`python -m scripts.spec_docs`; a test keeps them current.
+"""
+
+import json
 import sys
 import typing
 from pathlib import Path
@@ -12,6 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from assayline.spec import criteria, engine, evaluation, load, prompts  # noqa: E402
+
+SCHEMA = ROOT / "assayline" / "spec" / "spec.schema.json"
+"""In the package, so that a wheel has it."""
 
 
 def _name_kinds(place: str, union: Any) -> list[tuple[str, type[BaseModel]]]:
@@ -48,6 +55,7 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
 
 def main() -> None:
     (ROOT / "docs" / "reference" / "spec.md").write_text(render(), encoding="utf-8")
+    SCHEMA.write_text(render_schema(), encoding="utf-8")
 
 
 def render() -> str:
@@ -55,8 +63,24 @@ def render() -> str:
     lines = [
         "# The spec, field by field",
         "",
-        "Written by `scripts/spec_docs.py` from `assayline/spec/`. A spec is a YAML file, a flow parameter, or",
-        "both: `assayline evaluate SPEC --field value` overrides single fields of the file by their dotted names.",
+        "<!-- Written by `python -m scripts.spec_docs`: do not edit. -->",
+        "",
+        "A spec is a YAML file, a flow parameter, or both: `assayline evaluate SPEC --field value` overrides single",
+        "fields of the file by their dotted names.",
+        "",
+        "[spec.schema.json](../../assayline/spec/spec.schema.json) is the JSON schema of a spec. The package has",
+        "it, too:",
+        "",
+        "```bash",
+        "python -c 'import assayline.spec as spec; print(spec.__path__[0] + \"/spec.schema.json\")'",
+        "```",
+        "",
+        "An editor with a YAML language server checks and completes a spec that begins with this line. A relative path",
+        "starts at the spec's folder; in a clone's `examples/` it is:",
+        "",
+        "```yaml",
+        "# yaml-language-server: $schema=../assayline/spec/spec.schema.json",
+        "```",
         "",
     ]
     for title, model in PARTS:
@@ -71,6 +95,27 @@ def render() -> str:
         lines += [_row(name, model) for name in model.model_fields]
         lines.append("")
     return "\n".join(lines)
+
+
+def render_schema() -> str:
+    """The JSON schema of a spec's file, with the short forms that the models accept besides their own."""
+    schema = evaluation.EvalSpec.model_json_schema()
+    parts, fields = schema["$defs"], schema["properties"]
+    for name in ("images", "audios", "videos"):
+        parts["Columns"]["properties"][name] = _allow(parts["Columns"]["properties"][name], {"type": "string"})
+    parts["TokenLength"] = _allow(parts["TokenLength"], {"type": "integer"})
+    (scorers,) = [form for form in fields["scorers"]["anyOf"] if form.get("type") == "array"]
+    kinds = [kind.model_fields["kind"].default for kind in typing.get_args(typing.get_args(criteria.Scorer)[0])]
+    fields["scorers"]["anyOf"].append(scorers["items"])
+    scorers["items"] = _allow(scorers["items"], {"type": "string", "enum": kinds})
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def _allow(schema: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
+    """A schema that allows a short form, too."""
+    told = {key: schema[key] for key in ("title", "description") if key in schema}
+    return {**told, "anyOf": [{key: value for key, value in schema.items() if key not in told}, short]}
 
 
 def _row(name: str, model: type[BaseModel]) -> str:

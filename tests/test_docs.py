@@ -34,13 +34,14 @@ def test_every_field_of_the_spec_is_explained():
 
 
 @pytest.fixture(scope="module")
-def page_of_metrics() -> str:
+def pages_of_metrics() -> dict[str, str]:
     return metric_docs.render()
 
 
-def test_the_page_of_metrics_is_the_one_that_the_comments_make(page_of_metrics):
-    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    assert page == page_of_metrics, "run python -m scripts.metric_docs"
+def test_metric_docs_are_current(pages_of_metrics):
+    folder = ROOT / "docs" / "reference" / "metrics"
+    pages = {page.name: page.read_text(encoding="utf-8") for page in folder.iterdir()}
+    assert pages == pages_of_metrics, "run python -m scripts.metric_docs"
 
 
 def test_dbt_sources_are_those_that_the_comments_make():
@@ -53,10 +54,17 @@ def test_dbt_sources_are_those_that_the_comments_make():
         assert all(column["description"] and column["data_type"] for column in table["columns"]), table["name"]
 
 
-def test_every_model_is_on_the_page_of_metrics(page_of_metrics):
-    headings = re.findall(r"^### (\w+)$", page_of_metrics, flags=re.MULTILINE)
+def test_metric_docs_have_every_model_once_and_in_the_index(pages_of_metrics):
+    pages = {name: text for name, text in pages_of_metrics.items() if name != "index.md"}
+    places = [
+        (heading, f"{name}#{heading}")
+        for name, text in pages.items()
+        for heading in re.findall(r"^## (\w+)$", text, flags=re.MULTILINE)
+    ]
     files = [file for file in (ROOT / "sql").rglob("*.sql") if file.parent.name != "migrations"]
-    assert sorted(headings) == sorted(re.sub(r"^\d+_", "", file.stem) for file in files)
+    assert sorted(name for name, _ in places) == sorted(re.sub(r"^\d+_", "", file.stem) for file in files)
+    index = re.findall(r"^\| \[(\S+)\]\((\S+)\)", pages_of_metrics["index.md"], flags=re.MULTILINE)
+    assert [(name.replace("\\", ""), link) for name, link in index] == places
 
 
 def test_a_number_without_a_unit_is_no_metric():

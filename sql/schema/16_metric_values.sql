@@ -16,7 +16,7 @@ create table if not exists raw.metric_values (
 comment on table raw.metric_values is 'One row per run × metric × statistic × detail: what was measured of a run that has ended. The views of sql/models/25_metric_value compute it, and the end of a run stores it.';
 comment on column raw.metric_values.run_id is 'The run.';
 comment on column raw.metric_values.source is 'The view that computed the row.';
-comment on column raw.metric_values.metric is 'What was measured, as ttft_s, output_tokens_per_s or accuracy. docs/reference/metrics.md lists all of them.';
+comment on column raw.metric_values.metric is 'What was measured, as ttft_s, output_tokens_per_s or accuracy. docs/reference/metrics/index.md lists all of them.';
 comment on column raw.metric_values.statistic is 'mean, total, max, or p50, p90, p95, p99 and p99.9: percentiles over requests.';
 comment on column raw.metric_values.detail is 'What it is of, where a run has several: the scorer, or the latency objective. NULL otherwise.';
 comment on column raw.metric_values.value is 'The value, in `unit`. NULL where it is undefined or was not measured.';

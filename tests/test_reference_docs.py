@@ -1,0 +1,150 @@
+"""The generated pages of docs/reference/ and the JSON schema of a spec agree with the code."""
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import reference_docs  # noqa: E402
+import spec_docs  # noqa: E402
+
+from assayline.errors import Kind  # noqa: E402
+from assayline.flows.cli.options import COMMANDS  # noqa: E402
+from assayline.spec.evaluation import EvalSpec  # noqa: E402
+
+SPECS = [path for path in sorted((ROOT / "examples").glob("*.yaml")) if path.stem != "skypilot"]
+
+
+@pytest.mark.parametrize("name", ["cli.md", "settings.md", "exit-codes.md", "error-kinds.md"])
+def test_reference_docs_are_current(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+    assert page == reference_docs.render()[name], "run python -m scripts.reference_docs"
+
+
+def test_reference_docs_have_every_command_with_usage_and_exit_codes() -> None:
+    text = reference_docs.render()["cli.md"]
+    for command in COMMANDS:
+        _, section = text.split(f"## assayline {command}\n")
+        section = section.split("\n## ")[0]
+        assert f"\nassayline {command} " in section
+        assert re.search(r"^Exit codes:\n\n- `0`: \w+", section, flags=re.MULTILINE), command
+    assert "|  |" not in text, "an argument without an explanation"
+
+
+def test_exit_codes_of_all_errors_are_explained() -> None:
+    assert set(reference_docs.list_exit_codes()) <= set(reference_docs.EXIT_CODES)
+
+
+def test_exit_codes_of_all_commands_are_explained() -> None:
+    codes = re.findall(r"^- `(\d+)`: ", reference_docs.render()["cli.md"], flags=re.MULTILINE)
+    assert set(map(int, codes)) <= set(reference_docs.EXIT_CODES)
+
+
+def test_error_kinds_of_the_code_are_explained() -> None:
+    explained = [kind.name for kinds in reference_docs.ERROR_KINDS.values() for kind in kinds]
+    assert len(explained) == len(set(explained))
+    assert set(_find_error_kinds()) - reference_docs.TEST_KINDS <= set(explained)
+    texts = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "assayline").rglob("*.py"))
+    assert [kind for kind in explained if f'"{kind}"' not in texts] == []
+
+
+def test_failure_kinds_of_engines_are_explained() -> None:
+    assert set(reference_docs.ENGINE_CAUSES) == set(Kind)
+
+
+def _find_error_kinds() -> Iterator[str]:
+    """Strings and constants that the package passes to errors and rows as their kind."""
+    modules = [ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "assayline").rglob("*.py")]
+    constants = {
+        node.targets[0].id: node.value.value
+        for module in modules
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.targets[0], ast.Name)
+    }
+    for module in modules:
+        for value in _find_kind_values(module):
+            kind = value.value if isinstance(value, ast.Constant) else constants.get(_name(value))
+            if isinstance(kind, str) and re.fullmatch(r"[a-z]+(_[a-z]+)+", kind):
+                yield kind
+
+
+def _find_kind_values(module: ast.Module) -> Iterator[ast.expr]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call):
+            yield from (keyword.value for keyword in node.keywords if keyword.arg in ("kind", "error_kind"))
+            if re.search(r"(Error|Failure|unsent|_fail)$", _name(node.func)):
+                yield from node.args
+        elif isinstance(node, ast.FunctionDef):
+            defaults = zip(reversed(node.args.args), reversed(node.args.defaults), strict=False)
+            yield from (default for argument, default in defaults if argument.arg in ("kind", "error_kind"))
+            if node.name == "_kind_of":
+                yield from (part.value for part in ast.walk(node) if isinstance(part, ast.Return) and part.value)
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json.loads(spec_docs.SCHEMA.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_schema_of_a_spec_is_current() -> None:
+    text = spec_docs.SCHEMA.read_text(encoding="utf-8")
+    assert text == spec_docs.render_schema(), "run python -m scripts.spec_docs"
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_schema_accepts_the_spec_of_an_example(path: Path, validator: jsonschema.Draft202012Validator) -> None:
+    spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert [error.message for error in validator.iter_errors(spec)] == []
+
+
+@pytest.mark.parametrize(
+    "misspelt",
+    [
+        {"modle": "m"},
+        {"prompts": {"source": {"kind": "file", "path": "p.jsonl"}, "limits": 3}},
+        {"prompts": {"source": {"kind": "file", "paht": "p.jsonl"}}},
+        {"engine": {"recovery": {"enable": False}}},
+        {"scorers": [{"kind": "regex", "patern": "a"}]},
+        {"scorers": ["exact_mach"]},
+        {"load": {"arrival": {"kind": "poisson", "rate": 1.0}}},
+    ],
+    ids=str,
+)
+def test_schema_refuses_a_misspelt_key(misspelt: dict[str, Any], validator: jsonschema.Draft202012Validator) -> None:
+    spec = {"model": "m", "prompts": {"source": {"kind": "file", "path": "p.jsonl"}}}
+    assert validator.is_valid(spec)
+    assert not validator.is_valid(spec | misspelt)
+
+
+@pytest.mark.parametrize(
+    "short",
+    [
+        {"scorers": ["numeric", {"kind": "regex", "pattern": "(.*)"}]},
+        {"prompts": {"source": {"kind": "file", "path": "p.jsonl"}, "columns": {"images": "picture"}}},
+    ],
+    ids=str,
+)
+def test_schema_accepts_the_short_forms_that_the_models_accept(
+    short: dict[str, Any], validator: jsonschema.Draft202012Validator
+) -> None:
+    spec = {"model": "m", "prompts": {"source": {"kind": "file", "path": "p.jsonl"}}} | short
+    assert validator.is_valid(spec)
+    EvalSpec.model_validate(spec)
