@@ -1,12 +1,13 @@
-"""Lint the words of pages, comments, docstrings, messages and test names.
+"""Lint the words of pages, comments, docstrings, messages, CLI help and test names.
 
-Each rule of RULES has a pattern, the words to write instead, and an example of either kind.
+Each rule has a pattern, the words to write instead, and an example of either kind. Run as a program, print the hits of
+each rule by folder.
 """
 
 import ast
-import io
 import re
-import tokenize
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,304 +15,274 @@ from typing import NamedTuple
 
 import pytest
 
-from assayline import errors
-
 ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = (
+    "pages",
+    "docs",
+    "Makefile",
+    "sql",
+    "assayline",
+    "flows",
+    "tasks",
+    "scripts",
+    "benchmarks",
+    "examples",
+    "tests",
+)
+TEXT = "page comment docstring string"
+
+EXCEPTIONS: dict[str, str] = {}
+"""File to words that break a rule on purpose. At most ten."""
 
 
 class Text(NamedTuple):
-    """A paragraph, comment, string or name to lint."""
+    """A paragraph, comment, string or name to lint.
+
+    kind: page, heading, comment, docstring (of a module, class or function), string, message (of an error) or name (of
+    a test).
+    """
 
     kind: str
-    """page, comment, docstring, string, name or help."""
-    place: str
+    file: str
+    line: int
     words: str
 
 
 class Rule(NamedTuple):
-    """Words that the project does not write."""
+    """Words that the project does not write. A pattern without capitals ignores case."""
 
     name: str
     pattern: str
     instead: str
     bad: str
     good: str
-    kinds: tuple[str, ...] = ("page", "comment", "docstring", "string", "name", "help")
+    kinds: str = TEXT + " heading name"
 
 
 COMPARED = (
-    "longer|more|fewer|less|worse|better|later|earlier|sooner|older|newer|higher|lower|larger|smaller|faster|slower|"
-    "greater|cheaper|shorter|wider|narrower|further|different|room|use|need|reason|doubt|matter|match|way|one|good"
+    r"longer|more|fewer|less|worse|better|later|earlier|sooner|older|newer|higher|lower|larger|smaller|faster|slower|"
+    r"greater|cheaper|shorter|wider|narrower|further|different|room|use|need|reason|doubt|matter|match|way|one|good"
+)
+PROGRAM = (
+    r"report|view|column|table|metric|engine|server|run|command|error|message|file|log|worker|flow|gate|page|spec|"
+    r"manifest|driver|status|event|journal|harness|scorer|answer|result|database|process|figure|name|test|line|assayline"
+)
+VERBS = (
+    "Add|Ask|Check|Choose|Close|Connect|Copy|Correct|Delete|Download|Enable|Fix|Free|Give|Install|Lower|Make|Move|Name|"
+    "Open|Pass|Pin|Point|Put|Raise|Remove|Rename|Repeat|Replace|Restore|Resume|Run|Set|Start|Stop|Try|Turn|Unset|"
+    "Upgrade|Use|Wait|Write"
+)
+THIRD_PERSON = (
+    "Says|Tells|Returns|Makes|Gives|Yields|Raises|Reads|Writes|Takes|Puts|Sets|Checks|Waits|Starts|Stops|Runs"
 )
 
+# fmt: off
 RULES = [
+    # Sentences
+    Rule("free relative", r"(^|[.;] )(What|Who|Whatever|Whoever) [^?]*?[.:]( |$)",
+         "name the thing", "What a worker had claimed is kept.", "Claims of a worker are kept. What is kept? All.",
+         "page comment string message"),
+    Rule("whoever", r"\bwhoever\b", "anyone who, or name the actor", "for whoever reads it", "for readers"),
+    Rule("fronted of", r"(^|[.!?:;] )Of (a|an|the|each|all|two|its|one)\b", "a verb, a possessive or a noun first",
+         "Of a run that was killed, rows stay", "Of these, two fail. The rows of a killed run stay", TEXT),
+    Rule("but for", r"\bbut for\b(?! (each|every|all|one|a)\b)",
+         "except, or unless", "all but for two", "all except two"),
+    Rule("NULL where", r"\bNULL where\b", "NULL if, or NULL for", "NULL where there is none", "NULL if there is none"),
+    Rule("at the most", r"\bat the (most|least)\b", "at most N", "two at the most", "at most two"),
+    Rule("be it", r"\bbe it\b", "whether … or …", "any file, be it empty", "any file, even an empty one"),
+    Rule("nested brackets", r"^(?!\|).*\([^()]*\([^()]*\)[^()]*\)", "one level of brackets",
+         "rows (of runs (all)) stay", "rows (of all runs) stay", "page"),
+    Rule("is no", rf"(?<!\bthere )(?<!\bso )\b(is|are|was|were) no (?!({COMPARED})\b)\w", "is not a …, or has no …",
+         "'x' is no URL", "'x' is not a URL; there is no URL; x is no longer used"),
+    Rule("programs talk", rf"\b({PROGRAM})s? (says?|said|tells?|told|knows?|knew)\b", "prints, logs, reports, returns",
+         "the report says how many", "the report shows how many"),
+    Rule("a sentence", r"\b(is|are|be|as|with|in) (a|one) sentence\b|\bin sentences\b", "a message, or an error",
+         "the error is a sentence", "the error has a hint"),
+    # Words
     Rule("space before %", r"\d %(?!\w)", "95%", "a 95 % interval", "a 95% interval"),
+    Rule("thousand", r"\d+ (thousand|hundred)\b", "10,000", "10 thousand rows", "10,000 rows"),
+    Rule("unit", r"(?<![\w'\"-])\d+([KMGT]i?B|ms)\b", "2 GiB, with a space", "at most 2GiB", "at most 2 GiB",
+         "page comment docstring"),
     Rule("anew", r"\banew\b", "again, or from scratch", "is computed anew", "is computed again"),
     Rule("heed", r"\bheed\w*", "respect, or apply", "the limit is heeded", "the limit is respected"),
     Rule("dear", r"\bdear(er|est)?\b", "expensive, or costs more", "10% dearer", "10% more expensive"),
-    Rule("at the most", r"\bat the most\b", "at most N", "two at the most", "at most two"),
-    Rule("whoever", r"\bwhoever\b", "anyone who, or name the actor", "for whoever reads it", "for readers"),
     Rule("of before", r"\bof before\b", "earlier, or previous", "the runs of before", "the earlier runs"),
-    Rule("be it", r"\bbe it\b", "whether … or …", "any file, be it empty", "any file, even an empty one"),
-    Rule(
-        "is no",
-        rf"(?<!\bthere )(?<!\bso )\b(is|are|was|were) no (?!({COMPARED})\b)\w",
-        "is not a …; or is not valid",
-        "'x' is no URL",
-        "'x' is not a URL; there is no URL; x is no longer used",
-    ),
-    Rule("beside", r"\bbeside\b", "next to, besides, or at the same time as", "beside the run", "besides the run"),
+    Rule("beside", r"\bbeside\b", "next to, or besides", "beside the run", "besides the run"),
     Rule("mend", r"\bmend(s|ed|ing)?\b", "fix, or repair", "the flow mends it", "the flow repairs it; amend"),
+    Rule("alike", r"\balike\b", "equal, similar, or both", "rows that are alike", "equal rows"),
+    Rule("so many", r"\bso many\b(?! that)", "N, or that many", "at so many tokens", "at that many tokens"),
+    Rule("belong into", r"\bbelongs? into\b|\binsists?\b",
+         "set … through …, or pass --force", "they belong into x", "pass --force"),
+    Rule("mind", r"\bmind(:| that\b)", "warning: …, or note that", "Mind: two failed", "Warning: two failed", TEXT),
+    # Private metaphors
     Rule("laid over", r"\b(laid|lay|lays) over\b", "merged into, or overrides", "laid over the spec", "merged into it"),
     Rule("played through", r"\bplay(s|ed|ing)? through\b", "simulated", "steps are played through", "is simulated"),
     Rule("taken for dead", r"\btak(e|es|en) for dead\b", "declared dead", "is taken for dead", "is declared dead"),
-    Rule(
-        "Of a …",
-        r"(^|[.!?:;] )Of (a|an|the|each|all)\b",
-        "a verb, a possessive or a noun phrase first",
-        "Of a run that was killed, rows are kept",
-        "Of these, two fail. The rows of a killed run are kept",
-    ),
-    Rule(
-        "free relative",
-        r"^(What|Who|Whatever|Whoever|Those)\s",
-        "an imperative, or a noun that names the thing",
-        "What a worker had claimed",
-        "Claims of a worker",
-        kinds=("docstring",),
-    ),
-    Rule(
-        "sounds and films",
-        r"\bfilms?\b|\bsounds\b(?! (like|right|good|better|as))|\b(a|the|its|and|or|no|of|one) sounds?\b",
-        "audio, video",
-        "images, sounds and films",
-        "images, audio and video; this sounds right; a statistically sound test",
-    ),
-    Rule(
-        "free relative",
-        r"^test (what|who|whoever|whatever|it|they|those)\b(?! if\b)",
-        "test_<unit>_<behaviour>[_when_<condition>]",
-        "test what is not valid is refused",
-        "test fetch refuses an invalid url",
-        kinds=("name",),
-    ),
+    Rule("burial", r"\bbur(y|ies|ied|ial|ials)\b",
+         "mark as dead, or exited", "the worker is buried", "it is marked dead"),
+    Rule("convict", r"\bconvict\w*|\bculprits?\b",
+         "isolated, or poison request", "the culprit is convicted", "it is isolated"),
+    Rule("metaphor", r"\b(lookouts?|parcels?|shel(f|ves)|cr(y|ies) wolf|drowns?|held against)\b",
+         "the field's term", "a server that drowns", "a saturated server"),
+    Rule("media",
+         r"\bfilms?\b|\bpictures?\b|\bsounds\b(?! (like|right|as))|\b(a|the|its|and|or|no|of|one) sounds?\b",
+         "images, audio, video", "pictures, sounds and films", "images, audio and video; this sounds right"),
+    # Kinds of text
+    Rule("history", r"\bhad been\b|\b(formerly|until now|up to now)\b",
+         "the present tense; history is in git",
+         "it had been slow", "it is slow", "page"),
+    Rule("heading", r"^(What|Which|Who|Where|Whose)\b|\.$",
+         "a search term: a noun", "What is kept", "Stored data", "heading"),
+    Rule("long line", r"^(?!.*(\]\(|https?://)).{101}",
+         "at most 100 columns, outside code and tables", "x" * 101, "x" * 100, "line"),
+    Rule("docstring", rf"^(What|Who|Whatever|Whoever|Whether|Those|Nothing|{THIRD_PERSON})\s",
+         "an imperative, or a noun that names the thing", "Whether it is done", "Return True if done", "docstring"),
+    Rule("grain", r"^(?!Grain: (one|an?) row\b)",
+         "Grain: one row per … first", "Rows of runs.", "Grain: one row per run.", "grain"),
+    Rule("hint", rf"(?<!hint)[.;:!?] ({VERBS}) ", "`hint: ` and the step in lower case",
+         "No such key. Use another one.", "No such key. hint: use another one.", "message"),
+    Rule("test name", r"^test (what|who|whoever|whatever|it|they|those|this|that)\b(?! if\b)",
+         "test_<unit>_<behaviour>[_when_<condition>]", "test it is refused", "test fetch refuses invalid urls", "name"),
 ]
-
-EXCEPTIONS: dict[str, str] = {}
-"""Words that break a rule on purpose, by the file in which they are. Ten lines at most."""
-
-CODE = ("assayline", "flows", "tasks", "scripts", "benchmarks", "examples", "tests")
-FOLDERS = ("pages", "docs", "Makefile", "sql", *CODE)
+# fmt: on
 
 
 @cache
-def read_texts(folder: str) -> tuple[Text, ...]:
-    return tuple(_read(folder))
-
-
-def _read(folder: str) -> Iterator[Text]:
+def read_texts(folder: str) -> list[Text]:
     if folder == "Makefile":
-        yield from read_makefile(ROOT / "Makefile")
-    elif folder in ("pages", "docs"):
-        for file in sorted(ROOT.glob("*.md") if folder == "pages" else (ROOT / "docs").rglob("*.md")):
-            yield from read_page(file)
-    elif folder == "sql":
-        for file in sorted((ROOT / "sql").rglob("*.sql")):
-            yield from read_sql(file)
-    else:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            # assayline/flows and assayline/tasks are links to folders that have their own turn.
-            if file == file.resolve() and file != Path(__file__):
-                yield from read_python(file)
+        lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
+        found = [(line, re.search(r"(?:^#|## |@echo )(.*)", text)) for line, text in enumerate(lines, start=1)]
+        return [Text("string", "Makefile", line, match[1]) for line, match in found if match]
+    pattern = {"pages": "*.md", "docs": "docs/**/*.md", "sql": "sql/**/*.sql"}.get(folder, f"{folder}/**/*.py")
+    # assayline/flows, tasks and sql are links to folders that have their own turn.
+    files = [file for file in sorted(ROOT.glob(pattern)) if file == file.resolve() and file != Path(__file__)]
+    read = {".md": read_page, ".sql": read_sql, ".py": read_python}
+    return [
+        Text(kind, str(file.relative_to(ROOT)), line, " ".join(words.split()))
+        for file in files
+        for kind, line, words in read[file.suffix](file.read_text(encoding="utf-8"))
+    ]
 
 
-def read_page(file: Path) -> Iterator[Text]:
-    """The paragraphs of a page, without fenced code and without the contents of code spans and links."""
-    number, paragraph, fenced = 0, [], False
-    for index, line in enumerate([*file.read_text(encoding="utf-8").splitlines(), ""], start=1):
-        fence = line.lstrip().startswith("```")
-        fenced ^= fence
-        if fence or fenced or not line.strip() or line.startswith(("    ", "|", "#")):
-            if paragraph:
-                yield _text("page", file, number, " ".join(paragraph))
-            paragraph = []
-            if line.startswith(("|", "#")) and not fenced:
-                yield _text("page", file, index, line)
-        else:
-            number = number if paragraph else index
-            paragraph.append(line)
+Found = Iterator[tuple[str, int, str]]
+"""Kind, line and words."""
 
 
-def read_makefile(file: Path) -> Iterator[Text]:
-    """The help of targets, the messages they print, and comments."""
-    for index, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        if found := re.search(r"(?:^#|## |@echo )(.*)", line):
-            yield _text("help", file, index, found[1])
+def read_page(text: str) -> Found:
+    """Yield paragraphs, headings and rows of tables, without code and targets of links."""
+    text = re.sub(r"^ *```.*?^ *```|<!--.*?-->", lambda code: "\n" * code[0].count("\n"), text, flags=re.M | re.S)
+    for line, words in enumerate(text.splitlines(), start=1):
+        if not words.startswith(("    ", "|")):
+            yield "line", line, words
+    for found in re.finditer(r"^#+ (.*)|(?:^(?!#|    ).*\S.*\n?)+", text, flags=re.M):
+        yield "heading" if found[1] else "page", _line(text, found), _strip_code(found[1] or found[0])
 
 
-def read_sql(file: Path) -> Iterator[Text]:
-    """The blocks of comments, and the comments that the database has."""
-    text = file.read_text(encoding="utf-8")
-    for found in re.finditer(r"(?:^ *--.*\n?)+", text, flags=re.MULTILINE):
-        words = re.sub(r"^ *--", "", found[0], flags=re.MULTILINE)
-        yield _text("comment", file, text.count("\n", 0, found.start()) + 1, words)
-    for found in re.finditer(r"^comment on .*? is\s+'((?:[^']|'')*)';", text, flags=re.MULTILINE | re.DOTALL):
-        yield _text("comment", file, text.count("\n", 0, found.start()) + 1, found[1].replace("''", "'"))
+def read_sql(text: str) -> Found:
+    """Yield blocks of comments, and the comments that the database stores."""
+    if "create or replace view" in text or "_table" in text or "create table" in text:
+        yield "grain", 1, text.partition("\n")[0].removeprefix("-- ")
+    for found in re.finditer(r"(?:^ *--.*\n?)+", text, flags=re.M):
+        yield "comment", _line(text, found), re.sub(r"^ *--", "", found[0], flags=re.M)
+    for found in re.finditer(r"^comment on .*? is\s+'((?:[^']|'')*)';", text, flags=re.M | re.S):
+        yield "comment", _line(text, found), found[1].replace("''", "'")
 
 
-def read_python(file: Path) -> Iterator[Text]:
-    """The docstrings, comments and other strings of a module, and the names of its tests."""
-    source = file.read_text(encoding="utf-8")
-    yield from _read_comments(file, source)
-    tree = ast.parse(source)
-    inner: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and (words := join_string(node.value)) is not None:
-            inner |= {id(part) for part in ast.walk(node)}
-            yield _text("docstring", file, node.lineno, words)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield _text("name", file, node.lineno, node.name.replace("_", " "))
-    for node in ast.walk(tree):
-        if id(node) not in inner and (words := join_string(node)) is not None:
-            inner |= {id(part) for part in ast.walk(node)}
-            yield _text("string", file, node.lineno, words)
+def read_python(text: str) -> Found:
+    """Yield comments, docstrings and other strings, the literal messages of errors, and the names of tests."""
+    for found in re.finditer(r"(?:^ *#(?!!).*\n?)+|  # .*", text, flags=re.M):
+        yield "comment", _line(text, found), _strip_code(re.sub(r"^ *#+ ?", "", found[0], flags=re.M))
+    inner: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(text)):
+        kind = type(node)
+        if kind in (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef):
+            if docstring := ast.get_docstring(node):
+                yield "docstring", node.body[0].lineno, _strip_code(docstring)
+                inner.add(node.body[0].value)
+            if getattr(node, "name", "").startswith("test_"):
+                yield "name", node.lineno, node.name.replace("_", " ")
+        elif kind is ast.Call and node.args and _name(node.func).endswith("Error"):
+            if words := _join_string(node.args[0]):
+                yield "message", node.lineno, words
+        elif kind in (ast.JoinedStr, ast.Constant) and node not in inner and (words := _join_string(node)):
+            inner.update(getattr(node, "values", ()))
+            if " " in words:
+                yield "string", node.lineno, _strip_code(words)
 
 
-def join_string(node: ast.AST) -> str | None:
-    """A literal's text, with … for each value of an f-string; None unless `node` is a string literal."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
+def _line(text: str, found: re.Match[str]) -> int:
+    return text.count("\n", 0, found.start()) + 1
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _join_string(node: ast.AST) -> str | None:
+    """Return a literal's text, with … for each value of an f-string; None unless `node` is a string literal."""
     if isinstance(node, ast.JoinedStr):
-        parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
-        return "".join(str(part) for part in parts)
-    return None
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _read_comments(file: Path, source: str) -> Iterator[Text]:
-    """Comments; those of lines that follow one another are one text."""
-    block: list[str] = []
-    end = first = 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT:
-            continue
-        if block and token.start[0] != end + 1:
-            yield _text("comment", file, first, " ".join(block))
-            block = []
-        first = first if block else token.start[0]
-        end = token.start[0]
-        block.append(token.string.lstrip("# "))
-    if block:
-        yield _text("comment", file, first, " ".join(block))
+def _strip_code(words: str) -> str:
+    if "`" not in words and "](" not in words:
+        return words
+    return re.sub(r"\]\([^)]*\)", "]", re.sub(r"``.+?``|`[^`]+`", "`…`", words, flags=re.S))
 
 
-def _text(kind: str, file: Path, line: int, words: str) -> Text:
-    if kind in ("page", "comment", "docstring"):
-        words = re.sub(r"\]\([^)]*\)", "]", re.sub(r"``.+?``|`[^`]+`", "`…`", words, flags=re.DOTALL))
-    return Text(kind, f"{file.relative_to(ROOT)}:{line}", " ".join(words.split()))
+@cache
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.NOFLAG if re.search("[A-Z]", pattern) else re.IGNORECASE)
 
 
 def find(rule: Rule, text: Text) -> str | None:
-    """The words that break the rule, with their neighbours."""
-    if text.kind not in rule.kinds or not (found := re.search(rule.pattern, text.words, _flags(rule))):
+    """Return the words that break the rule, with their neighbours."""
+    if text.kind not in rule.kinds.split() or not (found := compile_pattern(rule.pattern).search(text.words)):
         return None
     return text.words[max(0, found.start() - 40) : found.end() + 40]
 
 
-def _flags(rule: Rule) -> re.RegexFlag:
-    return re.NOFLAG if rule.name.startswith(("Of", "free")) else re.IGNORECASE
+@cache
+def list_hits(folder: str) -> list[tuple[Rule, Text, str]]:
+    """Return what breaks a rule in a folder, exceptions included."""
+    return [(rule, text, words) for rule in RULES for text in read_texts(folder) if (words := find(rule, text))]
 
 
 def is_excepted(text: Text, words: str) -> bool:
-    return EXCEPTIONS.get(text.place.rpartition(":")[0], "\0") in words
+    return EXCEPTIONS.get(text.file, "\0") in words
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_rule_finds_its_bad_example_and_passes_its_good_one(rule):
-    for kind in rule.kinds:
-        assert find(rule, Text(kind, "", rule.bad))
-        assert [other.name for other in RULES if find(other, Text(kind, "", rule.good))] == []
+    for kind in rule.kinds.split():
+        assert find(rule, Text(kind, "", 1, rule.bad))
+        assert not [other.name for other in RULES if find(other, Text(kind, "", 1, rule.good))]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_words_follow_the_rules(folder):
-    texts = read_texts(folder)
-    assert texts
+    assert read_texts(folder)
     broken = [
-        f"{text.place}: {words!r}: “{rule.name}”: write {rule.instead}"
-        for text in texts
-        for rule in RULES
-        if (words := find(rule, text)) and not is_excepted(text, words)
+        f"{text.file}:{text.line}: {words!r}: “{rule.name}”: write {rule.instead}"
+        for rule, text, words in list_hits(folder)
+        if not is_excepted(text, words)
     ]
     assert not broken, "\n" + "\n".join(broken)
 
 
 def test_exceptions_are_few_and_needed():
     assert len(EXCEPTIONS) <= 10
-    found = {
-        (text.place.rpartition(":")[0], EXCEPTIONS.get(text.place.rpartition(":")[0], "\0"))
-        for folder in FOLDERS
-        for text in read_texts(folder)
-        for rule in RULES
-        if (words := find(rule, text)) and is_excepted(text, words)
-    }
-    assert found == set(EXCEPTIONS.items())
+    hits = [hit for folder in FOLDERS for hit in list_hits(folder)]
+    assert {text.file for _, text, words in hits if is_excepted(text, words)} == set(EXCEPTIONS)
 
 
-@pytest.mark.parametrize("folder", ["pages", "docs"])
-def test_lines_of_pages_have_at_most_120_characters(folder):
-    """Outside tables, code and lines with a link."""
-    long = []
-    for file in sorted(ROOT.glob("*.md") if folder == "pages" else (ROOT / "docs").rglob("*.md")):
-        fenced = False
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            fenced ^= line.lstrip().startswith("```")
-            code = fenced or line.startswith(("    ", "|"))
-            if len(line) > 120 and not code and not re.search(r"\]\(|https?://", line):
-                long.append(f"{file.relative_to(ROOT)}:{number}: {len(line)} characters")
-    assert not long, "\n" + "\n".join(long)
-
-
-VERBS = (
-    "Add|Ask|Check|Choose|Close|Connect|Copy|Correct|Delete|Download|Enable|Fix|Free|Give|Install|Lower|Make|Move|Name|"
-    "Open|Pass|Pin|Point|Put|Raise|Remove|Rename|Repeat|Replace|Restore|Resume|Run|Set|Start|Stop|Try|Turn|Unset|"
-    "Upgrade|Use|Wait|Write"
-)
-ADVICE = re.compile(rf"(?<!hint)[.;:!?] ({VERBS}) ")
-"""A second sentence that begins with an imperative, without `hint: `."""
-ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
-
-
-def list_messages(source: str) -> Iterator[tuple[int, str]]:
-    """The literal messages of errors that assayline raises on purpose, each with its line."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and node.args:
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-            if name in ERRORS and (words := join_string(node.args[0])) is not None:
-                yield node.lineno, " ".join(words.split())
-
-
-@pytest.mark.parametrize("folder", ["assayline", "flows", "tasks"])
-def test_advice_of_error_messages_is_a_hint(folder):
-    broken = [
-        f"{file.relative_to(ROOT)}:{line}: {words!r}: write `hint: ` and the step in lower case"
-        for file in sorted((ROOT / folder).rglob("*.py"))
-        if file == file.resolve()
-        for line, words in list_messages(file.read_text(encoding="utf-8"))
-        if ADVICE.search(words)
-    ]
-    assert not broken, "\n" + "\n".join(broken)
-
-
-@pytest.mark.parametrize(
-    ("call", "is_broken"),
-    [
-        ('SpecError("No such key. Use another one.")', True),
-        ("errors.SpecError(f\"No key {key!r} in {file}. Run 'assayline keys' for a list.\")", True),
-        ('SpecError("No such key. hint: use another one.")', False),
-        ('SpecError("No such key. hint: Use another one.")', False),
-        ('SpecError("The key is used twice. Used keys are: a, b.")', False),
-        ('ValueError("No such key. Use another one.")', False),
-    ],
-)
-def test_advice_is_told_from_other_sentences(call, is_broken):
-    assert any(ADVICE.search(words) for _, words in list_messages(call)) is is_broken
+if __name__ == "__main__":
+    counts = Counter((rule.name, folder) for folder in FOLDERS for rule, _, _ in list_hits(folder))
+    rows = [("rule", *FOLDERS), *((rule.name, *(counts[rule.name, folder] for folder in FOLDERS)) for rule in RULES)]
+    rows.append(("all", *(sum(counts[rule.name, folder] for rule in RULES) for folder in FOLDERS)))
+    for row in rows:
+        print(f"{row[0]:<18}" + "".join(f"{cell:>11}" for cell in row[1:]))
+    if len(sys.argv) > 1:
+        for rule, text, words in (hit for folder in sys.argv[1:] for hit in list_hits(folder)):
+            print(f"{text.file}:{text.line}: “{rule.name}”: {words}")
