@@ -26,4 +26,4 @@ comment on column raw.telemetry.kv_cache_usage_share is 'Share of the KV cache''
 comment on column raw.telemetry.running_requests is 'Requests that the scheduler was running: vLLM''s num_requests_running. A server counts everybody''s.';
 comment on column raw.telemetry.waiting_requests is 'Requests that waited for their turn in the scheduler: vLLM''s num_requests_waiting. A server counts everybody''s.';
 comment on column raw.telemetry.preemptions is 'Preemptions so far, counted from 0 per generation, warm-up left out: vLLM''s num_preemptions_total. A server counts everybody''s.';
-comment on column raw.telemetry.loop_lags_s is 'Of a streaming engine: how late each tick of a 10 ms timer in the event loop of its client was, since the sample before, while requests were in flight. A loop that is held up for 200 ms is late for twenty ticks. NULL of an engine without such a loop.';
+comment on column raw.telemetry.loop_lags_s is 'Lags of the ticks of a 10 ms timer in the client''s event loop, since the previous sample, while requests were in flight. A loop that is blocked for 200 ms is late for twenty ticks. NULL for an engine that does not stream.';

@@ -1,4 +1,4 @@
--- What a regular expression finds, compared with the target.
+-- Compare the match of a regular expression with the target.
 -- The options of a search must be a constant, so ignoring case is a flag in front of the pattern.
 create or replace macro internal.score_regex(answer, target, pattern, which_group, take, ignore_case) as
 case

@@ -1,4 +1,4 @@
--- Grain: one row per request of a run: of several alike the first.
+-- Grain: one row per request of a run: duplicates collapsed to the first.
 -- columns of: raw.requests
 create or replace view internal.one_request as
 with

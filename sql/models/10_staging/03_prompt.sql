@@ -1,4 +1,4 @@
--- Grain: one row per row of a run's prompt set: of several alike the first.
+-- Grain: one row per row of a run's prompt set: duplicates collapsed to the first.
 -- columns of: raw.prompts
 create or replace view main.prompt as
 with

@@ -1,11 +1,12 @@
--- Grain: one row per run × worker × device × two samples in a row that tell of its energy.
+-- Grain: one row per run × worker × device × pair of consecutive samples from which its energy follows.
 --
--- The device's own counter tells the energy between two samples where there is one. Otherwise power is integrated by
+-- If the device has an energy counter, the counter gives the energy between two samples. Otherwise power is
+-- integrated by
 -- the trapezoidal rule. If power stays between its values at the two ends, the true integral lies between the two
 -- rectangles, so the rule errs by at most half their difference: |p2 − p1| / 2 × seconds. NVML calls its reading
--- accurate to within 5% of the power (nvmlDeviceGetPowerUsage, of Fermi and Kepler), which is added. What a sensor
--- leaves out between its own samples (Yang et al. 2024, "Accurate and Convenient Energy Measurements for GPUs") is in
--- neither.
+-- accurate to within 5% of the power (nvmlDeviceGetPowerUsage, of Fermi and Kepler), which is added. Neither includes
+-- what a sensor misses between its own samples (Yang et al. 2024, "Accurate and Convenient Energy Measurements for
+-- GPUs").
 --
 -- If samples are further apart than 10 s, something held the sampling up, or they are of two attempts. In the first
 -- case a counter has all of the energy, and power is not known. Between two attempts the device was not the run's.

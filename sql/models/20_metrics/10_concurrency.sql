@@ -1,6 +1,6 @@
 -- Grain: one row per run × moment at which the number of requests in flight changes.
 -- An exact sweep: a request is in flight in [arrived_at_s, finished_at_s), whether it ended in a result or an error.
--- Of a request that engines died of, only its stay in the engine that answered it is known.
+-- For a request that crashed engines, only its time in the engine that answered it is known.
 create or replace view internal.concurrency as
 with
 

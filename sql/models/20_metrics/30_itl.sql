@@ -45,7 +45,7 @@ comment on view internal.itl is 'One row per run: inter-token latency (ITL) over
 comment on column internal.itl.run_id is 'The run.';
 comment on column internal.itl.requests is 'Measured ok requests with at least two recorded stamps that differ.';
 comment on column internal.itl.gaps is 'Gaps pooled; 0 where token stamps were not recorded.';
-comment on column internal.itl.mean_s is 'Mean gap, seconds. NULL where gaps is 0, as all that follow.';
+comment on column internal.itl.mean_s is 'Mean gap, seconds. NULL if gaps is 0, as all that follow.';
 comment on column internal.itl.p50_s is 'Median gap, seconds, as in itl_percentile.';
 comment on column internal.itl.p95_s is '95th percentile of the gaps, seconds, as in itl_percentile.';
 comment on column internal.itl.p99_s is '99th percentile of the gaps, seconds, as in itl_percentile.';

@@ -54,7 +54,7 @@ comment on column internal.turn_latency.ok_requests is 'Those of them with a res
 comment on column internal.turn_latency.error_requests is 'Those of them with an error row; earlier_turn where the turn was not asked, as one before it has no answer.';
 comment on column internal.turn_latency.mean_prompt_tokens is 'Mean length of the prompts, in tokens: what was said and answered before, and what this turn adds.';
 comment on column internal.turn_latency.mean_output_tokens is 'Mean length of the answers, in tokens.';
-comment on column internal.turn_latency.cached_share is 'Sum of cached_tokens / sum of prompt_tokens, 0 to 1, over requests whose cached_tokens are known. NULL where none are.';
+comment on column internal.turn_latency.cached_share is 'Sum of cached_tokens / sum of prompt_tokens, 0 to 1, over requests whose cached_tokens are known. NULL if none are.';
 comment on column internal.turn_latency.ttft_p50_s is 'Median time to first token, seconds.';
 comment on column internal.turn_latency.ttft_p95_s is 'Its 95th percentile, seconds.';
 comment on column internal.turn_latency.tpot_p50_s is 'Median time per output token after the first, seconds.';

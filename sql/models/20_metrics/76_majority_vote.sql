@@ -2,7 +2,7 @@
 create or replace view internal.majority_vote as
 with
 
--- What these extract is the whole answer, and two samples hardly ever agree in that.
+-- These scorers extract the complete answer, in which two samples rarely agree.
 vote_of_nothing as (
     select run_id, scorer from raw.scorers where kind in ('contains', 'token_f1', 'json')
 ),
@@ -108,6 +108,6 @@ comment on column internal.majority_vote.scorer is 'The scorer, as in scorers. V
 comment on column internal.majority_vote.prompts is 'Prompt rows: n.';
 comment on column internal.majority_vote.mean is 'Mean over them of the elected answer''s score: the most frequent one, of equally frequent ones the earliest. Samples without an extracted answer do not vote; where none has one, the score is 0.';
 comment on column internal.majority_vote.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
-comment on column internal.majority_vote.interval_kind is 'wilson where all scores are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL where there is no interval.';
+comment on column internal.majority_vote.interval_kind is 'wilson where all scores are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL if there is no interval.';
 comment on column internal.majority_vote.mean_low is 'Lower end of the 95% interval for the mean; see the macro mean_interval.';
 comment on column internal.majority_vote.mean_high is 'Upper end of the interval.';

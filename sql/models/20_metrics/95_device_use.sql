@@ -93,7 +93,7 @@ comment on column internal.device_use.device is 'A GPU, as cuda-0, or host, the 
 comment on column internal.device_use.samples is 'Its samples in device_telemetry.';
 comment on column internal.device_use.first_at_s is 'The first of them, in seconds since the run''s start.';
 comment on column internal.device_use.last_at_s is 'The last.';
-comment on column internal.device_use.mean_utilization_share is 'Mean utilization over samples, 0 to 1; see device_telemetry.utilization_share. NULL where no sample says, as what follows.';
+comment on column internal.device_use.mean_utilization_share is 'Mean utilization over samples, 0 to 1; see device_telemetry.utilization_share. NULL if no sample has it, as what follows.';
 comment on column internal.device_use.max_memory_used_bytes is 'The most memory in use, by whomever, bytes.';
 comment on column internal.device_use.memory_total_bytes is 'Memory that there is, bytes.';
 comment on column internal.device_use.mean_power_watts is 'Mean power, watts: energy_joules / energy_known_s.';
@@ -102,8 +102,8 @@ comment on column internal.device_use.max_temperature_c is 'The highest temperat
 comment on column internal.device_use.min_busy_sm_clock_mhz is 'The lowest clock of its multiprocessors in a sample with a kernel running, MHz.';
 comment on column internal.device_use.max_sm_clock_mhz is 'The highest clock of its multiprocessors, MHz.';
 comment on column internal.device_use.throttled_share is 'Share of samples in which something held its clocks back, other than having nothing to do, 0 to 1.';
-comment on column internal.device_use.throttle_reasons is 'What did, comma-separated, as in device_telemetry. NULL where nothing did.';
+comment on column internal.device_use.throttle_reasons is 'Reasons of throttling, comma-separated, as in device_telemetry. NULL if it was not throttled.';
 comment on column internal.device_use.energy_joules is 'Energy over its samples, joules: sum of energy_stretch.stretch_joules. NULL without a sensor.';
-comment on column internal.device_use.energy_error_joules is 'Bound of the integral''s error, joules: sum of energy_stretch.error_joules. NULL where all is counted.';
+comment on column internal.device_use.energy_error_joules is 'Bound of the integral''s error, joules: sum of energy_stretch.error_joules. NULL if all is counted.';
 comment on column internal.device_use.energy_known_s is 'Seconds over which that is. Gaps of more than 10 s between samples are left out unless a counter bridges them; see energy_stretch.';
 comment on column internal.device_use.energy_source is 'counter: the device''s energy counter alone; power: integrated power, at least in part. NULL without a sensor.';

@@ -23,9 +23,9 @@
 -- better_prompts: pairs in which the candidate scored higher.
 -- worse_prompts: pairs in which it scored lower.
 -- mcnemar_p: exact two-sided test of McNemar: of n = better + worse pairs, the probability under Binomial(n, 1/2) of a
---     split as uneven as this one or more. 1 where n is 0. NULL where a score is neither 0 nor 1, or a prompt occurs
+--     split as uneven as this one or more. 1 where n is 0. NULL if a score is neither 0 nor 1, or a prompt occurs
 --     twice, which is not independent evidence.
--- p_value: two-sided p of that t-test, at least the smallest that so many prompt ids can give, 2^(1 − G), as if the
+-- p_value: two-sided p of that t-test, at least the smallest possible with G prompt ids, 2^(1 − G), as if the
 --     signs of their differences were flipped; and at least mcnemar_p, where there is one. 1 where no prompt row
 --     differs. NULL for fewer than five prompt ids.
 -- error_pairs: pairs in which a sample of either run is an error, which scores 0 whatever the model can do.
@@ -111,7 +111,7 @@ count_errors as (
     where run_id in (candidate, baseline) and error_kind <> 'not_sent'
 ),
 
--- What a harness made of the run stands beside a scorer's arguments, and is none.
+-- Results of a harness are stored next to a scorer's arguments, but are not arguments.
 compare_scorers as (
     select
         scorer,

@@ -38,7 +38,7 @@ sum_observed as (
         metric,
         any_value(candidate_repeats) as candidate_repeats,
         abs(sum(centered) filter (is_candidate)) as observed_sum,
-        -- What rounding may make of equal sums: they count as equal.
+        -- Tolerance for rounding: sums this close count as equal.
         1e-9 * max(abs(centered)) as tolerance
     from center_values
     group by metric

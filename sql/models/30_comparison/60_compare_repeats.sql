@@ -21,9 +21,9 @@
 --     differences, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney. NULL for fewer than
 --     five repeats on a side.
 -- shift_high: upper end, the (u + 1)-th largest.
--- relative_shift: shift / |baseline_median|. NULL where that is 0.
+-- relative_shift: shift / |baseline_median|. NULL if that is 0.
 -- ratio: the candidate's value over the baseline's: the median of all ratios of a repeat of the candidate to one of the
---     baseline, estimated as the shift is, of logarithms. NULL where a value is not above 0.
+--     baseline, estimated as the shift is, of logarithms. NULL if a value is not above 0.
 -- ratio_low: lower end of its interval, by the same rank as shift_low: never below 0.
 -- ratio_high: upper end.
 -- worsening_share: relative_shift counted so that more is worse: its negative where higher is better.

@@ -11,10 +11,10 @@
 -- low: lower end of its 95% interval.
 -- high: upper end.
 -- prompts: different prompts that were scored.
--- best_rank: 1 + the number of models that are better by more than chance. NULL where it is not compared.
+-- best_rank: 1 + the number of models that are better by more than chance. NULL if it is not compared.
 -- worst_rank: the number of models − those that are worse by more than chance; see rank_board.
 -- is_winner: whether it is better than every other model of the task by more than chance.
--- obstacle: why its score is not compared. NULL where it is.
+-- obstacle: why its score is not compared. NULL if it is.
 create or replace macro main.leaderboard(names) as table
 with
 
