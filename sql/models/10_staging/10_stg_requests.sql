@@ -1,7 +1,8 @@
 -- Grain: one row per request of a run, answered or not.
 -- Where a request was answered twice, one answer counts (a result before an error, then the earlier one) and
 -- request_integrity counts the other. An answer without a request is not here, only there.
--- All stamps of an answer are of one engine and so of one attempt: what a dead engine lost is asked again.
+-- All timestamps of an answer are from one engine and so from one attempt: requests that a crashed engine lost are
+-- sent again.
 create or replace view internal.stg_requests as
 with
 
@@ -131,11 +132,11 @@ comment on column internal.stg_requests.turn_index is '0-based turn of its conve
 comment on column internal.stg_requests.turns is 'How many turns its conversation has; NULL if turn_index is.';
 comment on column internal.stg_requests.source_row is '0-based position of the prompt''s row in its source.';
 comment on column internal.stg_requests.status is 'ok: a result; error: an error row; unsent: the end of the load came before its turn; missing: no answer (yet).';
-comment on column internal.stg_requests.phase is 'measured, or warmup or cooldown where it was sent in a window that the load leaves out of metrics (load_stretch); without such windows all are measured. Latencies, throughput, goodput and what is said of the load are of measured requests; counts, tokens, scores and what was in flight are of all. NULL if it never reached an engine, or if there are windows but no sent_at_s.';
+comment on column internal.stg_requests.phase is 'measured, or warmup or cooldown if it was sent in a window that the load leaves out of metrics (load_stretch); without such windows all are measured. Latencies, throughput, goodput and metrics of the load are of measured requests; counts, tokens, scores and what was in flight are of all. NULL if it never reached an engine, or if there are windows but no sent_at_s.';
 comment on column internal.stg_requests.is_finished is 'Whether throughput and goodput count it: a result that, where the load has windows, finished between them (begins_at_s to ends_at_s of load_stretch), whenever it was sent.';
 comment on column internal.stg_requests.worker is 'The worker that answered, or prepare if the request never reached an engine. NULL if the answer is missing.';
 comment on column internal.stg_requests.engine_generation is 'Engines that this worker had started before the one that answered, over all attempts of the run.';
-comment on column internal.stg_requests.window_requests is 'The most requests allowed in flight when this one ran; NULL in an open loop, which knows no limit.';
+comment on column internal.stg_requests.window_requests is 'Maximum requests in flight when this one ran; NULL in an open loop, which has no limit.';
 comment on column internal.stg_requests.due_at_s is 'When an arrival pattern wanted it sent, NULL offline. Seconds since the run''s start, as all *_at_s.';
 comment on column internal.stg_requests.sent_at_s is 'When the worker handed it to the process of the engine that answered it.';
 comment on column internal.stg_requests.arrived_at_s is 'When it reached the engine that answered it. Requests that an engine lost in a crash are sent again, and their first attempts leave no timestamps.';
@@ -151,13 +152,13 @@ comment on column internal.stg_requests.decode_s is 'Seconds from the first to t
 comment on column internal.stg_requests.ttft_s is 'Time to first token, seconds: first_token_at_s − arrived_at_s. Contains queue_s.';
 comment on column internal.stg_requests.tpot_s is 'Time per output token after the first, seconds: decode_s / (output_tokens − 1). NULL for one token or none.';
 comment on column internal.stg_requests.e2e_s is 'End-to-end latency, seconds: finished_at_s − arrived_at_s.';
-comment on column internal.stg_requests.token_at_s is 'One stamp per output token, where recorded.';
+comment on column internal.stg_requests.token_at_s is 'One stamp per output token, if recorded.';
 comment on column internal.stg_requests.prompt_tokens is 'Tokens of the prompt.';
 comment on column internal.stg_requests.cached_tokens is 'Prompt tokens served from the prefix cache.';
 comment on column internal.stg_requests.output_tokens is 'Tokens generated, the end-of-sequence token included.';
 comment on column internal.stg_requests.max_tokens is 'The most output tokens that the request allowed; NULL: as many as the context has room for.';
 comment on column internal.stg_requests.preemptions is 'How often the scheduler preempted it; NULL if the engine does not report it.';
-comment on column internal.stg_requests.retries is 'How often a server was asked again before it answered; NULL if no server was.';
+comment on column internal.stg_requests.retries is 'Number of retries before a server answered; NULL if no server was.';
 comment on column internal.stg_requests.finish_reason is 'stop, length, abort or repetition; NULL for an error or a missing answer.';
 comment on column internal.stg_requests.context_limited is 'Whether the context ended the output, not max_tokens: finish_reason is length and output_tokens < max_tokens, or max_tokens is NULL. NULL without a finish_reason.';
 comment on column internal.stg_requests.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
@@ -167,7 +168,7 @@ comment on column internal.stg_requests.option_tokens is 'How many of the prompt
 comment on column internal.stg_requests.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens.';
 comment on column internal.stg_requests.error_kind is 'Kind of error, NULL for a result.';
 comment on column internal.stg_requests.error_message is 'Message of the error.';
-comment on column internal.stg_requests.images is 'Images of the prompt; NULL, as in all columns that follow, where it has no media.';
+comment on column internal.stg_requests.images is 'Images of the prompt; NULL, like all columns below, if it has no media.';
 comment on column internal.stg_requests.image_pixels is 'Width × height of its images, summed, as the model''s own processing got them.';
 comment on column internal.stg_requests.audios is 'Audio clips of the prompt.';
 comment on column internal.stg_requests.audio_s is 'Their length in seconds, summed.';
@@ -175,5 +176,5 @@ comment on column internal.stg_requests.videos is 'Videos of the prompt.';
 comment on column internal.stg_requests.video_frames is 'Frames taken from them.';
 comment on column internal.stg_requests.video_s is 'Their length in seconds, summed.';
 comment on column internal.stg_requests.media_bytes is 'Bytes of the files, or of what came in the row.';
-comment on column internal.stg_requests.media_tokens is 'Prompt tokens that stand for media; NULL of a server that does not say.';
+comment on column internal.stg_requests.media_tokens is 'Prompt tokens that stand for media; NULL for a server that does not report it.';
 comment on column internal.stg_requests.media_prepare_s is 'Seconds of reading, decoding and the model''s own processing before the engine could have it. Not in ttft_s offline, where it happens ahead; in ttft_s of the async engine, as it is in a server''s.';

@@ -23,7 +23,7 @@ take_answers as (
     where option_index is null and (turn_index is null or turn_index = turns - 1)
 ),
 
--- Without all of its options a sample says nothing: one that is missing makes it missing, else one error an error.
+-- A sample needs all of its options: one missing option makes it missing, otherwise one error makes it an error.
 gather_options as (
     select
         run_id,
@@ -69,7 +69,7 @@ comment on column internal.stg_samples.occurrence is 'Which of the run''s rows w
 comment on column internal.stg_samples.repeat_index is '0-based repeat.';
 comment on column internal.stg_samples.source_row is '0-based position of the prompt''s row in its source.';
 comment on column internal.stg_samples.request_id is 'The sample''s request; of options the first one''s.';
-comment on column internal.stg_samples.status is 'ok, error or missing, which the unsent are too: what was not asked is neither right nor wrong. Of options, missing where one is, else error where one is.';
+comment on column internal.stg_samples.status is 'ok, error or missing. Unsent requests are missing: they are neither right nor wrong. With options, missing if one of them is, else error if one of them is.';
 comment on column internal.stg_samples.answer is 'The generated text, without what a model wrote while it reasoned. NULL for an error, a missing answer, or options.';
 comment on column internal.stg_samples.target is 'The expected answer as the prompt set has it, NULL if there is none.';
 comment on column internal.stg_samples.options is 'The answers to choose from. NULL for generated answers.';

@@ -39,7 +39,7 @@ measure_stretches as (
 
 select * from measure_stretches;
 
-comment on view internal.concurrency is 'One row per run × moment at which the number of requests in flight changes: an exact sweep over [arrived_at_s, finished_at_s) of results and errors, nothing sampled. Requests without both stamps are left out. A request that a dead engine lost is in flight from its arrival at the engine that answered it: while engines are rebuilt, and between attempts, nothing is in flight.';
+comment on view internal.concurrency is 'One row per run × moment at which the number of requests in flight changes: an exact sweep over [arrived_at_s, finished_at_s) of results and errors, nothing sampled. Requests without both stamps are left out. A request that a crashed engine lost is in flight from its arrival at the engine that answered it: while engines are rebuilt, and between attempts, nothing is in flight.';
 comment on column internal.concurrency.run_id is 'The run.';
 comment on column internal.concurrency.at_s is 'The moment, in seconds since the run''s start.';
 comment on column internal.concurrency.until_s is 'The next moment; NULL for the last, after which nothing is in flight.';

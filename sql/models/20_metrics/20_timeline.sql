@@ -35,7 +35,7 @@ count_finished as (
     group by all
 ),
 
--- Ticks of the clock change nothing, but cut every stretch at the second's end.
+-- Ticks of the clock change nothing, but cut every interval at the second's end.
 mark_changes as (
     select run_id, arrived_at_s as at_s, 1 as change_requests from select_stamped where arrived_at_s < finished_at_s
     union all
@@ -59,7 +59,7 @@ average_in_flight as (
     select
         run_id,
         cast(floor(at_s) as bigint) as second,
-        -- the last moment of a run has no stretch, and nothing is in flight after it
+        -- the last moment of a run has no interval, and nothing is in flight after it
         coalesce(sum(in_flight_requests * stretch_s), 0) as mean_in_flight_requests
     from sweep_changes
     group by all

@@ -106,7 +106,7 @@ add_gaps as (
 
 select * from add_gaps;
 
-comment on view internal.latency_percentile is 'One row per run × latency metric × percentile over measured ok requests, with a distribution-free 95% interval. The interval is about the requests of this run; it knows nothing of the spread between runs.';
+comment on view internal.latency_percentile is 'One row per run × latency metric × percentile over measured ok requests, with a distribution-free 95% interval. The interval is about the requests of this run; it does not include the spread between runs.';
 comment on column internal.latency_percentile.run_id is 'The run.';
 comment on column internal.latency_percentile.metric is 'ttft_s, queue_s, prefill_s, decode_s, tpot_s or e2e_s of stg_requests, or itl_s of itl_percentile.';
 comment on column internal.latency_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';

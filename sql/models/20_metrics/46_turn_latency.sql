@@ -1,4 +1,4 @@
--- Grain: one row per turn of a run whose conversations were asked turn by turn.
+-- Grain: one row per turn of a run whose conversations were sent turn by turn.
 --
 -- A later turn's prompt begins with all of the turn before and its answer, so with a prefix cache most of it is there
 -- already: prompts grow from turn to turn, and the time to the first token need not. Conversations have different
@@ -46,7 +46,7 @@ read_quantiles as (
 
 select * from read_quantiles;
 
-comment on view internal.turn_latency is 'One row per turn of a run whose conversations were asked turn by turn (prompts.turns each): how long prompts were, how much of them the prefix cache had, and how long answers took. Means and shares are over ok requests, percentiles over measured ok requests.';
+comment on view internal.turn_latency is 'One row per turn of a run whose conversations were sent turn by turn (prompts.turns each): how long prompts were, how much of them the prefix cache had, and how long answers took. Means and shares are over ok requests, percentiles over measured ok requests.';
 comment on column internal.turn_latency.run_id is 'The run.';
 comment on column internal.turn_latency.turn_index is '0-based turn of the conversations.';
 comment on column internal.turn_latency.requests is 'Conversations that have this turn, each as often as it was asked.';

@@ -18,7 +18,7 @@ select_work as (
     where work_ended_at_s is not null
 ),
 
--- The union of all engines' work: a stretch of it begins where every earlier one has ended.
+-- The union of all engines' work: an interval of it begins where every earlier one has ended.
 mark_beginnings as (
     select
         *,

@@ -1,4 +1,4 @@
--- Grain: one row per run × metric × statistic, of what run_summary says of speed, size and time.
+-- Grain: one row per run × metric × statistic, the speed, size and time columns of run_summary.
 create or replace view internal.speed_value as
 with
 
@@ -91,7 +91,7 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view internal.speed_value is 'One row per run × metric × statistic, of what run_summary says of speed, size and time. A source of metric_values.';
+comment on view internal.speed_value is 'One row per run × metric × statistic, the speed, size and time columns of run_summary. A source of metric_values.';
 comment on column internal.speed_value.run_id is 'The run.';
 comment on column internal.speed_value.metric is 'Name of the metric; see metric_values, also for the other columns.';
 comment on column internal.speed_value.statistic is 'Which statistic of it.';

@@ -63,7 +63,7 @@ select * from judge_runs;
 comment on view internal.run_conditions is 'One row per run: under which conditions it ran, and what keeps it from being a repeat of its configuration.';
 comment on column internal.run_conditions.run_id is 'The run.';
 comment on column internal.run_conditions.config_id is 'Digest of everything that determines answers and speed; see runs.config_id.';
-comment on column internal.run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
+comment on column internal.run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a standalone run.';
 comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';
 comment on column internal.run_conditions.environment is 'Machine, version of assayline, what the engines reported (device, versions of vLLM, torch and driver), a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
 comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed after an earlier attempt had opened an engine, an engine failed, not warmed up. NULL if it counts.';

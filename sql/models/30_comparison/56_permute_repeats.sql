@@ -94,7 +94,7 @@ find_p_values as (
     group by metric
 ),
 
--- Positions are ranks in no order: over all assignments their sum is spread as U is where nothing differs.
+-- Positions are ranks in no order: over all assignments their sum is spread as U is if nothing differs.
 count_ranks as (
     select metric, positions, count(*) as ways
     from assign_all

@@ -36,7 +36,7 @@
 -- holm_p: p_value adjusted for the number of tests in the family, by Holm's step-down. NULL outside the family.
 -- verdict: too_few: fewer than five repeats on a side; worse, better: p (holm_p in the family, p_value outside) is at
 --     most 0.05 and the shift beyond minimum_effect; same: the interval of the shift lies within ± minimum_effect;
---     unclear: all else.
+--     unclear: otherwise.
 create or replace macro internal.compare_repeats(
     candidate_runs,
     baseline_runs,

@@ -4,7 +4,7 @@
 -- for probabilistic problems in computer communications". Before it, more load buys throughput at little cost in
 -- latency; beyond it, the other way round. One run may be lucky, so a configuration's median over its repeats counts,
 -- and all of its repeats are the knee. A run whose generator fell behind did not have the load that it is filed under,
--- and the latency of a saturated one says how long it lasted.
+-- and the latency of a saturated run depends on its duration.
 create or replace view main.load_point as
 with
 
@@ -75,7 +75,7 @@ comment on column main.load_point.benchmark_id is 'The benchmark.';
 comment on column main.load_point.run_id is 'The run.';
 comment on column main.load_point.config_id is 'Its configuration; see runs.config_id. Runs with the same one are repeats of a point.';
 comment on column main.load_point.arrival is 'The arrival pattern, as in loads.';
-comment on column main.load_point.offered_requests_per_s is 'Requests per second that were to be sent: as the load says, or saturation.offered_requests_per_s of a trace. NULL for concurrency and all_at_once.';
+comment on column main.load_point.offered_requests_per_s is 'Requests per second that were to be sent: from the load, or saturation.offered_requests_per_s of a trace. NULL for concurrency and all_at_once.';
 comment on column main.load_point.concurrency is 'Requests to keep in flight. NULL for all arrivals except concurrency.';
 comment on column main.load_point.requests_per_s is 'Throughput, as in metric_values.';
 comment on column main.load_point.output_tokens_per_s is 'Throughput in output tokens, as in metric_values.';

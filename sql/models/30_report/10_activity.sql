@@ -57,7 +57,7 @@ count_finished as (
     group by all
 ),
 
--- Beginnings of slices change nothing, but cut every stretch there.
+-- Beginnings of slices change nothing, but cut every interval there.
 mark_changes as (
     select run_id, arrived_at_s as at_s, 1 as change_requests, null as position
     from select_stamped
@@ -86,7 +86,7 @@ add_in_flight as (
     select
         run_id,
         position,
-        -- the last moment of a run has no stretch, and nothing is in flight after it
+        -- the last moment of a run has no interval, and nothing is in flight after it
         coalesce(sum(in_flight_requests * stretch_s), 0) as in_flight_s
     from sweep_changes
     group by all

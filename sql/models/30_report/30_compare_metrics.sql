@@ -3,7 +3,7 @@
 -- metric: as in run_metric.
 -- unit: as in run_metric.
 -- candidate_value: its value in the candidate. NULL if it was not measured.
--- baseline_value: the same in the baseline.
+-- baseline_value: its value in the baseline. NULL if it was not measured.
 -- change_share: candidate_value / baseline_value − 1: 0.1 is a tenth more. NULL if the baseline's is 0 or not known.
 -- is_better: whether the candidate's is better, however little. NULL if they are equal or one is not known.
 create or replace macro internal.compare_metrics(candidate, baseline) as table

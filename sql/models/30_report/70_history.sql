@@ -10,7 +10,7 @@
 -- higher_is_better: as in run_metric.
 -- value: its value in this run.
 -- low: lower end of its 95% interval: of accuracy and of percentiles.
---     It is about the requests of this run, and says nothing of how runs differ. NULL if there is none.
+--     It is about the requests of this run, and does not cover differences between runs. NULL if there is none.
 -- high: upper end.
 -- is_counted: whether the value is of a completed run, and for a speed of one without an obstacle (run_conditions):
 --     what does not count is shown, and judged nowhere.

@@ -8,7 +8,7 @@
 -- value: for accuracy, the baseline's own; for a speed, the median over its repeats.
 -- low: for accuracy, the lower end of its 95% interval; for a speed, the lowest of its repeats.
 -- high: the upper end, or the highest.
--- repeats: number of those runs: 1 for accuracy, and for speed if the baseline is not comparable with other runs.
+-- repeats: number of those runs: 1 for accuracy, and for speed if the baseline itself has an obstacle.
 create or replace macro internal.show_band(baseline) as table
 with
 
