@@ -59,7 +59,7 @@ def test_every_model_is_on_the_page_of_metrics(page_of_metrics):
     assert sorted(headings) == sorted(re.sub(r"^\d+_", "", file.stem) for file in files)
 
 
-def test_a_number_without_a_unit_is_no_metric():
+def test_metric_docs_reject_a_number_without_a_unit():
     with pytest.raises(ValueError, match=r"some_view\.speed is a number without a unit"):
         metric_docs.name_unit("some_view", "speed", "DOUBLE")
 

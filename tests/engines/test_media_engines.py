@@ -77,7 +77,7 @@ def of_two_pictures(requests: list[Request]) -> tuple[list[Request], list[Any]]:
     return [request for request, _ in pairs], [row for _, row in pairs]
 
 
-def test_what_is_shown_is_seen_and_nothing_else(sighted, asked):
+def test_answers_depend_on_the_images_shown(sighted, asked):
     """Right with its pictures; with others in their place, or in the other order, as chance has it."""
     requests = again(asked)
     answers = by_id(sighted.generate(requests))
@@ -104,7 +104,7 @@ def test_what_is_shown_is_seen_and_nothing_else(sighted, asked):
     assert share_right(turned, answers, rows) < 0.6
 
 
-def test_one_bad_picture_is_one_bad_row(tiny_vlm, sighted, asked, tmp_path):
+def test_one_bad_image_is_one_error_row(tiny_vlm, sighted, asked, tmp_path):
     good = [request for request in asked if len(request.media or []) == 1][:12]
     sample, [picture] = good[0], good[0].media or []
     ids = sample.prompt_token_ids
@@ -135,7 +135,7 @@ def test_one_bad_picture_is_one_bad_row(tiny_vlm, sighted, asked, tmp_path):
     assert all(answers[request.request_id].text in texts for request in requests)
 
 
-def test_what_is_stopped_while_it_prepares_can_be_asked_again(sighted, asked):
+def test_requests_stopped_during_media_preparation_can_be_sent_again(sighted, asked):
     control = Control()
     sighted._hooks, hooks = control.hooks, sighted._hooks
     requests = [request for request in asked if request.media]

@@ -94,7 +94,7 @@ with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
 
 @pytest.mark.rare
 @pytest.mark.vllm
-def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_next_claim(tiny_model, tmp_path):
+def test_next_claim_ends_leftovers_of_a_killed_worker_and_host(tiny_model, tmp_path):
     """Trap 2, at its worst: nobody is left who could clean up. With processes that only sleep, the tests below."""
     locks = tmp_path / "locks"
     with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, json.dumps(ONE_CORE)) as parent:
@@ -145,7 +145,7 @@ def sleeper(*locks: Path) -> Iterator[int]:
         process.wait(5)
 
 
-def test_only_what_was_noted_beside_the_own_locks_is_ended(tmp_path):
+def test_claims_end_only_processes_noted_next_to_their_own_locks(tmp_path):
     locks = [tmp_path / f"cuda-{number}.lock" for number in range(3)]
     with sleeper(*locks[:2]) as ours, sleeper(locks[2]) as other:
         os.kill(ours, signal.SIGKILL)

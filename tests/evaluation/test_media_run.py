@@ -56,7 +56,7 @@ def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec,
     assert sizes < 100_000
 
 
-def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(spec, settings, tmp_path):
+def test_image_changed_during_preparation_is_noticed(spec, settings, tmp_path):
     begun = begin_and_vanish(spec, settings, 2)
     (begun.run_dir / "parts" / "requests" / "shard-000003.parquet").unlink()  # so that prompts are read again
     (tmp_path / "1.png").write_bytes(encode(picture(8, 8, "L", 77)))

@@ -73,7 +73,7 @@ def answers_of(run_dir: Path) -> list[str]:
     return [row["request_id"] for row in rows_of(run_dir, "completions")]
 
 
-def test_what_is_answered_is_not_asked_again(spec, settings):
+def test_resume_skips_answered_requests(spec, settings):
     before = begin_and_vanish(spec, settings, 8, 3)
     early = answers_of(before.run_dir)
     evaluation = begin_evaluation(spec, settings)
@@ -530,21 +530,21 @@ def test_read_shard_names_the_shard_when_it_is_damaged(tmp_path):
         list(read_shard(part))
 
 
-def test_a_data_folder_that_cannot_be_made_is_a_sentence(spec, settings, tmp_path):
+def test_run_rejects_a_data_folder_that_cannot_be_created(spec, settings, tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "data", Path("/proc/data")):
         with pytest.raises(StoreError, match="ASSAYLINE_DATA_DIR"):
             begin_evaluation(spec, settings.model_copy(update={"data_dir": folder}))
 
 
-def test_a_runs_folder_that_cannot_be_made_is_a_sentence(spec, settings):
+def test_run_rejects_a_runs_folder_that_cannot_be_created(spec, settings):
     settings.data_dir.mkdir()
     (settings.data_dir / "runs").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match=r"flow\.lock cannot be made or taken: .*ASSAYLINE_DATA_DIR"):
         begin_evaluation(spec, settings)
 
 
-def test_survey_answers_tells_shards_apart(tmp_path, settings):
+def test_survey_answers_separates_shards(tmp_path, settings):
     """Sixty shards of 50, half of them answered whole and one in part."""
     run_dir = tmp_path / "run"
     for shard in range(60):

@@ -113,7 +113,7 @@ def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path, settin
     assert warm["duration_s"] == 0.25
 
 
-def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(tmp_path, settings):
+def test_warm_up_primes_the_shared_prefix_and_is_not_counted(tmp_path, settings):
     prefix = list(range(100, 140))
     requests = [request_of(number, [*prefix, number, 7], min_tokens=9, max_tokens=9) for number in range(4)]
     write_part(tmp_path, "requests", "shard-0", requests)

@@ -172,6 +172,6 @@ def test_a_log_line_shows_every_name_as_it_is(has_bar, name):
     assert not controls(file.getvalue())
 
 
-def test_what_a_terminal_would_obey_is_written_as_an_escape():
+def test_control_characters_are_printed_as_escapes():
     assert make_visible("a\x1b[31mb\x07c\x9bd\re\x7f\udcff") == r"a\x1b[31mb\x07c\x9bd\re\x7f\udcff"
     assert make_visible("two\n\tlines, é 漢 👩‍🔬") == "two\n\tlines, é 漢 👩‍🔬"

@@ -167,7 +167,7 @@ def read_texts(data_dir: Path) -> dict[str, str]:
     return dict(rows)
 
 
-def test_whatever_is_killed_every_request_is_answered_once_with_the_same_text(
+def test_kills_leave_every_request_answered_once_with_the_same_text(
     campaigns, tiny_model, size, request, record_property
 ):
     wanted, seed = int(request.config.getoption("--kills")), int(request.config.getoption("--kill-seed"))

@@ -120,7 +120,7 @@ def test_command_that_is_killed_and_interrupted_leaves_no_process_and_goes_on(
 
 @pytest.mark.prefect
 @pytest.mark.usefixtures("prefect_client")
-def test_failed_run_says_how_to_go_on_and_does(served_env, fake_spec, data_dir, tmp_path, capsys):
+def test_failed_run_prints_a_resume_hint_that_works(served_env, fake_spec, data_dir, tmp_path, capsys):
     """A pipe that breaks in its middle, and gives the same prompts when it is read the next time."""
     lines = flow_kit.write_rows(tmp_path / "rows", ROWS).read_text().splitlines(keepends=True)
     pipe = tmp_path / "sums.pipe.jsonl"
@@ -165,7 +165,7 @@ def test_flow_parameter_resumes_the_run_that_it_names(prefect_client, fake_spec,
     )
 
 
-def test_unknown_run_and_fields_beside_it_are_one_message(capsys, data_dir, fake_spec, tmp_path):
+def test_unknown_run_and_extra_fields_are_one_message(capsys, data_dir, fake_spec, tmp_path):
     (data_dir / "runs" / "20261121-120000-trial-ab12").mkdir(parents=True)
     unknown = answer(capsys, "--resume", "20261121-120000-trial-ab13")
     assert unknown.code == 2

@@ -81,7 +81,7 @@ def test_two_equally_likely_tokens_are_both_the_likeliest():
     assert tied.answer("loglikelihood", instance_of(0), 0) == (-0.7, True)
 
 
-def test_an_error_row_is_no_answer():
+def test_judge_does_not_count_an_error_row_as_an_answer():
     rows = judge.Answers([answer_of(0, error_kind="prompt_too_long"), answer_of(1, text="4")])
     assert rows.answer("generate_until", instance_of(0), 0) == ""
     assert rows.answer("loglikelihood", instance_of(0), 0) == (-math.inf, False)
@@ -265,7 +265,7 @@ def test_insert_judged_takes_scorers_without_any_score(tmp_path):
     assert found == [("lm_eval 0.4.13", '{"harness": {"t": 7.5}, "kind": "lm_eval"}')]
 
 
-def test_a_file_of_scores_that_is_damaged_is_a_sentence(tmp_path):
+def test_judge_rejects_a_damaged_file_of_scores(tmp_path):
     write_judged(tmp_path, Judged())
     (tmp_path / "lm_eval" / "scores.json").write_text("{")
     with pytest.raises(StoreError, match=r"scores\.json, the scores of lm-evaluation-harness, cannot be read"):
@@ -279,7 +279,7 @@ def test_a_task_s_prompt_set_is_named_by_it():
     assert spec_hash(parse_spec(SPEC)) != spec_hash(parse_spec(two))
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
+def test_judge_error_names_the_missing_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SpecError, match=r"pip install 'assayline\[lm-eval\]'"):
         tasks.list_tasks()

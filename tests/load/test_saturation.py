@@ -104,7 +104,7 @@ def test_an_overload_is_found(load, servers, service, arrivals, within):
     assert sum(stop is not None for stop in stops) >= 19
 
 
-def test_a_long_first_answer_is_no_overload():
+def test_long_first_answer_does_not_count_as_overload():
     """Everything in flight grows for as long as one request takes, however few there are of them."""
     for latency_s in (5.0, 60.0, 300.0):
         assert stop_of(1, 0.1, 1, exponential, poisson, 6000, latency_s) is None

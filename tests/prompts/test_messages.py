@@ -275,7 +275,7 @@ def test_a_conversation_that_cannot_be_asked_so_says_why(messages, words):
     assert isinstance(row, BadRow) and words in row.message and row.prompt.turn_sizes is None
 
 
-def test_what_is_asked_names_the_conversation_and_recorded_answers_do_not():
+def test_conversation_id_depends_on_questions_not_on_recorded_answers():
     rows = [{"messages": messages_of(said)} for said in ("u1 a1 u2", "u1 a2 u2", "u1 u2", "u3 a1")]
     one, other, single, short = (row for row in prompts_of(*rows, turns="each") if isinstance(row, Prompt))
     assert one.messages == messages_of("u1 u2") and one.turn_sizes == [1, 1]

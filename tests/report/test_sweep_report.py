@@ -174,7 +174,7 @@ def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:
         connection.execute("update runs set spec_json = json_merge_patch(spec_json, ?)", [json.dumps(limits)])
 
 
-def test_comparison_report_says_what_differs_and_draws_every_repeat(settings, tmp_path):
+def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tmp_path):
     given_windows(settings, {8: [1.0, 1.01, 1.02, 0.99, 0.98], 32: [0.5, 0.51, 0.52, 0.49, 0.48]})
     written = make_benchmark_report(settings, "b", tmp_path)
     assert headings(written.html) == ["Verdicts", "Repeats", "Runs"]
@@ -199,7 +199,7 @@ def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings,
     assert changes and max(changes) < 100, "nothing falls by more than all"
 
 
-def test_comparison_report_says_when_there_are_too_few_repeats(sad, tmp_path):
+def test_comparison_report_warns_about_too_few_repeats(sad, tmp_path):
     given_windows(sad.settings, {8: [1.0, 1.1], 32: [0.5]})
     page = texts(make_benchmark_report(sad.settings, "b", tmp_path).html)
     assert "max_concurrency 32 against 8: too few repeats to tell them apart (1 repeat against 2), five of each" in page

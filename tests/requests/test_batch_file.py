@@ -129,7 +129,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_done_is_an_error_row_and_the_others_are_asked(tmp_path, tokenizer, name):
+def test_unsupported_batch_request_is_an_error_row_and_the_others_are_sent(tmp_path, tokenizer, name):
     asked, sentence = REFUSED[name]
     before, bad, after = refused(tmp_path, tokenizer, chat_line("a"), chat_line("b", **asked), chat_line("c"))
     assert (before, after) == (None, None)

@@ -108,7 +108,7 @@ def test_a_spec_without_media_is_the_spec_that_it_was():
     assert spec_hash(spec_of()) != spec_hash(spec_of(**media(max_pixels=100)))
 
 
-def test_a_price_is_no_part_of_a_specs_identity_and_is_stored():
+def test_price_is_stored_and_not_part_of_the_spec_digest():
     free, priced = spec_of(), spec_of(price=PRICE)
     assert spec_hash(free) == spec_hash(priced) == spec_hash(spec_of(price={**PRICE, "per_gpu_hour": 3}))
     assert config_id(free, "model") == config_id(priced, "model")

@@ -99,7 +99,7 @@ def test_mcnemar_holds_with_thousands_of_discordant_pairs(store, better, worse):
     assert row["mcnemar_p"] == pytest.approx(scipy.stats.binomtest(better, better + worse).pvalue, rel=1e-7, abs=1e-300)
 
 
-def test_what_a_harness_found_does_not_make_another_scorer(store):
+def test_compare_runs_ignores_harness_results_in_scorer_arguments(store):
     given_scores(store, "new", named([1, 1]), "acc", '{"filter": "none", "harness": {"task": 1.0}}')
     given_scores(store, "old", named([1, 0]), "acc", '{"filter": "none", "harness": {"task": 0.5}}')
     given_scores(store, "new", named([1]), "other", '{"filter": "none", "harness": {"task": 1.0}}')

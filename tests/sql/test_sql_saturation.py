@@ -146,7 +146,7 @@ def test_an_engine_that_fills_up_at_first_is_not_saturated(store):
     assert found["in_flight_growth_per_s"] == pytest.approx(0.0, abs=0.05)
 
 
-def test_what_grows_by_the_clock_is_saturated_though_nothing_varies(store):
+def test_saturation_detects_steady_growth_without_variance(store):
     sent = np.arange(200.0)
     given_queue(store, (sent, 2 * sent + 1), arrival="constant")
     found = store.row("saturation")

@@ -132,7 +132,7 @@ def test_cores_are_shared_equally_and_disjointly(monkeypatch, cores, workers, si
     assert len({share.name for share in shares}) == workers
 
 
-def test_cuda_without_a_driver_is_a_sentence_and_auto_is_the_cpu(no_driver):
+def test_cuda_raises_without_a_driver_and_auto_picks_the_cpu(no_driver):
     with pytest.raises(DeviceError, match=r"asks for 1 workers with 1 cuda .*shows 0 such .*nvidia-smi"):
         list_devices("cuda", 1)
     assert "VLLM_CPU_OMP_THREADS_BIND" in list_devices("auto", 1)[0].env

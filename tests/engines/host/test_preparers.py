@@ -82,7 +82,7 @@ class Asking:
         return self.collect(1)["one"]
 
 
-def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most():
+def test_preparers_return_each_outcome_and_one_image_kills_at_most_two_processes():
     asking = Asking(3)
     for number in range(3):
         asking.submit("good", str(number))
