@@ -103,26 +103,6 @@ def list_anchors(page: Path) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
-WORDS = re.compile(r"\d %(?!\w)|\b(anew|heed|dearer?|at the most|whoever|of before|be it)\b", re.IGNORECASE)
-"""Written otherwise: 95%, again, respect, expensive, at most, anybody who, earlier, whether."""
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_is_in_todays_english(page: Path) -> None:
-    assert [line for line in page.read_text(encoding="utf-8").splitlines() if WORDS.search(line)] == []
-
-
-def test_comments_in_sql_are_in_todays_english() -> None:
-    texts = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "sql").rglob("*.sql")}
-    comments = [
-        (name, line)
-        for name, text in texts.items()
-        for line in text.splitlines()
-        if "--" in line or "comment on" in line
-    ]
-    assert [(name, line) for name, line in comments if WORDS.search(line)] == []
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_queries_of_a_page_name_schemas_as_other_clients_must(page: Path) -> None:
     """Only the schema main is found without its name."""

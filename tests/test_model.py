@@ -37,7 +37,7 @@ def test_a_flipped_byte_of_the_weights_is_another_model_with_the_same_tokenizer(
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"])
-def test_chat_template_and_tokenizer_are_part_of_both_ids(model, name):
+def test_files_that_render_prompts_are_part_of_both_ids(model, name):
     before = identify_model(str(model))
     (model / name).write_text('{"changed": 1}')
     after = identify_model(str(model))

@@ -75,7 +75,7 @@ def test_find_levels_ignores_outliers_and_short_spells():
         assert find_shifts(series) == [], nights
 
 
-def test_false_alarms_are_rare_when_runs_are_correlated():
+def test_find_shifts_rarely_raises_false_alarms():
     """A few hundred; benchmarks/level_shifts.py has the rates."""
     for alike in (0.0, 0.4):
         alarms = sum(bool(find_shifts(noise(40, seed, alike), 0.01)) for seed in range(100))

@@ -129,7 +129,7 @@ def test_parked_engine_makes_room_for_another_kind(server, tmp_path, monkeypatch
         wait_until_gone(first.host_pid)
 
 
-def test_offline_engines_do_not_take_over_and_own_servers_with_a_cache_have_no_successor(tmp_path):
+def test_may_park_is_false_for_own_servers_with_a_cache(tmp_path):
     def may_park(**changes: Any) -> bool:
         engine = object.__new__(StreamingEngine)
         engine._order = parts_of("server", "model", tmp_path / "log", **changes)["order"]

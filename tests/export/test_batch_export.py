@@ -178,7 +178,7 @@ def test_reasoning_and_log_probabilities_have_their_places(tmp_path):
         ({"worker": None}, "failed", None, "not_answered"),
     ],
 )
-def test_batch_export_errors_name_their_origin(tmp_path, values, state, status, code):
+def test_batch_export_maps_errors_to_status_codes(tmp_path, values, state, status, code):
     good, bad = row_of(0), row_of(0, 1, text=None, error_message="Why.", **values)
     answered, (line,) = write(tmp_path, good, bad, row_of(1), state=state)
     assert [one["custom_id"] for one in answered] == ["line-1"], "one bad choice fails its line, and no other"

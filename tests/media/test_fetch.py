@@ -84,7 +84,7 @@ def test_an_allowed_host_is_asked(served):
         ("/to-file", r"leads to no http\(s\) URL"),
     ],
 )
-def test_fetch_error_has_the_status_of_the_server(served, path, words):
+def test_fetch_error_describes_the_response(served, path, words):
     with pytest.raises(MediaError, match=words):
         fetcher(fetch_bytes=1_000).fetch("image", served + path)
 

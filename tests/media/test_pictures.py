@@ -110,7 +110,7 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
     ],
     ids=["empty", "text", "svg", "cut jpeg", "cut png", "bomb", "no width", "no pixels", "animated", "floats"],
 )
-def test_decode_rejects_an_incomplete_image(content, words):
+def test_decode_image_rejects_invalid_content(content, words):
     with pytest.raises(MediaError, match=words):
         decode_image(content, PLAIN)
 

@@ -299,7 +299,7 @@ def test_a_huge_field_is_one_row(way, tmp_path):
         assert way.go(file, {"columns": {"prompt": "question"}}, "plain") == 3
 
 
-def test_rows_override_sampling(way, tmp_path):
+def test_hostile_sampling_values_of_rows_do_not_stop_the_run(way, tmp_path):
     file = tmp_path / "rows.jsonl"
     values = [0, -1, 10**30, 1.5, "many", None, True, [1], {"a": 1}, float("nan"), "\ud800"]
     names = ("max_tokens", "n", "seed", "stop", "\0", "a'b\"c")

@@ -197,7 +197,7 @@ def chosen(store, candidate, baseline):
         ({"config": None}, "it has no config_id"),
     ],
 )
-def test_choose_repeats_excludes_runs_with_an_obstacle(store, change, obstacle):
+def test_run_conditions_names_the_obstacle(store, change, obstacle):
     given_night(store, "run", 0, **change)
     row = store.row("run_conditions", "obstacle", "environment")
     assert row["obstacle"] == obstacle

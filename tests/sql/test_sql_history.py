@@ -96,7 +96,7 @@ def verdicts(*verdicts, run_id="a", baseline="base", day=0, flow_run_id=None):
         (["broken", "held", "broken"], "broken", ["limit 0", "limit 2"], "words 0. words 2."),
     ],
 )
-def test_find_history_summarizes_gate_verdicts(store, limits, verdict, broken, words):
+def test_gate_verdict_summarizes_limits(store, limits, verdict, broken, words):
     store.given("verdicts", *verdicts(*limits))
     store.expect("gate_verdict", {"verdict": verdict, "broken_limits": broken, "words": words}, run_id="a")
 

@@ -210,7 +210,7 @@ def test_metrics_with_windows_against_numpy(store):
         assert gaps["p99_s"] == pytest.approx(np.quantile(values["itl_s"], 0.99)), run_id
 
 
-def test_concurrency_counts_requests_of_all_phases(store):
+def test_in_flight_and_timeline_count_requests_of_all_phases(store):
     store.given("loads", {"warmup_s": 5.0, "cooldown_s": 5.0})
     store.given_answers(sent(0.0, 20.0), sent(10.0, 20.0), sent(19.0, 20.0))
     assert store.row("run_summary", "max_in_flight_requests") == {"max_in_flight_requests": 3}

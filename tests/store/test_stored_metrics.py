@@ -106,7 +106,7 @@ def test_computed_views_have_the_rows_that_they_have_in_the_database(
     assert read_all(runs, names) == expected
 
 
-def test_stored_metrics_are_rolled_back_after_an_error(runs: Connection) -> None:
+def test_compute_runs_drops_its_tables_after_an_error(runs: Connection) -> None:
     with pytest.raises(ZeroDivisionError), compute_runs(runs, ["it's nobody"]):
         assert runs.execute("select * from run_summary").fetchall() == []
         raise ZeroDivisionError

@@ -205,7 +205,7 @@ def test_sustained_success_earns_another_engine():
     assert policy.react(died(Kind.KILLED), ids(4)) == Rebuild({})
 
 
-def test_crashes_without_an_answer_end_the_run():
+def test_policy_stops_after_50_crashes_without_an_answer():
     policy = opened(window=8)
     for _ in range(60):
         reaction = policy.react(died(Kind.HOST_OOM), ids(8))
