@@ -122,7 +122,7 @@ def test_closed_engine_raises(tiny_model):
 
 
 class Mortal:
-    """An engine that dies after so many answers."""
+    """An engine that crashes after that many answers."""
 
     def __init__(self, engine: AnyEngine, answers: int) -> None:
         self._engine = engine

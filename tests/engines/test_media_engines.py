@@ -1,4 +1,4 @@
-"""Pictures through real vLLM: seen in their places by every engine, one bad row is one bad row, deaths lose none."""
+"""Images through real vLLM: every engine sees them in their places, a bad row fails alone, crashes lose none."""
 
 import itertools
 import json
@@ -72,13 +72,13 @@ def share_right(requests: list[Request], answers: dict[str, Completion], rows: l
 
 
 def of_two_pictures(requests: list[Request]) -> tuple[list[Request], list[Any]]:
-    """Requests whose two pictures have different answers, with their rows."""
+    """Requests whose two images have different answers, with their rows."""
     pairs = [(r, row) for r, row in zip(requests, ROWS, strict=True) if isinstance(row["image"], list)]
     return [request for request, _ in pairs], [row for _, row in pairs]
 
 
 def test_answers_depend_on_the_images_shown(sighted, asked):
-    """Right with its pictures; with others in their place, or in the other order, as chance has it."""
+    """Right with its images; by chance with other images, or in the other order."""
     requests = again(asked)
     answers = by_id(sighted.generate(requests))
     assert {answer.error_kind for answer in answers.values()} == {None}
@@ -205,7 +205,7 @@ def kill_core(engine: StreamingEngine) -> None:
 
 
 def lengthen(request: Request, chars: int, request_id: str) -> Request:
-    """The same with more text, and so many characters of it that do not become one token together."""
+    """The same with more text, with that many characters that do not merge into one token."""
     [message] = request.messages or []
     content = [*message["content"], {"type": "text", "text": "7" * chars}]
     return replace(request, request_id=request_id, messages=[{**message, "content": content}])

@@ -1,4 +1,4 @@
-"""What a real vLLM engine answers: right texts, the ids that were sent, everything that was asked for."""
+"""Answers of a real vLLM engine: right texts, the ids that were sent, all requested fields."""
 
 from itertools import pairwise
 from typing import Any

@@ -63,7 +63,7 @@ def kept(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def served(kept: Kept[StreamingEngine]) -> StreamingEngine:
-    """One server for all tests that leave it as it is; whoever kills it leaves the one that replaced it."""
+    """One server for all tests that leave it unchanged; a test that kills it leaves its replacement."""
     return kept.engine
 
 
@@ -207,7 +207,7 @@ STREAMS = 256
 
 
 def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(tiny_model, tmp_path, asker):
-    """With so many streams in flight vLLM's server has much to say about it, and says it instead of its health."""
+    """With that many streams in flight vLLM's server logs a lot, and does not answer health checks meanwhile."""
     args = {
         **ONE_CORE, "max_num_seqs": STREAMS, "worker_extension_cls": "tests.host_kit.OutOfMemoryOnce",
         "kv_cache_memory_bytes": 2**28,

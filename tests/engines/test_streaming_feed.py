@@ -216,7 +216,7 @@ class TestOpenLoop:
 
 
 def requests_at(*offsets_s: float) -> Iterator[Request]:
-    """Of a trace: each brings its own time."""
+    """As in a trace: each has its own time."""
     return (plain_request(str(n), due_offset_s=offset_s) for n, offset_s in enumerate(offsets_s))
 
 

@@ -1,7 +1,7 @@
-"""Three traps of today's vLLM, each of which has cost somebody a night, and that none of them is ours.
+"""Three known failure modes of vLLM, from which assayline is protected.
 
 1. Its synchronous client waits forever when the engine core, a process of its own by default, is killed.
-2. Whoever kills the parent leaves engine core and workers behind, and they keep the device's memory.
+2. If the parent is killed, engine core and workers stay behind and keep the device's memory.
 3. A retry on an engine whose forward pass failed, without resetting the prefix cache, gives wrong text without a word:
    cache blocks are registered when a step is scheduled, before anything is computed.
 """
@@ -63,7 +63,7 @@ def engine_cores(host: int) -> list[psutil.Process]:
 
 
 def is_at_work(process: psutil.Process) -> bool:
-    """Whether it runs, or is stopped; one that only waits to be noticed as dead is not."""
+    """Return True if it runs or is stopped, False for a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -128,7 +128,7 @@ time.sleep(600)
 
 @contextlib.contextmanager
 def sleeper(*locks: Path) -> Iterator[int]:
-    """A process with a child, in a session of its own that is noted beside these locks; gives its number."""
+    """A process with a child, in its own session, which is noted next to these locks; return its number."""
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER],
         env={**os.environ, **locks_variable(locks)},

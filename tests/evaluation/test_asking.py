@@ -1,4 +1,4 @@
-"""What a spec asks for beside plain answers, in a whole run on the fake engine: options, thinking, examples, forms."""
+"""Complete runs on the fake engine with options, reasoning, examples and structured output."""
 
 from collections.abc import Callable
 from typing import Any

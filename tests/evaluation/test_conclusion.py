@@ -1,4 +1,4 @@
-"""How a run ended, from what the database says of it."""
+"""How a run ended, from its rows in the database."""
 
 from typing import Any
 

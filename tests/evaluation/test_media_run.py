@@ -1,4 +1,4 @@
-"""Whole runs with pictures and sounds: what is stored, what a resume holds against it, and a real engine that hears."""
+"""Complete runs with images and audio: stored rows, checks on resume, and a real engine with audio."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from assayline.spec.file import load_spec
 
 @pytest.fixture
 def spec(tmp_path: Path, make_spec: Any) -> EvalSpec:
-    """Six rows, of which two hold their picture, one has a broken path and one has none."""
+    """Six rows, of which two hold their image, one has a broken path and one has none."""
     for number in range(3):
         (tmp_path / f"{number}.png").write_bytes(encode(picture(8, 8, "L", number)))
     inside = "data:image/png;base64," + base64.b64encode(encode(picture(8, 8, "L", 9))).decode()

@@ -1,4 +1,4 @@
-"""Preparing: shards of as many requests as the spec says, fewer where prompts are long, and rows that are bad."""
+"""Preparing: shards of the specified size, smaller if prompts are long, and bad rows."""
 
 import json
 

@@ -21,7 +21,7 @@ def name_requests(names: Iterable[str], **values: Any) -> Iterator[Request]:
 
 
 def feed(repeats: Repeats, requests: Iterator[Request | None]) -> Iterator[Request | None]:
-    """What a dispatcher hands out; None in `requests`: there is nothing now."""
+    """Return the requests that a dispatcher hands out; None in `requests`: there is nothing now."""
     is_open = True
     while is_open or repeats.held:
         new: Request | None = None

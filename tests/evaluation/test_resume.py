@@ -1,4 +1,4 @@
-"""Nothing lost, nothing twice: a run that was left in the middle is resumed, and asks what has no answer."""
+"""Resume of an interrupted run: it sends only unanswered requests, so that none is lost or counted twice."""
 
 import dataclasses
 import re
@@ -161,7 +161,7 @@ def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec, se
 
 
 def test_a_run_killed_while_it_prepared_goes_on(spec, settings, monkeypatch):
-    """Killed again and again, after so many rows; answers to what was prepared are kept."""
+    """Kill it again and again, after that many rows; answers to prepared requests are kept."""
 
     class Killed(BaseException):
         """As if the process were gone."""
@@ -234,7 +234,7 @@ def test_a_kill_between_the_parts_of_a_shard_neither_loses_nor_doubles(make_spec
 
 
 def test_a_run_that_is_killed_before_its_first_prompt_and_then_stopped_goes_on(spec, settings):
-    """What is stopped while it prepares leaves no half shard."""
+    """A run stopped while it prepares leaves no partial shard."""
     killed = begin_evaluation(spec, settings)
     vanish(killed)
     assert query(settings, "select count(*) from runs") == [(0,)]

@@ -1,4 +1,4 @@
-"""Workers on the fake engine: every request of every shard is answered once, whoever takes it and however it ends."""
+"""Workers on the fake engine: every request of every shard is answered once, even if workers crash."""
 
 import itertools
 import pickle
@@ -67,7 +67,7 @@ class Spy(FakeEngine):
         self.closed += 1
 
     def open(self, *_: Any, **__: Any) -> "Spy":
-        """Opens this engine for a worker, whatever its spec says."""
+        """Open this engine for a worker, regardless of its spec."""
         return self
 
 

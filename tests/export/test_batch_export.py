@@ -116,7 +116,7 @@ def test_rows_of_other_sources_have_ids_of_their_own(settings, make_spec, tmp_pa
 
 
 def row_of(number: int, repeat: int = 0, **values: Any) -> dict[str, Any]:
-    """What the query gives for one request."""
+    """Return the query's row for one request."""
     row = {
         "source_row": number, "occurrence": 0, "repeat_index": repeat, "request_id": f"{number}{repeat}" * 16,
         "source_id": f"line-{number}", "metadata_json": '{"url": "/v1/chat/completions", "model": "m"}',

@@ -1,4 +1,4 @@
-"""Whatever people call their things: it is shown as it is, breaks no table, is no markup, and commands no terminal."""
+"""Names with any characters: shown unchanged, without breaking tables, markup or the terminal."""
 
 import dataclasses
 import io
@@ -86,7 +86,7 @@ def compared(name: str) -> Document:
 
 
 def show_all(name: str, width: int) -> str:
-    """What commands print of things with this name."""
+    """Return the output of commands for things with this name."""
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=True, color_system=None)
     print_result(result_of(name), spec_of(name), console)

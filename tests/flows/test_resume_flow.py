@@ -29,7 +29,7 @@ def slow_spec(slow_spec: dict[str, Any]) -> dict[str, Any]:
 def answer_some(
     command: list[str], env: dict[str, str], data_dir: Path, log: Path, end: Callable[[Any], None], at_least: int = 8
 ) -> int:
-    """Starts a command and ends it when it has some answers; gives the exit code."""
+    """Start a command and end it when it has some answers; return the exit code."""
     with flow_kit.started(command, env, log) as process:
 
         def has_answers() -> bool:
@@ -73,7 +73,7 @@ def test_command_that_is_killed_and_interrupted_leaves_no_process_and_goes_on(
 ):
     """SIGKILL gives it no chance to end anything, such as the API that it serves. Ctrl-C is followed by a hint.
 
-    Then what --dry-run says of the run, a changed spec, and --resume without the spec.
+    Then the output of --dry-run, a changed spec, and --resume without the spec.
     """
     slow_spec["workers"] = 2
     spec = str(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))

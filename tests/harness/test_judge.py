@@ -1,4 +1,4 @@
-"""What becomes of the harness's verdict: which metrics are scores, how errors count, and that a rebuild keeps them.
+"""Verdicts of the harness: which metrics are scores, how errors count, and that a rebuild keeps them.
 
 The harness is not needed here: its results are given in its own form. `test_lm_eval_tasks.py` asks it.
 """
@@ -169,7 +169,7 @@ def judge_values(monkeypatch: pytest.MonkeyPatch, rows: list[StoredAnswer], **ta
 
 
 def test_judge_answers_takes_a_rounding_error_for_a_share(monkeypatch):
-    """What NumPy's sum of the normalised probabilities of truthfulqa_mc2 gives for one document in a thousand."""
+    """NumPy's sum of the normalised probabilities of truthfulqa_mc2 for one document in a thousand."""
     rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
     verdict = judge_values(monkeypatch, rows, a=[1.0000000000000002, -1e-9], b=[1.0, 0.0])
     assert [score.value for score in verdict.judged.scores] == [1.0, 0.0, 1.0, 0.0]

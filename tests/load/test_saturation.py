@@ -43,7 +43,7 @@ def stop_of(
     seed: int, load: float, servers: int, service: Draw, arrivals: Callable[[random.Random], Iterator[float]],
     requests: int, latency_s: float = 0.0,
 ) -> int | None:  # fmt: skip
-    """After how many requests a queue with so many servers, first come first served, is stopped; None: it is not.
+    """Return after how many requests a first-come-first-served queue with that many servers is stopped, or None.
 
     `latency_s` is what each request takes besides, however many there are.
     """

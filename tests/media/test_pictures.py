@@ -1,4 +1,4 @@
-"""Pictures and videos: every form that people have becomes the RGB that they see, or a sentence."""
+"""Images and videos: every common format becomes RGB, or an error."""
 
 import struct
 import zlib
@@ -81,7 +81,7 @@ def test_the_filter_is_the_one_that_is_named():
 
 
 def png_of_size(width: int, height: int) -> bytes:
-    """A few bytes that claim to be a picture of that size."""
+    """A few bytes that claim to be an image of that size."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -154,7 +154,7 @@ def test_frames_are_made_smaller():
 
 @pytest.mark.parametrize("content", [b"", b"no film", encode(picture()), FILM[:200]])
 def test_decode_rejects_an_invalid_video(content):
-    if content[:4] == b"\x89PNG":  # a picture is a film of one frame to FFmpeg, and is none to us
+    if content[:4] == b"\x89PNG":  # an image is a video of one frame to FFmpeg, but not to us
         assert len(decode_video(content, MediaSpec()).frames) == 1
         return
     with pytest.raises(MediaError, match=r"The video (cannot be read|has no frames)"):

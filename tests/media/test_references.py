@@ -1,4 +1,4 @@
-"""What a row may hold for a picture: every form is the same reference, and what is none is a sentence."""
+"""Values of media columns: every form of an image is the same reference, and an invalid one is an error."""
 
 import base64
 from pathlib import Path
@@ -21,7 +21,7 @@ DIGEST = digest_bytes(PNG)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder with one picture."""
+    """A data folder with one image."""
     (tmp_path / "data" / "my pictures").mkdir(parents=True)
     (tmp_path / "data" / "my pictures" / "a 1.png").write_bytes(PNG)
     return tmp_path / "data"

@@ -1,4 +1,4 @@
-"""Sounds: every form that people have becomes one channel at the model's rate, or a sentence."""
+"""Audio: every common format becomes one channel at the model's rate, or an error."""
 
 from typing import Any
 

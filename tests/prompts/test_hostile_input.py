@@ -276,8 +276,8 @@ def test_prompts_reject_names_of_missing_files(tokenizer, name):
 @pytest.mark.parametrize("depth", [50, 500, 900, 990, 2000, 100_000])
 @pytest.mark.parametrize("template", [None, "{{ prompt }}"])
 @pytest.mark.parametrize("column", ["prompt", "messages", "target", "extra"])
-def test_depth_is_a_row_or_a_sentence(way, tmp_path, depth, template, column):
-    """Whatever depth one step can do, the next may not: parsing, checking, digesting, writing."""
+def test_depth_is_a_row_or_an_error(way, tmp_path, depth, template, column):
+    """A depth that one step can do may be too much for the next: parsing, checking, digesting, writing."""
     good = b'{"prompt": "p", "extra": 1}\n'
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
         value = opening * depth + b"1" + closing * depth

@@ -1,4 +1,4 @@
-"""Rows with pictures and sounds: columns, parts of messages, marks, templates, examples, identity."""
+"""Rows with images and audio: columns, parts of messages, marks, templates, examples, identity."""
 
 import base64
 import json
@@ -229,7 +229,7 @@ def test_few_shot_examples_include_their_images(folder):
 
 
 def test_text_of_a_row_can_be_no_mark(folder):
-    """Marks of templates hold a number that no file knows."""
+    """Marks of templates hold a number that no file can contain."""
     row = {"i": "a.png", "q": "\ue000:image:0\ue001 {{ image }}"}
     contents, _ = ask(folder, row, columns={"images": "i"}, template="{{ q }}")
     assert contents == [[IMAGE, text(row["q"])]]

@@ -1,4 +1,4 @@
-"""Rows from files: what is read, how lazily, what the errors say, and what became of a line that cannot be read."""
+"""Rows from files: values, lazy reading, error messages, and lines that cannot be read."""
 
 import datetime
 import gzip

@@ -1,4 +1,4 @@
-"""Templates that try to reach Python, to run forever or to eat the machine: each ends soon, in a sentence."""
+"""Templates that try to reach Python, to run forever or to eat the machine: each ends soon, with an error."""
 
 import datetime
 import threading
@@ -154,7 +154,7 @@ def render(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
 
 @pytest.fixture
 def flat() -> Iterator[None]:
-    """Whatever happens meanwhile, the process does not become much larger, and it does not take long."""
+    """Assert that the block needs little time, and the process little more memory."""
     process, started_s = psutil.Process(), time.monotonic()
     most_bytes = process.memory_info().rss
     is_over = threading.Event()

@@ -26,7 +26,7 @@ LETTERS = "abcdefgh"
 
 
 def models_of(rights: Sequence[int], **changes: Any) -> list[NightOf]:
-    """A run per model, called a, b, …, with so many right answers of NIGHT_PROMPTS."""
+    """Insert a run per model, called a, b, …, with that many right answers of NIGHT_PROMPTS."""
     return [
         NightOf(right=right, model=letter, model_id=f"digest of {letter}", **changes)
         for letter, right in zip(LETTERS, rights, strict=False)

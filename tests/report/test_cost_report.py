@@ -1,4 +1,4 @@
-"""What the report shows of devices, energy and cost, and of telemetry over time."""
+"""The report's sections on devices, energy, cost, and telemetry over time."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The report of a benchmark, and what the report of a run says of its load."""
+"""The report of a benchmark, and the load in the report of a run."""
 
 import html
 import json
@@ -24,7 +24,7 @@ OK = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "fin
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Any:
-    """Makes a sweep and its report, for those who only look."""
+    """Make a sweep and its report, for tests that only read them."""
 
     def make_sweep(**sweep: Any) -> tuple[Settings, Written]:
         folder = tmp_path_factory.mktemp("sweep")

@@ -1,4 +1,4 @@
-"""Batch files become requests: what a body asks is asked, or its line is refused with a sentence."""
+"""Batch files become requests: each body is sent unchanged, or its line is refused with an error."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def build(path: Path, tokenizer: Any, renderer: Any = None, **more: Any) -> list
 
 
 def refused(tmp_path: Path, tokenizer: Any, *lines: dict[str, Any] | str) -> list[str | None]:
-    """What is wrong with each line, None where nothing is."""
+    """Return the error of each line, or None."""
     prepared = build(write_batch(tmp_path / "in.jsonl", *lines), tokenizer)
     return [str(one.errors[0].error_message) if one.errors else None for one in prepared]
 

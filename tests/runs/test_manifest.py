@@ -1,4 +1,4 @@
-"""A run's manifest: whole or not at all, with a sentence for what is wrong with it."""
+"""A run's manifest: complete or absent, with an error for each defect."""
 
 import dataclasses
 import json

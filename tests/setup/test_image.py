@@ -23,7 +23,7 @@ def read_instructions() -> list[tuple[str, str]]:
 
 
 def copied() -> list[tuple[str, str]]:
-    """What is copied from this folder, and to where."""
+    """Return what is copied from this folder, and its destination."""
     found = []
     for name, rest in read_instructions():
         words = [word for word in rest.split() if not word.startswith("--")]

@@ -147,7 +147,7 @@ def test_every_locked_package_has_hashes_except_torchs_cpu_build():
 
 
 def test_torchvision_is_patched_once_and_not_in_the_cache(tmp_path):
-    script.mend_torchvision(tmp_path)  # without torchvision, nothing to mend
+    script.mend_torchvision(tmp_path)  # without torchvision, nothing to patch
     cached = tmp_path / "cached.py"
     cached.write_text("import torch\n\ndef _has_ops():\n    return False\n")
     installed = tmp_path / "lib" / "python3.12" / "site-packages" / "torchvision" / "extension.py"

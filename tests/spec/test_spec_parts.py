@@ -1,4 +1,4 @@
-"""What a spec says of loads, servers, objectives, media and prices: what is refused, and in which words."""
+"""Loads, servers, objectives, media and prices in a spec: invalid values, and their messages."""
 
 from typing import Any
 
@@ -101,7 +101,7 @@ def test_a_column_of_media_may_be_named_alone():
 
 
 def test_a_spec_without_media_is_the_spec_that_it_was():
-    """Runs of before are resumed, and held against, by this digest."""
+    """Earlier runs are resumed and compared by this digest."""
     assert "media" not in str(spec_of().model_dump(mode="json"))
     images, none = ({"prompts": {"source": ROWS, "columns": {"images": value}, "media": {}}} for value in ("i", []))
     assert spec_hash(spec_of()) == spec_hash(spec_of(**none)) != spec_hash(spec_of(**images))

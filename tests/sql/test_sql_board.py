@@ -1,4 +1,4 @@
-"""find_board, compare_board and rank_board: which runs are held against each other, and what is called a difference."""
+"""find_board, compare_board and rank_board: which runs are compared, and which differences count."""
 
 import json
 from datetime import datetime, timedelta

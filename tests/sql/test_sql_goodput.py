@@ -118,7 +118,7 @@ def test_goodput_never_exceeds_throughput_though_late_requests_meet_a_tpot(store
 
 
 def given_random_load(store, run_id, seed, windows_s):
-    """What goodput has to say of this run."""
+    """Insert a random load; return its expected goodput."""
     random = np.random.default_rng(seed)
     n = 300
     at_s = np.cumsum(random.exponential(0.1, n))

@@ -1,4 +1,4 @@
-"""What the history page reads: find_history, history, show_changes, show_band and gate_verdict."""
+"""Sources of the history page: find_history, history, show_changes, show_band and gate_verdict."""
 
 import json
 from datetime import datetime, timedelta
@@ -205,7 +205,7 @@ def test_show_changes_separates_model_from_settings(store):
 
 
 def test_the_band_of_a_speed_is_median_and_range_of_the_baselines_repeats(store):
-    """Against NumPy, with runs that are no repeats in between."""
+    """Compare with NumPy, with runs that are not repeats in between."""
     dice = np.random.default_rng(3)
     values = {}
     for night in range(14):

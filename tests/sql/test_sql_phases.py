@@ -136,7 +136,7 @@ def test_requests_per_s_is_null_when_results_finish_after_the_windows_alone(stor
 
 
 def given_windowed_load(store, run_id, seed):
-    """What the views have to say of this run: latencies, counts of its summary and its rates."""
+    """Insert a load with windows; return its expected latencies, counts and rates."""
     random = np.random.default_rng(seed)
     n = 400
     at_s = np.cumsum(random.exponential(0.1, n)) + 7.0

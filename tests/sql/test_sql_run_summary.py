@@ -244,7 +244,7 @@ def test_the_cold_start_is_that_of_the_first_attempt_that_came_up(store):
 
 
 def test_run_summary_counts_start_up_of_every_later_attempt(store):
-    """Of each the slowest worker counts, its warm-up with it."""
+    """The slowest worker of each attempt counts, including its warm-up."""
     store.given("runs", {"attempt": 3})
     event = {"worker": "a", "attempt": 1, "engine_generation": 0, "event": "opened", "duration_s": 50.0}
     store.given(

@@ -187,7 +187,7 @@ def test_a_load_that_was_ended_for_it_is_saturated(store):
 
 
 def test_each_engine_is_judged_by_its_own_stretch(store):
-    """The pause while an engine is rebuilt is no time in which the queue was stable."""
+    """The pause while an engine is rebuilt does not count as time in which the queue was stable."""
     sent = np.arange(100.0)
     store.given("loads", {})
     store.given_answers(

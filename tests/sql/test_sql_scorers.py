@@ -42,7 +42,7 @@ def check_all(cases, values, is_right):
 
 @pytest.fixture
 def score(schema):
-    """What a macro says: (value, extracted, explanation), or None for no score."""
+    """Return a macro's result: (value, extracted, explanation), or None for no score."""
 
     def call(macro, *arguments):
         marks = ", ".join("?" * len(arguments))

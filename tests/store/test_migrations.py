@@ -1,4 +1,4 @@
-"""What earlier versions wrote is read for good: databases, metrics, parts, and a run that was left unfinished."""
+"""Data of earlier versions stays readable: databases, metrics, parts, and an unfinished run."""
 
 import dataclasses
 import json
@@ -100,7 +100,7 @@ def describe_tables(path: Path) -> list[tuple[Any, ...]]:
 
 
 def check_metrics(path: Path, but: str | None = None, fixture: Path = FIXTURE) -> None:
-    """Views say what they said under the fixture's version, of all runs but one."""
+    """Views return the same rows as under the fixture's version, for all runs but one."""
     metrics: dict[str, Any] = json.loads((fixture / "metrics.json").read_text())
     with connect(path, 10, read_only=True) as connection:
         for name, metric in metrics.items():

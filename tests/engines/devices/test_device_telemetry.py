@@ -1,4 +1,4 @@
-"""What a device's sensors say, and that no sensor ends anything."""
+"""Readings of a device's sensors; a failing sensor ends nothing."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What a driver says of GPUs, what it does not know, and who has their memory."""
+"""GPU details from the driver, values that it lacks, and processes that use GPU memory."""
 
 import sys
 from pathlib import Path

@@ -111,7 +111,7 @@ def test_channel_keeps_messages_read_ahead_for_a_busy_engine(pair):
     waiting = run(lambda: found.extend(pair.host.take(wait=True)))
     pair.worker.send("more")
     while waiting.is_alive():
-        pair.host.read_ahead()  # whoever is first: the one that waits gets it
+        pair.host.read_ahead()  # in either order, the waiting one gets it
         waiting.join(0.01)
     assert found == ["more"]
 

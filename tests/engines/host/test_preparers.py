@@ -1,4 +1,4 @@
-"""Processes that prepare media, with pictures that end them."""
+"""Processes that prepare media, with images that end them."""
 
 import multiprocessing
 import os
@@ -57,7 +57,7 @@ def make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[
 
 
 class Asking:
-    """What an engine's thread does: it submits, and collects when something can be read."""
+    """Stand-in for an engine's thread: submits, and collects when something can be read."""
 
     def __init__(self, count: int) -> None:
         self.preparers = Preparers(ORDER, make_prepare, count)

@@ -142,7 +142,7 @@ def test_chat_sends_messages_and_leaves_the_room_to_the_server(server):
     assert "max_tokens" not in body and "prompt" not in body
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert answer.text == "One two three four" and answer.prompt_tokens == 3
-    assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # the role's empty event is no token
+    assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # the role's empty event is not a token
 
 
 def test_max_tokens_unset_is_the_room_in_the_context_or_ends_the_run_where_that_is_unknown(server, plain_server):
@@ -323,7 +323,7 @@ def test_answer_does_not_wait_where_failures_are_measured(server, retries, windo
 
 
 class OwnServer:
-    """What a core knows of a server of its own."""
+    """Details that a core has of its own server."""
 
     key = None
 

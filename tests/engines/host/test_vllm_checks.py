@@ -1,4 +1,4 @@
-"""What is refused before a model loads, as it would fail after minutes of loading; and a label that may not fail."""
+"""Checks before a model loads, which would fail after minutes of loading; and a label that may not fail."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What is used of vLLM and no documentation promises: found in the source of any version, and named where missing."""
+"""Private vLLM APIs in use: found in the source of any version, and named if missing."""
 
 import ast
 import importlib.util

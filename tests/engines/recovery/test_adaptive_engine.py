@@ -336,7 +336,7 @@ def test_a_reduced_window_grows_back_if_the_spec_allows():
 
 
 def test_unsent_requests_are_passed_on_and_do_not_count_as_success():
-    """A load that has ended: its rows are no sustained success, and widen no window."""
+    """A load that has ended: its rows do not count as sustained success, and do not widen the window."""
     bench = Bench(more_than(4), grow=True)
     bench.answers(requests(5))
     narrow = bench.policy.window_requests

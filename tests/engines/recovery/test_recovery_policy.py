@@ -180,7 +180,7 @@ def test_sizes_that_vllm_had_chosen_are_halved_though_the_engine_never_came_up()
 
 
 def test_a_start_without_memory_shrinks_the_cache_to_one_request_and_then_the_rest():
-    """On a CPU every engine has a KV cache of a known size, whoever chose it."""
+    """On a CPU every engine has a KV cache of a known size, set by the user or by assayline."""
     policy = RecoveryPolicy(Sizes())
     policy.resolved({**OPENED, "kv_cache_memory_bytes": 1000, "min_kv_cache_bytes": 300})
     oom = died(Kind.START_OOM, "start")
