@@ -106,7 +106,7 @@ def open_async(model: Path | str, log_path: Path, control: Control | None = None
 
 
 def with_core(order: Open, act: Callable[[ServerCore], Any], *serve: Any) -> Any:
-    """What comes of `act`, awaited, with a core that is open and is closed in the end."""
+    """Return the result of `act`, awaited, with a core that is open and is closed in the end."""
 
     async def run() -> Any:
         core = ServerCore(order, *serve)

@@ -83,7 +83,7 @@ def end_of(client: Any, night: UUID) -> FlowRun:
 
 
 def create_automations(api: str, folder: Path, within_s: dict[str, int | None]) -> None:
-    """Return automations of deploy/notify.yaml by name, with time limits short enough for a test, or their own (None)."""
+    """Create automations of deploy/notify.yaml by name, with time limits for a test, or their own (None)."""
     known = yaml.safe_load(NOTIFY.read_text())["automations"]
     chosen = [one for one in known if one["name"] in within_s]
     for one in chosen:
