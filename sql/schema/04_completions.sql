@@ -50,12 +50,12 @@ comment on column raw.completions.engine_generation is 'Engines that this worker
 comment on column raw.completions.window_requests is 'Maximum requests in flight when this one ran; NULL in an open loop, which has no limit.';
 comment on column raw.completions.due_at_s is 'When an open-loop arrival pattern wanted it sent. NULL if it was sent as soon as there was room. Seconds since the run''s start, as all *_at_s.';
 comment on column raw.completions.sent_at_s is 'When it was handed to the engine''s process, to the async engine, or for the first time to the server.';
-comment on column raw.completions.arrived_at_s is 'When it reached the engine; of a server that is sent_at_s.';
+comment on column raw.completions.arrived_at_s is 'When it reached the engine; of a server that is sent_at_s. Seconds since the run''s start.';
 comment on column raw.completions.queued_at_s is 'When the engine''s scheduler accepted it; NULL for a server, as scheduled_at_s.';
-comment on column raw.completions.scheduled_at_s is 'When it was first scheduled.';
-comment on column raw.completions.first_token_at_s is 'End of the engine step that made its first token; of a server, when the first event with a token arrived here.';
-comment on column raw.completions.last_token_at_s is 'End of the engine step that made its last token; of a server, when the last event with a token arrived here.';
-comment on column raw.completions.finished_at_s is 'When the finished result left the engine.';
+comment on column raw.completions.scheduled_at_s is 'When it was first scheduled. Seconds since the run''s start.';
+comment on column raw.completions.first_token_at_s is 'End of the engine step that made its first token; of a server, when the first event with a token arrived here. Seconds since the run''s start.';
+comment on column raw.completions.last_token_at_s is 'End of the engine step that made its last token; of a server, when the last event with a token arrived here. Seconds since the run''s start.';
+comment on column raw.completions.finished_at_s is 'When the finished result left the engine. Seconds since the run''s start.';
 comment on column raw.completions.prompt_tokens is 'Tokens of the prompt.';
 comment on column raw.completions.cached_tokens is 'Prompt tokens served from the prefix cache.';
 comment on column raw.completions.output_tokens is 'Tokens generated, the end-of-sequence token included.';
@@ -66,7 +66,7 @@ comment on column raw.completions.stop_reason is 'Stop string or token id that e
 comment on column raw.completions.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
 comment on column raw.completions.reasoning is 'Text that a model wrote before its closing tag. NULL if the spec has no reasoning.';
 comment on column raw.completions.output_token_ids is 'The generated token ids.';
-comment on column raw.completions.token_at_s is 'One stamp per output token, rounded to 1 µs, if recorded.';
+comment on column raw.completions.token_at_s is 'One stamp per output token, rounded to 1 µs, if recorded. Seconds since the run''s start.';
 comment on column raw.completions.cumulative_logprob is 'Sum of the log-probabilities of the generated tokens, if asked for.';
 comment on column raw.completions.logprobs_json is 'Per output token {token id: log-probability}, as JSON, if asked for.';
 comment on column raw.completions.prompt_logprobs_json is 'Per prompt token {token id: log-probability}, as JSON, if asked for.';

@@ -21,8 +21,8 @@ comment on column raw.device_telemetry.worker is 'The worker that holds the devi
 comment on column raw.device_telemetry.device is 'A GPU as in CUDA_VISIBLE_DEVICES, with cuda- before it; or host, the machine that the worker is on.';
 comment on column raw.device_telemetry.at_s is 'When the sample was taken, in seconds since the run''s start.';
 comment on column raw.device_telemetry.utilization_share is 'GPU: share of the last sample period (1/6 s to 1 s, by the product) in which a kernel ran, regardless of how much of the GPU the kernel used. host: share of the time since the previous sample in which its cores were busy, mean over all cores. 0 to 1.';
-comment on column raw.device_telemetry.memory_used_bytes is 'Memory in use, by whomever. host: total less what is available.';
-comment on column raw.device_telemetry.memory_total_bytes is 'Memory that there is.';
+comment on column raw.device_telemetry.memory_used_bytes is 'Memory in use by all processes, in bytes. host: total minus available.';
+comment on column raw.device_telemetry.memory_total_bytes is 'Total memory, in bytes.';
 comment on column raw.device_telemetry.power_watts is 'Power of the GPU''s board from its sensor, watts: the mean of the last second, on GA100 and before Ampere the moment''s. NULL for host, and of a MIG slice, whose power is the whole GPU''s.';
 comment on column raw.device_telemetry.energy_joules is 'The GPU''s energy counter, joules since its driver was loaded. NULL if it has none (before Volta, MIG slices, host).';
 comment on column raw.device_telemetry.temperature_c is 'Temperature of the GPU, degrees Celsius.';

@@ -138,13 +138,13 @@ comment on column internal.stg_requests.worker is 'The worker that answered, or 
 comment on column internal.stg_requests.engine_generation is 'Engines that this worker had started before the one that answered, over all attempts of the run.';
 comment on column internal.stg_requests.window_requests is 'Maximum requests in flight when this one ran; NULL in an open loop, which has no limit.';
 comment on column internal.stg_requests.due_at_s is 'When an arrival pattern wanted it sent, NULL offline. Seconds since the run''s start, as all *_at_s.';
-comment on column internal.stg_requests.sent_at_s is 'When the worker handed it to the process of the engine that answered it.';
-comment on column internal.stg_requests.arrived_at_s is 'When it reached the engine that answered it. Requests that an engine lost in a crash are sent again, and their first attempts leave no timestamps.';
+comment on column internal.stg_requests.sent_at_s is 'When the worker handed it to the process of the engine that answered it. Seconds since the run''s start.';
+comment on column internal.stg_requests.arrived_at_s is 'When it reached the engine that answered it. Requests that an engine lost in a crash are sent again, and their first attempts leave no timestamps. Seconds since the run''s start.';
 comment on column internal.stg_requests.queued_at_s is 'When the engine''s scheduler accepted it.';
-comment on column internal.stg_requests.scheduled_at_s is 'When it was first scheduled.';
-comment on column internal.stg_requests.first_token_at_s is 'End of the engine step that made its first token.';
-comment on column internal.stg_requests.last_token_at_s is 'End of the engine step that made its last token.';
-comment on column internal.stg_requests.finished_at_s is 'When the finished result left the engine.';
+comment on column internal.stg_requests.scheduled_at_s is 'When it was first scheduled. Seconds since the run''s start.';
+comment on column internal.stg_requests.first_token_at_s is 'End of the engine step that made its first token. Seconds since the run''s start.';
+comment on column internal.stg_requests.last_token_at_s is 'End of the engine step that made its last token. Seconds since the run''s start.';
+comment on column internal.stg_requests.finished_at_s is 'When the finished result left the engine. Seconds since the run''s start.';
 comment on column internal.stg_requests.send_lag_s is 'Seconds by which it was sent late: sent_at_s − due_at_s. NULL without an arrival pattern.';
 comment on column internal.stg_requests.queue_s is 'Seconds in the scheduler''s queue: scheduled_at_s − queued_at_s.';
 comment on column internal.stg_requests.prefill_s is 'Seconds from scheduling to the first token: first_token_at_s − scheduled_at_s.';
@@ -152,7 +152,7 @@ comment on column internal.stg_requests.decode_s is 'Seconds from the first to t
 comment on column internal.stg_requests.ttft_s is 'Time to first token, seconds: first_token_at_s − arrived_at_s. Contains queue_s.';
 comment on column internal.stg_requests.tpot_s is 'Time per output token after the first, seconds: decode_s / (output_tokens − 1). NULL for one token or none.';
 comment on column internal.stg_requests.e2e_s is 'End-to-end latency, seconds: finished_at_s − arrived_at_s.';
-comment on column internal.stg_requests.token_at_s is 'One stamp per output token, if recorded.';
+comment on column internal.stg_requests.token_at_s is 'One stamp per output token, if recorded. Seconds since the run''s start.';
 comment on column internal.stg_requests.prompt_tokens is 'Tokens of the prompt.';
 comment on column internal.stg_requests.cached_tokens is 'Prompt tokens served from the prefix cache.';
 comment on column internal.stg_requests.output_tokens is 'Tokens generated, the end-of-sequence token included.';

@@ -28,7 +28,7 @@ comment on column internal.scheduler_use.worker is 'The worker that owned the en
 comment on column internal.scheduler_use.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
 comment on column internal.scheduler_use.busy_samples is 'Samples of telemetry with requests in the engine.';
 comment on column internal.scheduler_use.mean_kv_cache_usage_share is 'Share of the KV cache that was in use, mean over these samples, 0 to 1. NULL if the engine does not report it, like all columns below.';
-comment on column internal.scheduler_use.max_kv_cache_usage_share is 'The highest of them. Near 1, requests are preempted or wait.';
+comment on column internal.scheduler_use.max_kv_cache_usage_share is 'Highest share over samples, 0 to 1. Near 1, requests are preempted or wait.';
 comment on column internal.scheduler_use.mean_running_requests is 'Requests that the scheduler ran, mean.';
 comment on column internal.scheduler_use.max_running_requests is 'The most.';
 comment on column internal.scheduler_use.mean_waiting_requests is 'Requests that waited in the scheduler, mean.';
