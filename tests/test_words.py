@@ -135,8 +135,6 @@ RULES = [
          "at most 100 columns, outside code and tables", "x" * 101, "x" * 100, "line"),
     Rule("docstring", rf"^(What|Who|Whatever|Whoever|Whether|Those|Nothing|{THIRD_PERSON})\s",
          "an imperative, or a noun that names the thing", "Whether it is done", "Return True if done", "docstring"),
-    Rule("grain", r"^(?!Grain: (one|an?) row\b)",
-         "Grain: one row per … first", "Rows of runs.", "Grain: one row per run.", "grain"),
     Rule("hint", rf"(?<!hint)[.;:!?] ({VERBS}) ", "`hint: ` and the step in lower case",
          "No such key. Use another one.", "No such key. hint: use another one.", "message"),
     Rule("test name", r"^test (what|who|whoever|whatever|it|they|those|this|that)\b(?! if\b)",
@@ -169,9 +167,10 @@ Found = Iterator[tuple[str, int, str]]
 
 def read_page(text: str) -> Found:
     """Yield paragraphs, headings and rows of tables, without code and targets of links."""
+    is_generated = re.search("(Generated|Written) by `", text[:300])
     text = re.sub(r"^ *```.*?^ *```|<!--.*?-->", lambda code: "\n" * code[0].count("\n"), text, flags=re.M | re.S)
     for line, words in enumerate(text.splitlines(), start=1):
-        if not words.startswith(("    ", "|")):
+        if not is_generated and not words.startswith(("    ", "|")):
             yield "line", line, words
     for found in re.finditer(r"^#+ (.*)|(?:^(?!#|    ).*\S.*\n?)+", text, flags=re.M):
         yield "heading" if found[1] else "page", _line(text, found), _strip_code(found[1] or found[0])
@@ -179,8 +178,6 @@ def read_page(text: str) -> Found:
 
 def read_sql(text: str) -> Found:
     """Yield blocks of comments, and the comments that the database stores."""
-    if "create or replace view" in text or "_table" in text or "create table" in text:
-        yield "grain", 1, text.partition("\n")[0].removeprefix("-- ")
     for found in re.finditer(r"(?:^ *--.*\n?)+", text, flags=re.M):
         yield "comment", _line(text, found), re.sub(r"^ *--", "", found[0], flags=re.M)
     for found in re.finditer(r"^comment on .*? is\s+'((?:[^']|'')*)';", text, flags=re.M | re.S):

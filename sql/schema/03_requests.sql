@@ -1,5 +1,5 @@
--- Grain: one row per request: a prompt row × a repeat, × an option where likelihoods are asked for, × a turn where a
--- conversation is sent turn by turn.
+-- Grain: one row per request: a prompt row × a repeat, × an option for likelihoods, × a turn for conversations sent
+-- turn by turn.
 create table if not exists raw.requests (
     run_id varchar not null,
     request_id varchar not null,
@@ -21,7 +21,7 @@ create table if not exists raw.requests (
     turn_messages_json varchar
 );
 
-comment on table raw.requests is 'One row per request: a prompt row × a repeat, × an option or a turn where those are asked for, as the engine received it.';
+comment on table raw.requests is 'One row per request: a prompt row × a repeat, × an option or a turn if there are any, as the engine received it.';
 comment on column raw.requests.run_id is 'The run.';
 comment on column raw.requests.request_id is 'Digest of prompt_id, occurrence, repeat_index and, if there is one, option_index or turn_index.';
 comment on column raw.requests.prompt_id is 'The prompt.';

@@ -73,7 +73,7 @@ comment on column raw.completions.prompt_logprobs_json is 'Per prompt token {tok
 comment on column raw.completions.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens. NULL for generated answers.';
 comment on column raw.completions.error_kind is 'Kind of error, NULL for a result. not_sent: the load ended before its turn, which does not count as an error.';
 comment on column raw.completions.error_message is 'Message of the error.';
-comment on column raw.completions.images is 'Images of the prompt; NULL, like all columns below, where the prompt has no media or they could not be read.';
+comment on column raw.completions.images is 'Images of the prompt; NULL, like all columns below, if the prompt has no media or they could not be read.';
 comment on column raw.completions.image_pixels is 'Width × height of its images, summed, as the model''s own processing got them: after max_pixels.';
 comment on column raw.completions.audios is 'Audio clips of the prompt.';
 comment on column raw.completions.audio_s is 'Their length in seconds, summed, as the model got them: after cut_audio.';

@@ -12,7 +12,7 @@ create table if not exists raw.scores (
     error_kind varchar
 );
 
-comment on table raw.scores is 'One row per sample (prompt row × repeat) of a run and scorer. Prompts without a target, where the scorer needs one, have none.';
+comment on table raw.scores is 'One row per sample (prompt row × repeat) of a run and scorer. Prompts without a target have none if the scorer needs one.';
 comment on column raw.scores.run_id is 'The run.';
 comment on column raw.scores.scorer is 'The scorer, as in scorers.';
 comment on column raw.scores.prompt_id is 'The prompt.';

@@ -42,5 +42,5 @@ comment on column internal.load_stretch.has_windows is 'Whether the load leaves 
 comment on column internal.load_stretch.first_sent_at_s is 'When the first request was sent to it, in seconds since the run''s start. NULL if no request was sent, like all columns below. Requests that a crashed engine lost are not counted: they are sent again.';
 comment on column internal.load_stretch.last_sent_at_s is 'When the last request was sent to it, in seconds since the run''s start.';
 comment on column internal.load_stretch.begins_at_s is 'Where the measured interval begins (included): first_sent_at_s + loads.warmup_s. Seconds since the run''s start.';
-comment on column internal.load_stretch.ends_at_s is 'Where it ends (included): last_sent_at_s − loads.cooldown_s. Before begins_at_s where the windows leave nothing. Seconds since the run''s start.';
+comment on column internal.load_stretch.ends_at_s is 'Where it ends (included): last_sent_at_s − loads.cooldown_s. Before begins_at_s if the windows leave nothing. Seconds since the run''s start.';
 comment on column internal.load_stretch.stretch_s is 'Its length, seconds: ends_at_s − begins_at_s. NULL if the windows leave nothing.';

@@ -133,7 +133,7 @@ comment on column internal.stg_requests.turns is 'How many turns its conversatio
 comment on column internal.stg_requests.source_row is '0-based position of the prompt''s row in its source.';
 comment on column internal.stg_requests.status is 'ok: a result; error: an error row; unsent: the end of the load came before its turn; missing: no answer (yet).';
 comment on column internal.stg_requests.phase is 'measured, or warmup or cooldown if it was sent in a window that the load leaves out of metrics (load_stretch); without such windows all are measured. Latencies, throughput, goodput and metrics of the load are of measured requests; counts, tokens, scores and what was in flight are of all. NULL if it never reached an engine, or if there are windows but no sent_at_s.';
-comment on column internal.stg_requests.is_finished is 'Whether throughput and goodput count it: a result that, where the load has windows, finished between them (begins_at_s to ends_at_s of load_stretch), whenever it was sent.';
+comment on column internal.stg_requests.is_finished is 'Whether throughput and goodput count it: a result that finished between the load''s windows, if it has any (begins_at_s to ends_at_s of load_stretch), whenever it was sent.';
 comment on column internal.stg_requests.worker is 'The worker that answered, or prepare if the request never reached an engine. NULL if the answer is missing.';
 comment on column internal.stg_requests.engine_generation is 'Engines that this worker had started before the one that answered, over all attempts of the run.';
 comment on column internal.stg_requests.window_requests is 'Maximum requests in flight when this one ran; NULL in an open loop, which has no limit.';
@@ -177,4 +177,4 @@ comment on column internal.stg_requests.video_frames is 'Frames taken from them.
 comment on column internal.stg_requests.video_s is 'Their length in seconds, summed.';
 comment on column internal.stg_requests.media_bytes is 'Bytes of the files, or of what came in the row.';
 comment on column internal.stg_requests.media_tokens is 'Prompt tokens that stand for media; NULL for a server that does not report it.';
-comment on column internal.stg_requests.media_prepare_s is 'Seconds of reading, decoding and the model''s own processing before the engine could have it. Not in ttft_s offline, where it happens ahead; in ttft_s of the async engine, as it is in a server''s.';
+comment on column internal.stg_requests.media_prepare_s is 'Seconds of reading, decoding and the model''s own processing before the engine could have it. Not in ttft_s offline, as it happens ahead; in ttft_s of the async engine, as it is in a server''s.';

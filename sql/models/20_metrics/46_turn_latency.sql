@@ -51,7 +51,7 @@ comment on column internal.turn_latency.run_id is 'The run.';
 comment on column internal.turn_latency.turn_index is '0-based turn of the conversations.';
 comment on column internal.turn_latency.requests is 'Conversations that have this turn, each as often as it was asked.';
 comment on column internal.turn_latency.ok_requests is 'Those of them with a result.';
-comment on column internal.turn_latency.error_requests is 'Those of them with an error row; earlier_turn where the turn was not asked, as one before it has no answer.';
+comment on column internal.turn_latency.error_requests is 'Those of them with an error row; earlier_turn: the turn was not sent, as an earlier turn has no answer.';
 comment on column internal.turn_latency.mean_prompt_tokens is 'Mean length of the prompts, in tokens: what was said and answered before, and what this turn adds.';
 comment on column internal.turn_latency.mean_output_tokens is 'Mean length of the answers, in tokens.';
 comment on column internal.turn_latency.cached_share is 'Sum of cached_tokens / sum of prompt_tokens, 0 to 1, over requests whose cached_tokens are known. NULL if none are.';

@@ -45,5 +45,5 @@ comment on column internal.error_breakdown.worker is 'The worker that recorded i
 comment on column internal.error_breakdown.error_requests is 'Requests that ended so.';
 comment on column internal.error_breakdown.error_share is 'Their share of all the run''s requests: error_requests / requests, 0 to 1.';
 comment on column internal.error_breakdown.example_message is 'The message of the earliest of them.';
-comment on column internal.error_breakdown.first_at_s is 'When the first ended, in seconds since the run''s start (when it arrived, where the end has no stamp). NULL if none has a stamp.';
+comment on column internal.error_breakdown.first_at_s is 'When the first ended, in seconds since the run''s start (when it arrived, if the end has no timestamp). NULL if none has a stamp.';
 comment on column internal.error_breakdown.last_at_s is 'When the last ended, in seconds since the run''s start, as first_at_s.';

@@ -252,7 +252,7 @@ comment on column internal.engine_history.failure_phase is 'start or run, for on
 comment on column internal.engine_history.failure_kind is 'Kind of failure, from the event: device_oom, host_oom, killed, start_memory, other and the like.';
 comment on column internal.engine_history.is_memory_failure is 'Whether it failed for want of memory. NULL if it did not fail, or if the event does not record it.';
 comment on column internal.engine_history.failure_message is 'The failure in words.';
-comment on column internal.engine_history.exit_code is 'Exit code of its process, where it failed and that is known; −9 is a kill.';
+comment on column internal.engine_history.exit_code is 'Exit code of its process, if it failed and the code is known; −9 is a kill.';
 comment on column internal.engine_history.failed_requests is 'Requests in flight when it failed, all to be sent again.';
 comment on column internal.engine_history.reductions is 'Times that something was reduced for the engine after it: 1 after a death that was answered so, otherwise 0.';
 comment on column internal.engine_history.reduced_arguments is 'Arguments reduced for the next engine, as a JSON object of {from, to} by argument. The last reduction if there are several.';
@@ -262,7 +262,7 @@ comment on column internal.engine_history.opened_at_s is 'When its start-up was 
 comment on column internal.engine_history.warmed_up_at_s is 'When its warm-up was over. NULL without one. Seconds since the run''s start.';
 comment on column internal.engine_history.first_arrived_at_s is 'When the first request that it answered reached it, errors included. Seconds since the run''s start.';
 comment on column internal.engine_history.last_finished_at_s is 'When the last of its answers left it, errors included. Seconds since the run''s start.';
-comment on column internal.engine_history.work_began_at_s is 'When it began to work: the first arrival of a request that it gave a result for. For one that failed or vanished without a result: the first arrival of an error, else the end of warm-up, else the first sample with requests in flight, else (where it failed with requests in flight) the end of start-up. NULL if it has no recorded work. Seconds since the run''s start.';
+comment on column internal.engine_history.work_began_at_s is 'When it began to work: the first arrival of a request that it gave a result for. For one that failed or vanished without a result: the first arrival of an error, else the end of warm-up, else the first sample with requests in flight, else (if it failed with requests in flight) the end of start-up. NULL if it has no recorded work. Seconds since the run''s start.';
 comment on column internal.engine_history.last_ok_finished_at_s is 'When its last result finished. Seconds since the run''s start.';
 comment on column internal.engine_history.work_ended_at_s is 'When its work ended: at the failure, for one that failed (with requests in flight, as far as is known); at the last sample with requests in flight or the last result, whichever is later, for one that vanished; otherwise at the last result. NULL if work_began_at_s is. Seconds since the run''s start.';
 comment on column internal.engine_history.ended_at_s is 'When it failed or was closed; if it vanished, its last event, sample or answer. NULL while it runs, or if it has no event. Seconds since the run''s start.';

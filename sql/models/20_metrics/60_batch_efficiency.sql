@@ -40,7 +40,7 @@ comment on column internal.batch_efficiency.earlier_reductions is 'Reductions th
 comment on column internal.batch_efficiency.ok_requests is 'Results that it gave.';
 comment on column internal.batch_efficiency.error_requests is 'Error rows that it gave, or that were written after it for requests that kill engines.';
 comment on column internal.batch_efficiency.opened_window_requests is 'Maximum requests in flight when it opened; see engine_history.window_requests.';
-comment on column internal.batch_efficiency.window_requests is 'Maximum requests in flight, the widest where the window grew: engine_history.last_window_requests. NULL if it answered nothing, and in an open loop.';
+comment on column internal.batch_efficiency.window_requests is 'Maximum requests in flight, the widest if the window grew: engine_history.last_window_requests. NULL if it answered nothing, and in an open loop.';
 comment on column internal.batch_efficiency.telemetry_samples is 'Samples of its counters.';
 comment on column internal.batch_efficiency.engine_steps is 'Engine steps up to the last sample, warm-up left out. NULL without a sample, and of a server, which does not report it.';
 comment on column internal.batch_efficiency.output_tokens is 'Output tokens of requests finished up to the last sample. An engine that crashed has made more: what it had begun is not in it.';

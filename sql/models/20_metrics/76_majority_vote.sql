@@ -104,7 +104,7 @@ select * from name_columns;
 
 comment on view internal.majority_vote is 'One row per run × scorer: the mean score of the answers that most samples of a prompt row gave (self-consistency, Wang et al. 2022). Runs whose prompts were asked once have no row, nor have scorers whose extracted answer is all of the text: contains, token_f1, json.';
 comment on column internal.majority_vote.run_id is 'The run.';
-comment on column internal.majority_vote.scorer is 'The scorer, as in scorers. Votes are equal where its extracted answers are.';
+comment on column internal.majority_vote.scorer is 'The scorer, as in scorers. Votes are equal if its extracted answers are.';
 comment on column internal.majority_vote.prompts is 'Prompt rows: n.';
 comment on column internal.majority_vote.mean is 'Mean over them of the elected answer''s score: the most frequent one, of equally frequent ones the earliest. Samples without an extracted answer do not vote; if none has one, the score is 0.';
 comment on column internal.majority_vote.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';

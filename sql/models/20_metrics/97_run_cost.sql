@@ -246,7 +246,7 @@ comment on column internal.run_cost.held_s is 'Seconds that are paid for: from t
 comment on column internal.run_cost.gpu_cost is 'per_gpu_hour × gpus × held_s / 3600. NULL without that rate, as the next three without theirs.';
 comment on column internal.run_cost.machine_cost is 'per_machine_hour × machines × held_s / 3600.';
 comment on column internal.run_cost.energy_cost is 'per_kwh × run_energy.energy_joules / 3.6e6.';
-comment on column internal.run_cost.token_cost is '(per_million_input_tokens × (prompt tokens − cached tokens) + per_million_cached_tokens × cached tokens + per_million_output_tokens × output tokens) / 10⁶, of ok requests. Cached tokens cost as others where they have no rate, and count as none where the engine does not report it.';
+comment on column internal.run_cost.token_cost is '(per_million_input_tokens × (prompt tokens − cached tokens) + per_million_cached_tokens × cached tokens + per_million_output_tokens × output tokens) / 10⁶, of ok requests. Cached tokens cost as others if they have no rate, and count as none if the engine does not report them.';
 comment on column internal.run_cost.cost is 'The whole run: gpu_cost + machine_cost + energy_cost + token_cost.';
 comment on column internal.run_cost.working_cost is 'Without loading and downtime: the same rates over run_summary.working_s and run_energy.working_joules, and all tokens.';
 comment on column internal.run_cost.cost_per_million_output_tokens is '(rates per second × run_summary.measured_s + per_kwh × run_energy.measured_joules) / output tokens that throughput counts × 10⁶, which is the rates per second / output_tokens_per_s; and token_cost / output_tokens × 10⁶.';

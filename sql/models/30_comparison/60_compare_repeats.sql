@@ -26,7 +26,7 @@
 --     baseline, estimated as the shift is, of logarithms. NULL if a value is not above 0.
 -- ratio_low: lower end of its interval, by the same rank as shift_low: never below 0.
 -- ratio_high: upper end.
--- worsening_share: relative_shift counted so that more is worse: its negative where higher is better.
+-- worsening_share: relative_shift counted so that more is worse: its negative if higher is better.
 -- minimum_effect: the smallest relative change that matters.
 -- p_value: exact two-sided permutation test of the difference of means: the share of all ways to assign the values to
 --     the sides whose difference is at least as large. NULL for fewer than five repeats on a side: the smallest

@@ -9,8 +9,8 @@
 -- asked otherwise stands in its prompt set's first task, with the reason why it is not compared.
 --
 -- task: name of the prompt set, with a number from its second task on.
--- model: the model as the spec names it; with quantization and types of numbers, where the engine's arguments name any;
---     with the beginning of its digest, where two models have one name.
+-- model: the model as the spec names it; with quantization and number types, if the engine's arguments name any;
+--     with the beginning of its digest, if two models have one name.
 -- run_id: the run.
 -- name: the spec's name.
 -- scorer: the run's first scorer. NULL if it has none.

@@ -46,4 +46,4 @@ join_ranks as (
 
 select * from join_ranks;
 
-comment on macro table main.leaderboard is 'leaderboard(names), a list of run ids, names of specs, prompt sets and ids of benchmarks, or []: one row per task and model, with score, 95% interval and rank as an interval: 1 to 3 where the data cannot separate the first three.';
+comment on macro table main.leaderboard is 'leaderboard(names), a list of run ids, names of specs, prompt sets and ids of benchmarks, or []: one row per task and model, with score, 95% interval and rank as an interval: 1 to 3 if the data cannot separate the first three.';
