@@ -1,4 +1,4 @@
-"""What tests share: nothing of the person's own machine is touched, and the tiny model is built once."""
+"""Shared fixtures: tests leave the user's machine alone, and the tiny model is built once."""
 
 import contextlib
 import functools
@@ -19,9 +19,9 @@ import vl_convert
 from host_kit import forking_hosts
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # examples/ is no installed package
+sys.path.insert(0, str(ROOT))  # examples/ is not an installed package
 
-# A shell's background jobs ignore SIGINT and pass that on; the commands under test are to heed it.
+# A shell's background jobs ignore SIGINT and pass that on; the commands under test must respect it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")
@@ -50,7 +50,7 @@ MEMORY_NEEDED_BYTES = 4 * 2**30
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """What tests start finds what users have; the lanes, which this process starts, find everything.
+    """Give processes of tests a user's environment, and the lanes, which this process starts, all of it.
 
     The tests' folders are in memory where there is room: each of thousands of small files is synced to its disk.
     """
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is no garbage, and need not be looked through again and again."""
+    """Exclude imported modules from garbage collection, which would scan them again and again."""
     gc.freeze()
 
 
@@ -95,7 +95,7 @@ def own_folders(tmp_path: Path, empty_database: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture(autouse=True)
 def single_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines of runs in this process have one thread: two that wait for each other crawl beside another lane.
+    """Engines of runs in this process have one thread: two that wait for each other crawl next to another lane.
 
     And all have the environment of those that tests open themselves, so that they are forked from the same server.
     """
@@ -182,7 +182,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture(scope="session")
 def make_spec(tiny_model: Path) -> Any:
-    """Builds a spec on the tiny model; keyword arguments are laid over, one level deep."""
+    """Build a spec on the tiny model; keyword arguments override it, one level deep."""
 
     def make(**changes: Any) -> EvalSpec:
         data: dict[str, Any] = {

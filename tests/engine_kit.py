@@ -68,7 +68,7 @@ AnEngine = TypeVar("AnEngine", OfflineEngine, StreamingEngine)
 
 @dataclass
 class Control:
-    """What a test sees of an engine, and how it stops it."""
+    """A test's view of an engine, and its way to stop it."""
 
     samples: list[TelemetrySample] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Control:
 
 
 def parts_of(backend: str, model: Path | str, log_path: Path, **changes: Any) -> dict[str, Any]:
-    """What an engine is opened with. Each change goes where its name belongs: order, setup, or the engine itself."""
+    """Arguments to open an engine with. Each change goes where its name belongs: order, setup, or the engine itself."""
     env = engine_environment(changes.pop("settings", None) or Settings(), {"OMP_NUM_THREADS": "1"}, {})
     known = {"backend": backend, "model": str(model), "model_id": "tiny", "clock": RunClock.start(), "args": ARGS}
     values = {**known, "log_path": log_path, "env": env, **changes}
@@ -106,7 +106,7 @@ def open_async(model: Path | str, log_path: Path, control: Control | None = None
 
 
 def with_core(order: Open, act: Callable[[ServerCore], Any], *serve: Any) -> Any:
-    """What comes of `act`, awaited, with a core that is open and is closed in the end."""
+    """Return the result of `act`, awaited, with a core that is open and is closed in the end."""
 
     async def run() -> Any:
         core = ServerCore(order, *serve)
@@ -156,7 +156,7 @@ class PlayedProcess:
 
 
 class Kept(Generic[AnEngine]):
-    """An engine that tests of a file share. Who ends it takes it out first, and whoever asks next gets another one."""
+    """An engine that tests of a file share. A test that ends it takes it out first, and the next test gets another."""
 
     def __init__(self, open_new: Callable[[], AnEngine]) -> None:
         self._open_new = open_new

@@ -124,7 +124,7 @@ class NotingNodeWorker(ray_cluster._NodeWorker):
 
 
 class NodeWorker(ray_cluster._NodeWorker):
-    """A worker with such an engine, whatever its spec says, and without a device."""
+    """A worker with such an engine, regardless of its spec, and without a device."""
 
     def __init__(self, order: WorkOrder) -> None:
         worker_module.open_engine = lambda opened, sizes, setup, hooks, **_: NodeEngine(  # type: ignore[assignment]
@@ -252,7 +252,7 @@ def run_cluster(folder: Path) -> None:
 
 
 def run_flow(spec_path: str) -> None:
-    """What the flow does. Raises what ends it early."""
+    """Run as the flow does. Raises the exception that ends it early."""
     settings = load_settings()
     drive.REPLACEMENT_PAUSES_S = (0.1, 0.2, 0.4)
     worker_module.open_engine = partial(open_noting_engine, settings.data_dir)  # type: ignore[assignment]
@@ -292,7 +292,7 @@ def run_flow(spec_path: str) -> None:
 
 @dataclass
 class Outcome:
-    """What a round came to."""
+    """Result of a round."""
 
     kinds: str
     faults: Counter[str] = field(default_factory=Counter)
@@ -339,7 +339,7 @@ class Round:
         }
 
     def run(self, kinds: Sequence[str], faults: int) -> Outcome:
-        """Until the run is complete, with at most so many faults."""
+        """Repeat until the run is complete, with at most that many faults."""
         outcome = Outcome("all kinds" if len(kinds) > 1 else kinds[0], requests=REQUESTS)
         deadline = time.monotonic() + ROUND_LIMIT_S
         with open(self._folder / "log", "a") as log:
@@ -358,12 +358,12 @@ class Round:
         return self._count(outcome)
 
     def _is_answering(self) -> bool:
-        """Whether an engine got a request within the last second."""
+        """Return True if an engine got a request within the last second."""
         asked = (self._folder / "data" / "asked").iterdir()
         return any(time.time() - path.stat().st_mtime < 1.0 for path in asked)
 
     def _hurt(self, kind: str, flow: "subprocess.Popen[bytes]") -> bool:
-        """Returns whether something was hurt."""
+        """Inject a fault; return whether one was injected."""
         if kind in (ENGINE, THREAD):
             (self._folder / "data" / "faults" / kind).touch()
         elif kind == FLOW:
@@ -416,7 +416,7 @@ class Round:
 def run_rounds(
     faults: int, kinds: Sequence[str], make: Callable[[int], Round], limit_s: float = float("inf")
 ) -> list[Outcome]:
-    """Rounds of all kinds and of each kind alone in turn, until there were so many faults or the time is over."""
+    """Run rounds of all kinds and of each kind alone in turn, until that many faults or the end of the time."""
     mixtures = [kinds, *([kind] for kind in kinds)]
     outcomes: list[Outcome] = []
     began = time.monotonic()

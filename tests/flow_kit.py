@@ -1,4 +1,4 @@
-"""What tests of flows share: processes that are gone afterwards, looks into the database, a browser."""
+"""Shared helpers of flow tests: processes that are ended afterwards, queries of the database, a browser."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ from assayline.store.database import find_in_schemas
 from assayline.store.parts import count_rows
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-"""An engine's environment: two threads that wait for each other crawl beside another lane."""
+"""An engine's environment: two threads that wait for each other crawl next to another lane."""
 SMALL_ENGINE = {**ENGINE_ARGS, "max_num_seqs": 4}
 SLOW_ROWS = 60
 """Requests of the fixture slow_spec."""
@@ -102,7 +102,7 @@ def processes_of(data_dir: Path) -> list[psutil.Process]:
 
 
 def assert_nothing_runs(data_dir: Path, limit_s: float = 10) -> None:
-    """Nothing that was started with this data folder runs, a moment later: the system takes one to end processes."""
+    """Assert that no process with this data folder runs, after a moment in which the system ends them."""
     left = processes_of(data_dir)
     wait_for(lambda: not processes_of(data_dir), limit_s, f"nothing is left, of at first {left}")
 
@@ -115,7 +115,7 @@ def api_of(pid: int) -> str:
 
 
 def hosts_of(data_dir: Path) -> list[psutil.Process]:
-    """Those of them that hold an engine, without the processes that they forked."""
+    """Return the processes that hold an engine, without those that they forked."""
     found = []
     for process in processes_of(data_dir):
         with contextlib.suppress(psutil.Error):
@@ -271,7 +271,7 @@ def run_command(arguments: list[str], env: dict[str, str], timeout_s: float = 12
 
 
 def _read_rest(process: "subprocess.Popen[str]") -> tuple[str, str]:
-    """What a killed process has printed; nothing if one that it started, in another group, still holds its output."""
+    """Return the output of a killed process; nothing if a child in another group still holds its output."""
     try:
         return process.communicate(timeout=10)
     except subprocess.TimeoutExpired:
@@ -395,7 +395,7 @@ class Page:
         self.call("Input.dispatchMouseEvent", type="mouseReleased", **at)
 
     def write(self, expression: str, text: str) -> None:
-        """Writes into a field."""
+        """Write into a field."""
         self.click(expression)
         self.call("Input.insertText", text=text)
 

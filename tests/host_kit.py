@@ -117,7 +117,7 @@ class ForkedHosts:
             )
 
     def _suits(self, env: Mapping[str, str]) -> bool:
-        """Whether a host with this environment imports the same as the server.
+        """Return True if a host with this environment imports the same as the server.
 
         Variables that libraries have set or removed in this process since then make no difference.
         """
@@ -252,7 +252,7 @@ def _spare_the_cpu(platform: Any) -> None:
 
 
 def _fail_once_in_a_large_step() -> type:
-    """`worker_extension_cls`: the first step of so many requests fails, and notes it in `ASSAYLINE_FAILED_ONCE`."""
+    """`worker_extension_cls`: the first step of that many requests fails, and notes it in `ASSAYLINE_FAILED_ONCE`."""
     import torch
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 

@@ -1,4 +1,4 @@
-"""Pictures and sounds that tests make: no file of anybody's is needed."""
+"""Images and audio that tests make, so that they need no files."""
 
 import io
 import wave
@@ -15,7 +15,7 @@ RED, BLUE = (220, 30, 30), (30, 30, 220)
 
 
 def picture(width: int = 20, height: int = 10, mode: str = "RGB", colour: Any = RED) -> Image.Image:
-    """A picture of one colour."""
+    """An image of one colour."""
     return Image.new(mode, (width, height), colour)
 
 
@@ -66,7 +66,7 @@ def compress_sound(samples: Any, rate_hz: int, form: str, codec: str, kind: str)
 
 
 def encode_video(frames: list[Image.Image], rate: int = 10, form: str = "mp4") -> bytes:
-    """A film of pictures of one size."""
+    """A video of images of one size."""
     content = io.BytesIO()
     with av.open(content, "w", format=form) as container:
         stream = container.add_stream("mpeg4", rate=Fraction(rate))

@@ -1,7 +1,7 @@
 """Given rows, expect rows: the way every SQL model is tested; and what reports are made of: sad runs, nights, a sweep.
 
-A test names only the columns it is about. `given` fills what the raw table insists on, `expect` compares the columns
-that the expected rows name, in any order of rows, with None for NULL and nothing else for it.
+A test names only the columns it is about. `given` fills columns that the raw table requires, `expect` compares the
+columns that the expected rows name, in any order of rows, with None for NULL and nothing else for it.
 """
 
 import json
@@ -88,7 +88,7 @@ class Store:
         self.connection = connection
 
     def given(self, table: str, *rows: Row) -> None:
-        """Insert the rows, each laid over the table's defaults; what a row does not name is the table's to fill."""
+        """Insert the rows, each merged into the table's defaults."""
         full = [{"run_id": RUN, **DEFAULTS[table], **row} for row in rows]
         for columns in dict.fromkeys(tuple(row) for row in full):
             alike = [row for row in full if tuple(row) == columns]
@@ -140,7 +140,7 @@ class Store:
 
 
 def give_run_metric(connection: duckdb.DuckDBPyConnection, *rows: Row) -> None:
-    """Puts a table with these rows in the place of the view `run_metric`: what a run's rows are is tested apart."""
+    """Put a table with these rows in the place of the view `run_metric`: the view itself is tested elsewhere."""
     columns = (
         "run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean, low double, high double"
     )

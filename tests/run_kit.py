@@ -67,7 +67,7 @@ def request_of(number: int, prompt_token_ids: Sequence[int] = (1, 2, 3), **sampl
 
 
 def plain_request(request_id: str, **values: Any) -> Request:
-    """A request of which a test says no more than it is about."""
+    """A request with only the fields that a test is about."""
     plain = {"prompt_id": "prompt", "occurrence": 0, "repeat_index": 0, "prompt_token_ids": [1], "sampling": {}}
     return Request(request_id=request_id, **{**plain, **values})
 
@@ -123,7 +123,7 @@ def fake_spec(**changes: Any) -> EvalSpec:
 
 
 class Work:
-    """What an evaluation has for its workers, without the evaluation: every shard in the folder, read to the end."""
+    """Work of workers without an evaluation: every shard in the folder, to the end."""
 
     def __init__(self, run_dir: Path, settings: Settings, *, is_closed: bool = True, **changes: Any) -> None:
         self.run_dir = run_dir
@@ -222,7 +222,7 @@ def query(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
 
 
 def vanish(evaluation: Evaluation) -> None:
-    """What the kernel does when a flow's process is killed."""
+    """Do as the kernel does when a flow's process is killed."""
     evaluation.lock.release()
 
 
@@ -244,7 +244,7 @@ def answer_some(evaluation: Evaluation, *counts: int) -> list[str]:
 
 
 def lose_answers(evaluation: Evaluation, count: int) -> None:
-    """As if so many stored answers had got lost."""
+    """Behave as if that many stored answers had got lost."""
     evaluation.writer.flush()
     [part, *others] = [part for part in list_parts(evaluation.run_dir, "completions") if "prepare" not in part.name]
     table = pa.concat_tables([pq.read_table(each, partitioning=None) for each in (part, *others)])
@@ -311,7 +311,7 @@ def write_batch(path: Path, *lines: dict[str, Any] | str) -> Path:
 
 
 def prepare(spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256, renderer: Any = None) -> list[Prepared]:
-    """What becomes of a spec's prompts."""
+    """Return the prepared prompts of a spec."""
     renderer = renderer or ChatRenderer(spec.chat, tokenizer)
     return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, max_model_len))
 

@@ -35,7 +35,7 @@ ANSWER = ("One", " two", " three", " four")
 
 @dataclass
 class Script:
-    """What happens to one request. The default is a good answer of four tokens."""
+    """Script of one request. The default is a good answer of four tokens."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)

@@ -30,7 +30,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def follow(page: str, copy: Path) -> int:
-    """Takes every step of a section. Returns how many scripts were run."""
+    """Run every step of a section; return how many scripts were run."""
     scripts = 0
     for step in STEP.finditer(page):
         code = step["code"]

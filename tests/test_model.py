@@ -37,7 +37,7 @@ def test_a_flipped_byte_of_the_weights_is_another_model_with_the_same_tokenizer(
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"])
-def test_what_renders_prompts_is_part_of_both_ids(model, name):
+def test_files_that_render_prompts_are_part_of_both_ids(model, name):
     before = identify_model(str(model))
     (model / name).write_text('{"changed": 1}')
     after = identify_model(str(model))
@@ -101,13 +101,13 @@ def test_the_same_files_elsewhere_are_the_same_model(model, tmp_path):
     assert before.model_id.startswith("sha256:") and after.folder == copy
 
 
-def test_a_folder_without_config_is_no_model(model):
+def test_model_folder_without_config_is_rejected(model):
     (model / "config.json").unlink()
     with pytest.raises(ModelError, match=r"has no config\.json\. Expected"):
         identify_model(str(model))
 
 
-def test_a_config_that_is_no_json_is_named(model):
+def test_model_error_names_an_invalid_config(model):
     (model / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json cannot be read as JSON"):
         identify_model(str(model))

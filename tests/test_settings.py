@@ -50,7 +50,7 @@ def test_a_wrong_value_names_the_variable_and_the_value(monkeypatch, name, value
         load_settings()
 
 
-def test_a_variable_that_is_no_setting_is_named_with_the_nearest(monkeypatch):
+def test_unknown_setting_is_reported_with_the_nearest_name(monkeypatch):
     assert list_unknown_variables() == []
     monkeypatch.setenv("ASSAYLINE_DATA_DIRR", "x")
     monkeypatch.setenv("ASSAYLINE_DEVICE_LOCKS", "the locks of an engine's device")

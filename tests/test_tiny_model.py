@@ -180,7 +180,7 @@ def test_the_weights_that_come_with_the_project_are_of_its_recipe(module):
     assert not read_weights(module.NAME, module.name_recipe(1, module.STEPS))
 
 
-def test_what_a_docstring_says_is_no_part_of_a_recipe(tmp_path):
+def test_read_code_ignores_docstrings(tmp_path):
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text('"""Of\ntwo lines."""\nA = 1\n"""What it is."""\nB = """kept"""\n')
     other.write_text('"""Of one line."""\nA = 1\nB = """kept"""\n')

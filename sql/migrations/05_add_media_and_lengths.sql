@@ -1,4 +1,4 @@
--- Pictures, sounds and videos in prompts: where they are, and what they cost. How long answers were expected to be.
+-- Images, audio and video in prompts: locations and cost. Expected lengths of answers.
 alter table requests add column media_json varchar;
 alter table requests add column expected_output_tokens integer;
 alter table completions add column images integer;

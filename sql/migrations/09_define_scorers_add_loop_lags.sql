@@ -1,4 +1,4 @@
--- What decides a scorer's scores, and which scores are of errors. Scorers of one assayline are taken for alike.
+-- Definitions of scorers, and which scores are of errors. Scorers of one version of assayline count as equal.
 alter table scorers add column definition varchar;
 alter table scores add column error_kind varchar;
 update scorers set definition = 'assayline ' || assayline_version;

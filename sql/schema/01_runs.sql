@@ -24,7 +24,7 @@ create table if not exists raw.runs (
     expected_requests bigint
 );
 
-comment on table raw.runs is 'One row per run of a spec: what was asked for and of which model.';
+comment on table raw.runs is 'One row per run of a spec: its spec and its model.';
 comment on column raw.runs.run_id is 'Identity of the run.';
 comment on column raw.runs.name is 'The spec''s name.';
 comment on column raw.runs.prompt_set is 'Name of the prompt set.';
@@ -36,12 +36,12 @@ comment on column raw.runs.sampling_id is 'Digest of the spec''s sampling parame
 comment on column raw.runs.spec_hash is 'Digest of the canonical spec.';
 comment on column raw.runs.spec_json is 'The canonical spec, as JSON.';
 comment on column raw.runs.config_id is 'Digest of what decides answers and speed: the spec without its name and without how it is judged, and the model''s content. Runs with the same one are repeats.';
-comment on column raw.runs.benchmark_id is 'The benchmark that the run is a part of, NULL for a run of its own.';
+comment on column raw.runs.benchmark_id is 'The benchmark that the run is a part of, NULL for a standalone run.';
 comment on column raw.runs.assayline_version is 'Version of assayline that ran it.';
 comment on column raw.runs.host_name is 'Machine that ran the flow.';
 comment on column raw.runs.attempt is 'How often the run was started, 1 for the first time.';
 comment on column raw.runs.state is 'running, completed, failed, cancelled or interrupted. A killed run is running until the next command that opens the database.';
-comment on column raw.runs.message is 'What ended it, NULL for a completed run.';
+comment on column raw.runs.message is 'Reason why it ended. NULL for a completed run.';
 comment on column raw.runs.started_at is 'UTC wall clock at the start of the run: the zero of all *_at_s.';
 comment on column raw.runs.finished_at is 'UTC wall clock at the end of the run.';
 comment on column raw.runs.prompt_rows is 'Rows taken from the prompt set, duplicates included.';

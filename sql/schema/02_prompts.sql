@@ -18,6 +18,6 @@ comment on column raw.prompts.occurrence is '0 for the first row of the run with
 comment on column raw.prompts.source_row is '0-based position of the row in its source.';
 comment on column raw.prompts.source_id is 'The row''s own id column, as text.';
 comment on column raw.prompts.messages_json is 'Chat messages as JSON: a list of {role, content}, few-shot examples included.';
-comment on column raw.prompts.target is 'The expected answer, NULL where there is none.';
-comment on column raw.prompts.options is 'The answers to choose from, NULL where text is generated.';
+comment on column raw.prompts.target is 'The expected answer, NULL if there is none.';
+comment on column raw.prompts.options is 'The answers to choose from. NULL for generated answers.';
 comment on column raw.prompts.metadata_json is 'The row''s metadata columns as a JSON object.';

@@ -1,5 +1,5 @@
--- Grain: one row per request: a prompt row × a repeat, × an option where likelihoods are asked for, × a turn where a
--- conversation is asked turn by turn.
+-- Grain: one row per request: a prompt row × a repeat, × an option for likelihoods, × a turn for conversations sent
+-- turn by turn.
 create table if not exists raw.requests (
     run_id varchar not null,
     request_id varchar not null,
@@ -21,22 +21,22 @@ create table if not exists raw.requests (
     turn_messages_json varchar
 );
 
-comment on table raw.requests is 'One row per request: a prompt row × a repeat, × an option or a turn where those are asked for, as the engine received it.';
+comment on table raw.requests is 'One row per request: a prompt row × a repeat, × an option or a turn if there are any, as the engine received it.';
 comment on column raw.requests.run_id is 'The run.';
-comment on column raw.requests.request_id is 'Digest of prompt_id, occurrence, repeat_index and, where there is one, option_index or turn_index.';
+comment on column raw.requests.request_id is 'Digest of prompt_id, occurrence, repeat_index and, if there is one, option_index or turn_index.';
 comment on column raw.requests.prompt_id is 'The prompt.';
 comment on column raw.requests.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column raw.requests.repeat_index is '0-based repeat.';
-comment on column raw.requests.prompt_token_ids is 'The rendered prompt as token ids; NULL where its error row was written before any engine saw it, where a server renders the prompt, and of a turn after the first, whose prompt is made when it is asked.';
+comment on column raw.requests.prompt_token_ids is 'The rendered prompt as token ids. NULL if its error row was written before it reached an engine, if a server renders the prompt, and for turns after the first, whose prompts are built when they are sent.';
 comment on column raw.requests.sampling_json is 'Arguments of vllm.SamplingParams for this request, as JSON.';
-comment on column raw.requests.rendered is 'The rendered prompt as text, special tokens included; NULL of a turn after the first.';
-comment on column raw.requests.option_index is '0-based option whose likelihood is asked for; NULL where an answer is generated.';
+comment on column raw.requests.rendered is 'The rendered prompt as text, special tokens included; NULL for a turn after the first.';
+comment on column raw.requests.option_index is '0-based option whose likelihood is asked for. NULL for generated answers.';
 comment on column raw.requests.option is 'That option''s text, which ends the rendered prompt.';
 comment on column raw.requests.option_tokens is 'How many of the prompt''s last tokens are the option.';
-comment on column raw.requests.messages_json is 'The chat as JSON, where a server renders the prompt; NULL where it was rendered here.';
-comment on column raw.requests.media_json is 'Pictures, sounds and films of the prompt as JSON, a list of {kind, path, digest} in the order of their placeholders; NULL where it is text alone.';
-comment on column raw.requests.expected_output_tokens is 'Median length of the answers that earlier runs of the model gave to the prompt, in tokens, as known when the run began and used to order it (engine.order); NULL where nothing was known, or the order given was kept.';
-comment on column raw.requests.due_offset_s is 'How long after its trace''s first request this one came, in seconds at the speed recorded; NULL where the prompt comes from no trace.';
-comment on column raw.requests.turn_index is '0-based turn of its conversation; NULL where that is not asked turn by turn.';
-comment on column raw.requests.turns is 'How many turns its conversation has; NULL where turn_index is.';
-comment on column raw.requests.turn_messages_json is 'What this turn adds to its conversation, as JSON: the messages since the answer before. Its prompt is those of the turns before, each followed by the model''s own answer, and then these. NULL where turn_index is, or where no turn of the conversation can be asked.';
+comment on column raw.requests.messages_json is 'The chat as JSON, if a server renders the prompt. NULL if it was rendered locally.';
+comment on column raw.requests.media_json is 'Images, audio and video of the prompt as JSON, a list of {kind, path, digest} in the order of their placeholders. NULL for text-only prompts.';
+comment on column raw.requests.expected_output_tokens is 'Median length of the answers that earlier runs of the model gave to the prompt, in tokens, as known when the run began and used to order it (engine.order); NULL if nothing was known, or the order given was kept.';
+comment on column raw.requests.due_offset_s is 'How long after its trace''s first request this one came, in seconds at the speed recorded. NULL if the prompt is not from a trace.';
+comment on column raw.requests.turn_index is '0-based turn of its conversation. NULL if the conversation is not sent turn by turn.';
+comment on column raw.requests.turns is 'How many turns its conversation has; NULL if turn_index is.';
+comment on column raw.requests.turn_messages_json is 'Messages that this turn adds to its conversation, as JSON. Its prompt has the messages of earlier turns, each followed by the model''s own answer, and then these. NULL if turn_index is, or if no turn of the conversation can be sent.';

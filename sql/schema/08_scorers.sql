@@ -18,4 +18,4 @@ comment on column raw.scorers.ordinal is 'Its place in the spec, 0 for the one t
 comment on column raw.scorers.arguments_json is 'The scorer as the spec has it, defaults included, as JSON. Of lm_eval: metric, filter and, as harness, the harness''s own aggregate of each task and group.';
 comment on column raw.scorers.assayline_version is 'Version of assayline that scored.';
 comment on column raw.scorers.scored_at is 'UTC wall clock when it was done.';
-comment on column raw.scorers.definition is 'What decides its scores besides kind and arguments: a digest of its macros, of stg_samples and of how errors are scored; of lm_eval the harness''s version; before there was this column, the version of assayline. Scores by different definitions are not comparable.';
+comment on column raw.scorers.definition is 'Definition of the scorer, besides kind and arguments: a digest of its macros, of stg_samples and of how errors are scored. For lm_eval, the harness''s version. For runs older than this column, the version of assayline. Scores by different definitions are not comparable.';

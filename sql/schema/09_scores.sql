@@ -1,4 +1,5 @@
--- Grain: one row per sample of a run and scorer. A sample is a prompt row × a repeat; its options, if any, are one sample.
+-- Grain: one row per sample of a run and scorer. A sample is a prompt row × a repeat; its options, if any, are one
+-- sample.
 create table if not exists raw.scores (
     run_id varchar not null,
     scorer varchar not null,
@@ -11,13 +12,13 @@ create table if not exists raw.scores (
     error_kind varchar
 );
 
-comment on table raw.scores is 'One row per sample (prompt row × repeat) of a run and scorer. Prompts without a target, where the scorer needs one, have none.';
+comment on table raw.scores is 'One row per sample (prompt row × repeat) of a run and scorer. Prompts without a target have none if the scorer needs one.';
 comment on column raw.scores.run_id is 'The run.';
 comment on column raw.scores.scorer is 'The scorer, as in scorers.';
 comment on column raw.scores.prompt_id is 'The prompt.';
 comment on column raw.scores.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column raw.scores.repeat_index is '0-based repeat.';
 comment on column raw.scores.value is '0 for wrong to 1 for right. Errors are 0; a request without an answer has no row.';
-comment on column raw.scores.extracted is 'What the scorer took for the answer; NULL where it found none.';
+comment on column raw.scores.extracted is 'Answer that the scorer extracted. NULL if it found none.';
 comment on column raw.scores.explanation is 'Why the value is what it is, in words.';
-comment on column raw.scores.error_kind is 'Kind of error of a sample that is one, as in completions; NULL where there was an answer to score.';
+comment on column raw.scores.error_kind is 'Kind of error, as in completions. NULL if there was an answer to score.';

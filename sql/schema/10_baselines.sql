@@ -6,7 +6,7 @@ create table if not exists raw.baselines (
     note varchar
 );
 
-comment on table raw.baselines is 'One row per pinned baseline: the run that later ones are held against.';
+comment on table raw.baselines is 'One row per pinned baseline: the run that later runs are compared with.';
 comment on column raw.baselines.baseline is 'The name that specs and commands call it by.';
 comment on column raw.baselines.run_id is 'The pinned run.';
 comment on column raw.baselines.pinned_at is 'UTC wall clock when it was pinned.';

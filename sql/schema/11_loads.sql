@@ -16,10 +16,10 @@ comment on table raw.loads is 'One row per run whose spec has a load: when reque
 comment on column raw.loads.run_id is 'The run.';
 comment on column raw.loads.arrival is 'all_at_once, concurrency, constant, poisson, gamma or trace.';
 comment on column raw.loads.requests_per_s is 'Requests per second that were to be sent; NULL for patterns without a rate.';
-comment on column raw.loads.concurrency is 'Requests that were to be in flight; NULL but for concurrency, the one closed loop.';
-comment on column raw.loads.burstiness is 'Shape of the gamma distribution; NULL but for gamma.';
-comment on column raw.loads.warmup_s is 'What was sent in the first seconds of an engine''s work is left out of metrics.';
-comment on column raw.loads.cooldown_s is 'What was sent in the last seconds of an engine''s sending is left out of metrics.';
+comment on column raw.loads.concurrency is 'Requests to keep in flight. NULL for all arrivals except concurrency, the only closed loop.';
+comment on column raw.loads.burstiness is 'Shape of the gamma distribution. NULL for all other arrivals.';
+comment on column raw.loads.warmup_s is 'Warm-up period, in seconds: metrics leave out requests sent in the first seconds of an engine''s work.';
+comment on column raw.loads.cooldown_s is 'Cool-down period, in seconds: metrics leave out requests sent in the last seconds of an engine''s sending.';
 comment on column raw.loads.max_requests is 'Most requests to send; NULL: all.';
 comment on column raw.loads.max_duration_s is 'Seconds after which nothing was sent; NULL: no such limit.';
 comment on column raw.loads.max_errors is 'Error rows after which nothing was sent; NULL: no such limit.';

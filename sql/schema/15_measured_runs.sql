@@ -11,5 +11,5 @@ comment on table raw.measured_runs is 'One row per run whose metrics are in metr
 comment on column raw.measured_runs.run_id is 'The run.';
 comment on column raw.measured_runs.definitions is 'By view of sql/models/25_metric_value: a digest of what its rows were computed with, which is that view, all that it reads, and the version of DuckDB. Where it is not today''s, the rows are computed again before assayline reads them.';
 comment on column raw.measured_runs.prompts_digest is 'Digest of the run''s prompt rows, in no order. NULL for a run without prompts.';
-comment on column raw.measured_runs.is_longest_first is 'Whether earlier runs told which answers to begin first. NULL for a run without requests.';
+comment on column raw.measured_runs.is_longest_first is 'Whether requests were ordered by expected lengths from earlier runs. NULL for a run without requests.';
 comment on column raw.measured_runs.measured_at is 'UTC wall clock when they were computed.';

@@ -1,4 +1,4 @@
--- White space at both ends is taken off: what str.strip() of Python takes for it; trim() alone knows only the blank.
+-- Strip the same white space at both ends as Python's str.strip(); trim() alone strips only spaces.
 create or replace macro internal.strip_space(text) as
 regexp_replace(
     regexp_replace(text, '^[\s\v\p{Z}\x1c-\x1f\x{85}]+', ''), '[\s\v\p{Z}\x1c-\x1f\x{85}]+$', ''

@@ -1,4 +1,4 @@
--- What every scorer returns. A score without a target is NULL: there is nothing to hold the answer against.
+-- Result of every scorer. A score without a target is NULL: there is nothing to compare the answer with.
 create or replace macro internal.make_score(value, extracted, explanation) as
 {
     'value': cast(value as double),
@@ -6,4 +6,4 @@ create or replace macro internal.make_score(value, extracted, explanation) as
     'explanation': cast(explanation as varchar)
 };
 
-comment on macro internal.make_score is 'A score: value from 0 to 1, the answer that was extracted (NULL where there is none), and why, in words.';
+comment on macro internal.make_score is 'A score: value from 0 to 1, the answer that was extracted (NULL if there is none), and why, in words.';

@@ -1,4 +1,4 @@
--- What find_numbers need not know of. Most texts have no backslash and no ^, and are not searched.
+-- Rewrite LaTeX numbers as plain ones for find_numbers. Most texts have no backslash and no ^, and are not searched.
 create or replace macro internal.plain_numbers(text) as
 list_transform(
     [replace(text, '−', '-')],

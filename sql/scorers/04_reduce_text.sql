@@ -1,4 +1,4 @@
--- What exact_match compares.
+-- Text that exact_match compares.
 create or replace macro internal.reduce_text(text, ignore_case, ignore_punctuation) as
 list_transform(
     [case when ignore_case then lower(text) else text end],

@@ -1,5 +1,6 @@
 -- Numbers as people and models write them, from left to right. The pattern eats words, so that the digits of H2O and
--- GPT-4 are no numbers; the first group is empty then. A hyphen behind a number is eaten with it: in 10-4 it is no sign.
+-- GPT-4 do not count as numbers; the first group is empty then. A hyphen after a number is consumed with it: in 10-4
+-- it is not a sign.
 create or replace macro internal.find_numbers(text) as
 list_filter(
     regexp_extract_all(
@@ -13,4 +14,4 @@ list_filter(
     lambda token: token <> ''
 );
 
-comment on macro internal.find_numbers is 'The numbers in a text, as written: digits with a decimal point, thousands separated by commas, apostrophes or narrow blanks, a sign and a currency ($€£¥₹) before, an exponent, %, or the denominator of a fraction behind. LaTeX''s \frac{1}{2}, {,} and × 10^n are read (plain_numbers). Digits behind a Latin letter, or behind a letter and a hyphen, are part of a word (H2O, GPT-4); a hyphen behind a digit, a unit of one letter or a bracket is no minus. A comma is never a decimal point.';
+comment on macro internal.find_numbers is 'The numbers in a text, as written: digits with a decimal point, thousands separated by commas, apostrophes or narrow blanks, a sign and a currency ($€£¥₹) before, an exponent, %, or the denominator of a fraction behind. LaTeX''s \frac{1}{2}, {,} and × 10^n are read (plain_numbers). Digits behind a Latin letter, or behind a letter and a hyphen, are part of a word (H2O, GPT-4); a hyphen after a digit, a unit of one letter or a bracket is not a minus. A comma is never a decimal point.';

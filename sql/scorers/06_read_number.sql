@@ -12,4 +12,4 @@ list_transform(
     }
 )[1];
 
-comment on macro internal.read_number is 'What a token of find_numbers stands for: {number, is_percent}. Separators and currencies are left out, fractions divided; a percentage keeps the number before its sign.';
+comment on macro internal.read_number is 'Value of a token of find_numbers: {number, is_percent}. Separators and currencies are left out, fractions divided; a percentage keeps the number before its sign.';

@@ -9,4 +9,4 @@ list_transform(
     lambda line: internal.find_numbers(line)[1]
 )[-1];
 
-comment on macro internal.marked_number is 'The number that a text marks as its answer with ####, as GSM8K does: the first behind the last #### whose line begins with a number, signs and currencies apart. A line that begins like an item of a list ("#### 1. Compute") is a heading. NULL where no #### marks a number.';
+comment on macro internal.marked_number is 'The number that a text marks as its answer with ####, as GSM8K does: the first behind the last #### whose line begins with a number, signs and currencies apart. A line that begins like an item of a list ("#### 1. Compute") is a heading. NULL if no #### marks a number.';

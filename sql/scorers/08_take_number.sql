@@ -1,5 +1,5 @@
--- The number that counts in a text. Of a long answer only the end is read where that is enough: behind the first number
--- of the end, the others are those of the whole text.
+-- The number that counts in a text. If its end is enough, only the end of a long answer is read: after the first
+-- number there, the numbers are the same as in the complete text.
 create or replace macro internal.take_number(text, take) as
 internal.read_number(coalesce(
     case when contains(text, '####') then internal.marked_number(text) end,

@@ -16,4 +16,4 @@ case
     )[1]
 end;
 
-comment on macro internal.score_exact_match is '1 where answer and target are the same text. Both are stripped of surrounding white space; with ignore_case in lower case (Unicode''s simple mapping); with ignore_punctuation without the 32 signs of string.punctuation of Python, after which white space is stripped again. Inner white space counts. As exact_match of lm-evaluation-harness, with its options of these names; it does not strip.';
+comment on macro internal.score_exact_match is '1 if answer and target are the same text. Both are stripped of surrounding white space; with ignore_case in lower case (Unicode''s simple mapping); with ignore_punctuation without the 32 signs of string.punctuation of Python, after which white space is stripped again. Inner white space counts. As exact_match of lm-evaluation-harness, with its options of these names; it does not strip.';

@@ -23,4 +23,4 @@ upper(coalesce(
     list_last(regexp_extract_all(text, '\b([' || letters || '])\b(?:[^''’]|$)', 1))
 ));
 
-comment on macro internal.take_letter is 'The letter that a text settles on, in upper case; NULL where none is found. In this order: the last that is stated ("the answer is (B)", "Answer: B", "correct option: B"; a small letter only before a mark or the end), the last \boxed{B}, the one that the text begins with ("B", "B.", "(b) ..."), the last in brackets, the last capital that stands alone. So an article A counts only where nothing else does.';
+comment on macro internal.take_letter is 'The letter that a text settles on, in upper case; NULL if none is found. In this order: the last that is stated ("the answer is (B)", "Answer: B", "correct option: B"; a small letter only before a mark or the end), the last \boxed{B}, the one that the text begins with ("B", "B.", "(b) ..."), the last in brackets, the last capital that stands alone. So an article A counts only if nothing else does.';

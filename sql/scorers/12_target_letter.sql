@@ -10,4 +10,4 @@ coalesce(
     end
 );
 
-comment on macro internal.target_letter is 'The letter of a target: it begins with it ("B", "(B)", "B. Paris"), or is its 0-based place among the letters. NULL where neither is so.';
+comment on macro internal.target_letter is 'The letter of a target: it begins with it ("B", "(B)", "B. Paris"), or is its 0-based place among the letters. NULL if neither is so.';

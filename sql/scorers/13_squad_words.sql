@@ -1,4 +1,4 @@
--- What F1 is counted over.
+-- Words that F1 is computed over.
 create or replace macro internal.squad_words(text) as
 list_filter(
     regexp_split_to_array(regexp_replace(lower(text), '[[:punct:]]', '', 'g'), '[\s\v\p{Z}\x1c-\x1f\x{85}]+'),

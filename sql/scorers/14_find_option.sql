@@ -13,4 +13,4 @@ list_transform(
     )
 )[1];
 
-comment on macro internal.find_option is 'The 0-based option that a target means: the first that is the same text, white space around both apart; else its 0-based place, as a whole number; else its letter, A for the first. NULL where it is none.';
+comment on macro internal.find_option is 'The 0-based option that a target means: the first that is the same text, white space around both apart; else its 0-based place, as a whole number; else its letter, A for the first. NULL if it is none.';

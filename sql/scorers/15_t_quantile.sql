@@ -1,4 +1,5 @@
--- DuckDB has no distributions. Up to ten degrees the quantile is a figure from a table, beyond them Cornish and Fisher's
+-- DuckDB has no distributions. Up to ten degrees the quantile is a figure from a table, beyond them Cornish and
+-- Fisher's
 -- expansion around z = 1.96, whose error is below 1e-5 there.
 create or replace macro internal.t_quantile(degrees) as
 case
@@ -18,4 +19,4 @@ case
         + 1.5895340533938225 / degrees ** 4
 end;
 
-comment on macro internal.t_quantile is 'The 97.5% quantile of Student''s t distribution with so many degrees of freedom, to five digits. NULL below one degree.';
+comment on macro internal.t_quantile is 'The 97.5% quantile of Student''s t distribution with the given degrees of freedom, to five digits. NULL below one degree.';

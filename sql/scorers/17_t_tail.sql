@@ -1,5 +1,6 @@
 -- DuckDB has no distributions. For whole degrees of freedom the probability is a finite sum (Abramowitz and Stegun,
--- 26.7.3 and 26.7.4), here by the logarithms of its terms. Beyond 2,000 degrees those of 2,000 are taken, whose tails are
+-- 26.7.3 and 26.7.4), here by the logarithms of its terms. Beyond 2,000 degrees those of 2,000 are taken, whose tails
+-- are
 -- longer by a hair: the probability is at most 4% of itself too large at 1e-4.
 create or replace macro internal.t_tail(t, degrees) as
 case
@@ -30,4 +31,4 @@ case
     )[1]
 end;
 
-comment on macro internal.t_tail is 'The probability that Student''s t with so many degrees of freedom lies at least as far from 0 as t, on either side. Beyond 2,000 degrees that of 2,000. NULL below one degree.';
+comment on macro internal.t_tail is 'The probability that Student''s t with the given degrees of freedom lies at least as far from 0 as t, on either side. Beyond 2,000 degrees that of 2,000. NULL below one degree.';

@@ -11,4 +11,4 @@ case
     else internal.make_score(0, internal.strip_space(answer), 'not in the answer: ' || internal.shorten(internal.strip_space(target)))
 end;
 
-comment on macro internal.score_contains is '1 where the target, stripped of surrounding white space, is somewhere in the answer, inside words too; with ignore_case both in lower case. The extracted answer is all of it. An empty target is never found.';
+comment on macro internal.score_contains is '1 if the target, stripped of surrounding white space, is somewhere in the answer, inside words too; with ignore_case both in lower case. The extracted answer is all of it. An empty target is never found.';

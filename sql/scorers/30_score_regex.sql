@@ -1,4 +1,4 @@
--- What a regular expression finds, compared with the target.
+-- Compare the match of a regular expression with the target.
 -- The options of a search must be a constant, so ignoring case is a flag in front of the pattern.
 create or replace macro internal.score_regex(answer, target, pattern, which_group, take, ignore_case) as
 case
@@ -19,4 +19,4 @@ case
     )[1]
 end;
 
-comment on macro internal.score_regex is '1 where the chosen group of the first or last match of a pattern (RE2 syntax) in the answer is the target; both stripped of surrounding white space, with ignore_case in lower case. A group that took no part in its match has found nothing.';
+comment on macro internal.score_regex is '1 if the chosen group of the first or last match of a pattern (RE2 syntax) in the answer is the target; both stripped of surrounding white space, with ignore_case in lower case. A group that took no part in its match has found nothing.';

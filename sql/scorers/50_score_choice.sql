@@ -15,4 +15,4 @@ case
     )[1]
 end;
 
-comment on macro internal.score_choice is '1 where the letter that the answer settles on (take_letter) is that of the target: a letter, bare or as in "(B)" and "B. text", or, where the letters have no digits, its 0-based place, as MMLU has it.';
+comment on macro internal.score_choice is '1 if the letter that the answer settles on (take_letter) is that of the target: a letter, bare or as in "(B)" and "B. text", or, if the letters have no digits, its 0-based place, as MMLU has it.';

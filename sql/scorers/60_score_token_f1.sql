@@ -30,4 +30,4 @@ case
     )[1]
 end;
 
-comment on macro internal.score_token_f1 is 'F1 over the words of answer and target (squad_words), each counted as often as it occurs: 2 × shared / (words of the answer + words of the target), which is the harmonic mean of precision and recall. 1 where both have no words. After SQuAD''s evaluation script (Rajpurkar et al. 2016, and 2018 for empty answers).';
+comment on macro internal.score_token_f1 is 'F1 over the words of answer and target (squad_words), each counted as often as it occurs: 2 × shared / (words of the answer + words of the target), which is the harmonic mean of precision and recall. 1 if both have no words. After SQuAD''s evaluation script (Rajpurkar et al. 2016, and 2018 for empty answers).';

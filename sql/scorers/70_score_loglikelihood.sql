@@ -35,4 +35,4 @@ case
     )[1]
 end;
 
-comment on macro internal.score_loglikelihood is '1 where the option with the greatest sum of log-probabilities is the target''s (find_option). On request the sum is divided by the UTF-8 bytes of the option, without white space around it, or by its tokens. Of equally likely options the first counts. Undivided it is acc of lm-evaluation-harness; by bytes its acc_norm, but for characters beyond ASCII, of which it counts one each.';
+comment on macro internal.score_loglikelihood is '1 if the option with the greatest sum of log-probabilities is the target''s (find_option). On request the sum is divided by the UTF-8 bytes of the option, without white space around it, or by its tokens. Of equally likely options the first counts. Undivided it is acc of lm-evaluation-harness; by bytes its acc_norm, except that acc_norm counts a character beyond ASCII as one.';

@@ -98,7 +98,7 @@ def test_a_bad_prompt_is_an_answer_with_an_error_and_the_others_are_answered(eng
     assert list(engine.generate([])) == []
 
 
-def test_what_cannot_be_is_said_at_once(engine, tiny_model):
+def test_engine_rejects_invalid_arguments_at_once(engine, tiny_model):
     with pytest.raises(SpecError, match=r"sampling\.temprature: vLLM has no such argument; did you mean"):
         engine.generate(["x"], temprature=1.0)
     with pytest.raises(SpecError, match="at least 1"):
@@ -113,7 +113,7 @@ def test_what_cannot_be_is_said_at_once(engine, tiny_model):
         Engine(str(tiny_model), engine={"backend": "fast"})
 
 
-def test_a_closed_engine_says_so(tiny_model):
+def test_closed_engine_raises(tiny_model):
     closed = Engine(str(tiny_model), engine=FAKE)
     closed.close()
     closed.close()
@@ -122,7 +122,7 @@ def test_a_closed_engine_says_so(tiny_model):
 
 
 class Mortal:
-    """An engine that dies after so many answers."""
+    """An engine that crashes after that many answers."""
 
     def __init__(self, engine: AnyEngine, answers: int) -> None:
         self._engine = engine

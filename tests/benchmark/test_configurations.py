@@ -89,7 +89,7 @@ def test_rounds_alternate_so_that_drift_is_shared(spec, settings):
         (["engine.max_concurrency=1", "engine.max_concurrency=2"], "names engine.max_concurrency twice"),
     ],
 )
-def test_a_sweep_that_is_none_is_a_sentence(texts, sentence):
+def test_sweep_rejects_invalid_fields(texts, sentence):
     with pytest.raises(SpecError, match=sentence):
         parse_sweep(texts)
 
@@ -109,12 +109,12 @@ def test_a_sweep_that_is_none_is_a_sentence(texts, sentence):
         ({}, 0, "--repeats 0 is below 1"),
     ],
 )
-def test_a_plan_that_is_none_is_a_sentence(sweep, repeats, sentence, spec, settings):
+def test_read_plan_rejects_an_invalid_plan(sweep, repeats, sentence, spec, settings):
     with pytest.raises(SpecError, match=sentence):
         plan_benchmark(spec, sweep, repeats)
 
 
-def test_what_is_completed_is_not_left(spec, settings):
+def test_list_left_skips_completed_runs(spec, settings):
     plan, (one, two) = plan_benchmark(spec, {"engine.max_concurrency": ["1", "2"]}, 2)
     write_plan(plan, settings)
     assert list_left(plan, [one, two], settings) == [one, two, two, one]
@@ -131,7 +131,7 @@ def test_what_is_completed_is_not_left(spec, settings):
     assert count_done(plan.benchmark_id, settings) == {one.config_id: 1, two.config_id: 1}
 
 
-def test_a_benchmark_that_cannot_go_on_is_a_sentence(spec, settings, monkeypatch):
+def test_resume_rejects_a_benchmark_that_cannot_continue(spec, settings, monkeypatch):
     with pytest.raises(SpecError, match=r"no benchmark 'b'.*there is none yet"):
         read_plan("b", settings)
     plan, _ = plan_benchmark(spec, {}, 1)

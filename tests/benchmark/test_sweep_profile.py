@@ -45,7 +45,7 @@ def test_rates_are_even_and_end_at_what_all_at_once_achieved():
         ((4.0, None), "The point throughput has no measured throughput"),
     ],
 )
-def test_ends_without_rates_between_are_a_sentence(ends, sentence):
+def test_profile_rejects_ends_without_rates_between(ends, sentence):
     with pytest.raises(RunFailedError, match=sentence):
         space_rates(SweepProfile(), *ends)
 
@@ -122,7 +122,7 @@ def test_rates_are_known_once_and_kept(spec, settings):
         (SweepProfile(), {"engine.max_concurrency": ["1", "2"]}, "--profile and --sweep both vary"),
     ],
 )
-def test_a_sweep_that_is_none_is_a_sentence(profile, sweep, sentence, spec, settings):
+def test_profile_rejects_an_invalid_sweep(profile, sweep, sentence, spec, settings):
     with pytest.raises(SpecError, match=sentence):
         plan_benchmark(spec, sweep, 1, profile=profile)
 
@@ -132,7 +132,7 @@ def test_an_engine_without_arrivals_cannot_be_swept(make_spec, settings):
         plan_benchmark(make_spec(engine=FAKE, prompts=ROWS), {}, 1, profile=SweepProfile())
 
 
-def test_windows_that_leave_nothing_of_a_point_are_a_sentence(make_spec, settings):
+def test_profile_rejects_windows_that_cover_a_whole_point(make_spec, settings):
     load = {"arrival": {"kind": "constant", "rate_per_s": 1}, "warmup_s": 5, "cooldown_s": 5}
     spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
     with pytest.raises(SpecError, match=r"synchronous is not a valid spec:\n.*leave nothing of max_duration_s 8"):

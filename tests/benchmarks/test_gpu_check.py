@@ -148,7 +148,7 @@ def test_energy_above_idle_is_what_work_adds():
     assert (row["joules_per_output_token"], row["joules_per_output_token_above_idle"]) == (3.0, 2.0)
 
 
-def test_a_check_that_cannot_be_is_refused_in_a_sentence(monkeypatch):
+def test_gpu_check_rejects_an_impossible_check(monkeypatch):
     monkeypatch.setattr(check, "list_gpus", list)
     with pytest.raises(SystemExit, match="no GPU found"):
         check.main([])

@@ -8,7 +8,7 @@ from benchmarks.many_runs import main
 
 
 @pytest.mark.slow
-def test_it_times_questions_and_leaves_nothing(tmp_path, capsys):
+def test_many_runs_benchmark_times_queries_and_cleans_up(tmp_path, capsys):
     main(["--runs", "10", "--requests", "20", "--folder", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     found = json.loads(lines[-1])

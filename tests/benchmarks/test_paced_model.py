@@ -38,5 +38,5 @@ def test_vllm_knows_the_architecture_wherever_a_process_begins(tmp_path, monkeyp
 
 
 def ask(code: str) -> str:
-    """What a process of its own prints."""
+    """Return the output of a separate process."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

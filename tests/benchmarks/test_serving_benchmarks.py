@@ -93,7 +93,7 @@ def test_ratios_are_of_neighbours_in_a_round():
     assert row["ratio"]["guidellm"] == pytest.approx([1.0, 1.0, 2.0])
 
 
-def test_what_a_server_counted_is_told_apart_by_run():
+def test_server_counters_are_split_by_run():
     def page(seconds: float, count: int) -> str:
         return "\n".join(
             f'# TYPE {name} histogram\n{name}_bucket{{le="1.0"}} 3\n{name}_sum{{engine="0"}} {seconds}\n'

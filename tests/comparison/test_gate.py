@@ -217,7 +217,7 @@ def test_five_repeats_a_side_are_judged(two_old, settings):
 
 
 def repeat(connection: Connection, run_id: str, repeats: int) -> list[str]:
-    """So many runs of the same, a millisecond apart, of which this is the last."""
+    """Insert that many equal runs, a millisecond apart, of which this is the last."""
     ids = [f"{run_id}-{number}" for number in range(repeats - 1)]
     for number, copy in enumerate(ids):
         for table in ("runs", "engine_events", "prompts", "requests"):

@@ -39,7 +39,7 @@ def test_the_interval_holds_the_true_change_as_often_as_it_says():
     assert 0.92 <= held / 300 <= 0.985
 
 
-def test_a_shift_that_was_mended_is_two():
+def test_a_shift_that_was_reverted_counts_as_two():
     series = noise(60)
     series[20:40] += 6
     first, second = find_shifts(series)
@@ -57,7 +57,7 @@ def test_units_and_direction_do_not_matter():
 
 
 @pytest.mark.parametrize("nights", [0, 1, 2, FEWEST_NIGHTS - 1])
-def test_too_few_nights_are_no_history(nights):
+def test_find_levels_needs_enough_runs(nights):
     assert find_shifts([0.0] * (nights // 2) + [9.0] * (nights - nights // 2)) == []
 
 
@@ -68,14 +68,14 @@ def test_nights_that_are_all_equal_have_no_shift_and_equal_levels_have_one():
     assert shift.change == pytest.approx(-0.025)
 
 
-def test_one_odd_night_or_a_short_spell_is_no_level():
+def test_find_levels_ignores_outliers_and_short_spells():
     for nights in range(1, SHORTEST_NIGHTS):
         series = noise(40)
         series[20 : 20 + nights] += 50
         assert find_shifts(series) == [], nights
 
 
-def test_stable_pages_are_seldom_called_even_where_nights_are_alike():
+def test_find_shifts_rarely_raises_false_alarms():
     """A few hundred; benchmarks/level_shifts.py has the rates."""
     for alike in (0.0, 0.4):
         alarms = sum(bool(find_shifts(noise(40, seed, alike), 0.01)) for seed in range(100))
@@ -99,7 +99,7 @@ def test_caution_makes_it_seldom_too_low_in_few_nights():
         assert too_low <= 70, alike
 
 
-def test_what_may_be_by_chance_is_what_a_permutation_says(monkeypatch):
+def test_level_shift_p_value_matches_a_permutation_test(monkeypatch):
     """Where nights are taken for strangers, surrogates are permutations: their limit is that of independent ones."""
     monkeypatch.setattr(levels, "estimate_correlation", lambda scores: 0.0)
     scores = levels.score_series(noise(20, 5))

@@ -330,7 +330,7 @@ def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(plain, 
     thinking.keep(opened[1])
 
 
-def test_what_a_model_thinks_is_kept_apart(thinking, asker):
+def test_async_engine_separates_reasoning(thinking, asker):
     engine = thinking.engine
     requests = [asker.ask("What is 9 + 4?"), asker.ask("What is 3 + 4?")]
     answers = by_id(engine.generate(requests))

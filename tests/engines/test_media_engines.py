@@ -1,4 +1,4 @@
-"""Pictures through real vLLM: seen in their places by every engine, one bad row is one bad row, deaths lose none."""
+"""Images through real vLLM: every engine sees them in their places, a bad row fails alone, crashes lose none."""
 
 import itertools
 import json
@@ -72,13 +72,13 @@ def share_right(requests: list[Request], answers: dict[str, Completion], rows: l
 
 
 def of_two_pictures(requests: list[Request]) -> tuple[list[Request], list[Any]]:
-    """Requests whose two pictures have different answers, with their rows."""
+    """Requests whose two images have different answers, with their rows."""
     pairs = [(r, row) for r, row in zip(requests, ROWS, strict=True) if isinstance(row["image"], list)]
     return [request for request, _ in pairs], [row for _, row in pairs]
 
 
-def test_what_is_shown_is_seen_and_nothing_else(sighted, asked):
-    """Right with its pictures; with others in their place, or in the other order, as chance has it."""
+def test_answers_depend_on_the_images_shown(sighted, asked):
+    """Right with its images; by chance with other images, or in the other order."""
     requests = again(asked)
     answers = by_id(sighted.generate(requests))
     assert {answer.error_kind for answer in answers.values()} == {None}
@@ -104,7 +104,7 @@ def test_what_is_shown_is_seen_and_nothing_else(sighted, asked):
     assert share_right(turned, answers, rows) < 0.6
 
 
-def test_one_bad_picture_is_one_bad_row(tiny_vlm, sighted, asked, tmp_path):
+def test_one_bad_image_is_one_error_row(tiny_vlm, sighted, asked, tmp_path):
     good = [request for request in asked if len(request.media or []) == 1][:12]
     sample, [picture] = good[0], good[0].media or []
     ids = sample.prompt_token_ids
@@ -135,7 +135,7 @@ def test_one_bad_picture_is_one_bad_row(tiny_vlm, sighted, asked, tmp_path):
     assert all(answers[request.request_id].text in texts for request in requests)
 
 
-def test_what_is_stopped_while_it_prepares_can_be_asked_again(sighted, asked):
+def test_requests_stopped_during_media_preparation_can_be_sent_again(sighted, asked):
     control = Control()
     sighted._hooks, hooks = control.hooks, sighted._hooks
     requests = [request for request in asked if request.media]
@@ -205,7 +205,7 @@ def kill_core(engine: StreamingEngine) -> None:
 
 
 def lengthen(request: Request, chars: int, request_id: str) -> Request:
-    """The same with more text, and so many characters of it that do not become one token together."""
+    """The same with more text, with that many characters that do not merge into one token."""
     [message] = request.messages or []
     content = [*message["content"], {"type": "text", "text": "7" * chars}]
     return replace(request, request_id=request_id, messages=[{**message, "content": content}])

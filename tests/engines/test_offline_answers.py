@@ -1,4 +1,4 @@
-"""What a real vLLM engine answers: right texts, the ids that were sent, everything that was asked for."""
+"""Answers of a real vLLM engine: right texts, the ids that were sent, all requested fields."""
 
 from itertools import pairwise
 from typing import Any
@@ -159,7 +159,7 @@ def test_log_probabilities_come_back(engine, asker):
     assert all(len(position) >= 2 for position in answer.prompt_logprobs[1:])
 
 
-def test_what_was_not_asked_for_is_none(engine, asker):
+def test_fields_not_requested_are_none(engine, asker):
     """Not 0.0 and not an empty list."""
     answer = answer_to(engine, asker)
     assert answer.logprobs is answer.prompt_logprobs is answer.cumulative_logprob is answer.token_at_s is None
@@ -291,7 +291,7 @@ def test_a_stop_comes_at_once_after_what_had_finished(engine, asker, control):
     assert answer_to(engine, asker).text == "7"
 
 
-def test_the_engine_says_what_it_is(engine):
+def test_engine_reports_its_details(engine):
     facts = engine.facts
     assert (facts.window_requests, facts.max_model_len) == (10, CONTEXT)
     assert facts.load_s > 0

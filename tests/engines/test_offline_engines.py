@@ -116,7 +116,7 @@ def test_every_token_has_its_stamp(stamped_engine, asker):
 
 
 def test_one_token_has_a_time_to_first_token_and_no_time_per_token(stamped_engine, asker, tmp_path):
-    """What is undefined is NULL, not 0."""
+    """Undefined values are NULL, not 0."""
     requests = [asker.ask(max_tokens=1), asker.ask(max_tokens=2, ignore_eos=True)]
     write_part(tmp_path, "requests", "x", requests)
     write_part(tmp_path, "completions", "x", list(stamped_engine.generate(requests)))

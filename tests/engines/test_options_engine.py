@@ -47,7 +47,7 @@ def test_the_likeliest_option_is_mostly_right(engine, arithmetic):
 
 
 def test_repeats_are_not_shortened_by_the_prefix_cache(engine, asker, reference):
-    """What is cached has no log-probabilities: a prompt of several blocks, asked again, must be computed again."""
+    """Cached blocks have no log-probabilities: a prompt of several blocks must be computed again."""
     text = "What is 3 + 4? " * 22
     [prompt] = prepare_options(asker, [{"prompt": text, "choices": ["7", "What is 8 + 1? " * 4]}])
     assert len(prompt.ready[0].prompt_token_ids) > 128

@@ -110,7 +110,7 @@ class Run:
         return [json.loads(row["details_json"]) for row in self.events(name)]
 
     def deaths(self) -> list[str]:
-        """What was said of each death."""
+        """Return the recorded details of each crash."""
         return [row["message"] for row in self.events("failed")]
 
     def history(self) -> list[str]:
@@ -155,7 +155,7 @@ class Undisturbed:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_hosts() -> Iterator[None]:
-    """What is measured of a forked host is its server's, too: the environment of this server is that of its hosts."""
+    """Memory measured for a forked host includes its server's: this server has the environment of its hosts."""
     with host_kit.forking_hosts(host_kit.ForkedHosts()):
         yield
 

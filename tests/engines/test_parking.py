@@ -115,7 +115,7 @@ def test_one_that_died_is_replaced(server, tmp_path, at_work):
             assert [row.error_kind for row in second.generate([ASKED])] == [None]
 
 
-def test_what_is_parked_makes_room_for_an_engine_of_another_kind(server, tmp_path, monkeypatch):
+def test_parked_engine_makes_room_for_another_kind(server, tmp_path, monkeypatch):
     def start(*_: Any) -> None:
         raise ChildProcessError
 
@@ -129,7 +129,7 @@ def test_what_is_parked_makes_room_for_an_engine_of_another_kind(server, tmp_pat
         wait_until_gone(first.host_pid)
 
 
-def test_an_offline_engine_is_no_successor_and_own_servers_with_a_cache_have_none(tmp_path):
+def test_may_park_is_false_for_own_servers_with_a_cache(tmp_path):
     def may_park(**changes: Any) -> bool:
         engine = object.__new__(StreamingEngine)
         engine._order = parts_of("server", "model", tmp_path / "log", **changes)["order"]

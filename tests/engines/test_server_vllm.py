@@ -63,7 +63,7 @@ def kept(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def served(kept: Kept[StreamingEngine]) -> StreamingEngine:
-    """One server for all tests that leave it as it is; whoever kills it leaves the one that replaced it."""
+    """One server for all tests that leave it unchanged; a test that kills it leaves its replacement."""
     return kept.engine
 
 
@@ -100,7 +100,7 @@ def test_a_form_of_the_output_is_kept(served, asker):
     assert answer.text in ("yes", "no")
 
 
-def test_what_the_server_refuses_is_one_row(served, asker):
+def test_request_refused_by_the_server_is_one_error_row(served, asker):
     requests = [asker.ask(), asker.send([5] * 400), asker.ask(temperature=-3), asker.ask(prompt_logprobs=1)]
     answers = by_id(served.generate(requests))
     kinds = [answers[request.request_id].error_kind for request in requests]
@@ -108,14 +108,14 @@ def test_what_the_server_refuses_is_one_row(served, asker):
     assert "256" in str(answers[requests[1].request_id].error_message)
 
 
-def test_what_is_known_of_our_own_server_is_told(served):
+def test_own_server_reports_its_details(served):
     details = served.facts.details
     assert served.facts.max_model_len == 256 and details["max_num_seqs"] == 8
     assert details["device"] == "cpu" and details["vllm_version"] and details["torch_version"]
     assert details["server"] == "vllm serve, started for this run"
 
 
-def test_it_is_of_no_use_to_others_on_the_machine(served):
+def test_own_server_rejects_other_users_of_the_machine(served):
     port = find_port(find_server(served.host_pid))
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30)
@@ -207,7 +207,7 @@ STREAMS = 256
 
 
 def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(tiny_model, tmp_path, asker):
-    """With so many streams in flight vLLM's server has much to say about it, and says it instead of its health."""
+    """With that many streams in flight vLLM's server logs a lot, and does not answer health checks meanwhile."""
     args = {
         **ONE_CORE, "max_num_seqs": STREAMS, "worker_extension_cls": "tests.host_kit.OutOfMemoryOnce",
         "kv_cache_memory_bytes": 2**28,

@@ -208,7 +208,7 @@ class TestOpenLoop:
             [began_s + LEAD_S + offset - offsets[0] for offset in offsets], abs=0.05
         )
 
-    def test_a_host_that_dies_is_no_load_s_end(self, play):
+    def test_host_crash_does_not_end_the_load(self, play):
         it = play(course_of({"kind": "all_at_once"}))
         it.host.dies_at = 3
         answers = it.engine.generate(requests(9))
@@ -216,7 +216,7 @@ class TestOpenLoop:
 
 
 def requests_at(*offsets_s: float) -> Iterator[Request]:
-    """Of a trace: each brings its own time."""
+    """As in a trace: each has its own time."""
     return (plain_request(str(n), due_offset_s=offset_s) for n, offset_s in enumerate(offsets_s))
 
 

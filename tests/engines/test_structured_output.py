@@ -78,7 +78,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_only_the_engine_can_refuse_is_an_error_row(engine, asker, case):
+def test_structured_output_refused_by_the_engine_is_an_error_row(engine, asker, case):
     good, bad = asker.ask(), asker.ask(structured_outputs=BROKEN[case])
     answers = by_id(engine.generate([good, bad]))
     assert answers[good.request_id].text == "7"

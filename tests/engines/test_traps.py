@@ -1,7 +1,7 @@
-"""Three traps of today's vLLM, each of which has cost somebody a night, and that none of them is ours.
+"""Three known failure modes of vLLM, from which assayline is protected.
 
 1. Its synchronous client waits forever when the engine core, a process of its own by default, is killed.
-2. Whoever kills the parent leaves engine core and workers behind, and they keep the device's memory.
+2. If the parent is killed, engine core and workers stay behind and keep the device's memory.
 3. A retry on an engine whose forward pass failed, without resetting the prefix cache, gives wrong text without a word:
    cache blocks are registered when a step is scheduled, before anything is computed.
 """
@@ -63,7 +63,7 @@ def engine_cores(host: int) -> list[psutil.Process]:
 
 
 def is_at_work(process: psutil.Process) -> bool:
-    """Whether it runs, or is stopped; one that only waits to be noticed as dead is not."""
+    """Return True if it runs or is stopped, False for a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -94,7 +94,7 @@ with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
 
 @pytest.mark.rare
 @pytest.mark.vllm
-def test_what_a_killed_worker_and_a_killed_host_leave_behind_is_ended_by_the_next_claim(tiny_model, tmp_path):
+def test_next_claim_ends_leftovers_of_a_killed_worker_and_host(tiny_model, tmp_path):
     """Trap 2, at its worst: nobody is left who could clean up. With processes that only sleep, the tests below."""
     locks = tmp_path / "locks"
     with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, json.dumps(ONE_CORE)) as parent:
@@ -128,7 +128,7 @@ time.sleep(600)
 
 @contextlib.contextmanager
 def sleeper(*locks: Path) -> Iterator[int]:
-    """A process with a child, in a session of its own that is noted beside these locks; gives its number."""
+    """A process with a child, in its own session, which is noted next to these locks; return its number."""
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER],
         env={**os.environ, **locks_variable(locks)},
@@ -145,7 +145,7 @@ def sleeper(*locks: Path) -> Iterator[int]:
         process.wait(5)
 
 
-def test_only_what_was_noted_beside_the_own_locks_is_ended(tmp_path):
+def test_claims_end_only_processes_noted_next_to_their_own_locks(tmp_path):
     locks = [tmp_path / f"cuda-{number}.lock" for number in range(3)]
     with sleeper(*locks[:2]) as ours, sleeper(locks[2]) as other:
         os.kill(ours, signal.SIGKILL)

@@ -40,7 +40,7 @@ CHAT_TEMPLATE = (
 
 
 def build_video_model(folder: Path) -> Path:
-    """Writes model, tokenizer and processor; torchvision has to be there, as it is on CPUs."""
+    """Write model, tokenizer and processor. Needs torchvision, which is installed on CPUs."""
     import torch
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
@@ -86,7 +86,7 @@ def build_video_model(folder: Path) -> Path:
     model = Qwen2_5_VLForConditionalGeneration(config)
     for weight in model.parameters():
         if weight.dim() > 1:
-            weight.data.mul_(4)  # so that answers differ between pictures, which those of tiny weights do not
+            weight.data.mul_(4)  # so that answers differ between images, unlike with tiny weights
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     shape = {"patch_size": PATCH, "merge_size": MERGED, "temporal_patch_size": 2, "size": SMALL}

@@ -1,6 +1,6 @@
-"""What the installed vLLM says where no engine is needed: names, flags, refusals. One process imports it for all of it.
+"""The installed vLLM without an engine: names, flags, refusals. One process imports it for all tests.
 
-What would fail after minutes of loading fails before that: device, nested arguments, sampling.
+Errors that vLLM raises after minutes of loading are raised before: device, nested arguments, sampling.
 """
 
 import json
@@ -159,9 +159,9 @@ def test_flags_are_read_as_the_arguments_that_they_were(told):
 
 
 def test_impossible_orders_are_refused_and_good_ones_pass(told):
-    """What is given reaches vLLM, or is an error; vLLM itself drops unknown nested keys silently.
+    """Every argument reaches vLLM or raises; vLLM itself drops unknown nested keys silently.
 
-    There is no such model: a host refuses before it looks at it.
+    The model does not exist: a host refuses before it opens the model.
     """
     assert told["good"] == [None] * len(GOOD)
     for message, (*_, expected) in zip(told["bad"], BAD, strict=True):

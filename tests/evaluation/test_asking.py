@@ -1,4 +1,4 @@
-"""What a spec asks for beside plain answers, in a whole run on the fake engine: options, thinking, examples, forms."""
+"""Complete runs on the fake engine with options, reasoning, examples and structured output."""
 
 from collections.abc import Callable
 from typing import Any
@@ -120,7 +120,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_form_that_cannot_be_is_a_sentence(case):
+def test_run_rejects_an_invalid_form(case):
     output, message = BAD[case]
     with pytest.raises(SpecError, match=message):
         spec_with(output=output)

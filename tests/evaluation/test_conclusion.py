@@ -1,4 +1,4 @@
-"""How a run ended, from what the database says of it."""
+"""How a run ended, from its rows in the database."""
 
 from typing import Any
 
@@ -61,6 +61,6 @@ def test_errors_are_counted_among_what_was_asked():
     assert "11 error rows among 20 requests" in message and "timeout 11" in message
 
 
-def test_what_does_not_add_up_comes_first():
+def test_conclusion_reports_inconsistent_counts_first():
     run = conclude(broken={"missing_requests": 2}, load_ends={"max_errors": "Sending has ended."})
     assert run.state == "failed" and not run.is_final and "does not add up" in str(run.message)

@@ -1,4 +1,4 @@
-"""Conversations asked turn by turn: what was answered is in the next prompt, whoever dies in between."""
+"""Conversations sent turn by turn: answers are in the next prompt, even after crashes in between."""
 
 import json
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def test_each_turn_is_asked_with_the_answers_of_the_model(settings, talks_spec):
 
 
 class Killed(Exception):
-    """What ends a worker in the middle of a test."""
+    """Raised to end a worker in the middle of a test."""
 
 
 def die_after(answers: int) -> Callable[[Request], str]:

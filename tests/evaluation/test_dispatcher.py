@@ -179,7 +179,7 @@ def test_lose_counts_what_was_in_flight_when_the_engine_had_ended(tmp_path):
     assert [row.error_kind for row in desk.rows] == [KILLED_WORKER]
 
 
-def test_note_culprit_ends_a_run_that_loses_too_many_requests(tmp_path):
+def test_note_poison_request_ends_a_run_that_loses_too_many_requests(tmp_path):
     write_shards(tmp_path, shards=1, per_shard=20)
     desk = Desk(tmp_path, max_error_fraction=0.1)
     desk.dispatcher.note_culprit("one")

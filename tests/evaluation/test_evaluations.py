@@ -115,7 +115,7 @@ def test_a_mistake_in_the_prompts_leaves_no_run_behind(make_spec, settings, chan
     ("changes", "expected"),
     [({"engine": {**FAKE, "args": {"max_num_seq": 1}}}, SpecError), ({"model": "./missing"}, ModelError)],
 )
-def test_what_can_be_checked_at_once_is_checked_before_anything_is_written(make_spec, settings, changes, expected):
+def test_evaluate_checks_arguments_before_writing_anything(make_spec, settings, changes, expected):
     with pytest.raises(expected):
         begin_evaluation(make_spec(**changes), settings)
     assert not settings.data_dir.exists()

@@ -1,4 +1,4 @@
-"""Whole runs with pictures and sounds: what is stored, what a resume holds against it, and a real engine that hears."""
+"""Complete runs with images and audio: stored rows, checks on resume, and a real engine with audio."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from assayline.spec.file import load_spec
 
 @pytest.fixture
 def spec(tmp_path: Path, make_spec: Any) -> EvalSpec:
-    """Six rows, of which two hold their picture, one has a broken path and one has none."""
+    """Six rows, of which two hold their image, one has a broken path and one has none."""
     for number in range(3):
         (tmp_path / f"{number}.png").write_bytes(encode(picture(8, 8, "L", number)))
     inside = "data:image/png;base64," + base64.b64encode(encode(picture(8, 8, "L", 9))).decode()
@@ -56,7 +56,7 @@ def test_parts_hold_references_and_the_runs_folder_what_came_with_the_rows(spec,
     assert sizes < 100_000
 
 
-def test_a_picture_that_changed_while_a_run_was_prepared_is_noticed(spec, settings, tmp_path):
+def test_image_changed_during_preparation_is_noticed(spec, settings, tmp_path):
     begun = begin_and_vanish(spec, settings, 2)
     (begun.run_dir / "parts" / "requests" / "shard-000003.parquet").unlink()  # so that prompts are read again
     (tmp_path / "1.png").write_bytes(encode(picture(8, 8, "L", 77)))

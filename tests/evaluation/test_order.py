@@ -97,7 +97,7 @@ def test_without_knowledge_the_order_is_the_one_given(spec_of, settings):
     vanish(evaluation)
 
 
-def test_what_nobody_knows_is_begun_first_and_a_limit_caps_what_is_expected(spec_of, settings):
+def test_order_starts_unknown_lengths_first_and_caps_expected_lengths(spec_of, settings):
     complete(spec_of(LENGTHS[:30], rows=30, engine={"order": "given"}), settings)
     result = complete(spec_of(sampling={"max_tokens": 50}), settings)
     order = asked_in_order(settings, result.run_id)

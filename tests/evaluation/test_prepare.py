@@ -1,4 +1,4 @@
-"""Preparing: shards of as many requests as the spec says, fewer where prompts are long, and rows that are bad."""
+"""Preparing: shards of the specified size, smaller if prompts are long, and bad rows."""
 
 import json
 
@@ -49,7 +49,7 @@ def test_bad_rows_are_error_rows_or_the_end(make_spec, settings, tmp_path):
             begin_evaluation(stopping, settings, "never").prepare()
 
 
-def test_what_is_done_with_bad_rows_is_no_new_spec_unless_it_is_said(make_spec):
+def test_explicit_default_of_on_bad_row_keeps_the_spec_digest(make_spec):
     rows = {"source": {"kind": "inline", "rows": [{"prompt": "a"}]}, "columns": {}, "template": None}
     usual, said, stop = (
         make_spec(prompts={**rows, **more}) for more in ({}, {"on_bad_row": "error_row"}, {"on_bad_row": "stop"})

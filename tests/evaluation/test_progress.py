@@ -19,7 +19,7 @@ class Watch:
 
 
 def add(progress: Progress, *tokens: int | None, worker: str = "worker-0", kind: str = "bad") -> None:
-    """Rows with so many tokens; None is an error."""
+    """Return rows with these numbers of tokens; None is an error."""
     for number, count in enumerate(tokens):
         row = completion_of(f"{number}", output_tokens=count, error_kind=kind if count is None else None)
         progress.add(replace(row, worker=worker))

@@ -173,7 +173,7 @@ DAMAGED: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_part_is_named_and_set_aside_is_written_anew_where_the_database_has_its_rows(run_dir, settings, name):
+def test_rebuild_names_a_damaged_part_and_rewrites_it_if_the_database_has_its_rows(run_dir, settings, name):
     original = content(settings.database_path)
     part = DAMAGED[name](run_dir)
     cut(part)
@@ -225,7 +225,7 @@ def part_of_run(run_dir: Path, table: str, name: str) -> Path:
     return run_dir / "parts" / table / f"{name}.parquet"
 
 
-def test_a_run_of_another_table_version_is_a_sentence(run_dir, settings):
+def test_rebuild_rejects_a_run_of_another_table_version(run_dir, settings):
     manifest = read_manifest(run_dir)
     write_manifest(run_dir, dataclasses.replace(manifest, table_version=OLDEST_VERSION - 1, assayline_version="0.0.1"))
     with pytest.raises(
@@ -257,7 +257,7 @@ def damage_block(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_file, make_old, damage_block])
-def test_a_database_of_no_use_is_a_sentence_and_can_be_set_aside(run_dir, spec, settings, damage):
+def test_rebuild_rejects_an_unusable_database_until_it_is_set_aside(run_dir, spec, settings, damage):
     original = content(settings.database_path)
     damage(settings.database_path)
     damaged = settings.database_path.read_bytes()
@@ -316,7 +316,7 @@ def test_one_run_that_cannot_be_loaded_does_not_keep_the_others_from_it(run_dir,
 @pytest.mark.parametrize(
     ("arguments", "fragment"), [(["nothing"], "There is no run 'nothing'"), (["--all"], "No runs in")]
 )
-def test_the_command_says_what_it_does_not_find(settings, capsys, arguments, fragment):
+def test_rebuild_command_reports_missing_runs(settings, capsys, arguments, fragment):
     assert run("rebuild", arguments) == 2
     assert fragment in capsys.readouterr().err
 

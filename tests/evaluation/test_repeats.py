@@ -21,7 +21,7 @@ def name_requests(names: Iterable[str], **values: Any) -> Iterator[Request]:
 
 
 def feed(repeats: Repeats, requests: Iterator[Request | None]) -> Iterator[Request | None]:
-    """What a dispatcher hands out; None in `requests`: there is nothing now."""
+    """Return the requests that a dispatcher hands out; None in `requests`: there is nothing now."""
     is_open = True
     while is_open or repeats.held:
         new: Request | None = None
@@ -75,7 +75,7 @@ def test_a_limit_counts_where_it_is_lower_than_the_first_answer():
     assert take(requests, 2) == ["b/1", "a/1"]
 
 
-def test_what_has_an_expected_length_or_is_an_option_is_not_held():
+def test_requests_with_an_expected_length_or_options_are_not_deferred():
     known = list(name_requests(["a/0", "a/1", "a/2"], expected_output_tokens=7))
     options = [plain_request(f"b/{n}", prompt_id="b", option_index=n) for n in range(3)]
     assert list(feed(Repeats(MANY), iter([*known, *options]))) == [*known, *options]

@@ -1,4 +1,4 @@
-"""Nothing lost, nothing twice: a run that was left in the middle is resumed, and asks what has no answer."""
+"""Resume of an interrupted run: it sends only unanswered requests, so that none is lost or counted twice."""
 
 import dataclasses
 import re
@@ -73,7 +73,7 @@ def answers_of(run_dir: Path) -> list[str]:
     return [row["request_id"] for row in rows_of(run_dir, "completions")]
 
 
-def test_what_is_answered_is_not_asked_again(spec, settings):
+def test_resume_skips_answered_requests(spec, settings):
     before = begin_and_vanish(spec, settings, 8, 3)
     early = answers_of(before.run_dir)
     evaluation = begin_evaluation(spec, settings)
@@ -161,7 +161,7 @@ def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec, se
 
 
 def test_a_run_killed_while_it_prepared_goes_on(spec, settings, monkeypatch):
-    """Killed again and again, after so many rows; answers to what was prepared are kept."""
+    """Kill it again and again, after that many rows; answers to prepared requests are kept."""
 
     class Killed(BaseException):
         """As if the process were gone."""
@@ -234,7 +234,7 @@ def test_a_kill_between_the_parts_of_a_shard_neither_loses_nor_doubles(make_spec
 
 
 def test_a_run_that_is_killed_before_its_first_prompt_and_then_stopped_goes_on(spec, settings):
-    """What is stopped while it prepares leaves no half shard."""
+    """A run stopped while it prepares leaves no partial shard."""
     killed = begin_evaluation(spec, settings)
     vanish(killed)
     assert query(settings, "select count(*) from runs") == [(0,)]
@@ -530,21 +530,21 @@ def test_read_shard_names_the_shard_when_it_is_damaged(tmp_path):
         list(read_shard(part))
 
 
-def test_a_data_folder_that_cannot_be_made_is_a_sentence(spec, settings, tmp_path):
+def test_run_rejects_a_data_folder_that_cannot_be_created(spec, settings, tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "data", Path("/proc/data")):
         with pytest.raises(StoreError, match="ASSAYLINE_DATA_DIR"):
             begin_evaluation(spec, settings.model_copy(update={"data_dir": folder}))
 
 
-def test_a_runs_folder_that_cannot_be_made_is_a_sentence(spec, settings):
+def test_run_rejects_a_runs_folder_that_cannot_be_created(spec, settings):
     settings.data_dir.mkdir()
     (settings.data_dir / "runs").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match=r"flow\.lock cannot be made or taken: .*ASSAYLINE_DATA_DIR"):
         begin_evaluation(spec, settings)
 
 
-def test_survey_answers_tells_shards_apart(tmp_path, settings):
+def test_survey_answers_separates_shards(tmp_path, settings):
     """Sixty shards of 50, half of them answered whole and one in part."""
     run_dir = tmp_path / "run"
     for shard in range(60):

@@ -202,7 +202,7 @@ def test_the_same_name_replaces_and_keeps_its_place(run_dir, settings):
     ]  # fmt: skip
 
 
-def test_without_a_scorer_all_of_the_runs_are_made_anew(run_dir, settings):
+def test_score_without_a_scorer_scores_all_of_the_run_again(run_dir, settings):
     run("score", [run_dir.name, "--scorer", "numeric"])
     before = query(settings, SCORES)
     with connect(settings.database_path, 10) as connection:
@@ -279,7 +279,7 @@ def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
         (["--scorer", "loglikelihood"], "has no likelihoods of options"),
     ],
 )
-def test_a_scorer_that_cannot_be_used_is_a_sentence(run_dir, settings, capsys, arguments, sentence):
+def test_score_rejects_an_unusable_scorer(run_dir, settings, capsys, arguments, sentence):
     before = query(settings, SCORES)
     assert run("score", [run_dir.name, *arguments]) == 2
     error = capsys.readouterr().err
@@ -287,7 +287,7 @@ def test_a_scorer_that_cannot_be_used_is_a_sentence(run_dir, settings, capsys, a
     assert query(settings, SCORES) == before
 
 
-def test_a_scorer_without_any_target_is_a_sentence(make_sums, settings, capsys):
+def test_score_rejects_a_scorer_without_any_target(make_sums, settings, capsys):
     run_dir = run_with(make_sums(columns={}), settings, *"012345")
     assert query(settings, "from scorers") == query(settings, "from scores") == []
     assert run("score", [run_dir.name, "--scorer", "numeric"]) == 2
@@ -316,7 +316,7 @@ def test_a_run_that_has_not_finished_is_scored_only_on_demand(make_sums, setting
     ],
     ids=["in use", "not in the database", "a damaged list of scorers"],
 )
-def test_a_run_that_cannot_be_scored_is_a_sentence(run_dir, settings, capsys, prepare, sentence):
+def test_score_rejects_a_run_that_cannot_be_scored(run_dir, settings, capsys, prepare, sentence):
     held = prepare(run_dir, settings)
     assert run("score", [run_dir.name, "--scorer", "numeric"]) == 6, held
     assert sentence in capsys.readouterr().err

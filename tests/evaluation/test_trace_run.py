@@ -47,7 +47,7 @@ def test_requests_reach_a_server_when_the_trace_says(tmp_path, settings, make_sp
 
 
 @pytest.mark.vllm
-def test_what_the_trace_says_is_shared_is_found_in_the_cache(tmp_path, settings, make_spec):
+def test_prefix_cache_has_the_shared_prefixes_of_the_trace(tmp_path, settings, make_spec):
     lengths_and_blocks = [
         (300, [1, 2, 3]),
         (300, [1, 2, 4]),

@@ -1,4 +1,4 @@
-"""Workers on the fake engine: every request of every shard is answered once, whoever takes it and however it ends."""
+"""Workers on the fake engine: every request of every shard is answered once, even if workers crash."""
 
 import itertools
 import pickle
@@ -67,7 +67,7 @@ class Spy(FakeEngine):
         self.closed += 1
 
     def open(self, *_: Any, **__: Any) -> "Spy":
-        """Opens this engine for a worker, whatever its spec says."""
+        """Open this engine for a worker, regardless of its spec."""
         return self
 
 
@@ -134,7 +134,7 @@ def test_worker_shows_the_phases_of_an_engines_start(tmp_path, settings):
     ]
 
 
-def test_warm_up_primes_the_shared_prefix_and_is_no_request_of_the_run(tmp_path, settings):
+def test_warm_up_primes_the_shared_prefix_and_is_not_counted(tmp_path, settings):
     prefix = list(range(100, 140))
     requests = [request_of(number, [*prefix, number, 7], min_tokens=9, max_tokens=9) for number in range(4)]
     write_part(tmp_path, "requests", "shard-0", requests)

@@ -58,7 +58,7 @@ def read_flac(path: Path) -> np.ndarray:
         return np.concatenate([frame.to_ndarray()[0] for frame in container.decode(audio=0)])
 
 
-def test_a_file_of_sound_is_written_without_loss(tmp_path):
+def test_audio_file_is_written_without_loss(tmp_path):
     _, sounds = hearing.build_rows()
     hearing.write_flac(tmp_path / "a.flac", sounds[0])
     np.testing.assert_array_equal(read_flac(tmp_path / "a.flac"), sounds[0])

@@ -1,4 +1,4 @@
-"""The notebook's queries and charts, without marimo, which is no dependency; and the notebook itself if it is there."""
+"""The notebook's queries and charts, without marimo; and the notebook itself if marimo is installed."""
 
 import importlib.util
 import sys

@@ -89,7 +89,7 @@ def test_text_completions_come_out_as_such(tmp_path, settings, tiny_model):
 
 
 @pytest.mark.slow
-def test_what_a_killed_run_had_answered_is_exported_and_the_rest_is_named(tmp_path, settings, tiny_model):
+def test_batch_export_of_a_killed_run_has_its_answers_and_names_the_rest(tmp_path, settings, tiny_model):
     path = write_batch(tmp_path / "in.jsonl", *(chat_line(name, text) for name, text in QUESTIONS.items()))
     spec = spec_of(tiny_model, path, shard_requests=3)
     killed = run_kit.begin_and_vanish(spec, settings, 2, 1)  # parts that no database has seen
@@ -116,7 +116,7 @@ def test_rows_of_other_sources_have_ids_of_their_own(settings, make_spec, tmp_pa
 
 
 def row_of(number: int, repeat: int = 0, **values: Any) -> dict[str, Any]:
-    """What the query gives for one request."""
+    """Return the query's row for one request."""
     row = {
         "source_row": number, "occurrence": 0, "repeat_index": repeat, "request_id": f"{number}{repeat}" * 16,
         "source_id": f"line-{number}", "metadata_json": '{"url": "/v1/chat/completions", "model": "m"}',
@@ -178,7 +178,7 @@ def test_reasoning_and_log_probabilities_have_their_places(tmp_path):
         ({"worker": None}, "failed", None, "not_answered"),
     ],
 )
-def test_errors_say_whose_they_are(tmp_path, values, state, status, code):
+def test_batch_export_maps_errors_to_status_codes(tmp_path, values, state, status, code):
     good, bad = row_of(0), row_of(0, 1, text=None, error_message="Why.", **values)
     answered, (line,) = write(tmp_path, good, bad, row_of(1), state=state)
     assert [one["custom_id"] for one in answered] == ["line-1"], "one bad choice fails its line, and no other"

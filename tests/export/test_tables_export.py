@@ -128,7 +128,7 @@ def test_a_run_becomes_a_task_of_the_harness(run, tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_is_there_stays_unless_it_is_to_be_replaced(run, tmp_path, form):
+def test_tables_export_keeps_existing_files_unless_told_to_replace(run, tmp_path, form):
     place = tmp_path / "export"
     run.export(form, place) if form != "openai-batch" else export_run(run.settings, run.run_id, form, place)
     with pytest.raises(SpecError, match=r"already exists\. hint: pass another path with --output, or replace it"):
@@ -148,7 +148,7 @@ def test_a_folder_with_anything_else_is_never_replaced(run, tmp_path, form):
     assert (tmp_path / "precious" / "thesis.tex").exists()
 
 
-def test_what_fails_in_the_middle_leaves_nothing_under_its_name(tmp_path):
+def test_tables_export_leaves_no_file_when_it_fails(tmp_path):
     (tmp_path / "old.csv").write_text("old")
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), new_file(tmp_path / "new.csv", False) as file:
@@ -165,7 +165,7 @@ def test_what_fails_in_the_middle_leaves_nothing_under_its_name(tmp_path):
         pass
 
 
-def test_the_command_says_where_it_is_and_what_is_wrong(run, tmp_path, capsys, monkeypatch):
+def test_tables_export_command_prints_the_path_or_the_error(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(run.settings.data_dir))
     assert tuple(make.FORMATS) == command.FORMATS
     assert command.run([run.run_id, "--format", "csv"]) == 0
@@ -179,7 +179,7 @@ def test_the_command_says_where_it_is_and_what_is_wrong(run, tmp_path, capsys, m
         command.run([run.run_id, "--format", "csv"])
 
 
-def test_likelihoods_are_no_batch(settings, make_spec, tmp_path):
+def test_batch_export_rejects_likelihoods(settings, make_spec, tmp_path):
     rows = [{"prompt": "One and one is", "choices": [" two", " three"], "target": " two"}]
     spec = make_spec(
         engine={"backend": "fake"},

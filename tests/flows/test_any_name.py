@@ -1,4 +1,4 @@
-"""Whatever people call their things: it is shown as it is, breaks no table, is no markup, and commands no terminal."""
+"""Names with any characters: shown unchanged, without breaking tables, markup or the terminal."""
 
 import dataclasses
 import io
@@ -86,7 +86,7 @@ def compared(name: str) -> Document:
 
 
 def show_all(name: str, width: int) -> str:
-    """What commands print of things with this name."""
+    """Return the output of commands for things with this name."""
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=True, color_system=None)
     print_result(result_of(name), spec_of(name), console)
@@ -172,6 +172,6 @@ def test_a_log_line_shows_every_name_as_it_is(has_bar, name):
     assert not controls(file.getvalue())
 
 
-def test_what_a_terminal_would_obey_is_written_as_an_escape():
+def test_control_characters_are_printed_as_escapes():
     assert make_visible("a\x1b[31mb\x07c\x9bd\re\x7f\udcff") == r"a\x1b[31mb\x07c\x9bd\re\x7f\udcff"
     assert make_visible("two\n\tlines, é 漢 👩‍🔬") == "two\n\tlines, é 漢 👩‍🔬"

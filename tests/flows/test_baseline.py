@@ -64,14 +64,14 @@ def test_a_name_is_pinned_listed_moved_and_taken_away(settings, capsys):
         (["unpin", "good"], 2, "There is no baseline 'good'. hint: pinned baselines: none yet."),
     ],
 )
-def test_what_cannot_be_pinned_is_a_sentence(arguments, code, sentence, settings, capsys):
+def test_pin_rejects_a_run_that_cannot_be_pinned(arguments, code, sentence, settings, capsys):
     assert run("baseline", arguments) == code
     told = capsys.readouterr().err
     assert sentence in told and "Traceback" not in told
     assert read_pins(settings) == []
 
 
-def test_an_unfinished_run_is_pinned_if_one_insists(settings):
+def test_pin_with_force_accepts_an_unfinished_run(settings):
     assert run("baseline", ["pin", "good", "20260103-000000-sums-cccc", "--force"]) == 0
     assert [pin.run_id for pin in read_pins(settings)] == ["20260103-000000-sums-cccc"]
 
@@ -103,7 +103,7 @@ def test_pins_come_back_into_a_new_database(settings, capsys):
         assert restore_pins(connection, settings.data_dir) == []
 
 
-def test_a_damaged_file_of_pins_is_a_sentence(settings, capsys):
+def test_pin_rejects_a_damaged_file_of_pins(settings, capsys):
     Path(settings.data_dir / PINS_NAME).write_text("[{")
     assert run("baseline", ["pin", "good", "20260101-000000-sums-aaaa"]) == 6
     assert "cannot be read" in capsys.readouterr().err

@@ -47,7 +47,7 @@ NIGHT_LIMIT_S = 120
 
 @dataclass
 class Story:
-    """What the nights have in common."""
+    """Setup that all nightly runs share."""
 
     data_dir: Path
     specs: Path
@@ -59,7 +59,7 @@ class Story:
     """The flow run of the night that was killed."""
 
     def begin(self, client: Any, spec: dict[str, Any]) -> UUID:
-        """Starts a night by its deployment, as the schedule does."""
+        """Start a nightly run by its deployment, as the schedule does."""
         deployment = client.read_deployment_by_name("nightly/nightly")
         path = flow_kit.write_spec(self.specs / f"{len(list(self.specs.iterdir()))}.yaml", spec)
         parameters = {**deployment.parameters, "spec": str(path), "baseline": "stable"}
@@ -83,7 +83,7 @@ def end_of(client: Any, night: UUID) -> FlowRun:
 
 
 def create_automations(api: str, folder: Path, within_s: dict[str, int | None]) -> None:
-    """Those of deploy/notify.yaml with these names, with limits that a test can wait for, or their own (None)."""
+    """Create automations of deploy/notify.yaml by name, with time limits for a test, or their own (None)."""
     known = yaml.safe_load(NOTIFY.read_text())["automations"]
     chosen = [one for one in known if one["name"] in within_s]
     for one in chosen:
@@ -95,7 +95,7 @@ def create_automations(api: str, folder: Path, within_s: dict[str, int | None]) 
 
 
 def delete_automations(api: str, names: str = "assayline: ") -> None:
-    """Those whose names begin so: a limit of seconds would fire in other tests."""
+    """Delete automations whose names begin so: a limit of seconds would fire in other tests."""
     for one in httpx.post(f"{api}/automations/filter", json={}).json():
         if one["name"].startswith(names):
             httpx.delete(f"{api}/automations/{one['id']}")

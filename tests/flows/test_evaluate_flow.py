@@ -83,7 +83,7 @@ def test_run_answers_stores_and_shows_every_prompt(prefect_client, fake_spec, da
 
 
 def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(prefect_client, fake_spec, data_dir, tmp_path):
-    """The spec is a file with a field laid over it."""
+    """The spec is a file with an overridden field."""
     same = {"question": "What is 1 + 1?", "answer": "2"}
     fake_spec["prompts"]["source"] = {"kind": "inline", "rows": [same, same, {"answer": "3"}, same]}
     path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)

@@ -80,7 +80,7 @@ def test_an_unknown_command_is_one_message(capsys, words, sentence):
     assert sentence in capsys.readouterr().err
 
 
-def test_an_error_is_a_sentence_and_its_exit_code(tmp_path, monkeypatch):
+def test_error_prints_a_message_and_sets_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path))
     unknown = call("report", "nobody")
     assert unknown.code == 6 and unknown.err.startswith("error: ") and "Traceback" not in unknown.err
@@ -100,7 +100,7 @@ def test_notes_follow_the_sentence_of_an_interruption(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_command_with_a_sentence(number, code):
+def test_signal_ends_a_command_with_a_message(number, code):
     command = [sys.executable, "-c", VERIFY_FOR_EVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout and process.stdout.readline() == "begun\n"
@@ -159,7 +159,7 @@ def test_help_names_the_exit_codes_of_every_command(command, capsys):
         ("localhost:4200", "localhost:4200: Request URL has an unsupported protocol 'localhost://'"),
     ],
 )
-def test_prefect_api_that_does_not_answer_is_one_sentence_and_exit_code_10(url, reason, tmp_path):
+def test_unreachable_prefect_api_prints_one_message_and_exits_with_10(url, reason, tmp_path):
     env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "ASSAYLINE_DATA_DIR": str(tmp_path)}
     run = flow_kit.run_command([sys.executable, "-m", "assayline", "gate", "some-run", "--baseline", "stable"], env)
     assert run.code == 10, run.err

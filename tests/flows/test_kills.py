@@ -33,7 +33,7 @@ VICTIMS = ("engine", "flow")
 
 
 def spec_of(model: Path, prompts: Path, repeats: int, workers: int) -> dict[str, Any]:
-    """Some seconds of work for so many engines side by side, a few requests in flight each."""
+    """Return some seconds of work for that many engines in parallel, with a few requests in flight each."""
     return {
         "name": "faults",
         "model": str(model),
@@ -120,7 +120,7 @@ def campaigns(
     charts: Path,
     request: pytest.FixtureRequest,
 ) -> Iterator[Any]:
-    """Starts a campaign in a data folder of its own; whatever still uses one of them at the end is killed."""
+    """Start a campaign in its own data folder; kill processes that still use one of them at the end."""
     folder = tmp_path_factory.mktemp("campaigns")
     dice = random.Random(int(request.config.getoption("--kill-seed")))
     data_dirs: list[Path] = []
@@ -167,7 +167,7 @@ def read_texts(data_dir: Path) -> dict[str, str]:
     return dict(rows)
 
 
-def test_whatever_is_killed_every_request_is_answered_once_with_the_same_text(
+def test_kills_leave_every_request_answered_once_with_the_same_text(
     campaigns, tiny_model, size, request, record_property
 ):
     wanted, seed = int(request.config.getoption("--kills")), int(request.config.getoption("--kill-seed"))

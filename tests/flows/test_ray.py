@@ -75,7 +75,7 @@ class RayWork(Work):
 
 @pytest.fixture
 def join(nodes: Nodes, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes the work of a run from the shards in tmp_path, on the cluster, with engines that the test can hurt."""
+    """Make the work of a run from the shards in tmp_path, on the cluster, with engines that the test can crash."""
     monkeypatch.setattr(ray_cluster, "_NodeWorker", NodeWorker)
     monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", (0.1, 0.2, 0.3))
 
@@ -445,7 +445,7 @@ def wait_for_end(processes: list[psutil.Process], what: str) -> None:
 @pytest.mark.rare
 @pytest.mark.vllm
 def test_ray_with_vllm_on_two_nodes_outlives_a_node_and_the_flow(nodes, make_spec, env, data_dir, tmp_path):
-    """Each prompt is asked 240 times, by workers that are killed, and answered alike."""
+    """Each prompt is asked 240 times, by workers that are killed, and gets equal answers."""
     spec = make_spec(prompts={"limit": 50, "repeats": 240}).model_dump(mode="json")
     spec["engine"]["args"]["max_num_seqs"] = 1
     spec |= {"runner": "ray", "ray_address": nodes.address, "workers": 2}

@@ -29,7 +29,7 @@ def slow_spec(slow_spec: dict[str, Any]) -> dict[str, Any]:
 def answer_some(
     command: list[str], env: dict[str, str], data_dir: Path, log: Path, end: Callable[[Any], None], at_least: int = 8
 ) -> int:
-    """Starts a command and ends it when it has some answers; gives the exit code."""
+    """Start a command and end it when it has some answers; return the exit code."""
     with flow_kit.started(command, env, log) as process:
 
         def has_answers() -> bool:
@@ -73,7 +73,7 @@ def test_command_that_is_killed_and_interrupted_leaves_no_process_and_goes_on(
 ):
     """SIGKILL gives it no chance to end anything, such as the API that it serves. Ctrl-C is followed by a hint.
 
-    Then what --dry-run says of the run, a changed spec, and --resume without the spec.
+    Then the output of --dry-run, a changed spec, and --resume without the spec.
     """
     slow_spec["workers"] = 2
     spec = str(flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec))
@@ -120,7 +120,7 @@ def test_command_that_is_killed_and_interrupted_leaves_no_process_and_goes_on(
 
 @pytest.mark.prefect
 @pytest.mark.usefixtures("prefect_client")
-def test_failed_run_says_how_to_go_on_and_does(served_env, fake_spec, data_dir, tmp_path, capsys):
+def test_failed_run_prints_a_resume_hint_that_works(served_env, fake_spec, data_dir, tmp_path, capsys):
     """A pipe that breaks in its middle, and gives the same prompts when it is read the next time."""
     lines = flow_kit.write_rows(tmp_path / "rows", ROWS).read_text().splitlines(keepends=True)
     pipe = tmp_path / "sums.pipe.jsonl"
@@ -165,7 +165,7 @@ def test_flow_parameter_resumes_the_run_that_it_names(prefect_client, fake_spec,
     )
 
 
-def test_unknown_run_and_fields_beside_it_are_one_message(capsys, data_dir, fake_spec, tmp_path):
+def test_unknown_run_and_extra_fields_are_one_message(capsys, data_dir, fake_spec, tmp_path):
     (data_dir / "runs" / "20261121-120000-trial-ab12").mkdir(parents=True)
     unknown = answer(capsys, "--resume", "20261121-120000-trial-ab13")
     assert unknown.code == 2

@@ -65,7 +65,7 @@ def test_runs_reads_the_folders_when_the_database_is_held(runs, settings):
     assert [line.split()[3] for line in shown.out.splitlines()[1:]] == ["unfinished", "completed"]
 
 
-def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(runs, monkeypatch, tmp_path):
+def test_runs_command_rejects_an_unknown_name_and_lists_nothing_without_runs(runs, monkeypatch, tmp_path):
     unknown = flow_kit.run_here("runs", "tonihgt")
     assert unknown.code == 2 and "No run with the name 'tonihgt'" in unknown.err
     assert "did you mean 'tonight'?" in unknown.err
@@ -84,7 +84,7 @@ def test_runs_of_an_unknown_name_is_a_sentence_and_no_run_is_none(runs, monkeypa
         ["report", "RUN"],
     ],
 )
-def test_every_command_takes_the_beginning_of_a_run_id_that_is_no_other_runs(runs, words):
+def test_every_command_accepts_a_unique_prefix_of_a_run_id(runs, words):
     done, killed = runs
     ambiguous = flow_kit.run_here(*["20" if word == "RUN" else word for word in words])
     assert ambiguous.code == 2

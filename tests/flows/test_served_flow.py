@@ -34,7 +34,7 @@ def test_a_flow_evaluates_a_server_and_never_stores_its_key(served_env, data_dir
 
 
 @pytest.mark.usefixtures("prefect_client", "kept_charts")
-def test_nobody_there_is_a_sentence_and_an_exit_code(tmp_path):
+def test_unreachable_server_prints_a_message_and_sets_the_exit_code(tmp_path):
     url = f"http://127.0.0.1:{flow_kit.free_port()}/v1"
     run = flow_kit.run_here("evaluate", write_spec(tmp_path, url))
     assert run.code == 5

@@ -25,7 +25,7 @@ POINTS = """
 
 @pytest.fixture
 def server() -> Iterator[FakeServer]:
-    """Takes a fifth of a second for an answer, whatever else it has to do."""
+    """Take a fifth of a second for an answer, regardless of load."""
     with FakeServer().running() as running:
         running.default = Script(delay_s=0.2)
         yield running

@@ -1,4 +1,4 @@
-"""What becomes of the harness's verdict: which metrics are scores, how errors count, and that a rebuild keeps them.
+"""Verdicts of the harness: which metrics are scores, how errors count, and that a rebuild keeps them.
 
 The harness is not needed here: its results are given in its own form. `test_lm_eval_tasks.py` asks it.
 """
@@ -81,7 +81,7 @@ def test_two_equally_likely_tokens_are_both_the_likeliest():
     assert tied.answer("loglikelihood", instance_of(0), 0) == (-0.7, True)
 
 
-def test_an_error_row_is_no_answer():
+def test_judge_does_not_count_an_error_row_as_an_answer():
     rows = judge.Answers([answer_of(0, error_kind="prompt_too_long"), answer_of(1, text="4")])
     assert rows.answer("generate_until", instance_of(0), 0) == ""
     assert rows.answer("loglikelihood", instance_of(0), 0) == (-math.inf, False)
@@ -169,7 +169,7 @@ def judge_values(monkeypatch: pytest.MonkeyPatch, rows: list[StoredAnswer], **ta
 
 
 def test_judge_answers_takes_a_rounding_error_for_a_share(monkeypatch):
-    """What NumPy's sum of the normalised probabilities of truthfulqa_mc2 gives for one document in a thousand."""
+    """NumPy's sum of the normalised probabilities of truthfulqa_mc2 for one document in a thousand."""
     rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
     verdict = judge_values(monkeypatch, rows, a=[1.0000000000000002, -1e-9], b=[1.0, 0.0])
     assert [score.value for score in verdict.judged.scores] == [1.0, 0.0, 1.0, 0.0]
@@ -265,7 +265,7 @@ def test_insert_judged_takes_scorers_without_any_score(tmp_path):
     assert found == [("lm_eval 0.4.13", '{"harness": {"t": 7.5}, "kind": "lm_eval"}')]
 
 
-def test_a_file_of_scores_that_is_damaged_is_a_sentence(tmp_path):
+def test_judge_rejects_a_damaged_file_of_scores(tmp_path):
     write_judged(tmp_path, Judged())
     (tmp_path / "lm_eval" / "scores.json").write_text("{")
     with pytest.raises(StoreError, match=r"scores\.json, the scores of lm-evaluation-harness, cannot be read"):
@@ -279,7 +279,7 @@ def test_a_task_s_prompt_set_is_named_by_it():
     assert spec_hash(parse_spec(SPEC)) != spec_hash(parse_spec(two))
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
+def test_judge_error_names_the_missing_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SpecError, match=r"pip install 'assayline\[lm-eval\]'"):
         tasks.list_tasks()

@@ -118,7 +118,7 @@ def test_a_run_that_was_judged_too_late_is_resumed_and_judged(make_spec, setting
     assert query(settings, "select count(*) from scores where scorer = 'acc,none'") == [(DOCUMENTS,)]
 
 
-def test_what_the_harness_cannot_open_is_a_sentence(make_spec, settings, folder):
+def test_lm_eval_tasks_reject_a_task_that_the_harness_cannot_open(make_spec, settings, folder):
     with pytest.raises(PromptError, match="no task 'arithmetik': did you mean 'arithmetic'"):
         begin_evaluation(spec_of(make_spec, folder, "arithmetik"), settings).prepare()
     with pytest.raises(SpecError, match="is not a folder"):

@@ -140,7 +140,7 @@ class TestTrace:
             ([], "has no rows"),
         ],
     )
-    def test_what_is_wrong_is_said_with_its_row(self, tmp_path, rows, words):
+    def test_arrivals_error_names_the_invalid_row(self, tmp_path, rows, words):
         load = load_of(self.write(tmp_path / "trace.jsonl", rows))
         with pytest.raises(SpecError, match=words):
             check_trace(load)

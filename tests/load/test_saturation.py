@@ -43,7 +43,7 @@ def stop_of(
     seed: int, load: float, servers: int, service: Draw, arrivals: Callable[[random.Random], Iterator[float]],
     requests: int, latency_s: float = 0.0,
 ) -> int | None:  # fmt: skip
-    """After how many requests a queue with so many servers, first come first served, is stopped; None: it is not.
+    """Return after how many requests a first-come-first-served queue with that many servers is stopped, or None.
 
     `latency_s` is what each request takes besides, however many there are.
     """
@@ -104,7 +104,7 @@ def test_an_overload_is_found(load, servers, service, arrivals, within):
     assert sum(stop is not None for stop in stops) >= 19
 
 
-def test_a_long_first_answer_is_no_overload():
+def test_long_first_answer_does_not_count_as_overload():
     """Everything in flight grows for as long as one request takes, however few there are of them."""
     for latency_s in (5.0, 60.0, 300.0):
         assert stop_of(1, 0.1, 1, exponential, poisson, 6000, latency_s) is None

@@ -84,7 +84,7 @@ def test_an_allowed_host_is_asked(served):
         ("/to-file", r"leads to no http\(s\) URL"),
     ],
 )
-def test_what_a_server_says_instead_is_a_sentence(served, path, words):
+def test_fetch_error_describes_the_response(served, path, words):
     with pytest.raises(MediaError, match=words):
         fetcher(fetch_bytes=1_000).fetch("image", served + path)
 
@@ -181,6 +181,6 @@ def refuse(asked: list[Any], address: Any) -> Any:
 
 
 @pytest.mark.parametrize("url", ["http://", "http://host:port/a", "http://[::1/a", "http://no-such-host.invalid/a"])
-def test_what_is_no_url_is_a_sentence(url):
+def test_fetch_rejects_an_invalid_url(url):
     with pytest.raises(MediaError):
         fetcher(allowed_domains=["*"]).fetch("image", url)

@@ -1,4 +1,4 @@
-"""Pictures and videos: every form that people have becomes the RGB that they see, or a sentence."""
+"""Images and videos: every common format becomes RGB, or an error."""
 
 import struct
 import zlib
@@ -67,7 +67,7 @@ def test_a_rotation_note_is_followed():
 @pytest.mark.parametrize(
     ("most", "size"), [(None, (400, 100)), (40_000, (400, 100)), (10_000, (200, 50)), (100, (20, 5)), (1, (2, 1))]
 )
-def test_large_pictures_are_made_smaller_in_proportion(most, size):
+def test_large_images_are_downscaled_in_proportion(most, size):
     assert decode_image(encode(picture(400, 100)), MediaSpec(max_pixels=most)).size == size
 
 
@@ -81,7 +81,7 @@ def test_the_filter_is_the_one_that_is_named():
 
 
 def png_of_size(width: int, height: int) -> bytes:
-    """A few bytes that claim to be a picture of that size."""
+    """A few bytes that claim to be an image of that size."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -110,12 +110,12 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
     ],
     ids=["empty", "text", "svg", "cut jpeg", "cut png", "bomb", "no width", "no pixels", "animated", "floats"],
 )
-def test_what_is_no_whole_picture_is_a_sentence(content, words):
+def test_decode_image_rejects_invalid_content(content, words):
     with pytest.raises(MediaError, match=words):
         decode_image(content, PLAIN)
 
 
-def test_pages_and_previews_are_no_film():
+def test_pages_and_previews_do_not_count_as_video():
     for form in ("TIFF", "MPO"):
         content = encode(picture(), form, save_all=True, append_images=[picture(colour=BLUE)])
         assert near(decode_image(content, PLAIN), RED)
@@ -153,8 +153,8 @@ def test_frames_are_made_smaller():
 
 
 @pytest.mark.parametrize("content", [b"", b"no film", encode(picture()), FILM[:200]])
-def test_what_is_no_film_is_a_sentence(content):
-    if content[:4] == b"\x89PNG":  # a picture is a film of one frame to FFmpeg, and is none to us
+def test_decode_rejects_an_invalid_video(content):
+    if content[:4] == b"\x89PNG":  # an image is a video of one frame to FFmpeg, but not to us
         assert len(decode_video(content, MediaSpec()).frames) == 1
         return
     with pytest.raises(MediaError, match=r"The video (cannot be read|has no frames)"):

@@ -1,4 +1,4 @@
-"""What a row may hold for a picture: every form is the same reference, and what is none is a sentence."""
+"""Values of media columns: every form of an image is the same reference, and an invalid one is an error."""
 
 import base64
 from pathlib import Path
@@ -21,7 +21,7 @@ DIGEST = digest_bytes(PNG)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder with one picture."""
+    """A data folder with one image."""
     (tmp_path / "data" / "my pictures").mkdir(parents=True)
     (tmp_path / "data" / "my pictures" / "a 1.png").write_bytes(PNG)
     return tmp_path / "data"
@@ -32,7 +32,7 @@ def reader(tmp_path: Path) -> MediaReader:
     return MediaReader(Shelf(tmp_path / "run"), Fetcher(MediaSpec()))
 
 
-def test_every_form_of_a_picture_is_the_same_picture(folder, reader, tmp_path):
+def test_every_form_of_an_image_is_the_same_reference(folder, reader, tmp_path):
     file = folder / "my pictures" / "a 1.png"
     text = base64.b64encode(PNG).decode()
     values: list[Any] = [
@@ -67,7 +67,7 @@ def test_a_list_keeps_its_order_and_leaves_out_what_is_null(folder, reader):
         assert reader.read("image", nothing, folder) == []
 
 
-def test_what_came_with_a_row_is_kept_once_and_a_file_stays_where_it_is(folder, reader, tmp_path):
+def test_inline_media_are_stored_once_and_files_stay_in_place(folder, reader, tmp_path):
     for value in (PNG, PNG, {"bytes": PNG}, "my pictures/a 1.png"):
         reader.read("image", value, folder)
     kept = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
@@ -120,7 +120,7 @@ def test_decoded_columns_of_datasets_are_read_too(reader, tmp_path):
         ([0.1, 0.2], "list of numbers"),
     ],
 )
-def test_what_is_no_picture_is_a_sentence(value, words, folder, reader):
+def test_reference_rejects_an_invalid_image(value, words, folder, reader):
     with pytest.raises(MediaError, match=words):
         reader.read("image", value, folder)
 
@@ -148,7 +148,7 @@ def image(seed: int, content: str = "noise", width: int = 40, height: int = 30) 
 
 
 @pytest.mark.parametrize("content", ["noise", "gradient", "solid"])
-def test_pictures_are_of_the_size_and_the_kind_that_was_asked_for(content):
+def test_images_have_the_requested_size_and_kind(content):
     pixels = image(1, content)
     assert pixels.shape == (30, 40, 3)
     assert (pixels == image(1, content)).all()
@@ -157,14 +157,14 @@ def test_pictures_are_of_the_size_and_the_kind_that_was_asked_for(content):
     assert {"noise": colours > 1_000, "gradient": 1 < colours <= 40, "solid": colours == 1}[content]
 
 
-def test_sounds_are_of_the_length_that_was_asked_for():
+def test_audio_has_the_requested_length():
     sound = make_sound(refer_synthetic("audio", seconds=0.5, seed=1), 16_000)
     assert (sound.shape, sound.dtype) == ((8_000,), np.float32)
     assert 0.05 < sound.std() < 0.2
     assert (sound != make_sound(refer_synthetic("audio", seconds=0.5, seed=2), 16_000)).any()
 
 
-def test_they_are_loaded_like_any_other():
+def test_synthetic_media_are_loaded_like_any_other():
     media = [
         refer_synthetic("image", width=40, height=30, content="noise", seed=1),
         refer_synthetic("audio", seconds=2.0, seed=1),

@@ -1,4 +1,4 @@
-"""Sounds: every form that people have becomes one channel at the model's rate, or a sentence."""
+"""Audio: every common format becomes one channel at the model's rate, or an error."""
 
 from typing import Any
 
@@ -60,12 +60,12 @@ def test_channels_are_averaged():
     ],
     ids=["nothing", "a header", "text", "a picture", "no samples", "too short", "not a number", "a silent film"],
 )
-def test_what_is_no_sound_is_a_sentence(content, words):
+def test_decode_rejects_invalid_audio(content, words):
     with pytest.raises(MediaError, match=words):
         decode_sound(content)
 
 
-def test_a_sound_that_is_too_long_is_refused_or_cut_and_never_cut_in_silence():
+def test_audio_that_is_too_long_is_refused_or_cut_with_a_warning():
     content = encode_sound(tone(2.0))
     with pytest.raises(MediaError, match=r"2\.0 s long, and the model takes 1 s.*cut_audio"):
         decode_sound(content, most_s=1.0)
@@ -80,6 +80,6 @@ def test_an_hours_long_sound_is_refused_before_it_is_read():
         decode_sound(content)
 
 
-def test_what_a_server_is_sent_is_the_same_sound():
+def test_server_is_sent_the_same_audio():
     samples = decode_sound(encode_sound(tone()))
     assert np.abs(decode_sound(encode_wav(samples, 16_000)) - samples).max() < 1e-4

@@ -73,7 +73,7 @@ def test_every_row_is_drawn_equally_often():
     assert len(drawn) == 12 and all(abs(times - 150) < 53 for times in drawn.values())
 
 
-def test_per_prompt_draws_anew_and_alike_each_time():
+def test_per_prompt_draw_differs_by_prompt_and_is_reproducible():
     rows = [{"prompt": f"q{number}", "target": "a"} for number in range(200)]
     shots = {"count": 2, "per_prompt": True, "seed": 1}
     drawn = [tuple(pairs(prompt)) for prompt in load(rows, shots)]
@@ -128,7 +128,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_with_examples_is_said_at_once(case):
+def test_few_shot_rejects_invalid_examples_at_once(case):
     examples, message = BAD[case]
     spec = PromptSpec.model_validate({"source": inline(ROWS), "few_shot": examples})
     with pytest.raises(PromptError, match=message):

@@ -263,7 +263,7 @@ def test_files_without_rows_are_refused(way, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "~nobody-of-that-name/x", "\ud800", "[", "/", "/proc/self/mem"])
-def test_names_that_are_no_files_are_sentences(tokenizer, name):
+def test_prompts_reject_names_of_missing_files(tokenizer, name):
     source = {"kind": "file", "path": name, "format": "jsonl"}
     with pytest.raises(PromptError):
         list(load_prompts(PromptSpec.model_validate({"source": source})))
@@ -276,8 +276,8 @@ def test_names_that_are_no_files_are_sentences(tokenizer, name):
 @pytest.mark.parametrize("depth", [50, 500, 900, 990, 2000, 100_000])
 @pytest.mark.parametrize("template", [None, "{{ prompt }}"])
 @pytest.mark.parametrize("column", ["prompt", "messages", "target", "extra"])
-def test_depth_is_a_row_or_a_sentence(way, tmp_path, depth, template, column):
-    """Whatever depth one step can do, the next may not: parsing, checking, digesting, writing."""
+def test_depth_is_a_row_or_an_error(way, tmp_path, depth, template, column):
+    """A depth that one step can do may be too much for the next: parsing, checking, digesting, writing."""
     good = b'{"prompt": "p", "extra": 1}\n'
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
         value = opening * depth + b"1" + closing * depth
@@ -299,7 +299,7 @@ def test_a_huge_field_is_one_row(way, tmp_path):
         assert way.go(file, {"columns": {"prompt": "question"}}, "plain") == 3
 
 
-def test_what_rows_say_of_sampling_is_theirs(way, tmp_path):
+def test_hostile_sampling_values_of_rows_do_not_stop_the_run(way, tmp_path):
     file = tmp_path / "rows.jsonl"
     values = [0, -1, 10**30, 1.5, "many", None, True, [1], {"a": 1}, float("nan"), "\ud800"]
     names = ("max_tokens", "n", "seed", "stop", "\0", "a'b\"c")

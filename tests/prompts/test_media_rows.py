@@ -1,4 +1,4 @@
-"""Rows with pictures and sounds: columns, parts of messages, marks, templates, examples, identity."""
+"""Rows with images and audio: columns, parts of messages, marks, templates, examples, identity."""
 
 import base64
 import json
@@ -136,7 +136,7 @@ def test_parts_of_messages_hold_their_own(form, folder):
     assert ask(folder, {"messages": messages}) == ([[text("before"), IMAGE, text("after")]], [A])
 
 
-def test_a_sound_as_openai_writes_it(folder):
+def test_openai_audio_part_is_read(folder):
     data = base64.b64encode(b"any bytes: they are decoded later").decode()
     part = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
     contents, digests = ask(folder, {"messages": [{"role": "user", "content": [part]}]})
@@ -193,7 +193,7 @@ def test_parquet_of_hugging_face(folder):
         ),
     ],
 )
-def test_what_does_not_fit_is_one_bad_row(row, spec, words, folder):
+def test_invalid_media_value_is_one_bad_row(row, spec, words, folder):
     assert words in refused(folder, row, columns={"images": "i"}, **spec)
 
 
@@ -202,7 +202,7 @@ def test_a_column_that_is_not_there_is_a_mistake_of_the_spec(folder):
         load(folder, {"pics": "a.png", "prompt": "p"}, columns={"images": "pic"})
 
 
-def test_a_prompt_is_what_its_pictures_show_wherever_they_are(folder):
+def test_prompt_digest_depends_on_image_content_not_on_paths(folder):
     (folder / "copy.png").write_bytes(PICTURES["a.png"])
     uri = "data:image/png;base64," + base64.b64encode(PICTURES["a.png"]).decode()
     rows = [{"i": value, "prompt": "p"} for value in ("a.png", "copy.png", uri, "b.png", None, ["a.png", "b.png"])]
@@ -213,7 +213,7 @@ def test_a_prompt_is_what_its_pictures_show_wherever_they_are(folder):
     assert without.prompt_id == prompts[4].prompt_id, "text alone has the id that it always had"
 
 
-def test_examples_bring_their_pictures_along(folder):
+def test_few_shot_examples_include_their_images(folder):
     rows = [{"i": f"{name}.png", "prompt": f"{name}?", "target": name} for name in "abc"]
     prompts = [
         item for item in load(folder, *rows, columns={"images": "i"}, few_shot={"count": 1}) if isinstance(item, Prompt)
@@ -229,7 +229,7 @@ def test_examples_bring_their_pictures_along(folder):
 
 
 def test_text_of_a_row_can_be_no_mark(folder):
-    """Marks of templates hold a number that no file knows."""
+    """Marks of templates hold a number that no file can contain."""
     row = {"i": "a.png", "q": "\ue000:image:0\ue001 {{ image }}"}
     contents, _ = ask(folder, row, columns={"images": "i"}, template="{{ q }}")
     assert contents == [[IMAGE, text(row["q"])]]

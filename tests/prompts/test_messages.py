@@ -62,7 +62,7 @@ def test_a_missing_column_does_not_hide_behind_a_bad_value():
     with pytest.raises(PromptError, match=r"neither a column `messages` nor a column `prompt`.*Columns: answer, q\."):
         reader().check_first({"q": 1, "answer": b""})
     for template, row in ((None, {"messages": []}), ("{{ q }}", {"q": None}), ("{{ 1 // q }}", {"q": 0})):
-        reader(template).check_first(row)  # which is no mistake of the spec's
+        reader(template).check_first(row)  # which is not a mistake in the spec
 
 
 ALL = ("self", "range", "loop", "context", "items")
@@ -185,7 +185,7 @@ def test_as_json_is_strict_json(value):
 
 
 def keep_part(part: dict[str, Any], where: str) -> dict[str, Any]:
-    """Parts that are no text have tests of their own (`test_media_rows.py`)."""
+    """Parts other than text have their own tests (`test_media_rows.py`)."""
     return part
 
 
@@ -275,7 +275,7 @@ def test_a_conversation_that_cannot_be_asked_so_says_why(messages, words):
     assert isinstance(row, BadRow) and words in row.message and row.prompt.turn_sizes is None
 
 
-def test_what_is_asked_names_the_conversation_and_recorded_answers_do_not():
+def test_conversation_id_depends_on_questions_not_on_recorded_answers():
     rows = [{"messages": messages_of(said)} for said in ("u1 a1 u2", "u1 a2 u2", "u1 u2", "u3 a1")]
     one, other, single, short = (row for row in prompts_of(*rows, turns="each") if isinstance(row, Prompt))
     assert one.messages == messages_of("u1 u2") and one.turn_sizes == [1, 1]

@@ -1,4 +1,4 @@
-"""Rows from files: what is read, how lazily, what the errors say, and what became of a line that cannot be read."""
+"""Rows from files: values, lazy reading, error messages, and lines that cannot be read."""
 
 import datetime
 import gzip
@@ -54,7 +54,7 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
     assert read(write(tmp_path / "a[1].jsonl", '{"prompt": "x"}')) == [{"prompt": "x"}]
 
 
-def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path):
+def test_sources_skip_blank_lines_and_a_byte_order_mark(tmp_path):
     assert read(write(tmp_path / "a.jsonl", b'\xef\xbb\xbf\r\n{"a": 1}\r\n\r\n')) == [{"a": 1}]
     assert read(write(tmp_path / "b.csv", b"\xef\xbb\xbfa,b\r\n1,2\r\n\r\n")) == [{"a": "1", "b": "2"}]
 
@@ -171,7 +171,7 @@ ARRIVES = {
 
 
 @pytest.mark.parametrize("name", ARRIVES)
-def test_what_parquet_holds_arrives_in_a_template_as_a_person_would_write_it(tmp_path, name):
+def test_parquet_values_are_rendered_as_plain_text(tmp_path, name):
     array, expected = ARRIVES[name]
     pq.write_table(pa.table({"value": array}), tmp_path / "a.parquet")
     assert render(read(tmp_path / "a.parquet")[0]["value"]) == expected
@@ -187,7 +187,7 @@ def test_nested_values_of_parquet_can_be_walked(tmp_path):
     assert render(row["value"], "{{ value|tojson }}") == '{"names": ["a", "b"], "sizes": {"x": 0.5}}'
 
 
-def test_bytes_are_no_text(tmp_path):
+def test_sources_reject_bytes_as_text(tmp_path):
     pq.write_table(pa.table({"value": pa.array([b"x"])}), tmp_path / "a.parquet")
     (row,) = read(tmp_path / "a.parquet")
     for template in (TEMPLATE, "{{ value|tojson }}", "{{ [value] }}"):
@@ -253,14 +253,14 @@ def test_a_dataset_in_a_folder_is_really_read(tmp_path):
     assert list(read_rows(HubSource(dataset=str(tmp_path)))) == [{"prompt": "a"}, {"prompt": "b"}]
 
 
-def test_a_dataset_that_fails_is_a_sentence(tmp_path):
+def test_hub_dataset_that_fails_raises(tmp_path):
     pytest.importorskip("datasets")
     write(tmp_path / "train.jsonl", '{"prompt": "a"}\n')
     with pytest.raises(PromptError, match="split nonsense"):
         list(read_rows(HubSource(dataset=str(tmp_path), split="nonsense")))
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
+def test_hub_source_error_names_the_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(PromptError, match=r"pip install 'assayline\[hub\]'"):
         next(read_rows(HubSource(dataset="org/name")))

@@ -1,4 +1,4 @@
-"""Templates that try to reach Python, to run forever or to eat the machine: each ends soon, in a sentence."""
+"""Templates that try to reach Python, to run forever or to eat the machine: each ends soon, with an error."""
 
 import datetime
 import threading
@@ -154,7 +154,7 @@ def render(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
 
 @pytest.fixture
 def flat() -> Iterator[None]:
-    """Whatever happens meanwhile, the process does not become much larger, and it does not take long."""
+    """Assert that the block needs little time, and the process little more memory."""
     process, started_s = psutil.Process(), time.monotonic()
     most_bytes = process.memory_info().rss
     is_over = threading.Event()
@@ -186,7 +186,7 @@ def test_a_template_does_not_reach_python(render, template):
 
 @pytest.mark.usefixtures("flat")
 @pytest.mark.parametrize("template", TOO_LARGE)
-def test_what_would_be_too_large_is_refused_before_it_is_made(render, template):
+def test_template_rejects_oversized_values_before_building_them(render, template):
     started_s = time.process_time()
     with pytest.raises(RowError, match=r"at most|Range too big|whose width|\d+ bits") as raised:
         render(template)
@@ -196,7 +196,7 @@ def test_what_would_be_too_large_is_refused_before_it_is_made(render, template):
 
 @pytest.mark.usefixtures("impatient", "flat")
 @pytest.mark.parametrize("template", ENDLESS)
-def test_what_does_not_end_is_stopped(render, template):
+def test_template_that_does_not_end_is_stopped(render, template):
     with pytest.raises((PromptError, RowError), match=r"took more than 0.5 s or 128 MiB and was stopped"):
         render(template)
 
@@ -237,7 +237,7 @@ def test_a_template_that_is_stopped_again_and_again_stops_the_run():
     assert not isinstance(raised.value, RowError)
 
 
-def test_templates_too_deep_for_python_are_a_sentence(tokenizer):
+def test_template_nested_too_deeply_is_rejected(tokenizer):
     for template in ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{% for a in [1] %}" * 30 + "{% endfor %}" * 30]:
         with pytest.raises(AssaylineError, match=r"cannot be compiled"):
             PromptTemplate(template)

@@ -54,7 +54,7 @@ def test_lengths_are_the_trace_s_and_answers_are_as_long_as_recorded(tokenizer, 
     assert not {id for prompt in prompts for id in prompt.prompt_token_ids or []} & set(tokenizer.all_special_ids)
 
 
-def test_prompts_are_alike_block_by_block_as_their_numbers_are(tokenizer, tmp_path):
+def test_trace_prompts_share_blocks_with_equal_hashes(tokenizer, tmp_path):
     numbers = [[5, 6, 7], [5, 6, 8], [5, 9], [10, 6, 7], [5, 6, 7], [5, 6]]
     tokens = [48, 48, 32, 48, 40, 40]
     ids = ids_of(mooncake(*map(row, tokens, numbers), folder=tmp_path), tokenizer)
@@ -137,7 +137,7 @@ def test_a_first_row_without_the_columns_and_other_fields_stop_the_run(tokenizer
         read(mooncake({"TIMESTAMP": "2023-11-16 18:01:50", "ContextTokens": 3}, folder=tmp_path), tokenizer)
 
 
-def test_what_is_longer_than_the_context_is_an_error_row(tokenizer, tmp_path):
+def test_trace_prompt_longer_than_the_context_is_an_error_row(tokenizer, tmp_path):
     spec = mooncake(row(60, output=4), row(61, output=4), row(70), folder=tmp_path)
     whole = EvalSpec.model_validate({"model": "m", "prompts": spec})
     renderer = ChatRenderer(ChatSpec(), tokenizer)

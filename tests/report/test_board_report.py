@@ -26,7 +26,7 @@ LETTERS = "abcdefgh"
 
 
 def models_of(rights: Sequence[int], **changes: Any) -> list[NightOf]:
-    """A run per model, called a, b, …, with so many right answers of NIGHT_PROMPTS."""
+    """Insert a run per model, called a, b, …, with that many right answers of NIGHT_PROMPTS."""
     return [
         NightOf(right=right, model=letter, model_id=f"digest of {letter}", **changes)
         for letter, right in zip(LETTERS, rights, strict=False)
@@ -72,7 +72,7 @@ def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board):
     assert "Tasks with a winner" in text and "1 of 2" in text
 
 
-def test_what_is_not_compared_is_marked_with_the_reason(board):
+def test_board_report_marks_excluded_runs_with_the_reason(board):
     _, rows, written = board
     text = texts(written.html)
     assert "2 scores are shown but not compared" in text
@@ -148,7 +148,7 @@ def test_leaderboard_leaves_out_what_all_models_have_in_common(settings, tmp_pat
     assert "per correct answer" not in text, "no run has a price"
 
 
-def test_other_prompts_are_counted_and_a_model_alone_is_no_winner(settings, tmp_path):
+def test_board_report_counts_other_prompts_and_has_no_winner_for_a_single_model(settings, tmp_path):
     given_nights(settings, [*models_of([30, 31]), NightOf(right=NIGHT_PROMPTS, model="c", prompts="other")])
     text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
     assert "it was asked other prompts: 0 of the task's 40 prompts, 40 more" in text

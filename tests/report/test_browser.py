@@ -94,7 +94,7 @@ class Browser:
         return str(self._tab.ask("document.documentElement.outerHTML"))
 
     def look_at(self, page: Path, width: int) -> Any:
-        """What on the page has no room, and what its console warns of."""
+        """Return elements of the page that overflow, and warnings of its console."""
         self.open(page, width)
         return self._tab.ask(LOOK)
 

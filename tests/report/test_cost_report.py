@@ -1,4 +1,4 @@
-"""What the report shows of devices, energy and cost, and of telemetry over time."""
+"""The report's sections on devices, energy, cost, and telemetry over time."""
 
 import json
 
@@ -61,7 +61,7 @@ def test_cost_energy_and_telemetry_are_shown(sad, tmp_path):
     assert '"style": "event"' in html or '"style":"event"' in html
 
 
-def test_an_integral_says_how_far_off_it_may_be_and_no_price_is_no_cost(sad, tmp_path):
+def test_cost_report_shows_the_error_of_integrated_energy_and_no_cost_without_a_price(sad, tmp_path):
     sad.given("free", "completed", dict(ANSWER))
     give_telemetry(sad.settings, "free", has_counter=False)
     page = text_of(make_report(sad.settings, "free", folder=tmp_path).html).replace("\u00a0", " ")

@@ -42,7 +42,7 @@ def decode(exhibit: Exhibit) -> bytes:
     return base64.b64decode(exhibit.uri.partition(",")[2])
 
 
-def test_a_picture_is_a_small_copy_of_what_is_seen(tmp_path):
+def test_image_exhibit_is_a_thumbnail(tmp_path):
     [exhibit] = show(tmp_path, Shelf(tmp_path).keep("image", jpeg()))
     assert (exhibit.kind, exhibit.words) == ("image", "image 1, 900 × 300 pixels")
     copy = decode(exhibit)
@@ -52,7 +52,7 @@ def test_a_picture_is_a_small_copy_of_what_is_seen(tmp_path):
     assert b"script" not in copy
 
 
-def test_a_sound_is_its_beginning(tmp_path):
+def test_audio_exhibit_is_its_beginning(tmp_path):
     shelf = Shelf(tmp_path)
     short, long = show(tmp_path, shelf.keep("audio", wav(1.0)), shelf.keep("audio", wav(60.0)))
     assert (short.kind, short.words, long.words) == ("audio", "audio 1, 1.0 s", "audio 2, first 10 s")
@@ -61,7 +61,7 @@ def test_a_sound_is_its_beginning(tmp_path):
     assert len(long.uri) < 250_000
 
 
-def test_what_cannot_be_shown_is_said(tmp_path):
+def test_exhibit_reports_media_that_cannot_be_shown(tmp_path):
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
     shelf = Shelf(tmp_path)
     gone = {"kind": "image", "path": "/no/such.png", "digest": "x"}

@@ -57,7 +57,7 @@ def read_charts(page: Path) -> list[dict[str, Any]]:
     return [json.loads(data) for data in found]
 
 
-def test_it_says_since_which_night_by_how_much_and_what_changed_then(page):
+def test_history_report_shows_when_and_by_how_much_a_metric_shifted(page):
     text = texts(page.html)
     assert "Output tokens per second has been worse since 2026-10-19 01:30" in text
     change = re.search(
@@ -96,7 +96,7 @@ def test_the_charts_have_every_night_the_band_the_levels_and_the_marks(regressed
     assert [row["until"] for row in levels] == ["2026-10-19T01:30:00Z"]
 
 
-def test_it_loads_nothing_and_both_forms_have_the_same_tables(page):
+def test_history_report_loads_nothing_and_both_formats_have_the_same_tables(page):
     raw = page.html.read_text(encoding="utf-8")
     assert "default-src 'none'" in raw
     assert not re.search(r"<(link|img|iframe)\b", text_of(page.html)), "the browser's test opens it"

@@ -198,7 +198,7 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("Run completed")
 
 
-def test_put_on_page_draws_charts_as_pictures(compared):
+def test_put_on_page_draws_charts_as_images(compared):
     page = put_on_page(compared.document)
     pictures = re.findall(r"!\[[^\]]+\]\(data:image/svg\+xml;base64,([\w+/=]+)\)", page)
     assert len(pictures) == len(read_charts(compared.html)) == 6
@@ -210,7 +210,7 @@ def test_put_on_page_draws_charts_as_pictures(compared):
     assert str(compared.html.parent) not in page and "HTML page" not in page
 
 
-def test_put_on_page_leaves_out_pictures_then_sections_when_there_is_no_room(compared, monkeypatch):
+def test_put_on_page_leaves_out_images_then_sections_when_there_is_no_room(compared, monkeypatch):
     document = compared.document
     words = put_on_page(replace(document, sections=[]))
     whole = len(render_markdown(document).encode())
@@ -279,7 +279,7 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
     ],
     ids=["nothing", "cancelled", "no target", "no times", "all errors", "one request", "not asked"],
 )
-def test_what_is_missing_is_said(sad, tmp_path, state, answers, sentences):
+def test_report_lists_missing_data(sad, tmp_path, state, answers, sentences):
     sad.given("run", state, *map(dict, answers), message="it broke" if state == "failed" else None)
     written = make_report(sad.settings, "run", folder=tmp_path)
     page = html.unescape(text_of(written.html))
@@ -355,7 +355,7 @@ def test_a_page_of_many_requests_is_no_larger(settings, sad, tmp_path):
     assert many < 3_000_000
 
 
-def test_the_command_says_where_the_report_is(weeks, tmp_path, monkeypatch, capsys):
+def test_report_command_prints_the_path(weeks, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(weeks.data_dir))
     assert run("report", [NIGHT, "--baseline", NIGHT_BEFORE, "--out", str(tmp_path / "new" / "folder")]) == 0
     out = capsys.readouterr().out
@@ -374,7 +374,7 @@ def test_the_command_says_where_the_report_is(weeks, tmp_path, monkeypatch, caps
         ([NIGHT, "--out", "/proc/none"], 6, "--out"),
     ],
 )
-def test_bad_input_is_a_sentence(weeks, monkeypatch, capsys, arguments, code, fragment):
+def test_report_command_rejects_bad_input(weeks, monkeypatch, capsys, arguments, code, fragment):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(weeks.data_dir))
     assert run("report", arguments) == code
     err = capsys.readouterr().err

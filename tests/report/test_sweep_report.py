@@ -1,4 +1,4 @@
-"""The report of a benchmark, and what the report of a run says of its load."""
+"""The report of a benchmark, and the load in the report of a run."""
 
 import html
 import json
@@ -24,7 +24,7 @@ OK = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "fin
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Any:
-    """Makes a sweep and its report, for those who only look."""
+    """Make a sweep and its report, for tests that only read them."""
 
     def make_sweep(**sweep: Any) -> tuple[Settings, Written]:
         folder = tmp_path_factory.mktemp("sweep")
@@ -174,7 +174,7 @@ def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:
         connection.execute("update runs set spec_json = json_merge_patch(spec_json, ?)", [json.dumps(limits)])
 
 
-def test_comparison_report_says_what_differs_and_draws_every_repeat(settings, tmp_path):
+def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tmp_path):
     given_windows(settings, {8: [1.0, 1.01, 1.02, 0.99, 0.98], 32: [0.5, 0.51, 0.52, 0.49, 0.48]})
     written = make_benchmark_report(settings, "b", tmp_path)
     assert headings(written.html) == ["Verdicts", "Repeats", "Runs"]
@@ -197,7 +197,7 @@ def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings,
     assert changes and max(changes) < 100, "nothing falls by more than all"
 
 
-def test_comparison_report_says_when_there_are_too_few_repeats(sad, tmp_path):
+def test_comparison_report_warns_about_too_few_repeats(sad, tmp_path):
     given_windows(sad.settings, {8: [1.0, 1.1], 32: [0.5]})
     page = texts(make_benchmark_report(sad.settings, "b", tmp_path).html)
     assert "max_concurrency 32 vs 8: too few repeats for a comparison (1 repeat vs 2); at least five of each" in page

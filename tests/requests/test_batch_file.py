@@ -1,4 +1,4 @@
-"""Batch files become requests: what a body asks is asked, or its line is refused with a sentence."""
+"""Batch files become requests: each body is sent unchanged, or its line is refused with an error."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def build(path: Path, tokenizer: Any, renderer: Any = None, **more: Any) -> list
 
 
 def refused(tmp_path: Path, tokenizer: Any, *lines: dict[str, Any] | str) -> list[str | None]:
-    """What is wrong with each line, None where nothing is."""
+    """Return the error of each line, or None."""
     prepared = build(write_batch(tmp_path / "in.jsonl", *lines), tokenizer)
     return [str(one.errors[0].error_message) if one.errors else None for one in prepared]
 
@@ -129,7 +129,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_done_is_an_error_row_and_the_others_are_asked(tmp_path, tokenizer, name):
+def test_unsupported_batch_request_is_an_error_row_and_the_others_are_sent(tmp_path, tokenizer, name):
     asked, sentence = REFUSED[name]
     before, bad, after = refused(tmp_path, tokenizer, chat_line("a"), chat_line("b", **asked), chat_line("c"))
     assert (before, after) == (None, None)

@@ -229,7 +229,7 @@ def test_template_syntax_is_told_at_once(tokenizer):
         ("{{ messages.append(1) }}", "SecurityError"),
     ],
 )
-def test_what_a_template_raises_is_the_rows_error(tokenizer, template, expected):
+def test_exception_of_a_template_is_the_rows_error(tokenizer, template, expected):
     with pytest.raises(RowError, match=expected) as caught:
         renderer(tokenizer, template=template).render(USER)
     assert caught.value.kind == "template_error"
@@ -289,7 +289,7 @@ def test_the_template_id_names_what_decides_the_text(tokenizer, tmp_path):
     assert all(len(id) == 32 for id in others)
 
 
-def test_a_template_beside_the_processor_is_found(tokenizer, tmp_path):
+def test_chat_template_next_to_the_processor_is_found(tokenizer, tmp_path):
     tokenizer.chat_template = None
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
@@ -298,7 +298,7 @@ def test_a_template_beside_the_processor_is_found(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"version": "1.0", "model": {"type": "Nonsense"}}'])
-def test_a_tokenizer_that_cannot_be_loaded_is_a_sentence(tmp_path, content):
+def test_load_tokenizer_rejects_an_invalid_tokenizer(tmp_path, content):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
@@ -319,7 +319,7 @@ def test_messages_go_out_as_they_are_after_the_specs_system_message():
     assert chat.render([own, ASKED]).messages == [own, ASKED]
 
 
-def test_what_needs_a_tokenizer_is_refused_in_a_sentence():
+def test_options_that_need_a_tokenizer_are_rejected_without_one():
     chat = ServedChat(ChatSpec())
     with pytest.raises(SpecError, match=r"likelihood of an option needs a tokenizer.*Set the endpoint to completions"):
         chat.encode(" yes")

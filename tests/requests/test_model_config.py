@@ -56,7 +56,7 @@ def test_placeholders_may_be_numbered_or_unwritten(tokenizer):
         ([{"type": "video"}, text("x")], PARTS, {}, r"has a video in it, and the model takes text alone"),
     ],
 )
-def test_what_does_not_match_is_refused(tokenizer, content, template, placeholders, words):
+def test_media_that_the_model_does_not_take_are_rejected(tokenizer, content, template, placeholders, words):
     with pytest.raises(RowError, match=words) as caught:
         render(tokenizer, content, template, placeholders)
     assert caught.value.kind == "media_error"

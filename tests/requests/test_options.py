@@ -46,7 +46,7 @@ def test_each_option_and_repeat_is_a_request(tokenizer):
 
 
 def reference_pair(tokenizer: Any, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """What the harness's documentation says of the boundary, written from its description."""
+    """Split at the boundary as the harness documents it."""
     stripped = context.rstrip()
     continuation = context[len(stripped) :] + continuation
     both = tokenizer(stripped + continuation)["input_ids"]

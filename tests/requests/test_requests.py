@@ -79,7 +79,7 @@ def test_without_a_seed_none_is_made_up(tokenizer):
 
 
 @pytest.mark.parametrize("sampling", [{"n": 0}, {"n": "2"}, {"n": True}, {"seed": "x"}, {"seed": 1.5}])
-def test_counts_and_seeds_that_are_no_numbers_stop_the_run(sampling):
+def test_counts_and_seeds_that_are_not_numbers_stop_the_run(sampling):
     with pytest.raises(SpecError, match=r"sampling\.(n|seed) is .*, expected a whole number"):
         build_requests(spec_of([GOOD], sampling), [], object(), None)  # type: ignore[arg-type]
 

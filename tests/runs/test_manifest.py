@@ -1,4 +1,4 @@
-"""A run's manifest: whole or not at all, with a sentence for what is wrong with it."""
+"""A run's manifest: complete or absent, with an error for each defect."""
 
 import dataclasses
 import json
@@ -61,13 +61,13 @@ def test_a_manifest_of_a_newer_version_with_more_in_it_can_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"run_id": "x"}', '{"clock": 1, "prompts": null}'])
-def test_a_manifest_that_cannot_be_read_is_a_sentence(tmp_path, text):
+def test_read_manifest_rejects_a_damaged_file(tmp_path, text):
     (tmp_path / MANIFEST_NAME).write_text(text)
     with pytest.raises(StoreError, match=r"manifest \S*run\.json cannot be read: .*Put a copy"):
         read_manifest(tmp_path)
 
 
-def test_a_folder_without_one_is_a_sentence(tmp_path):
+def test_read_manifest_rejects_a_folder_without_a_manifest(tmp_path):
     with pytest.raises(StoreError, match=r"has no run\.json"):
         read_manifest(tmp_path)
 
@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["/proc/none", "below-a-file"])
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path, folder):
+def test_write_manifest_rejects_a_folder_that_cannot_be_created(tmp_path, folder):
     (tmp_path / "below-a-file").write_text("")
     with pytest.raises(StoreError, match=r"run\.json cannot be written: .*what was stored so far is kept"):
         write_manifest(tmp_path / folder / "run", manifest_of())

@@ -23,7 +23,7 @@ def read_instructions() -> list[tuple[str, str]]:
 
 
 def copied() -> list[tuple[str, str]]:
-    """What is copied from this folder, and to where."""
+    """Return what is copied from this folder, and its destination."""
     found = []
     for name, rest in read_instructions():
         words = [word for word in rest.split() if not word.startswith("--")]
@@ -48,7 +48,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_is_copied_is_enough_for_every_command(image):
+def test_image_has_all_files_that_commands_need(image):
     env = {"PYTHONPATH": str(image), "PATH": "/usr/bin:/bin", "HOME": str(image)}
     for arguments in (["--help"], ["evaluate", "--help"]):
         program = (
@@ -64,7 +64,7 @@ def test_what_is_copied_is_enough_for_every_command(image):
     subprocess.run([sys.executable, "scripts/setup.py", "--help"], cwd=image, check=True, capture_output=True)
 
 
-def test_it_is_run_by_an_ordinary_user_and_starts_a_command_of_the_project():
+def test_image_runs_a_project_command_as_an_ordinary_user():
     instructions = read_instructions()
     users = [rest for name, rest in instructions if name == "USER"]
     assert users == ["10001:10001"]  # kubelet: "image has non-numeric user (…), cannot verify user is non-root"

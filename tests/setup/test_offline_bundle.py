@@ -1,4 +1,4 @@
-"""What goes to a machine without network: kernels for its GPU alone, archives unpacked once; known versions."""
+"""Bundle for a machine without network: kernels for its GPU only, archives unpacked once, known versions."""
 
 import lzma
 import shutil

@@ -146,8 +146,8 @@ def test_every_locked_package_has_hashes_except_torchs_cpu_build():
             assert any(pin.startswith("setuptools==") for pin in pins), "needed to install assayline itself"
 
 
-def test_torchvision_is_mended_once_and_not_in_the_cache(tmp_path):
-    script.mend_torchvision(tmp_path)  # without torchvision, nothing to mend
+def test_torchvision_is_patched_once_and_not_in_the_cache(tmp_path):
+    script.mend_torchvision(tmp_path)  # without torchvision, nothing to patch
     cached = tmp_path / "cached.py"
     cached.write_text("import torch\n\ndef _has_ops():\n    return False\n")
     installed = tmp_path / "lib" / "python3.12" / "site-packages" / "torchvision" / "extension.py"
@@ -252,7 +252,7 @@ def test_an_environment_of_the_user_is_kept(setup, tmp_path):
     assert (tmp_path / ".venv" / "own").exists()
 
 
-def test_what_works_is_kept_when_the_network_is_gone(setup, tmp_path, capsys):
+def test_working_environment_is_kept_without_network(setup, tmp_path, capsys):
     assert setup() == 0
     (tmp_path / "uv.fails").write_text("error: Request failed\n  cause: dns error\n")
     assert setup("--dev") == 1

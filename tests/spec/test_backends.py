@@ -27,7 +27,7 @@ def test_every_backend_of_a_spec_has_a_row():
         ({"backend": "fake"}, False, False, False),
     ],
 )
-def test_what_a_backend_needs_follows_from_its_row(engine, needs_device, is_streaming, is_remote):
+def test_backend_requirements_follow_from_its_row(engine, needs_device, is_streaming, is_remote):
     spec = EngineSpec.model_validate(engine)
     assert (spec.needs_device, spec.is_streaming, spec.is_remote) == (needs_device, is_streaming, is_remote)
 

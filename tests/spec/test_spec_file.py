@@ -123,7 +123,7 @@ def refuse_secret(where: str, **changes: Any) -> None:
     assert SECRET not in str(raw.value)
 
 
-def test_what_only_sounds_like_a_secret_is_none():
+def test_fields_that_only_sound_like_secrets_are_accepted():
     args = {
         "hf_overrides": {"pad_token": "<pad>", "image_token": "<image>", "eos_token": "</s>", "num_key_value_heads": 2},
         "mm_processor_kwargs": {"key": "value"},
@@ -163,7 +163,7 @@ def test_a_scorer_may_be_its_kind_as_a_word():
         ),
     ],
 )
-def test_what_is_not_yaml_names_its_line_and_the_quotes_that_a_template_lacks(text, expected, tmp_path):
+def test_invalid_yaml_error_names_the_line_and_missing_quotes(text, expected, tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text(text)
     with pytest.raises(SpecError) as caught:
@@ -208,7 +208,7 @@ def test_an_override_is_yaml_unless_it_is_text(file, field, text, expected):
     assert found == expected
 
 
-def test_an_override_replaces_what_the_file_says_and_nothing_beside_it(file):
+def test_override_replaces_only_its_field(file):
     file.write_text(yaml.safe_dump({**BASE, "sampling": {"temperature": 1, "top_p": 0.5}}))
     assert load_spec(file, {"sampling.temperature": "0"}).sampling == {"temperature": 0, "top_p": 0.5}
 
@@ -233,7 +233,7 @@ def test_an_override_that_fits_nowhere_is_named(file, field, expected):
         ("folder", "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_spec_is_one_sentence_with_its_name(tmp_path, content, expected):
+def test_file_without_a_spec_is_one_message_with_its_name(tmp_path, content, expected):
     path = tmp_path / "mine.yaml"
     if content == "folder":
         path.mkdir()
@@ -280,7 +280,7 @@ def test_another_meaning_has_another_hash(changes):
     assert spec_hash(spec_with(**changes)) != spec_hash(spec_with())
 
 
-def test_max_tokens_unset_means_the_room_left_and_n_is_no_argument_of_a_request():
+def test_max_tokens_defaults_to_the_room_left_and_n_is_rejected():
     assert spec_with(sampling={"n": 3, "top_p": 0.5}).sampling_defaults == {"max_tokens": None, "top_p": 0.5}
     assert spec_with(sampling={"max_tokens": 4}).sampling_defaults == {"max_tokens": 4}
 
@@ -302,7 +302,7 @@ def test_a_gate_limits_speeds_that_there_are_and_no_more_than_can_be_tested():
     assert config_id(one, "model") == config_id(other, "model") != config_id(one, "another model")
 
 
-def test_fields_are_laid_over_a_spec_and_nothing_else_changes():
+def test_overrides_change_only_their_fields():
     rows = [{"question": None, "answer": "1"}]
     spec = parse_spec(
         {"model": "m", "prompts": {"source": {"kind": "inline", "rows": rows}}, "sampling": {"seed": None}}

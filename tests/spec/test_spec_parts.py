@@ -1,4 +1,4 @@
-"""What a spec says of loads, servers, objectives, media and prices: what is refused, and in which words."""
+"""Loads, servers, objectives, media and prices in a spec: invalid values, and their messages."""
 
 from typing import Any
 
@@ -104,14 +104,14 @@ def test_a_column_of_media_may_be_named_alone():
 
 
 def test_a_spec_without_media_is_the_spec_that_it_was():
-    """Runs of before are resumed, and held against, by this digest."""
+    """Earlier runs are resumed and compared by this digest."""
     assert "media" not in str(spec_of().model_dump(mode="json"))
     images, none = ({"prompts": {"source": ROWS, "columns": {"images": value}, "media": {}}} for value in ("i", []))
     assert spec_hash(spec_of()) == spec_hash(spec_of(**none)) != spec_hash(spec_of(**images))
     assert spec_hash(spec_of()) != spec_hash(spec_of(**media(max_pixels=100)))
 
 
-def test_a_price_is_no_part_of_a_specs_identity_and_is_stored():
+def test_price_is_stored_and_not_part_of_the_spec_digest():
     free, priced = spec_of(), spec_of(price=PRICE)
     assert spec_hash(free) == spec_hash(priced) == spec_hash(spec_of(price={**PRICE, "per_gpu_hour": 3}))
     assert config_id(free, "model") == config_id(priced, "model")

@@ -1,4 +1,4 @@
-"""What SQL reads out of an event's details is what is written there."""
+"""SQL reads the fields of an event's details that are written."""
 
 import re
 from pathlib import Path

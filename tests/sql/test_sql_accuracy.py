@@ -79,7 +79,7 @@ def test_each_scorer_has_a_row_and_the_first_is_the_summary(store):
     store.expect("run_summary", {"scorer": "early", "accuracy": 1.0, "scored_samples": 2, "accuracy_high": 1.0})
 
 
-def test_accuracy_without_errors_stands_beside_the_one_with_them(store):
+def test_accuracy_is_given_with_and_without_errors(store):
     """Of ten answers two timed out, and one was wrong."""
     given_values(store, *[[1]] * 7, *[[0]] * 3)
     store.connection.execute("update scores set error_kind = 'timeout' where prompt_id in ('p8', 'p9')")

@@ -1,4 +1,4 @@
-"""find_board, compare_board and rank_board: which runs are held against each other, and what is called a difference."""
+"""find_board, compare_board and rank_board: which runs are compared, and which differences count."""
 
 import json
 from datetime import datetime, timedelta
@@ -79,7 +79,7 @@ def test_score_interval_and_errors_are_those_of_the_run(store):
 OTHER_SCORER = "it was scored by another scorer, or by another version of it: `assayline score --stale` scores again"
 
 
-def test_what_was_asked_otherwise_is_shown_beside_the_task_with_the_reason(store):
+def test_find_board_shows_incomparable_runs_with_the_reason(store):
     for number, model in enumerate("abc"):
         given_run(store, f"run-{model}", model, day=number)
     given_run(store, "other prompts", "d", prompts="q")
@@ -108,7 +108,7 @@ def test_what_was_asked_otherwise_is_shown_beside_the_task_with_the_reason(store
     assert references == {"run-c"}, "the newest that is compared"
 
 
-def test_what_a_harness_made_of_a_run_and_how_an_engine_is_fed_are_no_other_task(store):
+def test_find_board_task_ignores_harness_results_and_engine_feed(store):
     given_run(store, "x", "a", arguments='{"metric": "acc", "harness": {"task": 0.5}}')
     given_run(store, "y", "b", arguments='{"metric": "acc"}', spec={"engine": {"max_concurrency": 4, "args": {}}})
     assert [obstacle for *_, obstacle in board(store)] == [None, None]

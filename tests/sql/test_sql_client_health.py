@@ -105,7 +105,7 @@ def test_client_health_has_percentiles_of_all_samples_as_numpy_has_them(store: S
     [(0.004, 0.01, True), (0.02, 0.3, False), (0.02, 30.0, True), (0.006, 0.05, False)],
 )
 def test_client_health_is_judged_by_ttft_and_tpot(store: Store, lag_s: float, ttft_s: float, is_healthy: bool) -> None:
-    """TPOT is a tenth of TTFT here, so that a lag which is always there is held against that first."""
+    """TPOT is a tenth of TTFT here, so that a constant lag exceeds its limit first."""
     given_sample(
         store,
         TelemetrySample(

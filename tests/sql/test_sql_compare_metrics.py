@@ -33,7 +33,7 @@ def test_values_stand_side_by_side_and_better_is_faster_and_sooner(store):
     assert compare(store, "slow", "fast")["e2e_p50_s"]["is_better"] is False
 
 
-def test_what_is_equal_or_not_known_is_neither_better_nor_worse(store):
+def test_compare_metrics_calls_equal_or_unknown_values_neither_better_nor_worse(store):
     given_speed(store, "one", 1.0)
     given_speed(store, "other", 1.0)
     rows = compare(store, "one", "other")

@@ -114,7 +114,7 @@ def test_fewer_than_five_are_not_judged(store):
     assert compare(store, new, []) == {}
 
 
-def test_equal_values_are_no_difference(store):
+def test_compare_repeats_finds_no_difference_between_equal_values(store):
     new, old = given_values(store, a={"x": [0.1] * 5, "zero": [0] * 5}, b={"x": [0.1] * 5, "zero": [0] * 5})
     found = compare(store, new, old)
     assert (found["x"]["p_value"], found["x"]["shift"], found["x"]["verdict"]) == (1, 0, "same")
@@ -136,7 +136,7 @@ def test_verdicts_of_throughput_and_latency_look_opposite_ways(store, factor, ve
         assert row["minimum_effect"] == 0.02
 
 
-def test_what_is_beyond_the_limit_but_may_be_chance_is_unclear(store):
+def test_compare_repeats_is_unclear_when_a_large_shift_may_be_chance(store):
     new, old = given_values(store, a={"x": [80, 120, 90, 110, 100]}, b={"x": [85, 125, 115, 130, 105]})
     row = compare(store, new, old)["x"]
     assert abs(row["relative_shift"]) > row["minimum_effect"] and row["verdict"] == "unclear"
@@ -197,7 +197,7 @@ def chosen(store, candidate, baseline):
         ({"config": None}, "it has no config_id"),
     ],
 )
-def test_what_keeps_a_run_from_being_a_repeat(store, change, obstacle):
+def test_run_conditions_names_the_obstacle(store, change, obstacle):
     given_night(store, "run", 0, **change)
     row = store.row("run_conditions", "obstacle", "environment")
     assert row["obstacle"] == obstacle
@@ -212,7 +212,7 @@ def test_run_conditions_counts_a_resumed_run_when_no_earlier_attempt_opened_an_e
     assert store.row("run_conditions", "obstacle")["obstacle"] is None
 
 
-def test_on_a_schedule_the_nights_after_the_baseline_are_held_against_those_before(store):
+def test_choose_repeats_compares_runs_after_the_baseline_with_those_before(store):
     for night in range(30):
         given_night(store, f"n{night:02}", night)
     found = chosen(store, "n17", "n12")
@@ -223,7 +223,7 @@ def test_on_a_schedule_the_nights_after_the_baseline_are_held_against_those_befo
     assert (earlier["candidate"], earlier["baseline"]) == (found["baseline"], found["candidate"])
 
 
-def test_another_environment_or_an_obstacle_is_no_repeat(store):
+def test_choose_repeats_excludes_another_environment_or_an_obstacle(store):
     given_night(store, "old", 0, host_name="old host")
     given_night(store, "broken", 1, state="failed")
     given_night(store, "new", 2)
@@ -232,7 +232,7 @@ def test_another_environment_or_an_obstacle_is_no_repeat(store):
     assert chosen(store, "new", "other") == {"candidate": ["new"], "baseline": ["other"]}
 
 
-def test_another_prompt_set_under_the_same_spec_is_no_repeat(store):
+def test_choose_repeats_excludes_another_prompt_set_under_the_same_spec(store):
     for night, prompts in enumerate(["ab", "ba", "ac", "ab"]):
         given_night(store, f"n{night}", night)
         store.given("prompts", *({"run_id": f"n{night}", "prompt_id": prompt} for prompt in prompts))
@@ -241,7 +241,7 @@ def test_another_prompt_set_under_the_same_spec_is_no_repeat(store):
     assert chosen(store, "new", "n2")["baseline"] == ["n2"]
 
 
-def test_a_run_that_knew_what_to_begin_with_is_no_repeat_of_one_that_did_not(store):
+def test_runs_with_and_without_length_estimates_are_not_repeats(store):
     for night in range(4):
         given_night(store, f"n{night}", night)
         request = {"run_id": f"n{night}", "request_id": "r", "expected_output_tokens": 9 if night > 1 else None}

@@ -99,7 +99,7 @@ def test_mcnemar_holds_with_thousands_of_discordant_pairs(store, better, worse):
     assert row["mcnemar_p"] == pytest.approx(scipy.stats.binomtest(better, better + worse).pvalue, rel=1e-7, abs=1e-300)
 
 
-def test_what_a_harness_found_does_not_make_another_scorer(store):
+def test_compare_runs_ignores_harness_results_in_scorer_arguments(store):
     given_scores(store, "new", named([1, 1]), "acc", '{"filter": "none", "harness": {"task": 1.0}}')
     given_scores(store, "old", named([1, 0]), "acc", '{"filter": "none", "harness": {"task": 0.5}}')
     given_scores(store, "new", named([1]), "other", '{"filter": "none", "harness": {"task": 1.0}}')
@@ -108,7 +108,7 @@ def test_what_a_harness_found_does_not_make_another_scorer(store):
 
 
 def test_compare_runs_takes_a_changed_scorer_for_another(store):
-    """All 60 answers are alike; what they score has changed with the scorer."""
+    """All 60 answers are equal; their scores changed with the scorer."""
     given_scores(store, "new", named([1] * 60), definition="digest of today")
     given_scores(store, "old", named([0] * 60), definition="digest of before")
     (row,) = compare(store)
@@ -138,7 +138,7 @@ def test_compare_runs_counts_pairs_with_an_error(store, seed):
 
 
 def test_rows_of_one_prompt_are_one_cluster(store):
-    """The same prompt twenty times is no twenty times as much evidence."""
+    """The same prompt twenty times is not twenty times as much evidence."""
     dice = np.random.default_rng(3)
     old = {(f"p{i}", j): float(dice.random() < 0.5) for i in range(20) for j in range(4)}
     alike = {f"p{i}": float(dice.random() < 0.5) for i in range(20)}

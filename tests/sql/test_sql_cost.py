@@ -1,4 +1,4 @@
-"""Cost: rates times quantities, per what was got for it, with and without loading; NULL where a part is not known."""
+"""Cost: rates times quantities, per unit of output, with and without loading; NULL if a part is not known."""
 
 import json
 from typing import Any
@@ -73,7 +73,7 @@ def test_gpu_hours_with_and_without_loading(store: Store) -> None:
 
 
 def given_priced_runs(store: Store, runs: dict[str, tuple[Array, Array]], repeats: int = 1) -> None:
-    """Of each run the output tokens and scores of all samples, those of a prompt next to each other; work of 100 s."""
+    """Insert runs by output tokens and scores of all samples, those of a prompt next to each other; 100 s of work."""
     spec = json.dumps({"price": {"currency": "EUR", "per_machine_hour": 36.0}})
     store.given("runs", *({"run_id": run_id, "spec_json": spec} for run_id in runs))
     store.given("scorers", *({"run_id": run_id} for run_id in runs))

@@ -187,7 +187,7 @@ def test_a_database_without_its_version_is_refused(path):
     expect_refusal(path, "tables of version none")
 
 
-def test_what_is_up_to_date_is_not_made_again(path):
+def test_up_to_date_views_are_not_created_again(path):
     with duckdb.connect(path) as connection:
         connection.execute("create or replace view internal.itl as select 'kept' as proof")
     with connect(path, wait_s=0) as connection:

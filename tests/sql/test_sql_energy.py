@@ -78,7 +78,7 @@ def test_the_counter_counts_and_power_does_not_matter(store: Store) -> None:
     )
 
 
-def test_a_counter_that_begins_anew_is_bridged_by_power(store: Store) -> None:
+def test_energy_counter_reset_is_bridged_by_power(store: Store) -> None:
     given_counter(store, {0.0: 100.0, 1.0: 150.0, 2.0: 3.0, 3.0: 53.0})
     store.expect(
         "energy_stretch",

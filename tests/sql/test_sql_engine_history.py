@@ -266,7 +266,7 @@ def test_only_the_newest_engine_of_the_present_attempt_is_running(store):
     )
 
 
-def test_an_engine_that_no_event_tells_of_is_measured_by_its_answers(store):
+def test_engine_history_uses_answers_for_an_engine_without_events(store):
     """Error rows have no part in it, as in any throughput."""
     store.given_answers(answer(0, 10.0, 14.0), answer(0, 1.0, 99.0, error_kind="refused"))
     sample(store, 17.0)
@@ -315,7 +315,7 @@ def test_an_engine_that_fails_with_nothing_in_flight_loses_nothing(store, answer
     )
 
 
-def test_what_a_dead_engine_had_finished_counts_even_if_it_is_read_later(store):
+def test_results_of_a_crashed_engine_count_when_read_later(store):
     store.given_answers(answer(0, 10.0, 12.5))
     tell(store, "opened", 8.0, 8.0)
     tell(store, "failed", 12.0, details=OUT_OF_MEMORY)
@@ -348,7 +348,7 @@ def test_a_window_may_grow(store):
     store.expect("engine_history", {"window_requests": 40, "last_window_requests": 50, "reductions": 0})
 
 
-def test_without_events_the_answers_tell_the_window(store):
+def test_engine_history_takes_the_window_from_answers_without_events(store):
     store.given_answers(answer(0, 1.0, 2.0, window_requests=40), answer(0, 1.0, 2.0, window_requests=50))
     store.expect("engine_history", {"window_requests": 40, "last_window_requests": 50})
 
@@ -386,7 +386,7 @@ def test_reductions_that_were_undone_do_not_lead_to_what_follows(store):
     store.expect("run_summary", {"reductions": 3, "isolated_requests": 1, "rebuilds": 4})
 
 
-def test_requests_that_never_reached_an_engine_are_no_engine(store):
+def test_engine_history_ignores_requests_that_never_reached_an_engine(store):
     store.given_answers({"worker": "prepare", "error_kind": "template"})
     store.expect("engine_history")
 

@@ -184,7 +184,7 @@ def test_an_engine_that_answered_nothing_has_no_part_in_the_window_share(store):
     store.expect("run_summary", {"engine_steps": 15, "output_tokens_per_step": 700 / 15, "window_share": 0.5})
 
 
-def test_no_steps_are_no_efficiency(store):
+def test_batch_efficiency_is_null_without_steps(store):
     store.given("telemetry", {"engine_steps": 0, "output_tokens": 0})
     store.expect("batch_efficiency", {"engine_steps": 0, "output_tokens_per_step": None, "window_share": None})
 

@@ -41,7 +41,7 @@ def test_a_good_request_is_within_every_limit(store, late):
     assert is_good(store, **columns) is (late is None)
 
 
-def test_what_is_not_limited_may_take_any_time(store):
+def test_goodput_ignores_latencies_without_a_limit(store):
     given_limits(store, ttft_s=0.5)
     assert is_good(store, ttft_s=0.4, tpot_s=100.0, e2e_s=10_000.0)
 
@@ -61,7 +61,7 @@ def test_an_answer_without_further_tokens_passes_any_tpot(store, tokens):
         ("e2e_s", "finished_at_s"),
     ],
 )
-def test_what_has_no_stamp_was_not_seen_in_time(store, metric, missing):
+def test_goodput_excludes_requests_without_a_timestamp(store, metric, missing):
     given_limits(store, **{metric: 1000.0})
     assert not is_good(store, **{missing: None})
 
@@ -118,7 +118,7 @@ def test_goodput_never_exceeds_throughput_though_late_requests_meet_a_tpot(store
 
 
 def given_random_load(store, run_id, seed, windows_s):
-    """What goodput has to say of this run."""
+    """Insert a random load; return its expected goodput."""
     random = np.random.default_rng(seed)
     n = 300
     at_s = np.cumsum(random.exponential(0.1, n))

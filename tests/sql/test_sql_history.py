@@ -1,4 +1,4 @@
-"""What the history page reads: find_history, history, show_changes, show_band and gate_verdict."""
+"""Sources of the history page: find_history, history, show_changes, show_band and gate_verdict."""
 
 import json
 from datetime import datetime, timedelta
@@ -96,12 +96,12 @@ def verdicts(*verdicts, run_id="a", baseline="base", day=0, flow_run_id=None):
         (["broken", "held", "broken"], "broken", ["limit 0", "limit 2"], "words 0. words 2."),
     ],
 )
-def test_what_a_gate_said_is_summed_up(store, limits, verdict, broken, words):
+def test_gate_verdict_summarizes_limits(store, limits, verdict, broken, words):
     store.given("verdicts", *verdicts(*limits))
     store.expect("gate_verdict", {"verdict": verdict, "broken_limits": broken, "words": words}, run_id="a")
 
 
-def test_the_last_judgement_counts_and_is_beside_its_run(store):
+def test_find_history_shows_the_last_judgement_of_a_run(store):
     given_run(store, "a", 1)
     given_run(store, "b", 2)
     store.given("verdicts", *verdicts("held", day=0), *verdicts("broken", baseline="other", day=1))
@@ -172,7 +172,7 @@ def changes(store, history="spec"):
     ]
 
 
-def test_what_changed_is_said_of_the_run_that_has_it_first(store):
+def test_show_changes_names_the_first_run_with_a_change(store):
     given_run(store, "a", 1)
     given_run(store, "b", 2)
     given_run(store, "c", 3, vllm="2", prompts="abc", driver="5", host_name="other")
@@ -182,7 +182,7 @@ def test_what_changed_is_said_of_the_run_that_has_it_first(store):
     assert found == {("c", "vLLM"): ("1", "2"), ("c", "machine"): ("host", "other"), ("d", "assayline"): ("0", "1")}
 
 
-def test_what_is_not_known_is_no_change_and_is_looked_past(store):
+def test_show_changes_skips_unknown_conditions(store):
     given_run(store, "a", 1, driver="5")
     given_run(store, "b", 2)
     given_run(store, "c", 3, driver="6")
@@ -191,7 +191,7 @@ def test_what_is_not_known_is_no_change_and_is_looked_past(store):
     assert row["run_id_before"] == "a"
 
 
-def test_another_model_is_no_other_settings_unless_the_spec_is_another_too(store):
+def test_show_changes_separates_model_from_settings(store):
     given_run(store, "a", 1, config="m1-s1", model_id="m1", spec_hash="s1")
     given_run(store, "b", 2, config="m2-s1", model_id="m2", spec_hash="s1")
     given_run(store, "c", 3, config="m2-s2", model_id="m2", spec_hash="s2")
@@ -205,7 +205,7 @@ def test_another_model_is_no_other_settings_unless_the_spec_is_another_too(store
 
 
 def test_the_band_of_a_speed_is_median_and_range_of_the_baselines_repeats(store):
-    """Against NumPy, with runs that are no repeats in between."""
+    """Compare with NumPy, with runs that are not repeats in between."""
     dice = np.random.default_rng(3)
     values = {}
     for night in range(14):

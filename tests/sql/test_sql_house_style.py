@@ -94,7 +94,7 @@ def test_whole_numbers_have_types_that_every_driver_has(schema):
 
 
 def test_durations_are_named_in_seconds(schema):
-    """A column of type double is a time, a rate, a mean, a share, a cost or an energy, and its name says which."""
+    """A column of type double is a time, a rate, a mean, a share, a cost or an energy, and its name shows which."""
     names = schema.execute(
         "select distinct column_name from duckdb_columns() where not internal and data_type = 'DOUBLE'"
     ).fetchall()

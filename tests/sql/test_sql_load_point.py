@@ -33,7 +33,7 @@ def given_point(store, run_id, config_id, e2e_s, rate_per_s=1.0, lag_s=0.0, arri
         store.connection.execute(f"update runs set {column} = ? where run_id = ?", [value, run_id])
 
 
-def test_a_point_has_what_other_views_say_of_its_run(store):
+def test_load_point_matches_other_views_of_its_run(store):
     given_point(store, "a", "slow", e2e_s=2.0, rate_per_s=4.0)
     rate = 20 / (19 / 4 + 2.0)
     store.expect(
@@ -63,7 +63,7 @@ def test_a_point_has_what_other_views_say_of_its_run(store):
     )
 
 
-def test_runs_outside_of_benchmarks_and_without_a_load_are_no_points(store):
+def test_load_point_excludes_runs_outside_benchmarks_and_without_a_load(store):
     given_point(store, "alone", "a", 1.0, benchmark_id=None)
     store.given_answers({"sent_at_s": 0.0, "arrived_at_s": 0.0, "finished_at_s": 1.0}, run_id="offline")
     store.connection.execute("update runs set benchmark_id = 'sweep' where run_id = 'offline'")

@@ -1,4 +1,4 @@
-"""media_use: pictures, pixels and sounds a second, and tokens of media apart from text."""
+"""media_use: images, pixels and audio clips per second, and media tokens separately from text."""
 
 import numpy as np
 import pytest

@@ -79,7 +79,7 @@ def test_scorers_and_repeats_have_rows_of_their_own(store):
     }
 
 
-def test_an_error_is_no_answer(store):
+def test_error_does_not_count_as_an_answer(store):
     failed = {"error_kind": "bad", "error_message": "it was bad"}
     store.given_answers({"text": "4"}, {"text": "5"}, failed)
     store.connection.execute("update runs set expected_requests = 4")
@@ -118,7 +118,7 @@ def given_troubles(store):
     )
 
 
-def test_what_went_wrong_has_rows_of_its_own_and_only_then(store):
+def test_metric_value_has_error_rows_only_if_there_are_errors(store):
     given_troubles(store)
     rare = {shown.words for shown in SHOWN if shown.only_above is not None}
     table = {row["metric"]: row["value"] for row in read_table(store) if row["metric"] in rare}

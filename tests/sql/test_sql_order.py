@@ -57,7 +57,7 @@ def test_repeats_of_a_benchmark_know_nothing_of_each_other(store):
     assert recall(store, benchmark="c") == recall(store) == {"p00000": 50}
 
 
-def test_likelihoods_of_options_are_no_answers(store):
+def test_recall_lengths_ignores_likelihoods_of_options(store):
     given_run(store, [1, 1])
     store.connection.execute("update requests set option_index = 0 where prompt_id = 'p00000'")
     assert recall(store) == {"p00001": 1}

@@ -26,7 +26,7 @@ def phases(store, run_id="run"):
     return {row["request_id"]: row["phase"] for row in store.rows("stg_requests", run_id=run_id)}
 
 
-def test_what_is_sent_in_a_window_is_not_measured(store):
+def test_requests_sent_in_a_warm_up_or_cool_down_window_are_not_measured(store):
     store.given("loads", {"warmup_s": 2.0, "cooldown_s": 3.0})
     store.given_answers(*(sent(at_s) for at_s in (10.0, 11.9, 12.0, 15.0, 17.0, 17.1, 20.0)))
     in_order = [phase for _, phase in sorted(phases(store).items())]
@@ -57,7 +57,7 @@ def test_without_a_load_or_windows_everything_is_measured(store):
 
 
 @pytest.mark.parametrize("windows", [0.0, 1.0])
-def test_what_never_reached_an_engine_has_no_phase(store, windows):
+def test_requests_that_never_reached_an_engine_have_no_phase(store, windows):
     store.given("loads", {"warmup_s": windows})
     store.given_answers(
         sent(1.0),
@@ -136,7 +136,7 @@ def test_requests_per_s_is_null_when_results_finish_after_the_windows_alone(stor
 
 
 def given_windowed_load(store, run_id, seed):
-    """What the views have to say of this run: latencies, counts of its summary and its rates."""
+    """Insert a load with windows; return its expected latencies, counts and rates."""
     random = np.random.default_rng(seed)
     n = 400
     at_s = np.cumsum(random.exponential(0.1, n)) + 7.0
@@ -210,7 +210,7 @@ def test_metrics_with_windows_against_numpy(store):
         assert gaps["p99_s"] == pytest.approx(np.quantile(values["itl_s"], 0.99)), run_id
 
 
-def test_what_was_in_flight_is_shown_of_everything(store):
+def test_in_flight_and_timeline_count_requests_of_all_phases(store):
     store.given("loads", {"warmup_s": 5.0, "cooldown_s": 5.0})
     store.given_answers(sent(0.0, 20.0), sent(10.0, 20.0), sent(19.0, 20.0))
     assert store.row("run_summary", "max_in_flight_requests") == {"max_in_flight_requests": 3}

@@ -120,7 +120,7 @@ def _draw_life(random: np.random.Generator, life: Life, at_s: float) -> float:
 
 
 def expect_life(life: Life, lives: list[Life], run: Row) -> Row:
-    """What engine_history must say of it."""
+    """Return its expected row of engine_history."""
     siblings = [one for one in lives if one.worker == life.worker and one.attempt == life.attempt]
     place = siblings.index(life)
     newest = max(one.generation for one in lives if one.worker == life.worker)
@@ -185,7 +185,7 @@ def expect_life(life: Life, lives: list[Life], run: Row) -> Row:
 
 
 def expect_summary(lives: list[Life], run: Row) -> Row:
-    """What run_summary must say of the run; the union of stretches by looking at every piece between two moments."""
+    """Return the expected run_summary of the run, with the union of intervals from every piece between two moments."""
     rows = [expect_life(life, lives, run) for life in lives]
     stretches = np.array([[r["work_began_at_s"], r["work_ended_at_s"]] for r in rows if r["working_s"] is not None])
     duration_s = working_s = None

@@ -1,4 +1,4 @@
-"""What repeats bring: prompt_score, pass_at_k and majority_vote."""
+"""Metrics of repeats: prompt_score, pass_at_k and majority_vote."""
 
 from fractions import Fraction
 from math import comb, sqrt
@@ -58,7 +58,7 @@ def test_pass_at_k_is_the_chance_that_a_draw_without_replacement_has_a_right_one
 
 
 def test_pass_at_k_is_null_when_a_prompt_has_fewer_than_k_samples(store):
-    """Of the rows with two samples alone pass@2 would be 0, and so below pass@1."""
+    """Over only the rows with two samples pass@2 would be 0, and so below pass@1."""
     given_values(store, [0, 0], [1], [0, 0])
     found = {row["k"]: (row["prompts"], row["mean"], row["standard_error"]) for row in store.rows("pass_at_k")}
     assert found == {1: (3, pytest.approx(1 / 3), pytest.approx(1 / 3)), 2: (2, None, None)}

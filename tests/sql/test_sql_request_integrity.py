@@ -23,7 +23,7 @@ def expect_defects(store, **defects):
     store.expect("request_integrity", {**SOUND, **defects, "is_sound": not any(defects.values())})
 
 
-def test_a_sound_run_has_no_defects(store):
+def test_request_integrity_of_an_intact_run_has_no_defects(store):
     store.given_answers(
         {
             "output_tokens": 2,
@@ -38,7 +38,7 @@ def test_a_sound_run_has_no_defects(store):
     expect_defects(store)
 
 
-def test_a_prompt_that_occurs_twice_is_no_defect(store):
+def test_request_integrity_accepts_a_prompt_that_occurs_twice(store):
     store.given("runs", {"expected_requests": 2})
     store.given("prompts", {"occurrence": 0}, {"occurrence": 1})
     store.given("requests", {"request_id": "a", "occurrence": 0}, {"request_id": "b", "occurrence": 1})
@@ -151,7 +151,7 @@ def test_no_duration_of_ordered_stamps_is_negative(store, seed):
     assert min(found) >= 0
 
 
-def test_equal_stamps_are_no_negative_duration(store):
+def test_request_integrity_accepts_equal_timestamps(store):
     store.given_answers(dict.fromkeys(ORDER, 1.0))
     expect_defects(store)
 

@@ -67,7 +67,7 @@ def test_a_run_of_nothing_counts_zero_and_leaves_the_rest_undefined(store):
     store.expect("run_summary", {**dict.fromkeys(COUNTED, 0), **dict.fromkeys(UNDEFINED)})
 
 
-def test_no_runs_are_no_rows(store):
+def test_run_summary_is_empty_without_runs(store):
     for view in (
         "run_summary",
         "accuracy",
@@ -195,7 +195,7 @@ def test_a_window_of_no_length_has_no_throughput(store):
     )
 
 
-def test_what_the_engine_does_not_say_is_null_not_zero(store):
+def test_run_summary_is_null_for_values_the_engine_does_not_report(store):
     answer = {"prompt_tokens": 10, "cached_tokens": None, "preemptions": None}
     store.given_answers(answer)
     store.expect("run_summary", {"cached_tokens": None, "prefix_cache_hit_rate": None, "preemptions": None})
@@ -243,8 +243,8 @@ def test_the_cold_start_is_that_of_the_first_attempt_that_came_up(store):
     store.expect("run_summary", {"load_s": 21.0, "warmup_s": 2.0, "resume_load_s": 3.5, "rebuilds": 0})
 
 
-def test_every_later_attempt_starts_anew(store):
-    """Of each the slowest worker counts, its warm-up with it."""
+def test_run_summary_counts_start_up_of_every_later_attempt(store):
+    """The slowest worker of each attempt counts, including its warm-up."""
     store.given("runs", {"attempt": 3})
     event = {"worker": "a", "attempt": 1, "engine_generation": 0, "event": "opened", "duration_s": 50.0}
     store.given(

@@ -146,7 +146,7 @@ def test_an_engine_that_fills_up_at_first_is_not_saturated(store):
     assert found["in_flight_growth_per_s"] == pytest.approx(0.0, abs=0.05)
 
 
-def test_what_grows_by_the_clock_is_saturated_though_nothing_varies(store):
+def test_saturation_detects_steady_growth_without_variance(store):
     sent = np.arange(200.0)
     given_queue(store, (sent, 2 * sent + 1), arrival="constant")
     found = store.row("saturation")
@@ -187,7 +187,7 @@ def test_a_load_that_was_ended_for_it_is_saturated(store):
 
 
 def test_each_engine_is_judged_by_its_own_stretch(store):
-    """The pause while an engine is rebuilt is no time in which the queue was stable."""
+    """The pause while an engine is rebuilt does not count as time in which the queue was stable."""
     sent = np.arange(100.0)
     store.given("loads", {})
     store.given_answers(

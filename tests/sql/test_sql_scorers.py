@@ -42,7 +42,7 @@ def check_all(cases, values, is_right):
 
 @pytest.fixture
 def score(schema):
-    """What a macro says: (value, extracted, explanation), or None for no score."""
+    """Return a macro's result: (value, extracted, explanation), or None for no score."""
 
     def call(macro, *arguments):
         marks = ", ".join("?" * len(arguments))
@@ -552,7 +552,7 @@ def is_score(value, **_):
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("macro", CALLS)
-def test_whatever_a_model_writes_has_a_score_between_0_and_1(ask_of_all, macro):
+def test_scores_of_any_answer_are_between_0_and_1(ask_of_all, macro):
     drawn = gather(answer=ANY_TEXT, target=ANY_TEXT)
     cases = [{key: text.encode("utf-8", "replace").decode() for key, text in one.items()} for one in drawn]
     marks = "".join(", ?" for _ in CALLS[macro])
@@ -570,7 +570,7 @@ def draw_likelihoods(draw):
 
 
 @pytest.mark.hypothesis
-def test_whatever_the_likelihoods_are_a_score_is_between_0_and_1(ask_of_all):
+def test_scores_of_any_likelihoods_are_between_0_and_1(ask_of_all):
     drawn = gather(case=draw_likelihoods(), normalize=st.sampled_from(["none", "bytes", "tokens"]))
     cases = [{**one["case"], "normalize": one["normalize"]} for one in drawn]
     found = ask_of_all(

@@ -34,7 +34,7 @@ def test_an_answer_is_a_sample(store):
     )
 
 
-def test_what_an_error_left_of_an_answer_is_none(store):
+def test_stg_samples_ignores_partial_answers_of_errors(store):
     store.given_answers({"text": "4", "error_kind": "killed_engine", "error_message": "gone"}, target="4")
     store.expect(
         "stg_samples",
@@ -42,7 +42,7 @@ def test_what_an_error_left_of_an_answer_is_none(store):
     )
 
 
-def test_thinking_is_no_answer(store):
+def test_stg_samples_excludes_reasoning_from_the_answer(store):
     store.given_answers({"text": "5", "reasoning": "4, no, 5"}, target="4")
     store.expect("stg_samples", {"answer": "5"})
 

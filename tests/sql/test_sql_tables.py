@@ -1,4 +1,4 @@
-"""What users read: the ten tables and four functions of the schema main."""
+"""The ten tables and four functions of the schema main, for users."""
 
 from datetime import datetime, timedelta
 

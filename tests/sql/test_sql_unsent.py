@@ -35,18 +35,18 @@ def test_every_request_is_counted_once(ended):
     assert (found["answered_requests"], found["error_share"], found["measured_requests"]) == (2, 0.5, 2)
 
 
-def test_they_are_no_missing_requests_and_break_nothing(ended):
+def test_unsent_requests_are_not_missing_and_break_no_metric(ended):
     ended.expect("request_integrity", {"missing_requests": 1, "negative_durations": 0, "is_sound": False})
     ended.connection.execute("delete from requests where request_id = 'silent'")
     ended.connection.execute("update runs set expected_requests = 4")
     ended.expect("request_integrity", {"missing_requests": 0, "is_sound": True})
 
 
-def test_they_are_no_errors(ended):
+def test_unsent_requests_are_not_errors(ended):
     ended.expect("error_breakdown", {"error_kind": "timeout", "error_requests": 1, "error_share": 0.2})
 
 
-def test_they_have_no_score(ended):
+def test_unsent_requests_are_not_scored(ended):
     statuses = {row["request_id"]: row["status"] for row in ended.rows("stg_samples")}
     assert statuses == {"ok": "ok", "error": "error", "unsent": "missing", "unsent too": "missing", "silent": "missing"}
     found = ended.connection.execute(
@@ -96,7 +96,7 @@ def test_the_verdict_has_them_apart_and_says_why_the_load_ended(ended):
     assert verdict.load_ends == {"max_requests": "Sending has ended."}
 
 
-def test_what_was_asked_twice_is_counted(store):
+def test_request_integrity_counts_requests_sent_twice(store):
     store.given_answers({**ANSWER, "retries": 2}, {**ANSWER, "retries": 0}, {**ANSWER, "retries": None})
     assert store.row("run_summary", "retried_requests") == {"retried_requests": 1}
 
@@ -116,7 +116,7 @@ def test_a_server_in_an_open_loop_has_no_steps_no_window_and_no_queue(store):
     assert found == {"ttft_s": 1, "queue_s": 0, "prefill_s": 0, "decode_s": 1, "tpot_s": 0, "e2e_s": 1, "itl_s": 0}
 
 
-def test_an_engine_without_steps_is_not_held_against_one_with_them(store):
+def test_engine_without_steps_does_not_lower_the_occupancy_of_others(store):
     store.given_answers({**ANSWER, "window_requests": 4}, {**ANSWER, "window_requests": 4, "engine_generation": 1})
     store.given(
         "telemetry",

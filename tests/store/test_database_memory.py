@@ -35,14 +35,14 @@ def run_once(spec: Any, settings: Settings) -> str:
     return evaluation.finish(counts).run_id
 
 
-def test_what_does_not_fit_goes_to_the_disk(frugal: Settings) -> None:
+def test_query_that_does_not_fit_in_memory_spills_to_disk(frugal: Settings) -> None:
     def sort(connection: Connection) -> tuple[str, int]:
         return memory_of(connection), connection.execute(SORT).fetchall()[0][0]
 
     assert DatabaseThread(frugal).run(sort) == ("64.0 MiB", 999_999)
 
 
-def test_what_cannot_go_to_the_disk_is_tried_again_with_more(frugal: Settings) -> None:
+def test_query_that_cannot_spill_is_retried_with_more_memory(frugal: Settings) -> None:
     seen: list[str] = []
 
     def collect(connection: Connection) -> int:
@@ -53,7 +53,7 @@ def test_what_cannot_go_to_the_disk_is_tried_again_with_more(frugal: Settings) -
     assert seen == ["64.0 MiB", f"{64 * GENEROUS}.0 MiB"]
 
 
-def test_what_fits_nowhere_is_a_sentence(frugal: Settings) -> None:
+def test_query_that_fits_nowhere_raises(frugal: Settings) -> None:
     seen: list[str] = []
 
     def fail(connection: Connection) -> None:

@@ -41,7 +41,7 @@ VALUES = st.recursive(
         ("9" * 5000, 0.0, None),  # more digits than Python reads
     ],
 )
-def test_what_is_json(answer: str | None, value: float, extracted: str | None) -> None:
+def test_json_scorer_accepts_only_json(answer: str | None, value: float, extracted: str | None) -> None:
     score = make_json_scorer(None)(answer)
     assert score[:2] == (value, extracted)
     assert score.explanation
@@ -58,7 +58,7 @@ def test_what_is_json(answer: str | None, value: float, extracted: str | None) -
         ("no", 0.0, "no JSON"),
     ],
 )
-def test_what_is_valid(answer: str, value: float, words: str) -> None:
+def test_json_scorer_validates_schemas(answer: str, value: float, words: str) -> None:
     score = make_json_scorer(PERSON)(answer)
     assert score.value == value
     assert words in score.explanation
@@ -88,7 +88,7 @@ def test_the_schema_says_which_draft() -> None:
 
 @settings(deadline=None)
 @given(VALUES)
-def test_what_python_writes_is_json(value: Any) -> None:
+def test_json_scorer_accepts_output_of_json_dumps(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, indent=2), f"```json\n{json.dumps(value)}\n```"):
         assert make_json_scorer(None)(text).value == 1.0
 

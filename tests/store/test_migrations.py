@@ -1,4 +1,4 @@
-"""What earlier versions wrote is read for good: databases, metrics, parts, and a run that was left unfinished."""
+"""Data of earlier versions stays readable: databases, metrics, parts, and an unfinished run."""
 
 import dataclasses
 import json
@@ -100,7 +100,7 @@ def describe_tables(path: Path) -> list[tuple[Any, ...]]:
 
 
 def check_metrics(path: Path, but: str | None = None, fixture: Path = FIXTURE) -> None:
-    """Views say what they said under the fixture's version, of all runs but one."""
+    """Views return the same rows as under the fixture's version, for all runs but one."""
     metrics: dict[str, Any] = json.loads((fixture / "metrics.json").read_text())
     with connect(path, 10, read_only=True) as connection:
         for name, metric in metrics.items():
@@ -148,9 +148,7 @@ def test_runs_of_version_4_are_rebuilt_row_by_row(data: Path) -> None:
     check_metrics(data / "new.duckdb", but=unfinished)
 
 
-def test_what_version_5_wrote_has_the_metrics_that_it_had_in_its_database_and_from_its_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_version_5_database_and_parts_keep_their_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     with tarfile.open(NEWER_FIXTURE / "data.tar.xz") as archive:
         archive.extractall(data, filter="data")
@@ -277,7 +275,7 @@ def test_a_run_of_version_4_is_resumed_by_a_later_one_and_its_parts_are_of_both(
         assert moods == [("bright", 4), (None, 2)]
 
 
-def test_a_damaged_part_of_version_4_is_written_anew_from_a_migrated_database(data: Path, next_sql: Path) -> None:
+def test_damaged_part_of_version_4_is_rewritten_from_a_migrated_database(data: Path, next_sql: Path) -> None:
     run_dir = find_run(data, "one")
     with connect(data / "assayline.duckdb", 10) as connection:
         before = connection.execute("from completions order by all").fetchall()

@@ -274,7 +274,7 @@ def test_mirror_explains_missing_credentials(url: str, run_dir: Path, monkeypatc
     mirror = Mirror(url)
 
     async def fail(*_: Any, **__: Any) -> None:
-        # obstore 0.12.1 without credentials, on a machine that is no EC2 instance
+        # obstore 0.12.1 without credentials, on a machine that is not an EC2 instance
         raise exceptions.GenericError(
             "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 5.1s, after 10 retries, "
             "max_retries: 10, retry_timeout: 15s  - HTTP error: error sending request\n\nDebug source:\nGeneric {"

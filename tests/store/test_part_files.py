@@ -92,7 +92,7 @@ def test_a_request_of_an_older_part_is_read_with_defaults() -> None:
         ),
     ],
 )
-def test_what_was_not_measured_is_null(record: Any) -> None:
+def test_part_files_store_unmeasured_values_as_null(record: Any) -> None:
     """Peers, row 1: measured or NULL, never 0."""
     [row] = to_arrow(table_of(record), [record]).to_pylist()
     for name, value in row.items():
@@ -167,7 +167,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_parts_only(tmp_path: Path) -
         assert {pq.read_table(part).num_rows for part in parts} == {200}
 
 
-def test_a_folder_that_refuses_is_a_sentence_with_the_parts_name(tmp_path: Path) -> None:
+def test_write_part_error_names_the_part_in_a_read_only_folder(tmp_path: Path) -> None:
     (tmp_path / "parts").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match=r"Part file .*completions/x\.parquet cannot be written: .*are kept"):
         write_part(tmp_path, "completions", "x", [completion_of("r")])

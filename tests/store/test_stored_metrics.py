@@ -106,7 +106,7 @@ def test_computed_views_have_the_rows_that_they_have_in_the_database(
     assert read_all(runs, names) == expected
 
 
-def test_what_was_computed_is_gone_after_an_error(runs: Connection) -> None:
+def test_compute_runs_drops_its_tables_after_an_error(runs: Connection) -> None:
     with pytest.raises(ZeroDivisionError), compute_runs(runs, ["it's nobody"]):
         assert runs.execute("select * from run_summary").fetchall() == []
         raise ZeroDivisionError
@@ -193,7 +193,7 @@ def test_the_metric_table_at_a_runs_end_is_the_one_that_is_read_later(runs: Conn
         assert ("sent late, p99" in names) == (run_id == loads[0])
 
 
-def test_whoever_changes_rows_of_runs_forgets_their_metrics() -> None:
+def test_every_change_of_rows_forgets_stored_metrics() -> None:
     """Fails when a module starts to write raw tables: call forget_metrics in the same transaction."""
     statement = re.compile(r"\b(?:insert into|delete from|update(?= \S+ set)) ([\w{}.]+)")
     no_rows_of_runs = {"baselines", "verdicts", "schema_version", "raw.schema_version", "raw.{table}"}
@@ -287,7 +287,7 @@ def reload(connection: Connection, run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [add_part, remove, save, score, reload])
-def test_whoever_changes_a_run_forgets_its_metrics(change: Any, run_dir: Path, settings: Settings) -> None:
+def test_every_change_of_a_run_forgets_its_metrics(change: Any, run_dir: Path, settings: Settings) -> None:
     with connect(settings.database_path, 10) as connection:
         change(connection, run_dir)
     assert measured_runs(settings) == []

@@ -1,4 +1,4 @@
--- Grain: one row per request of a run: of several alike the first.
+-- Grain: one row per request of a run: duplicates collapsed to the first.
 -- columns of: raw.requests
 create or replace view internal.one_request as
 with
@@ -10,4 +10,4 @@ keep_one_request as (
 
 select * from keep_one_request;
 
-comment on view internal.one_request is 'One row per request of a run. Of requests that are there twice, which request_integrity counts, one is taken.';
+comment on view internal.one_request is 'One row per request of a run. Duplicates, which request_integrity counts, are collapsed to one.';

@@ -15,4 +15,4 @@ keep_one_answer as (
 
 select * from keep_one_answer;
 
-comment on view internal.one_answer is 'One row per answered request of a run: of two answers a result counts before an error, then the earlier. request_integrity counts the others.';
+comment on view internal.one_answer is 'One row per answered request of a run: if there are two answers, a result counts before an error, then the earlier. request_integrity counts the others.';

@@ -1,4 +1,4 @@
--- Grain: one row per row of a run's prompt set: of several alike the first.
+-- Grain: one row per row of a run's prompt set: duplicates collapsed to the first.
 -- columns of: raw.prompts
 create or replace view main.prompt as
 with
@@ -10,4 +10,4 @@ keep_one_prompt as (
 
 select * from keep_one_prompt;
 
-comment on view main.prompt is 'One row per row of a run''s prompt set. Of rows that are there twice, which request_integrity counts, one is taken.';
+comment on view main.prompt is 'One row per row of a run''s prompt set. Duplicates, which request_integrity counts, are collapsed to one.';

@@ -1,7 +1,8 @@
 -- Grain: one row per request of a run, answered or not.
 -- Where a request was answered twice, one answer counts (a result before an error, then the earlier one) and
 -- request_integrity counts the other. An answer without a request is not here, only there.
--- All stamps of an answer are of one engine and so of one attempt: what a dead engine lost is asked again.
+-- All timestamps of an answer are from one engine and so from one attempt: requests that a crashed engine lost are
+-- sent again.
 create or replace view internal.stg_requests as
 with
 
@@ -60,8 +61,8 @@ measure_requests as (
             when sent_at_s > ends_at_s then 'cooldown'
             when sent_at_s is not null then 'measured'
         end as phase,
-        -- Whenever it was sent: what was sent between the windows is the rate that was offered, which a server that
-        -- drowns does not lower.
+        -- Filter on finish time only: the send rate between the windows equals the offered load even if the server is
+        -- saturated.
         status = 'ok'
             and (not has_windows or coalesce(finished_at_s between begins_at_s and ends_at_s, false)) as is_finished,
         worker,
@@ -120,30 +121,30 @@ measure_requests as (
 
 select * from measure_requests;
 
-comment on view internal.stg_requests is 'One row per request of a run, answered or not, with the durations that every metric is made of. Of two answers to one request one counts: a result before an error, then the earlier.';
+comment on view internal.stg_requests is 'One row per request of a run, answered or not, with the durations from which every metric is computed. If a request has two answers, one counts: a result before an error, then the earlier.';
 comment on column internal.stg_requests.run_id is 'The run.';
 comment on column internal.stg_requests.request_id is 'The request.';
 comment on column internal.stg_requests.prompt_id is 'The prompt.';
 comment on column internal.stg_requests.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column internal.stg_requests.repeat_index is '0-based repeat.';
-comment on column internal.stg_requests.option_index is '0-based option whose likelihood was asked for; NULL where an answer was generated.';
-comment on column internal.stg_requests.turn_index is '0-based turn of its conversation; NULL where that is not asked turn by turn.';
-comment on column internal.stg_requests.turns is 'How many turns its conversation has; NULL where turn_index is.';
+comment on column internal.stg_requests.option_index is '0-based option whose likelihood was asked for. NULL for generated answers.';
+comment on column internal.stg_requests.turn_index is '0-based turn of its conversation. NULL if the conversation is not sent turn by turn.';
+comment on column internal.stg_requests.turns is 'How many turns its conversation has; NULL if turn_index is.';
 comment on column internal.stg_requests.source_row is '0-based position of the prompt''s row in its source.';
 comment on column internal.stg_requests.status is 'ok: a result; error: an error row; unsent: the end of the load came before its turn; missing: no answer (yet).';
-comment on column internal.stg_requests.phase is 'measured, or warmup or cooldown where it was sent in a window that the load leaves out of metrics (load_stretch); without such windows all are measured. Latencies, throughput, goodput and what is said of the load are of measured requests; counts, tokens, scores and what was in flight are of all. NULL where it never reached an engine, or where there are windows and no sent_at_s.';
-comment on column internal.stg_requests.is_finished is 'Whether throughput and goodput count it: a result that, where the load has windows, finished between them (begins_at_s to ends_at_s of load_stretch), whenever it was sent.';
-comment on column internal.stg_requests.worker is 'The worker that answered; prepare where the request never reached an engine; NULL where missing.';
+comment on column internal.stg_requests.phase is 'measured, or warmup or cooldown if it was sent in a window that the load leaves out of metrics (load_stretch); without such windows all are measured. Latencies, throughput, goodput and metrics of the load are of measured requests; counts, tokens, scores and what was in flight are of all. NULL if it never reached an engine, or if there are windows but no sent_at_s.';
+comment on column internal.stg_requests.is_finished is 'Whether throughput and goodput count it: a result that finished between the load''s windows, if it has any (begins_at_s to ends_at_s of load_stretch), whenever it was sent.';
+comment on column internal.stg_requests.worker is 'The worker that answered, or prepare if the request never reached an engine. NULL if the answer is missing.';
 comment on column internal.stg_requests.engine_generation is 'Engines that this worker had started before the one that answered, over all attempts of the run.';
-comment on column internal.stg_requests.window_requests is 'The most requests allowed in flight when this one ran; NULL in an open loop, which knows no limit.';
+comment on column internal.stg_requests.window_requests is 'Maximum requests in flight when this one ran; NULL in an open loop, which has no limit.';
 comment on column internal.stg_requests.due_at_s is 'When an arrival pattern wanted it sent, NULL offline. Seconds since the run''s start, as all *_at_s.';
-comment on column internal.stg_requests.sent_at_s is 'When the worker handed it to the process of the engine that answered it.';
-comment on column internal.stg_requests.arrived_at_s is 'When it reached the engine that answered it. What an engine lost by dying is asked again from the start, and its first tries leave no stamps.';
+comment on column internal.stg_requests.sent_at_s is 'When the worker handed it to the process of the engine that answered it. Seconds since the run''s start.';
+comment on column internal.stg_requests.arrived_at_s is 'When it reached the engine that answered it. Requests that an engine lost in a crash are sent again, and their first attempts leave no timestamps. Seconds since the run''s start.';
 comment on column internal.stg_requests.queued_at_s is 'When the engine''s scheduler accepted it.';
-comment on column internal.stg_requests.scheduled_at_s is 'When it was first scheduled.';
-comment on column internal.stg_requests.first_token_at_s is 'End of the engine step that made its first token.';
-comment on column internal.stg_requests.last_token_at_s is 'End of the engine step that made its last token.';
-comment on column internal.stg_requests.finished_at_s is 'When the finished result left the engine.';
+comment on column internal.stg_requests.scheduled_at_s is 'When it was first scheduled. Seconds since the run''s start.';
+comment on column internal.stg_requests.first_token_at_s is 'End of the engine step that made its first token. Seconds since the run''s start.';
+comment on column internal.stg_requests.last_token_at_s is 'End of the engine step that made its last token. Seconds since the run''s start.';
+comment on column internal.stg_requests.finished_at_s is 'When the finished result left the engine. Seconds since the run''s start.';
 comment on column internal.stg_requests.send_lag_s is 'Seconds by which it was sent late: sent_at_s − due_at_s. NULL without an arrival pattern.';
 comment on column internal.stg_requests.queue_s is 'Seconds in the scheduler''s queue: scheduled_at_s − queued_at_s.';
 comment on column internal.stg_requests.prefill_s is 'Seconds from scheduling to the first token: first_token_at_s − scheduled_at_s.';
@@ -151,29 +152,29 @@ comment on column internal.stg_requests.decode_s is 'Seconds from the first to t
 comment on column internal.stg_requests.ttft_s is 'Time to first token, seconds: first_token_at_s − arrived_at_s. Contains queue_s.';
 comment on column internal.stg_requests.tpot_s is 'Time per output token after the first, seconds: decode_s / (output_tokens − 1). NULL for one token or none.';
 comment on column internal.stg_requests.e2e_s is 'End-to-end latency, seconds: finished_at_s − arrived_at_s.';
-comment on column internal.stg_requests.token_at_s is 'One stamp per output token, where recorded.';
+comment on column internal.stg_requests.token_at_s is 'One stamp per output token, if recorded. Seconds since the run''s start.';
 comment on column internal.stg_requests.prompt_tokens is 'Tokens of the prompt.';
 comment on column internal.stg_requests.cached_tokens is 'Prompt tokens served from the prefix cache.';
 comment on column internal.stg_requests.output_tokens is 'Tokens generated, the end-of-sequence token included.';
 comment on column internal.stg_requests.max_tokens is 'The most output tokens that the request allowed; NULL: as many as the context has room for.';
-comment on column internal.stg_requests.preemptions is 'How often the scheduler preempted it; NULL where the engine does not say.';
-comment on column internal.stg_requests.retries is 'How often a server was asked again before it answered; NULL where no server was.';
+comment on column internal.stg_requests.preemptions is 'How often the scheduler preempted it; NULL if the engine does not report it.';
+comment on column internal.stg_requests.retries is 'Number of retries before a server answered; NULL if no server was.';
 comment on column internal.stg_requests.finish_reason is 'stop, length, abort or repetition; NULL for an error or a missing answer.';
 comment on column internal.stg_requests.context_limited is 'Whether the context ended the output, not max_tokens: finish_reason is length and output_tokens < max_tokens, or max_tokens is NULL. NULL without a finish_reason.';
 comment on column internal.stg_requests.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
-comment on column internal.stg_requests.target is 'The expected answer, NULL where the prompt has none.';
-comment on column internal.stg_requests.option is 'The answer whose likelihood was asked for; NULL where one was generated.';
+comment on column internal.stg_requests.target is 'The expected answer. NULL if the prompt has none.';
+comment on column internal.stg_requests.option is 'The answer whose likelihood was asked for. NULL for generated answers.';
 comment on column internal.stg_requests.option_tokens is 'How many of the prompt''s last tokens are the option.';
 comment on column internal.stg_requests.option_logprob is 'Sum of the log-probabilities (natural logarithm) of the option''s tokens.';
 comment on column internal.stg_requests.error_kind is 'Kind of error, NULL for a result.';
-comment on column internal.stg_requests.error_message is 'What went wrong.';
-comment on column internal.stg_requests.images is 'Images of the prompt; NULL, as in all columns that follow, where it has no media.';
+comment on column internal.stg_requests.error_message is 'Message of the error.';
+comment on column internal.stg_requests.images is 'Images of the prompt; NULL, like all columns below, if it has no media.';
 comment on column internal.stg_requests.image_pixels is 'Width × height of its images, summed, as the model''s own processing got them.';
-comment on column internal.stg_requests.audios is 'Sounds of the prompt.';
+comment on column internal.stg_requests.audios is 'Audio clips of the prompt.';
 comment on column internal.stg_requests.audio_s is 'Their length in seconds, summed.';
 comment on column internal.stg_requests.videos is 'Videos of the prompt.';
 comment on column internal.stg_requests.video_frames is 'Frames taken from them.';
 comment on column internal.stg_requests.video_s is 'Their length in seconds, summed.';
 comment on column internal.stg_requests.media_bytes is 'Bytes of the files, or of what came in the row.';
-comment on column internal.stg_requests.media_tokens is 'Prompt tokens that stand for media; NULL of a server that does not say.';
-comment on column internal.stg_requests.media_prepare_s is 'Seconds of reading, decoding and the model''s own processing before the engine could have it. Not in ttft_s offline, where it happens ahead; in ttft_s of the async engine, as it is in a server''s.';
+comment on column internal.stg_requests.media_tokens is 'Prompt tokens that stand for media; NULL for a server that does not report it.';
+comment on column internal.stg_requests.media_prepare_s is 'Seconds of reading, decoding and the model''s own processing before the engine could have it. Not in ttft_s offline, as it happens ahead; in ttft_s of the async engine, as it is in a server''s.';

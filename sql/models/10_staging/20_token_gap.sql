@@ -1,4 +1,4 @@
--- Grain: one row per gap between two neighbouring output tokens of an ok request, where stamps were recorded.
+-- Grain: one row per gap between two neighbouring output tokens of an ok request, if timestamps were recorded.
 create or replace view internal.token_gap as
 with
 

@@ -1,5 +1,5 @@
--- Grain: one row per sample of a run: a prompt row × a repeat. The requests for its options, if any, are one sample. Of
--- a conversation that was asked turn by turn it is the answer to the last turn.
+-- Grain: one row per sample of a run: a prompt row × a repeat. The requests for its options, if any, are one sample.
+-- For a conversation sent turn by turn, the sample is the answer to the last turn.
 create or replace view internal.stg_samples as
 with
 
@@ -23,7 +23,7 @@ take_answers as (
     where option_index is null and (turn_index is null or turn_index = turns - 1)
 ),
 
--- Without all of its options a sample says nothing: one that is missing makes it missing, else one error an error.
+-- A sample needs all of its options: one missing option makes it missing, otherwise one error makes it an error.
 gather_options as (
     select
         run_id,
@@ -62,18 +62,18 @@ unite_samples as (
 
 select * from unite_samples;
 
-comment on view internal.stg_samples is 'One row per sample of a run (a prompt row × a repeat), as scorers see it: the answer, or the likelihoods of the options, beside the target. Of a conversation that was asked turn by turn, the answer to its last turn.';
+comment on view internal.stg_samples is 'One row per sample of a run (a prompt row × a repeat), as scorers see it: the answer, or the likelihoods of the options, and the target. For a conversation sent turn by turn, the answer to its last turn.';
 comment on column internal.stg_samples.run_id is 'The run.';
 comment on column internal.stg_samples.prompt_id is 'The prompt.';
 comment on column internal.stg_samples.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column internal.stg_samples.repeat_index is '0-based repeat.';
 comment on column internal.stg_samples.source_row is '0-based position of the prompt''s row in its source.';
 comment on column internal.stg_samples.request_id is 'The sample''s request; of options the first one''s.';
-comment on column internal.stg_samples.status is 'ok, error or missing, which the unsent are too: what was not asked is neither right nor wrong. Of options, missing where one is, else error where one is.';
+comment on column internal.stg_samples.status is 'ok, error or missing. Unsent requests are missing: they are neither right nor wrong. With options, missing if one of them is, else error if one of them is.';
 comment on column internal.stg_samples.answer is 'The generated text, without what a model wrote while it reasoned. NULL for an error, a missing answer, or options.';
-comment on column internal.stg_samples.target is 'The expected answer as the prompt set has it, NULL where there is none.';
-comment on column internal.stg_samples.options is 'The answers to choose from, NULL where text was generated.';
-comment on column internal.stg_samples.option_logprobs is 'Their sums of log-probabilities, in the same order. NULL where one is an error or missing.';
+comment on column internal.stg_samples.target is 'The expected answer as the prompt set has it, NULL if there is none.';
+comment on column internal.stg_samples.options is 'The answers to choose from. NULL for generated answers.';
+comment on column internal.stg_samples.option_logprobs is 'Their sums of log-probabilities, in the same order. NULL if one is an error or missing.';
 comment on column internal.stg_samples.option_tokens is 'Their lengths in tokens, in the same order.';
 comment on column internal.stg_samples.error_kind is 'Kind of error, of options the first one''s; NULL for a result or a missing answer.';
-comment on column internal.stg_samples.error_message is 'What went wrong.';
+comment on column internal.stg_samples.error_message is 'Message of the error.';

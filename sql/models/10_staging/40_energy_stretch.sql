@@ -1,11 +1,12 @@
--- Grain: one row per run × worker × device × two samples in a row that tell of its energy.
+-- Grain: one row per run × worker × device × pair of consecutive samples from which its energy follows.
 --
--- The device's own counter tells the energy between two samples where there is one. Otherwise power is integrated by
+-- If the device has an energy counter, the counter gives the energy between two samples. Otherwise power is
+-- integrated by
 -- the trapezoidal rule. If power stays between its values at the two ends, the true integral lies between the two
 -- rectangles, so the rule errs by at most half their difference: |p2 − p1| / 2 × seconds. NVML calls its reading
--- accurate to within 5% of the power (nvmlDeviceGetPowerUsage, of Fermi and Kepler), which is added. What a sensor
--- leaves out between its own samples (Yang et al. 2024, "Accurate and Convenient Energy Measurements for GPUs") is in
--- neither.
+-- accurate to within 5% of the power (nvmlDeviceGetPowerUsage, of Fermi and Kepler), which is added. Neither includes
+-- what a sensor misses between its own samples (Yang et al. 2024, "Accurate and Convenient Energy Measurements for
+-- GPUs").
 --
 -- If samples are further apart than 10 s, something held the sampling up, or they are of two attempts. In the first
 -- case a counter has all of the energy, and power is not known. Between two attempts the device was not the run's.
@@ -97,12 +98,12 @@ keep_known as (
 
 select * from keep_known;
 
-comment on view internal.energy_stretch is 'One row per run × worker × device × two samples in a row that tell of its energy: what the device used between them. A device without a sensor, such as host, has none.';
+comment on view internal.energy_stretch is 'One row per run × worker × device × pair of consecutive samples with energy: the energy that the device used between them. A device without a sensor, such as host, has none.';
 comment on column internal.energy_stretch.run_id is 'The run.';
 comment on column internal.energy_stretch.worker is 'The worker that held the device.';
 comment on column internal.energy_stretch.device is 'The device, as in device_telemetry.';
 comment on column internal.energy_stretch.begins_at_s is 'The first sample, in seconds since the run''s start.';
 comment on column internal.energy_stretch.ends_at_s is 'The next one. At most 10 s later, unless the counter of a device bridges a longer gap within one attempt.';
-comment on column internal.energy_stretch.source is 'counter: the device''s energy counter; power: the integral of its power, where it has no counter or where the counter began again.';
+comment on column internal.energy_stretch.source is 'counter: the device''s energy counter; power: the integral of its power, if it has no counter or the counter was reset.';
 comment on column internal.energy_stretch.stretch_joules is 'Energy between the two, joules: the counter''s difference, else (p1 + p2) / 2 × seconds.';
 comment on column internal.energy_stretch.error_joules is 'Bound of the integral''s error, joules, if power stayed between its values at the two ends: (|p2 − p1| / 2 + 5% of the mean power) × seconds. NULL for the counter.';

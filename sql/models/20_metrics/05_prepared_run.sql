@@ -26,7 +26,7 @@ join_runs as (
 
 select * from join_runs;
 
-comment on view internal.prepared_run is 'One row per run: a digest of its prompt rows, and in which order its requests were begun. Of a run that has ended measured_runs has the same.';
+comment on view internal.prepared_run is 'One row per run: a digest of its prompt rows, and in which order its requests were begun. For a run that has ended, measured_runs has the same.';
 comment on column internal.prepared_run.run_id is 'The run.';
 comment on column internal.prepared_run.prompts_digest is 'Digest of the prompt rows, in no order. NULL for a run without prompts.';
-comment on column internal.prepared_run.is_longest_first is 'Whether earlier runs told which answers to begin first. NULL for a run without requests.';
+comment on column internal.prepared_run.is_longest_first is 'Whether requests were ordered by expected lengths from earlier runs. NULL for a run without requests.';

@@ -1,6 +1,6 @@
 -- Grain: one row per run × moment at which the number of requests in flight changes.
 -- An exact sweep: a request is in flight in [arrived_at_s, finished_at_s), whether it ended in a result or an error.
--- Of a request that engines died of, only its stay in the engine that answered it is known.
+-- For a request that crashed engines, only its time in the engine that answered it is known.
 create or replace view internal.concurrency as
 with
 
@@ -39,9 +39,9 @@ measure_stretches as (
 
 select * from measure_stretches;
 
-comment on view internal.concurrency is 'One row per run × moment at which the number of requests in flight changes: an exact sweep over [arrived_at_s, finished_at_s) of results and errors, nothing sampled. Requests without both stamps are left out. A request that a dead engine lost is in flight from its arrival at the engine that answered it: while engines are rebuilt, and between attempts, nothing is in flight.';
+comment on view internal.concurrency is 'One row per run × moment at which the number of requests in flight changes: an exact sweep over [arrived_at_s, finished_at_s) of results and errors, nothing sampled. Requests without both stamps are left out. A request that a crashed engine lost is in flight from its arrival at the engine that answered it: while engines are rebuilt, and between attempts, nothing is in flight.';
 comment on column internal.concurrency.run_id is 'The run.';
 comment on column internal.concurrency.at_s is 'The moment, in seconds since the run''s start.';
-comment on column internal.concurrency.until_s is 'The next moment; NULL for the last, after which nothing is in flight.';
+comment on column internal.concurrency.until_s is 'The next moment; NULL for the last, after which nothing is in flight. Seconds since the run''s start.';
 comment on column internal.concurrency.stretch_s is 'Seconds that the number holds: until_s − at_s.';
 comment on column internal.concurrency.in_flight_requests is 'Requests in flight from at_s (included) to until_s (excluded): arrivals − departures so far.';

@@ -35,7 +35,7 @@ count_finished as (
     group by all
 ),
 
--- Ticks of the clock change nothing, but cut every stretch at the second's end.
+-- Ticks of the clock change nothing, but cut every interval at the second's end.
 mark_changes as (
     select run_id, arrived_at_s as at_s, 1 as change_requests from select_stamped where arrived_at_s < finished_at_s
     union all
@@ -59,7 +59,7 @@ average_in_flight as (
     select
         run_id,
         cast(floor(at_s) as bigint) as second,
-        -- the last moment of a run has no stretch, and nothing is in flight after it
+        -- the last moment of a run has no interval, and nothing is in flight after it
         coalesce(sum(in_flight_requests * stretch_s), 0) as mean_in_flight_requests
     from sweep_changes
     group by all
@@ -124,7 +124,7 @@ comment on column main.timeline.finished_requests is 'Ok requests that finished 
 comment on column main.timeline.error_requests is 'Error rows that finished in this second. Errors without finished_at_s are nowhere in the timeline; see error_breakdown.';
 comment on column main.timeline.output_tokens is 'Output tokens of the ok requests that finished in this second, booked when the request finishes.';
 comment on column main.timeline.mean_in_flight_requests is 'Requests in flight, averaged over the second: sum of in-flight × seconds it held / 1 s, from the exact sweep of concurrency.';
-comment on column main.timeline.mean_e2e_s is 'Mean end-to-end latency of the ok requests that finished in this second, seconds. NULL where none did.';
+comment on column main.timeline.mean_e2e_s is 'Mean end-to-end latency of the ok requests that finished in this second, seconds. NULL if none did.';
 comment on column main.timeline.power_watts is 'Power of all GPUs together, watts: the sum of each one''s mean over its samples in this second. NULL without a sample.';
 comment on column main.timeline.kv_cache_usage_share is 'Share of the KV cache that was in use, mean over the samples of all engines in this second, 0 to 1. NULL without a sample, like the next.';
 comment on column main.timeline.mean_waiting_requests is 'Requests that waited in a scheduler, mean over these samples.';

@@ -36,5 +36,5 @@ select * from read_percentiles;
 comment on view internal.itl_percentile is 'One row per run × percentile: inter-token latency (ITL) over every gap between two events with tokens of every measured ok request, pooled. Tokens with one stamp are one event. Without intervals, as gaps share engine steps and so are not independent.';
 comment on column internal.itl_percentile.run_id is 'The run.';
 comment on column internal.itl_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
-comment on column internal.itl_percentile.gaps is 'Gaps pooled; 0 where token stamps were not recorded.';
-comment on column internal.itl_percentile.value_s is 'The percentile, seconds: quantile_cont(token_gap.gap_s, percentile) of the gaps above 0, linear between the two nearest gaps. NULL where gaps is 0.';
+comment on column internal.itl_percentile.gaps is 'Gaps pooled; 0 if token stamps were not recorded.';
+comment on column internal.itl_percentile.value_s is 'The percentile, seconds: quantile_cont(token_gap.gap_s, percentile) of the gaps above 0, linear between the two nearest gaps. NULL if gaps is 0.';

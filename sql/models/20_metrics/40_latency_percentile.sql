@@ -106,11 +106,11 @@ add_gaps as (
 
 select * from add_gaps;
 
-comment on view internal.latency_percentile is 'One row per run × latency metric × percentile over measured ok requests, with a distribution-free 95% interval. The interval is about the requests of this run; it knows nothing of the spread between runs.';
+comment on view internal.latency_percentile is 'One row per run × latency metric × percentile over measured ok requests, with a distribution-free 95% interval. The interval is about the requests of this run; it does not include the spread between runs.';
 comment on column internal.latency_percentile.run_id is 'The run.';
 comment on column internal.latency_percentile.metric is 'ttft_s, queue_s, prefill_s, decode_s, tpot_s or e2e_s of stg_requests, or itl_s of itl_percentile.';
 comment on column internal.latency_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
 comment on column internal.latency_percentile.n is 'Values it was read from: measured ok requests for which the metric is defined; gaps between events for itl_s.';
-comment on column internal.latency_percentile.value_s is 'The percentile, seconds: quantile_cont, linear between the two nearest values at rank (n − 1) × percentile. NULL where n is 0.';
-comment on column internal.latency_percentile.low_s is 'Lower end of the 95% interval, seconds: the value at rank l, the smallest k with P(B ≤ k) ≥ 0.025, B ~ Binomial(n, percentile). NULL where n is too small for either end (below 6, 36, 72, 368, 3,688 by percentile), and for itl_s, whose gaps share engine steps and so are not independent.';
-comment on column internal.latency_percentile.high_s is 'Upper end of the 95% interval, seconds: the value at rank u, 1 + the smallest k with P(B ≤ k) ≥ 0.975. NULL where low_s is.';
+comment on column internal.latency_percentile.value_s is 'The percentile, seconds: quantile_cont, linear between the two nearest values at rank (n − 1) × percentile. NULL if n is 0.';
+comment on column internal.latency_percentile.low_s is 'Lower end of the 95% interval, seconds: the value at rank l, the smallest k with P(B ≤ k) ≥ 0.025, B ~ Binomial(n, percentile). NULL if n is too small for either end (below 6, 36, 72, 368, 3,688 by percentile), and for itl_s, whose gaps share engine steps and so are not independent.';
+comment on column internal.latency_percentile.high_s is 'Upper end of the 95% interval, seconds: the value at rank u, 1 + the smallest k with P(B ≤ k) ≥ 0.975. NULL if low_s is.';

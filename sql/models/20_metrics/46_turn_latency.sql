@@ -1,4 +1,4 @@
--- Grain: one row per turn of a run whose conversations were asked turn by turn.
+-- Grain: one row per turn of a run whose conversations were sent turn by turn.
 --
 -- A later turn's prompt begins with all of the turn before and its answer, so with a prefix cache most of it is there
 -- already: prompts grow from turn to turn, and the time to the first token need not. Conversations have different
@@ -46,15 +46,15 @@ read_quantiles as (
 
 select * from read_quantiles;
 
-comment on view internal.turn_latency is 'One row per turn of a run whose conversations were asked turn by turn (prompts.turns each): how long prompts were, how much of them the prefix cache had, and how long answers took. Means and shares are over ok requests, percentiles over measured ok requests.';
+comment on view internal.turn_latency is 'One row per turn of a run whose conversations were sent turn by turn (prompts.turns each): how long prompts were, how much of them the prefix cache had, and how long answers took. Means and shares are over ok requests, percentiles over measured ok requests.';
 comment on column internal.turn_latency.run_id is 'The run.';
 comment on column internal.turn_latency.turn_index is '0-based turn of the conversations.';
 comment on column internal.turn_latency.requests is 'Conversations that have this turn, each as often as it was asked.';
 comment on column internal.turn_latency.ok_requests is 'Those of them with a result.';
-comment on column internal.turn_latency.error_requests is 'Those of them with an error row; earlier_turn where the turn was not asked, as one before it has no answer.';
+comment on column internal.turn_latency.error_requests is 'Those of them with an error row; earlier_turn: the turn was not sent, as an earlier turn has no answer.';
 comment on column internal.turn_latency.mean_prompt_tokens is 'Mean length of the prompts, in tokens: what was said and answered before, and what this turn adds.';
 comment on column internal.turn_latency.mean_output_tokens is 'Mean length of the answers, in tokens.';
-comment on column internal.turn_latency.cached_share is 'Sum of cached_tokens / sum of prompt_tokens, 0 to 1, over requests whose cached_tokens are known. NULL where none are.';
+comment on column internal.turn_latency.cached_share is 'Sum of cached_tokens / sum of prompt_tokens, 0 to 1, over requests whose cached_tokens are known. NULL if none are.';
 comment on column internal.turn_latency.ttft_p50_s is 'Median time to first token, seconds.';
 comment on column internal.turn_latency.ttft_p95_s is 'Its 95th percentile, seconds.';
 comment on column internal.turn_latency.tpot_p50_s is 'Median time per output token after the first, seconds.';

@@ -38,12 +38,12 @@ share_errors as (
 
 select * from share_errors;
 
-comment on view internal.error_breakdown is 'One row per run × kind of error × worker. A run without errors has no row. What was never sent is no error.';
+comment on view internal.error_breakdown is 'One row per run × kind of error × worker. A run without errors has no row. Requests that were never sent are not errors.';
 comment on column internal.error_breakdown.run_id is 'The run.';
 comment on column internal.error_breakdown.error_kind is 'Kind of error.';
 comment on column internal.error_breakdown.worker is 'The worker that recorded it; prepare for requests that never reached an engine.';
 comment on column internal.error_breakdown.error_requests is 'Requests that ended so.';
 comment on column internal.error_breakdown.error_share is 'Their share of all the run''s requests: error_requests / requests, 0 to 1.';
 comment on column internal.error_breakdown.example_message is 'The message of the earliest of them.';
-comment on column internal.error_breakdown.first_at_s is 'When the first ended, in seconds since the run''s start (when it arrived, where the end has no stamp). NULL where none has a stamp.';
-comment on column internal.error_breakdown.last_at_s is 'When the last ended, likewise.';
+comment on column internal.error_breakdown.first_at_s is 'When the first ended, in seconds since the run''s start (when it arrived, if the end has no timestamp). NULL if none has a stamp.';
+comment on column internal.error_breakdown.last_at_s is 'When the last ended, in seconds since the run''s start, as first_at_s.';

@@ -1,6 +1,6 @@
 -- Grain: one row per run × worker × engine generation.
--- What an engine worked is what its results and its end say. Results alone count, as in every throughput; an engine
--- that died also worked on what it lost.
+-- An engine's work is derived from its results and its end. Only results count, as in every throughput, although a
+-- crashed engine also worked on the requests that it lost.
 create or replace view internal.engine_history as
 with
 
@@ -76,7 +76,7 @@ join_generations as (
         list_generations.run_id,
         list_generations.worker,
         list_generations.engine_generation,
-        -- A run that was started once has one attempt, also for an engine that no event tells of.
+        -- A run that was started once has one attempt, even for an engine without events.
         coalesce(read_events.attempt, case when runs.attempt = 1 then 1 end) as attempt,
         runs.state = 'running' and runs.attempt = coalesce(read_events.attempt, 1)
             and list_generations.engine_generation = max(list_generations.engine_generation) over (
@@ -212,7 +212,7 @@ measure_engines as (
         coalesce(error_requests, 0) as error_requests,
         cast(ok_output_tokens as bigint) as ok_output_tokens,
         ok_output_tokens / nullif(work_ended_at_s - work_began_at_s, 0) as ok_output_tokens_per_s,
-        -- Of an engine whose answers know of no window, an open loop's, the one that it opened with was not applied.
+        -- If an engine's answers have no window, as in an open loop, the window it opened with was not applied.
         case
             when coalesce(ok_requests, 0) + coalesce(error_requests, 0) = 0 or last_window_requests is not null
             then coalesce(try_cast(opened_json ->> '$.window_requests' as bigint), first_window_requests)
@@ -244,41 +244,41 @@ comment on view internal.engine_history is 'One row per run × worker × engine 
 comment on column internal.engine_history.run_id is 'The run.';
 comment on column internal.engine_history.worker is 'The worker that owned the engine.';
 comment on column internal.engine_history.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
-comment on column internal.engine_history.attempt is 'Which start of the run it belongs to, 1 for the first. NULL where no event tells of the engine and the run was started more than once.';
-comment on column internal.engine_history.is_rebuild is 'Whether the worker had an engine before it in the same attempt. NULL where attempt is.';
+comment on column internal.engine_history.attempt is 'Which start of the run it belongs to, 1 for the first. NULL if the engine has no event and the run was started more than once.';
+comment on column internal.engine_history.is_rebuild is 'Whether the worker had an engine before it in the same attempt. NULL if attempt is.';
 comment on column internal.engine_history.earlier_reductions is 'Reductions that led to it: those after earlier engines of this worker in the same attempt, since the last time that reductions were undone.';
-comment on column internal.engine_history.ending is 'closed: as it should; failed: it died or did not start; running: the newest engine of a worker in the run''s present attempt, while the run''s state is running; vanished: no event says how it ended, so its worker was killed with it. NULL where no event tells of it at all.';
-comment on column internal.engine_history.failure_phase is 'start or run, for one that failed. Where the event does not say: start if it never opened.';
-comment on column internal.engine_history.failure_kind is 'Kind of failure as the event says: device_oom, host_oom, killed, start_memory, other and the like.';
-comment on column internal.engine_history.is_memory_failure is 'Whether it failed for want of memory. NULL where it did not fail, or the event does not say.';
+comment on column internal.engine_history.ending is 'closed: as intended; failed: it crashed or did not start; running: the newest engine of a worker in the run''s current attempt, while the run''s state is running; vanished: its end has no event, so its worker was killed with it. NULL if it has no event.';
+comment on column internal.engine_history.failure_phase is 'start or run, for one that failed. Where the event does not report it: start if it never opened.';
+comment on column internal.engine_history.failure_kind is 'Kind of failure, from the event: device_oom, host_oom, killed, start_memory, other and the like.';
+comment on column internal.engine_history.is_memory_failure is 'Whether it failed for want of memory. NULL if it did not fail, or if the event does not record it.';
 comment on column internal.engine_history.failure_message is 'The failure in words.';
-comment on column internal.engine_history.exit_code is 'Exit code of its process, where it failed and that is known; −9 is a kill.';
-comment on column internal.engine_history.failed_requests is 'Requests in flight when it failed, all to be asked again.';
+comment on column internal.engine_history.exit_code is 'Exit code of its process, if it failed and the code is known; −9 is a kill.';
+comment on column internal.engine_history.failed_requests is 'Requests in flight when it failed, all to be sent again.';
 comment on column internal.engine_history.reductions is 'Times that something was reduced for the engine after it: 1 after a death that was answered so, otherwise 0.';
-comment on column internal.engine_history.reduced_arguments is 'What the engine after it got less of: a JSON object of {from, to} by argument. The last, where there are several.';
+comment on column internal.engine_history.reduced_arguments is 'Arguments reduced for the next engine, as a JSON object of {from, to} by argument. The last reduction if there are several.';
 comment on column internal.engine_history.restored_arguments is 'Reductions that were undone after it, because one request was to blame for them or others gave memory back; likewise.';
 comment on column internal.engine_history.isolated_requests is 'Requests that became error rows after it because they kill engines.';
 comment on column internal.engine_history.opened_at_s is 'When its start-up was over, in seconds since the run''s start, as all *_at_s. NULL for one that did not start.';
-comment on column internal.engine_history.warmed_up_at_s is 'When its warm-up was over. NULL without one.';
-comment on column internal.engine_history.first_arrived_at_s is 'When the first request that it answered reached it, errors included.';
-comment on column internal.engine_history.last_finished_at_s is 'When the last of its answers left it, errors included.';
-comment on column internal.engine_history.work_began_at_s is 'When it began to work: the first arrival of a request that it gave a result for. For one that failed or vanished without a result: the first arrival of an error, else the end of warm-up, else the first sample with requests in flight, else (where it failed with requests in flight) the end of start-up. NULL where it did no work that shows.';
-comment on column internal.engine_history.last_ok_finished_at_s is 'When its last result finished.';
-comment on column internal.engine_history.work_ended_at_s is 'When its work ended: at the failure, for one that failed (with requests in flight, as far as is known); at the last sample with requests in flight or the last result, whichever is later, for one that vanished; otherwise at the last result. NULL where work_began_at_s is.';
-comment on column internal.engine_history.ended_at_s is 'When it failed or was closed; for one that vanished the last sign of life: event, sample or answer. NULL while it runs, or where no event tells of it.';
+comment on column internal.engine_history.warmed_up_at_s is 'When its warm-up was over. NULL without one. Seconds since the run''s start.';
+comment on column internal.engine_history.first_arrived_at_s is 'When the first request that it answered reached it, errors included. Seconds since the run''s start.';
+comment on column internal.engine_history.last_finished_at_s is 'When the last of its answers left it, errors included. Seconds since the run''s start.';
+comment on column internal.engine_history.work_began_at_s is 'When it began to work: the first arrival of a request that it gave a result for. For one that failed or vanished without a result: the first arrival of an error, else the end of warm-up, else the first sample with requests in flight, else (if it failed with requests in flight) the end of start-up. NULL if it has no recorded work. Seconds since the run''s start.';
+comment on column internal.engine_history.last_ok_finished_at_s is 'When its last result finished. Seconds since the run''s start.';
+comment on column internal.engine_history.work_ended_at_s is 'When its work ended: at the failure, for one that failed (with requests in flight, as far as is known); at the last sample with requests in flight or the last result, whichever is later, for one that vanished; otherwise at the last result. NULL if work_began_at_s is. Seconds since the run''s start.';
+comment on column internal.engine_history.ended_at_s is 'When it failed or was closed; if it vanished, its last event, sample or answer. NULL while it runs, or if it has no event. Seconds since the run''s start.';
 comment on column internal.engine_history.load_s is 'Start-up, seconds. NULL for one that did not start.';
 comment on column internal.engine_history.warmup_s is 'Warm-up, seconds.';
 comment on column internal.engine_history.working_s is 'Seconds at work: work_ended_at_s − work_began_at_s.';
-comment on column internal.engine_history.lost_s is 'Seconds of work thrown away by its failure or vanishing: work_ended_at_s − last_ok_finished_at_s (work_began_at_s where it gave no result). What it had done before that for requests still unfinished is lost too and not in it. NULL for one that neither failed nor vanished.';
-comment on column internal.engine_history.rebuild_s is 'Start-up and warm-up of a rebuild, seconds: load_s + warmup_s. NULL where is_rebuild is not true, or it did not start.';
-comment on column internal.engine_history.recovery_s is 'Seconds that its worker was without an engine before it: from the end of the engine before it in the same attempt to the end of its warm-up (of its start-up, without one), or to its failure where it did no work. Contains rebuild_s and the wait for memory. NULL where is_rebuild is not true.';
+comment on column internal.engine_history.lost_s is 'Seconds of work thrown away by its failure or vanishing: work_ended_at_s − last_ok_finished_at_s (work_began_at_s if it had no result). Earlier work on requests still unfinished is lost, too, but not included. NULL for one that neither failed nor vanished.';
+comment on column internal.engine_history.rebuild_s is 'Start-up and warm-up of a rebuild, seconds: load_s + warmup_s. NULL if is_rebuild is not true, or it did not start.';
+comment on column internal.engine_history.recovery_s is 'Seconds that its worker was without an engine before it: from the end of the engine before it in the same attempt to the end of its warm-up (of its start-up, without one), or to its failure if it did no work. Contains rebuild_s and the wait for memory. NULL if is_rebuild is not true.';
 comment on column internal.engine_history.ok_requests is 'Results that it gave.';
 comment on column internal.engine_history.error_requests is 'Error rows that it gave, or that were written after it for requests that kill engines.';
 comment on column internal.engine_history.ok_output_tokens is 'Output tokens of its results.';
 comment on column internal.engine_history.ok_output_tokens_per_s is 'Output tokens per second at work: ok_output_tokens / working_s. NULL for no time.';
-comment on column internal.engine_history.window_requests is 'The most requests allowed in flight when it opened; where no event says, the smallest window that its answers tell of. NULL in an open loop, whose answers tell of none.';
-comment on column internal.engine_history.last_window_requests is 'The most requests allowed in flight at the end: as the last growth says, else the widest window that its answers tell of, else window_requests. NULL likewise.';
-comment on column internal.engine_history.max_num_seqs is 'Sequences that one step of it may hold, as it resolved. NULL where it did not open or does not say, as all that follow.';
+comment on column internal.engine_history.window_requests is 'Maximum requests in flight when it opened; without an event, the smallest window recorded with its answers. NULL in an open loop, which has no window.';
+comment on column internal.engine_history.last_window_requests is 'Maximum requests in flight at the end: from the last growth, else the widest window recorded with its answers, else window_requests. NULL in an open loop.';
+comment on column internal.engine_history.max_num_seqs is 'Sequences that one step of it may hold, as it resolved. NULL if it did not open or does not report it, like all columns below.';
 comment on column internal.engine_history.max_num_batched_tokens is 'Tokens that one step of it may hold.';
 comment on column internal.engine_history.max_model_len is 'Tokens that a request may have, prompt and output.';
 comment on column internal.engine_history.gpu_memory_utilization is 'Share of the device''s memory that it was given, 0 to 1.';
@@ -286,5 +286,5 @@ comment on column internal.engine_history.kv_cache_tokens is 'Tokens that its KV
 comment on column internal.engine_history.vllm_version is 'Version of vLLM.';
 comment on column internal.engine_history.device_name is 'The device.';
 comment on column internal.engine_history.telemetry_samples is 'Samples of its counters.';
-comment on column internal.engine_history.engine_steps is 'Engine steps up to the last sample, warm-up left out. NULL without a sample, and of a server, which does not say.';
-comment on column internal.engine_history.output_tokens is 'Output tokens of requests finished up to the last sample. An engine that died has made more: what it had begun is not in it.';
+comment on column internal.engine_history.engine_steps is 'Engine steps up to the last sample, warm-up left out. NULL without a sample, and of a server, which does not report it.';
+comment on column internal.engine_history.output_tokens is 'Output tokens of requests finished up to the last sample. An engine that crashed has made more: what it had begun is not in it.';

@@ -30,7 +30,7 @@ measure_batches as (
 
 select * from measure_batches;
 
-comment on view internal.batch_efficiency is 'One row per run × worker × engine generation: how full the engine''s batches were, counted in engine steps, which do not depend on the machine''s noise. What became of the engine is in engine_history.';
+comment on view internal.batch_efficiency is 'One row per run × worker × engine generation: how full the engine''s batches were, counted in engine steps, which do not depend on the machine''s noise. See engine_history for how the engine ended.';
 comment on column internal.batch_efficiency.run_id is 'The run.';
 comment on column internal.batch_efficiency.worker is 'The worker that owned the engine.';
 comment on column internal.batch_efficiency.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
@@ -39,10 +39,10 @@ comment on column internal.batch_efficiency.later_generations is 'Engines that t
 comment on column internal.batch_efficiency.earlier_reductions is 'Reductions that led to it; see engine_history.earlier_reductions.';
 comment on column internal.batch_efficiency.ok_requests is 'Results that it gave.';
 comment on column internal.batch_efficiency.error_requests is 'Error rows that it gave, or that were written after it for requests that kill engines.';
-comment on column internal.batch_efficiency.opened_window_requests is 'The most requests allowed in flight when it opened; see engine_history.window_requests.';
-comment on column internal.batch_efficiency.window_requests is 'The most requests allowed in flight, the widest where the window grew: engine_history.last_window_requests. NULL where it answered nothing, and in an open loop.';
+comment on column internal.batch_efficiency.opened_window_requests is 'Maximum requests in flight when it opened; see engine_history.window_requests.';
+comment on column internal.batch_efficiency.window_requests is 'Maximum requests in flight, the widest if the window grew: engine_history.last_window_requests. NULL if it answered nothing, and in an open loop.';
 comment on column internal.batch_efficiency.telemetry_samples is 'Samples of its counters.';
-comment on column internal.batch_efficiency.engine_steps is 'Engine steps up to the last sample, warm-up left out. NULL without a sample, and of a server, which does not say.';
-comment on column internal.batch_efficiency.output_tokens is 'Output tokens of requests finished up to the last sample. An engine that died has made more: what it had begun is not in it.';
-comment on column internal.batch_efficiency.output_tokens_per_step is 'Mean output tokens per engine step: output_tokens / engine_steps. NULL without steps. An engine that died has steps whose tokens were lost, and so a lower mean.';
+comment on column internal.batch_efficiency.engine_steps is 'Engine steps up to the last sample, warm-up left out. NULL without a sample, and of a server, which does not report it.';
+comment on column internal.batch_efficiency.output_tokens is 'Output tokens of requests finished up to the last sample. An engine that crashed has made more: what it had begun is not in it.';
+comment on column internal.batch_efficiency.output_tokens_per_step is 'Mean output tokens per engine step: output_tokens / engine_steps. NULL without steps. An engine that crashed has steps whose tokens were lost, and so a lower mean.';
 comment on column internal.batch_efficiency.window_share is 'How much of the window an average step used: output_tokens_per_step / window_requests. A window wider than max_num_seqs keeps it below 1, as does one that grew late; speculative decoding may lift it above. NULL in an open loop.';

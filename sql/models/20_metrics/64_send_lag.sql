@@ -1,12 +1,12 @@
 -- Grain: one row per run in which requests were due at times of their own: of an open-loop load.
 --
 -- A generator that sends late measures a load that is lighter and smoother than the one asked for, and starts its clock
--- when the user has long been waiting. What users would have felt is counted from due_at_s instead: the correction for
--- coordinated omission.
+-- when the user has long been waiting. Measuring from due_at_s instead gives the latency that users would have seen:
+-- the correction for coordinated omission.
 --
--- Late is what is sent later than due by more than 10 ms and by more than 5% of the run's median TTFT: less than the
--- first nobody feels, and less than the second does not change what is measured. Kept up: no more than one request
--- in a hundred is late (one in any case), so that at most the 99th percentile is touched.
+-- A request is late if it is sent more than 10 ms and more than 5% of the run's median TTFT after it was due: users
+-- do not notice less than the first, and less than the second does not change the measurement. The generator kept up
+-- if at most 1% of requests are late (one in any case), so that at most the 99th percentile is affected.
 create or replace view internal.send_lag as
 with
 
@@ -75,11 +75,11 @@ comment on column internal.send_lag.p50_s is 'Median of send_lag_s, seconds: sen
 comment on column internal.send_lag.p95_s is 'Its 95th percentile, seconds.';
 comment on column internal.send_lag.p99_s is 'Its 99th percentile, seconds.';
 comment on column internal.send_lag.max_s is 'Its highest value, seconds.';
-comment on column internal.send_lag.tolerance_s is 'What is later than this is late, seconds: 10 ms, or 5% of the run''s median ttft_s where that is longer (of its median e2e_s, where no first token has a stamp).';
+comment on column internal.send_lag.tolerance_s is 'Lag above which a request is late, in seconds: 10 ms, or 5% of the run''s median ttft_s if that is longer (of its median e2e_s if no first token has a timestamp).';
 comment on column internal.send_lag.late_requests is 'Requests with send_lag_s > tolerance_s.';
 comment on column internal.send_lag.late_share is 'late_requests / requests, 0 to 1.';
-comment on column internal.send_lag.due_ttft_p50_s is 'Median of first_token_at_s − due_at_s over ok requests, seconds: time to first token from when the request should have been sent. NULL where no request has the stamps, as those that follow.';
+comment on column internal.send_lag.due_ttft_p50_s is 'Median of first_token_at_s − due_at_s over ok requests, seconds: time to first token from when the request should have been sent. NULL if no request has the stamps, as those that follow.';
 comment on column internal.send_lag.due_ttft_p99_s is 'Its 99th percentile, seconds.';
 comment on column internal.send_lag.due_e2e_p50_s is 'Median of finished_at_s − due_at_s over ok requests, seconds.';
 comment on column internal.send_lag.due_e2e_p99_s is 'Its 99th percentile, seconds.';
-comment on column internal.send_lag.kept_up is 'Whether the generator kept up: at most 1% of requests were late, or one. If not, the engine had a lighter load than the spec says, and its latencies flatter it: read the due_… ones. NULL for all_at_once, where everything is due at one moment and sending takes what it takes.';
+comment on column internal.send_lag.kept_up is 'Whether the generator kept up: at most 1% of requests were late, or one. If not, the engine had a lighter load than specified, and its latencies look too good: read the due_… ones. NULL for all_at_once, whose requests are all due at the same moment.';

@@ -5,8 +5,8 @@
 -- looks at sockets and timers in one turn, so the timer is as late as an event that arrives at a random moment. All
 -- ticks that a held-up loop misses count, or long delays would weigh as little as short ones.
 --
--- A request's first event waits once, and later events move tokens by the differences of their waits. So TTFT is held
--- against the 99th percentile, and TPOT, a mean over many events, against the median. Waits below 5 ms do not warn:
+-- A request's first event waits once, and later events move tokens by the differences of their waits. So TTFT is
+-- compared with the 99th percentile, and TPOT, a mean over many events, with the median. Waits below 5 ms do not warn:
 -- timers themselves are up to a millisecond late. Stamps of tokens of the async backend are made in the engine, and are
 -- not touched.
 create or replace view internal.client_health as
@@ -64,6 +64,6 @@ comment on column internal.client_health.ticks is 'Ticks of a 10 ms timer in its
 comment on column internal.client_health.p50_s is 'Median lateness of a tick, seconds: how long an event that has arrived waits to be read.';
 comment on column internal.client_health.p99_s is 'Its 99th percentile, seconds.';
 comment on column internal.client_health.max_s is 'Its highest value, seconds: the longest time for which the loop was held up.';
-comment on column internal.client_health.ttft_share is 'p99_s / median ttft_s of its measured ok requests. NULL where that is not measured.';
-comment on column internal.client_health.tpot_share is 'p50_s / median tpot_s of its measured ok requests. NULL where that is not measured.';
+comment on column internal.client_health.ttft_share is 'p99_s / median ttft_s of its measured ok requests. NULL if that is not measured.';
+comment on column internal.client_health.tpot_share is 'p50_s / median tpot_s of its measured ok requests. NULL if that is not measured.';
 comment on column internal.client_health.is_healthy is 'False if p99_s is above 5 ms and 10% of the median TTFT, or p50_s above 5 ms and 10% of the median TPOT: latencies are the client''s in sizeable part.';

@@ -1,7 +1,7 @@
 -- Grain: one row per run of an open-loop load.
 --
 -- A queue that is stable wanders and comes back; one that is offered more than it can serve grows by the difference,
--- second after second. The stretch is cut into ten slices of equal length, and in each the change of the number in
+-- second after second. The interval is cut into ten slices of equal length, and in each the change of the number in
 -- flight is counted (sent − finished). Saturated is a run whose mean change is above 0 by Student's t (97.5%), and
 -- whose growth is more than 2% of what was sent.
 --
@@ -184,13 +184,13 @@ drop_parts as (
 
 select * from drop_parts;
 
-comment on view internal.saturation is 'One row per run of an open-loop load: whether the engine was offered more than it can serve, so that requests in flight pile up as long as it lasts. Latencies of such a run say how long it lasted, and little of the engine. Over the measured stretch (load_stretch), results and errors alike.';
+comment on view internal.saturation is 'One row per run of an open-loop load: whether the engine was offered more than it can serve, so that requests in flight accumulate. Latencies of such a run depend on its duration more than on the engine. Computed over the measured interval (load_stretch), from results and errors.';
 comment on column internal.saturation.run_id is 'The run.';
 comment on column internal.saturation.arrival is 'The arrival pattern, as in loads.';
-comment on column internal.saturation.offered_requests_per_s is 'Requests per second that were to be sent: (n − 1) / seconds from the first due_at_s to the last, of the n requests sent in the stretch. NULL where all are due at once, as in all_at_once.';
-comment on column internal.saturation.sent_requests_per_s is 'Requests per second that were sent: (n − 1) / seconds from the first sent_at_s to the last. Less than offered where the generator does not keep up; see send_lag.';
-comment on column internal.saturation.finished_requests_per_s is 'Requests per second that finished: those with finished_at_s in the stretch / its seconds.';
-comment on column internal.saturation.judged_s is 'Seconds over which the number in flight is judged: the stretch without its beginning, until the ten requests that were sent first had finished. Summed over engines. NULL where nothing is left, as the slope.';
+comment on column internal.saturation.offered_requests_per_s is 'Requests per second that were to be sent: (n − 1) / seconds from the first due_at_s to the last, of the n requests sent in the interval. NULL if all are due at once, as in all_at_once.';
+comment on column internal.saturation.sent_requests_per_s is 'Requests per second that were sent: (n − 1) / seconds from the first sent_at_s to the last. Less than offered if the generator does not keep up; see send_lag.';
+comment on column internal.saturation.finished_requests_per_s is 'Requests per second that finished: those with finished_at_s in the interval / its seconds.';
+comment on column internal.saturation.judged_s is 'Seconds over which the number in flight is judged: the interval without its beginning, until the ten requests that were sent first had finished. Summed over engines. NULL if nothing is left, like the slope.';
 comment on column internal.saturation.judged_requests is 'Requests sent in them.';
 comment on column internal.saturation.in_flight_growth_per_s is 'By how many requests a second the number in flight grew: slope of the least-squares line through the exact number at every moment of judged_s. About 0 for a load that is served, offered − finished rate for one that is not.';
-comment on column internal.saturation.is_saturated is 'Whether the growth is beyond chance: with judged_s cut into ten slices per engine, mean change of the number in flight per slice > t × its standard error (t: 97.5% quantile of Student, slices − 1 degrees of freedom), and total growth > 2% of judged_requests; or the load was ended for it (stop_when_saturated), too early for that. False: no such growth was seen. NULL for fewer than 50 judged_requests and for all_at_once, where it cannot be told.';
+comment on column internal.saturation.is_saturated is 'Whether the growth is beyond chance: with judged_s cut into ten slices per engine, mean change of the number in flight per slice > t × its standard error (t: 97.5% quantile of Student, slices − 1 degrees of freedom), and total growth > 2% of judged_requests; or the load was ended for it (stop_when_saturated), too early for that. False: no such growth was seen. NULL for fewer than 50 judged_requests and for all_at_once, for which it is unknown.';

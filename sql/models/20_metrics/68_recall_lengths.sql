@@ -38,4 +38,4 @@ take_medians as (
 
 select * from take_medians;
 
-comment on macro table internal.recall_lengths is 'recall_lengths(asked_model_id, asked_prompt_set, asking_benchmark_id), the last of them NULL for a run of its own: one row per prompt of the set that the newest ten completed runs of the model have answered, with the median length of its answers. engine.order goes by it.';
+comment on macro table internal.recall_lengths is 'recall_lengths(asked_model_id, asked_prompt_set, asking_benchmark_id), the last of them NULL for a standalone run: one row per prompt of the set that the newest ten completed runs of the model have answered, with the median length of its answers. engine.order goes by it.';

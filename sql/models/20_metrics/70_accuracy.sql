@@ -93,10 +93,10 @@ comment on column internal.accuracy.ordinal is 'Its place among the run''s score
 comment on column internal.accuracy.samples is 'Scores: n.';
 comment on column internal.accuracy.right_samples is 'Those of them that are 1.';
 comment on column internal.accuracy.prompts is 'Different prompts among them: G clusters. Repeats and duplicates of a prompt are one cluster.';
-comment on column internal.accuracy.mean is 'Mean score, 0 to 1. NULL where n is 0.';
+comment on column internal.accuracy.mean is 'Mean score, 0 to 1. NULL if n is 0.';
 comment on column internal.accuracy.standard_error is 'Standard error of the mean, clustered by prompt: sqrt(G / (G − 1) × Σ over prompts of (Σ of (x − mean) in the prompt)²) / n, the cluster-robust variance of Liang and Zeger 1986 with the usual small-sample factor. With one sample per prompt it is s / sqrt(n). NULL for fewer than two prompts.';
-comment on column internal.accuracy.effective_samples is 'Independent samples that the n are worth: n × Σ (x − mean)² / Σ over prompts of (Σ of (x − mean) in the prompt)², at most n (Kish''s design effect). n where every prompt was asked once; the number of prompts where repeats always agree, where mean is 0 or 1, or where there is one prompt. NULL where n is 0.';
-comment on column internal.accuracy.interval_kind is 'wilson where all scores are 0 or 1, with effective_samples for n; otherwise t, with G − 1 degrees of freedom. See the macro mean_interval. NULL where there is no interval.';
+comment on column internal.accuracy.effective_samples is 'Independent samples that the n are worth: n × Σ (x − mean)² / Σ over prompts of (Σ of (x − mean) in the prompt)², at most n (Kish''s design effect). n if every prompt was asked once; the number of prompts if repeats always agree, if mean is 0 or 1, or if there is one prompt. NULL if n is 0.';
+comment on column internal.accuracy.interval_kind is 'wilson if all scores are 0 or 1, with effective_samples for n; otherwise t, with G − 1 degrees of freedom. See the macro mean_interval. NULL if there is no interval.';
 comment on column internal.accuracy.mean_low is 'Lower end of the 95% interval for the mean.';
 comment on column internal.accuracy.mean_high is 'Upper end of the 95% interval for the mean.';
-comment on column internal.accuracy.mean_without_errors is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL where none was answered.';
+comment on column internal.accuracy.mean_without_errors is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL if none was answered.';

@@ -48,7 +48,7 @@ add_prompts as (
     group by run_id, scorer, k, prompt_id
 ),
 
--- NULL where a row has fewer than k samples: without it the mean would be of other prompts than those of a smaller k.
+-- NULL if a row has fewer than k samples: without it the mean would be of other prompts than those of a smaller k.
 average_runs as (
     select
         *,
@@ -113,6 +113,6 @@ comment on column internal.pass_at_k.k is 'How many samples there are to succeed
 comment on column internal.pass_at_k.prompts is 'Prompt rows with at least k samples.';
 comment on column internal.pass_at_k.mean is 'Mean over prompt rows of 1 − C(n − c, k) / C(n, k), for n samples of which c are right. NULL if any prompt row has fewer than k samples: the mean of the others is of other prompts, and may be lower than that of a smaller k.';
 comment on column internal.pass_at_k.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
-comment on column internal.pass_at_k.interval_kind is 'wilson where all rows'' chances are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL where there is no interval.';
+comment on column internal.pass_at_k.interval_kind is 'wilson if all rows'' chances are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL if there is no interval.';
 comment on column internal.pass_at_k.mean_low is 'Lower end of the 95% interval for the mean; see the macro mean_interval.';
 comment on column internal.pass_at_k.mean_high is 'Upper end of the interval.';

@@ -2,7 +2,7 @@
 create or replace view internal.majority_vote as
 with
 
--- What these extract is the whole answer, and two samples hardly ever agree in that.
+-- These scorers extract the complete answer, in which two samples rarely agree.
 vote_of_nothing as (
     select run_id, scorer from raw.scorers where kind in ('contains', 'token_f1', 'json')
 ),
@@ -22,7 +22,7 @@ count_votes as (
     group by run_id, scorer, prompt_id, occurrence, extracted
 ),
 
--- Samples without an answer abstain: they win only where no other voted.
+-- Samples without an answer abstain: they win only if no other voted.
 elect_answers as (
     select
         run_id,
@@ -104,10 +104,10 @@ select * from name_columns;
 
 comment on view internal.majority_vote is 'One row per run × scorer: the mean score of the answers that most samples of a prompt row gave (self-consistency, Wang et al. 2022). Runs whose prompts were asked once have no row, nor have scorers whose extracted answer is all of the text: contains, token_f1, json.';
 comment on column internal.majority_vote.run_id is 'The run.';
-comment on column internal.majority_vote.scorer is 'The scorer, as in scorers. Votes are equal where its extracted answers are.';
+comment on column internal.majority_vote.scorer is 'The scorer, as in scorers. Votes are equal if its extracted answers are.';
 comment on column internal.majority_vote.prompts is 'Prompt rows: n.';
-comment on column internal.majority_vote.mean is 'Mean over them of the elected answer''s score: the most frequent one, of equally frequent ones the earliest. Samples without an extracted answer do not vote; where none has one, the score is 0.';
+comment on column internal.majority_vote.mean is 'Mean over them of the elected answer''s score: the most frequent one, of equally frequent ones the earliest. Samples without an extracted answer do not vote; if none has one, the score is 0.';
 comment on column internal.majority_vote.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
-comment on column internal.majority_vote.interval_kind is 'wilson where all scores are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL where there is no interval.';
+comment on column internal.majority_vote.interval_kind is 'wilson if all scores are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL if there is no interval.';
 comment on column internal.majority_vote.mean_low is 'Lower end of the 95% interval for the mean; see the macro mean_interval.';
 comment on column internal.majority_vote.mean_high is 'Upper end of the interval.';

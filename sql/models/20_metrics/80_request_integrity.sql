@@ -120,7 +120,7 @@ comment on column internal.request_integrity.duplicate_requests is 'Rows of requ
 comment on column internal.request_integrity.duplicate_completions is 'Rows of completions whose request_id the run has already.';
 comment on column internal.request_integrity.requests_without_prompt is 'Requests whose prompt is not there.';
 comment on column internal.request_integrity.completions_without_request is 'Completions whose request is not there.';
-comment on column internal.request_integrity.missing_requests is 'Requests still to be answered: expected_requests (prepared ones, where that is NULL) − those with a result, an error or the note that they were not sent, not below 0.';
+comment on column internal.request_integrity.missing_requests is 'Requests still to be answered: expected_requests (prepared ones, if that is NULL) − those with a result, an error or the note that they were not sent, not below 0.';
 comment on column internal.request_integrity.unexpected_requests is 'Prepared requests beyond expected_requests.';
 comment on column internal.request_integrity.ambiguous_completions is 'Completions that have both an error_kind and a finish_reason.';
 comment on column internal.request_integrity.negative_durations is 'Requests with a stamp before an earlier one in due, sent, arrived, queued, scheduled, first token, last token, finished: a negative duration.';

@@ -64,7 +64,7 @@ find_gaps as (
     from span_answers
 ),
 
--- Where an engine's steps or its window are not known, its tokens are not held against them.
+-- If an engine's steps or its window are not known, its tokens do not count towards occupancy.
 add_attempts as (
     select
         run_id,
@@ -277,7 +277,7 @@ summarize_runs as (
 
 select * from summarize_runs;
 
-comment on view internal.run_summary is 'One row per run: what a person reads first. Counts, tokens and accuracy are of all requests, throughput is of what was finished over the seconds that an engine was at work, or between the load''s windows where it has any. What became of each engine is in engine_history.';
+comment on view internal.run_summary is 'One row per run: its key figures. Counts, tokens and accuracy include all requests. Throughput is what finished per second in which an engine was at work, or between the load''s warm-up and cool-down windows if it has any. See engine_history for how each engine ended.';
 comment on column internal.run_summary.run_id is 'The run.';
 comment on column internal.run_summary.name is 'The spec''s name.';
 comment on column internal.run_summary.model is 'The model as the spec names it: hub id or folder.';
@@ -294,46 +294,46 @@ comment on column internal.run_summary.unsent_requests is 'Requests that were ne
 comment on column internal.run_summary.missing_requests is 'Requests without an answer (yet): expected_requests − answered_requests − unsent_requests, not below 0.';
 comment on column internal.run_summary.measured_requests is 'Results and errors that metrics are about: sent outside of the load''s warm-up and cool-down windows (stg_requests.phase). Without windows all that reached an engine.';
 comment on column internal.run_summary.retried_requests is 'Requests that a server was asked for more than once before it answered; their latencies contain the wait.';
-comment on column internal.run_summary.error_share is 'error_requests / answered_requests, 0 to 1. NULL where nothing was answered.';
+comment on column internal.run_summary.error_share is 'error_requests / answered_requests, 0 to 1. NULL if nothing was answered.';
 comment on column internal.run_summary.context_limited_requests is 'Results that the context cut off, not max_tokens; see stg_requests.context_limited.';
 comment on column internal.run_summary.prompts is 'Different prompts (prompt_id) among the requests.';
 comment on column internal.run_summary.unasked_rows is 'Prompt rows that could not be asked: they cannot be read or rendered, or are too long. Their requests are errors that no engine has seen, and score 0 if they have a target.';
-comment on column internal.run_summary.scorer is 'The run''s first scorer, which accuracy is of; NULL where nothing was scored. The others are in the view accuracy.';
+comment on column internal.run_summary.scorer is 'The run''s first scorer, which accuracy is of; NULL if nothing was scored. The others are in the view accuracy.';
 comment on column internal.run_summary.scored_samples is 'Samples (prompt row × repeat) that it scored: the n of accuracy.';
-comment on column internal.run_summary.accuracy is 'Their mean score, 0 to 1; errors are 0. NULL where nothing was scored.';
+comment on column internal.run_summary.accuracy is 'Their mean score, 0 to 1; errors are 0. NULL if nothing was scored.';
 comment on column internal.run_summary.accuracy_standard_error is 'Standard error of accuracy, clustered by prompt; see accuracy.standard_error.';
 comment on column internal.run_summary.accuracy_low is 'Lower end of the 95% interval of accuracy; see accuracy.mean_low.';
 comment on column internal.run_summary.accuracy_high is 'Upper end of the 95% interval of accuracy; see accuracy.mean_high.';
-comment on column internal.run_summary.prompt_tokens is 'Prompt tokens of ok requests. NULL where none is known, as the other token sums.';
+comment on column internal.run_summary.prompt_tokens is 'Prompt tokens of ok requests. NULL if none is known, as the other token sums.';
 comment on column internal.run_summary.cached_tokens is 'Prompt tokens of ok requests that came from the prefix cache.';
 comment on column internal.run_summary.output_tokens is 'Output tokens of ok requests.';
 comment on column internal.run_summary.mean_output_tokens is 'output_tokens / ok_requests.';
 comment on column internal.run_summary.prefix_cache_hit_rate is 'Sum of cached_tokens / sum of prompt_tokens, 0 to 1, over ok requests whose cached_tokens are known.';
-comment on column internal.run_summary.preemptions is 'Preemptions of ok requests. NULL where the engine does not say.';
+comment on column internal.run_summary.preemptions is 'Preemptions of ok requests. NULL if the engine does not report it.';
 comment on column internal.run_summary.load_s is 'Cold start, seconds: the longest start-up of a worker''s first engine, in the first attempt in which one started. A rebuild''s start-up is in rebuild_s.';
 comment on column internal.run_summary.warmup_s is 'Longest warm-up of a worker''s first engine in that attempt, seconds.';
-comment on column internal.run_summary.resume_load_s is 'What later attempts spent on starting again, seconds: the longest start-up and warm-up of a worker''s first engine in each, added up. NULL where no later attempt started an engine.';
-comment on column internal.run_summary.duration_s is 'The whole window, seconds: from the first beginning to the last end of any engine''s work (engine_history.work_began_at_s and work_ended_at_s). For engines that did not fail: max(finished_at_s) − min(arrived_at_s) of ok requests. NULL where no engine''s work has both ends.';
+comment on column internal.run_summary.resume_load_s is 'Start-up time of later attempts, in seconds: the longest start-up and warm-up of a worker''s first engine in each, added up. NULL if no later attempt started an engine.';
+comment on column internal.run_summary.duration_s is 'The whole window, seconds: from the first beginning to the last end of any engine''s work (engine_history.work_began_at_s and work_ended_at_s). For engines that did not fail: max(finished_at_s) − min(arrived_at_s) of ok requests. NULL if no engine''s work has both ends.';
 comment on column internal.run_summary.working_s is 'Seconds of the window with at least one engine at work, from the first arrival at the engine to the end of its work: the union of those stretches, duration_s − downtime_s.';
-comment on column internal.run_summary.measured_s is 'What throughput and goodput are divided by, seconds: working_s; of a load with warm-up or cool-down windows the time between them, the sum of load_stretch.stretch_s over engines. NULL where they leave nothing.';
+comment on column internal.run_summary.measured_s is 'Denominator of throughput and goodput, in seconds: working_s, or for a load with warm-up or cool-down windows the time between them, the sum of load_stretch.stretch_s over engines. NULL if they leave nothing.';
 comment on column internal.run_summary.attempted_s is 'Seconds in which an engine worked or a request failed: from the first arrival at an engine to the last end of a result or an error, the union over engines, without pauses in which there was no engine, and without regard to a load''s windows. Longer than working_s if the last answers are errors, such as timeouts.';
-comment on column internal.run_summary.downtime_s is 'Seconds of the window with no engine at work: every engine was being rebuilt, or the run was between two attempts. 0 where some engine always worked.';
-comment on column internal.run_summary.idle_s is 'Seconds of measured_s with nothing in flight that was answered: pauses between arrivals, and work that a dead engine lost.';
-comment on column internal.run_summary.lost_s is 'Seconds of work that failed and vanished engines threw away, summed over engines; inside working_s. See engine_history.lost_s. NULL where no engine failed or vanished at work.';
-comment on column internal.run_summary.rebuild_s is 'Seconds of start-up and warm-up of rebuilt engines, summed over workers: later engines of a worker in the same attempt. Lies inside the window. NULL where none was rebuilt.';
-comment on column internal.run_summary.recovery_s is 'Seconds that workers were without an engine, from the end of one to the readiness of the next in the same attempt, summed over workers. Contains rebuild_s. NULL where none was rebuilt; see engine_history.recovery_s.';
-comment on column internal.run_summary.requests_per_s is 'Ok requests per second: ok_requests / working_s. With windows, the ok requests that finished between them, from begins_at_s to ends_at_s of load_stretch, whenever they were sent / measured_s. NULL if all measured results finished after the stretch: answers that take longer than the sending have no throughput in it.';
+comment on column internal.run_summary.downtime_s is 'Seconds of the window with no engine at work: every engine was being rebuilt, or the run was between two attempts. 0 if some engine always worked.';
+comment on column internal.run_summary.idle_s is 'Seconds of measured_s with nothing in flight that was answered: pauses between arrivals, and work that a crashed engine lost.';
+comment on column internal.run_summary.lost_s is 'Seconds of work that failed and vanished engines threw away, summed over engines; inside working_s. See engine_history.lost_s. NULL if no engine failed or vanished at work.';
+comment on column internal.run_summary.rebuild_s is 'Seconds of start-up and warm-up of rebuilt engines, summed over workers: later engines of a worker in the same attempt. Lies inside the window. NULL if none was rebuilt.';
+comment on column internal.run_summary.recovery_s is 'Seconds that workers were without an engine, from the end of one to the readiness of the next in the same attempt, summed over workers. Contains rebuild_s. NULL if none was rebuilt; see engine_history.recovery_s.';
+comment on column internal.run_summary.requests_per_s is 'Ok requests per second: ok_requests / working_s. With windows, the ok requests that finished between them, from begins_at_s to ends_at_s of load_stretch, whenever they were sent / measured_s. NULL if all measured results finished after the interval: answers that take longer than the sending have no throughput in it.';
 comment on column internal.run_summary.output_tokens_per_s is 'Output tokens per second, those of the same requests over the same seconds: a request counts as a whole when it finishes.';
 comment on column internal.run_summary.total_tokens_per_s is 'Prompt and output tokens per second, likewise.';
 comment on column internal.run_summary.ok_requests_per_attempted_s is 'Throughput that counts the time that errors take: ok_requests / attempted_s. It is request_throughput of vllm bench serve.';
 comment on column internal.run_summary.output_tokens_per_attempted_s is 'output_tokens / attempted_s: output_throughput of vllm bench serve.';
 comment on column internal.run_summary.total_tokens_per_attempted_s is '(prompt_tokens + output_tokens) / attempted_s: total_token_throughput of vllm bench serve.';
-comment on column internal.run_summary.mean_in_flight_requests is 'Requests in flight averaged over measured_s: sum of in-flight × seconds / measured_s, from the sweep in concurrency, without downtime and outside of a load''s windows. Without errors and windows it is requests_per_s × mean e2e_s (Little''s law). A request that a dead engine lost counts from its arrival at the engine that answered it.';
+comment on column internal.run_summary.mean_in_flight_requests is 'Requests in flight averaged over measured_s: sum of in-flight × seconds / measured_s, from the sweep in concurrency, without downtime and outside of a load''s windows. Without errors and windows it is requests_per_s × mean e2e_s (Little''s law). A request that a crashed engine lost counts from its arrival at the engine that answered it.';
 comment on column internal.run_summary.max_in_flight_requests is 'The most requests in flight at once.';
 comment on column internal.run_summary.max_send_lag_s is 'Latest sending against the arrival pattern, seconds: max(sent_at_s − due_at_s). NULL without a pattern. More in send_lag.';
 comment on column internal.run_summary.workers is 'Workers that answered.';
-comment on column internal.run_summary.engine_failures is 'Engines that died or did not start.';
-comment on column internal.run_summary.vanished_engines is 'Engines whose worker was killed with them: no event says how they ended.';
+comment on column internal.run_summary.engine_failures is 'Engines that crashed or did not start.';
+comment on column internal.run_summary.vanished_engines is 'Engines killed together with their worker, so that their end has no event.';
 comment on column internal.run_summary.rebuilds is 'Engines beyond the first of each attempt and worker.';
 comment on column internal.run_summary.reductions is 'Times that the next engine got less of something than the one that died.';
 comment on column internal.run_summary.isolated_requests is 'Requests that became error rows because they kill engines.';

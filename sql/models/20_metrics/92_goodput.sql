@@ -1,6 +1,6 @@
 -- Grain: one row per run × service level objective (SLO) of its spec.
--- A request is good if it is a result and within every limit that the SLO sets. What has no stamp was not seen to be in
--- time; an answer of one token, or of none, has no time per further token and nothing to be late with.
+-- A request is good if it is a result and within every limit that the SLO sets. A request without the timestamp does
+-- not meet the limit. An answer of at most one token has no time per further token and always meets that limit.
 --
 -- vllm bench serve counts good_requests_per_attempted_s, with one difference: its TPOT ends with the stream, not with
 -- the last token.
@@ -79,12 +79,12 @@ select * from fill_objectives;
 comment on view internal.goodput is 'One row per run × service level objective (SLO) of its spec: how many requests were answered within its limits, and how many a second. A request is good if it is a result and within every limit that is set; without the stamp that a limit needs it is not, but an answer of at most one token passes any tpot_s.';
 comment on column internal.goodput.run_id is 'The run.';
 comment on column internal.goodput.slo is 'Name of the objective.';
-comment on column internal.goodput.ttft_limit_s is 'Longest good ttft_s, seconds. NULL where the SLO does not limit it, as the next two.';
+comment on column internal.goodput.ttft_limit_s is 'Longest good ttft_s, seconds. NULL if the SLO does not limit it, like the next two.';
 comment on column internal.goodput.tpot_limit_s is 'Longest good tpot_s, seconds.';
 comment on column internal.goodput.e2e_limit_s is 'Longest good e2e_s, seconds.';
 comment on column internal.goodput.requests is 'Measured requests (stg_requests.phase), results and errors.';
 comment on column internal.goodput.good_requests is 'Those of them that are good.';
-comment on column internal.goodput.good_share is 'good_requests / requests, 0 to 1. NULL where requests is 0.';
+comment on column internal.goodput.good_share is 'good_requests / requests, 0 to 1. NULL if requests is 0.';
 comment on column internal.goodput.measured_s is 'The seconds that throughput is divided by, as in run_summary.';
 comment on column internal.goodput.finished_good_requests is 'Good ones among the requests that throughput counts: with windows those that finished between them, so that goodput never exceeds throughput.';
 comment on column internal.goodput.good_requests_per_s is 'Goodput, requests per second: finished_good_requests / measured_s. NULL if run_summary.requests_per_s is.';

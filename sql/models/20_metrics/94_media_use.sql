@@ -1,8 +1,8 @@
--- Grain: one row per run whose prompts had images, sounds or videos.
+-- Grain: one row per run whose prompts had images, audio or video.
 --
--- Throughput in tokens cannot be compared between a model that turns a picture into 64 tokens and one that makes 2,000
--- of it. So pictures, pixels and seconds of sound are counted as they are, and the tokens of media apart from those of
--- text. Rates are over the same requests and seconds as run_summary.requests_per_s.
+-- Throughput in tokens cannot be compared between a model that turns an image into 64 tokens and one that turns it
+-- into 2,000. So images, pixels and seconds of audio are counted directly, and media tokens separately from text
+-- tokens. Rates are over the same requests and seconds as run_summary.requests_per_s.
 create or replace view internal.media_use as
 with
 
@@ -73,25 +73,25 @@ rate_media as (
 
 select * from rate_media;
 
-comment on view internal.media_use is 'One row per run whose prompts had images, sounds or videos: how many, how large, and how many a second. Sums are over ok requests with media, rates over those that run_summary.requests_per_s counts.';
+comment on view internal.media_use is 'One row per run whose prompts had images, audio or video: how many, how large, and how many a second. Sums are over ok requests with media, rates over those that run_summary.requests_per_s counts.';
 comment on column internal.media_use.run_id is 'The run.';
 comment on column internal.media_use.media_requests is 'Ok requests with media.';
-comment on column internal.media_use.images is 'Their images. NULL where there are none, as the other sums of a kind.';
+comment on column internal.media_use.images is 'Their images. NULL if there are none, as the other sums of a kind.';
 comment on column internal.media_use.image_pixels is 'Width × height of the images, summed, as the model''s own processing got them.';
-comment on column internal.media_use.audios is 'Their sounds.';
-comment on column internal.media_use.audio_s is 'Seconds of sound.';
+comment on column internal.media_use.audios is 'Audio clips in them.';
+comment on column internal.media_use.audio_s is 'Seconds of audio.';
 comment on column internal.media_use.videos is 'Their videos.';
 comment on column internal.media_use.video_frames is 'Frames taken from the videos.';
 comment on column internal.media_use.video_s is 'Seconds of video.';
 comment on column internal.media_use.media_bytes is 'Bytes of the files, or of what came in the rows.';
-comment on column internal.media_use.media_tokens is 'Prompt tokens that stand for media, where the engine says.';
+comment on column internal.media_use.media_tokens is 'Prompt tokens that stand for media, if the engine reports them.';
 comment on column internal.media_use.text_tokens is 'Prompt tokens of the same requests that are text: prompt_tokens − media_tokens.';
 comment on column internal.media_use.images_per_s is 'Images per second: those of finished requests / run_summary.measured_s.';
 comment on column internal.media_use.megapixels_per_s is 'Millions of pixels per second, likewise.';
-comment on column internal.media_use.audio_s_per_s is 'Seconds of sound per second (RTFx, the inverse real-time factor), likewise.';
+comment on column internal.media_use.audio_s_per_s is 'Seconds of audio per second (RTFx, the inverse real-time factor), likewise.';
 comment on column internal.media_use.video_s_per_s is 'Seconds of video per second, likewise.';
 comment on column internal.media_use.media_tokens_per_s is 'Prompt tokens of media per second, likewise.';
-comment on column internal.media_use.text_tokens_per_s is 'Prompt tokens of text per second, of all finished requests, likewise: with media_tokens_per_s and output_tokens_per_s it makes total_tokens_per_s. NULL where the engine does not tell them apart.';
-comment on column internal.media_use.prepare_s is 'Seconds of reading, decoding and the model''s own processing, summed over requests; they ran beside each other and the engine.';
+comment on column internal.media_use.text_tokens_per_s is 'Prompt tokens of text per second, of all finished requests, likewise: with media_tokens_per_s and output_tokens_per_s it makes total_tokens_per_s. NULL if the engine does not distinguish them.';
+comment on column internal.media_use.prepare_s is 'Seconds of reading, decoding and the model''s own processing, summed over requests; they ran in parallel with each other and the engine.';
 comment on column internal.media_use.prepare_p50_s is 'Median of media_prepare_s, seconds.';
 comment on column internal.media_use.prepare_p95_s is 'Its 95th percentile, seconds.';

@@ -18,7 +18,7 @@ select_work as (
     where work_ended_at_s is not null
 ),
 
--- The union of all engines' work: a stretch of it begins where every earlier one has ended.
+-- The union of all engines' work: an interval of it begins where every earlier one has ended.
 mark_beginnings as (
     select
         *,
@@ -103,7 +103,7 @@ add_stretches as (
     group by all
 ),
 
--- missing_joules: NULL where nothing is missing, but for what rounding leaves.
+-- missing_joules: NULL if nothing is missing, apart from rounding.
 fill_gaps as (
     select
         add_held.run_id,
@@ -189,13 +189,13 @@ choose_known as (
 
 select * from choose_known;
 
-comment on view internal.run_energy is 'One row per run with samples of a GPU: the energy of its GPUs, in all and over the window that throughput is of. Of the GPUs alone: not of processors, memory, fans and cooling, which a meter at the wall would count.';
+comment on view internal.run_energy is 'One row per run with samples of a GPU: the energy of its GPUs, in total and over the interval of throughput. Only GPUs count: processors, memory, fans and cooling, which a wall meter includes, do not.';
 comment on column internal.run_energy.run_id is 'The run.';
 comment on column internal.run_energy.gpus is 'GPUs, or MIG slices, that its workers held.';
-comment on column internal.run_energy.energy_source is 'counter: the energy counters of all of them; power: integrated power, of some at least. NULL where one has neither, as all that follows.';
+comment on column internal.run_energy.energy_source is 'counter: the energy counters of all of them; power: integrated power, of some at least. NULL if a run has neither, like all columns below.';
 comment on column internal.run_energy.known_share is 'Share of the seconds at work of which the energy is known, 0 to 1, of the GPU with the least. Below 0.95, what follows is NULL.';
 comment on column internal.run_energy.energy_joules is 'Energy of all GPUs, joules: from the claim of each to its return, loading, warm-up and rebuilding included; the time between two attempts is not. Seconds at work that no samples cover count with the mean power of the others, as in working_joules; other gaps count as nothing.';
-comment on column internal.run_energy.energy_error_joules is 'Bound of its error, joules: as far as power was integrated, energy_stretch.error_joules; and the energy that was filled in for seconds that no samples cover. NULL where all of it was counted.';
+comment on column internal.run_energy.energy_error_joules is 'Bound of its error, joules: as far as power was integrated, energy_stretch.error_joules; and the energy that was filled in for seconds that no samples cover. NULL if all of it was counted.';
 comment on column internal.run_energy.working_joules is 'The part of it at work, joules: over the seconds of run_summary.working_s, of each GPU from the first to the last of them in which its own worker had work. Per GPU: known energy / its share of seconds with known energy.';
 comment on column internal.run_energy.idle_joules is 'The rest, joules: energy_joules − working_joules. GPUs that load, warm up, wait while every engine is rebuilt, or are about to be given back.';
 comment on column internal.run_energy.measured_joules is 'The part over the seconds that throughput is divided by (run_summary.measured_s), joules: working_joules, or between a load''s windows.';

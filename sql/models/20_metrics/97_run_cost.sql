@@ -46,7 +46,7 @@ add_attempts as (
     select run_id, sum(ended_at_s - began_at_s) as held_s from span_attempts group by run_id
 ),
 
--- A worker has as many GPUs for as long as it lives; a run of earlier tables tells only of tensor parallelism.
+-- A worker's number of GPUs never changes; runs from earlier schema versions record only tensor parallelism.
 count_gpus as (
     select run_id, cast(nullif(sum(gpus), 0) as bigint) as gpus
     from (
@@ -162,7 +162,7 @@ join_runs as (
     left join spread_costs on spread_costs.run_id = read_prices.run_id
 ),
 
--- A rate that is not given costs nothing; one that is given costs NULL where its quantity is NULL.
+-- A rate that is not given costs nothing; one that is given costs NULL if its quantity is NULL.
 price_parts as (
     select
         *,
@@ -237,25 +237,25 @@ divide_costs as (
 
 select * from divide_costs;
 
-comment on view internal.run_cost is 'One row per run: what it cost by the price in its spec, what energy it took per what it gave, and beside that how fast and how right it was. Names with full_ count loading, warm-up, downtime and closing; the others count work alone. Costs are sums of all rates that are given, and NULL where one of them has no quantity, such as GPU-hours of a run without a GPU.';
+comment on view internal.run_cost is 'One row per run: cost by the price in its spec, energy per unit of output, speed and accuracy. Names with full_ count loading, warm-up, downtime and closing; the others count only work. Costs are sums over all given rates, and NULL if one of them has no quantity, such as GPU-hours of a run without a GPU.';
 comment on column internal.run_cost.run_id is 'The run.';
 comment on column internal.run_cost.currency is 'Code of the currency, as the price says. NULL for a run without a price, as all costs.';
-comment on column internal.run_cost.gpus is 'GPUs that are paid for: as the price says, else those that the engines held. NULL where they held none.';
-comment on column internal.run_cost.machines is 'Machines that are paid for, as the price says. NULL where it has no rate for them.';
+comment on column internal.run_cost.gpus is 'GPUs that are paid for: as the price says, else those that the engines held. NULL if they held none.';
+comment on column internal.run_cost.machines is 'Machines that are paid for, as the price says. NULL if it has no rate for them.';
 comment on column internal.run_cost.held_s is 'Seconds that are paid for: from the start of the first engine''s start-up to the last sign of an engine, its closing or a sample, in each attempt, added up. The time between two attempts is not counted.';
 comment on column internal.run_cost.gpu_cost is 'per_gpu_hour × gpus × held_s / 3600. NULL without that rate, as the next three without theirs.';
 comment on column internal.run_cost.machine_cost is 'per_machine_hour × machines × held_s / 3600.';
 comment on column internal.run_cost.energy_cost is 'per_kwh × run_energy.energy_joules / 3.6e6.';
-comment on column internal.run_cost.token_cost is '(per_million_input_tokens × (prompt tokens − cached tokens) + per_million_cached_tokens × cached tokens + per_million_output_tokens × output tokens) / 10⁶, of ok requests. Cached tokens cost as others where they have no rate, and count as none where the engine does not say.';
+comment on column internal.run_cost.token_cost is '(per_million_input_tokens × (prompt tokens − cached tokens) + per_million_cached_tokens × cached tokens + per_million_output_tokens × output tokens) / 10⁶, of ok requests. Cached tokens cost as others if they have no rate, and count as none if the engine does not report them.';
 comment on column internal.run_cost.cost is 'The whole run: gpu_cost + machine_cost + energy_cost + token_cost.';
 comment on column internal.run_cost.working_cost is 'Without loading and downtime: the same rates over run_summary.working_s and run_energy.working_joules, and all tokens.';
 comment on column internal.run_cost.cost_per_million_output_tokens is '(rates per second × run_summary.measured_s + per_kwh × run_energy.measured_joules) / output tokens that throughput counts × 10⁶, which is the rates per second / output_tokens_per_s; and token_cost / output_tokens × 10⁶.';
 comment on column internal.run_cost.full_cost_per_million_output_tokens is 'cost / output tokens of ok requests × 10⁶.';
 comment on column internal.run_cost.cost_per_thousand_requests is 'The same per requests that throughput counts, × 1000.';
 comment on column internal.run_cost.full_cost_per_thousand_requests is 'cost / ok requests × 1000.';
-comment on column internal.run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL where nothing was scored.';
+comment on column internal.run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL if nothing was scored.';
 comment on column internal.run_cost.cost_per_right_answer is 'Cost of the scored samples / right_answers: working_cost × their share of the cost of all ok requests, which is that of output tokens, or of the price of tokens if nothing else is paid for. NULL if none is right, or if some requests are not scored and tokens are not known.';
-comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95% interval, as a ratio of two sums over prompts, of which both vary: cost_per_right_answer / exp(t × e), with e² = G / (G − 1) × Σ over prompts of (share of the cost − share of right_answers)², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), clustered by prompt, t with G − 1 degrees of freedom. NULL for fewer than two prompts, and if cost and right answers are spread alike, as where all is right: then the method sees no variance.';
+comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95% interval, as a ratio of two sums over prompts, of which both vary: cost_per_right_answer / exp(t × e), with e² = G / (G − 1) × Σ over prompts of (share of the cost − share of right_answers)², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), clustered by prompt, t with G − 1 degrees of freedom. NULL for fewer than two prompts, and if cost and right answers are distributed equally over prompts, for example if all answers are right: the method sees no variance then.';
 comment on column internal.run_cost.cost_per_right_answer_high is 'Upper end: cost_per_right_answer × exp(t × e).';
 comment on column internal.run_cost.full_cost_per_right_answer is 'The same with cost for working_cost.';
 comment on column internal.run_cost.full_cost_per_right_answer_low is 'Lower end of its 95% interval, by the same factor.';

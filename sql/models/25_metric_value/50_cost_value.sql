@@ -63,12 +63,12 @@ select * from name_columns;
 
 comment on view internal.cost_value is 'One row per run × metric, of what a run with a price cost and of the energy that was measured. A source of metric_values.';
 comment on column internal.cost_value.run_id is 'The run.';
-comment on column internal.cost_value.metric is 'What was measured; see metric_values, like the other columns.';
+comment on column internal.cost_value.metric is 'Name of the metric; see metric_values, also for the other columns.';
 comment on column internal.cost_value.statistic is 'Which statistic of it.';
-comment on column internal.cost_value.detail is 'What it is of, where a run has several. NULL otherwise.';
+comment on column internal.cost_value.detail is 'Scorer or latency objective (SLO) of the value. NULL for metrics that a run has only once.';
 comment on column internal.cost_value.value is 'The value, in `unit`.';
-comment on column internal.cost_value.low is 'Lower end of its 95% interval. NULL where there is none.';
+comment on column internal.cost_value.low is 'Lower end of its 95% interval. NULL if there is none.';
 comment on column internal.cost_value.high is 'Upper end.';
-comment on column internal.cost_value.n is 'What it was computed from. NULL where that says nothing.';
+comment on column internal.cost_value.n is 'Number of requests, samples or prompts that it was computed from. NULL if a count is meaningless.';
 comment on column internal.cost_value.unit is 'Its unit.';
-comment on column internal.cost_value.higher_is_better is 'Whether more is better. NULL where neither is.';
+comment on column internal.cost_value.higher_is_better is 'Whether more is better. NULL if neither is.';

@@ -5,7 +5,7 @@
 -- prompts: prompt rows that both runs have.
 -- only_candidate: prompt rows that only the candidate has. Without an id, or by row without a target, a row is one.
 -- only_baseline: prompt rows that only the baseline has.
--- overlap_share: prompts / all prompt rows of either run, 0 to 1. NULL where there are none.
+-- overlap_share: prompts / all prompt rows of either run, 0 to 1. NULL if there are none.
 -- is_chosen: whether pair_by 'auto' pairs so: the first of prompt, id and row with an overlap_share of at least
 --     `min_overlap`, else prompt; row only if both specs name the same prompts.source.
 create or replace macro internal.overlap_prompts(candidate, baseline, min_overlap := 0.9) as table

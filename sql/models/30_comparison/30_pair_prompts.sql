@@ -9,10 +9,10 @@
 -- occurrence: which of the run's rows with that prompt_id.
 -- baseline_prompt_id: the baseline's prompt, the same by prompt. NULL if only the candidate has the row.
 -- baseline_occurrence: which of the baseline's rows with that prompt_id.
--- candidate_value: mean score of the candidate's samples of it. NULL where the candidate has none.
--- baseline_value: the same of the baseline.
+-- candidate_value: mean score of the candidate's samples of it. NULL if the candidate has none.
+-- baseline_value: mean score of the baseline's samples of it.
 -- has_error: whether a sample of either run is an error, which scores 0.
--- difference: candidate_value − baseline_value. NULL where one run has no score.
+-- difference: candidate_value − baseline_value. NULL if one run has no score.
 create or replace macro internal.pair_prompts(candidate, baseline, pair_by := 'auto') as table
 with
 

@@ -7,7 +7,7 @@
 -- baseline_prompt_id: the baseline's prompt.
 -- baseline_occurrence: which of the baseline's rows with that prompt_id.
 -- candidate_value: mean score of the candidate's samples of it.
--- baseline_value: the same of the baseline.
+-- baseline_value: mean score of the baseline's samples of it.
 -- has_error: whether a sample of either run is an error, which scores 0.
 -- difference: candidate_value − baseline_value, never 0.
 -- messages_json: the prompt as chat messages.

@@ -29,11 +29,11 @@ sum_up_limits as (
 
 select * from sum_up_limits;
 
-comment on view internal.gate_verdict is 'One row per run that a gate judged: what the gate of its night said, or without one, what a gate said last. The table verdicts has every judgement, limit by limit.';
+comment on view internal.gate_verdict is 'One row per run that a gate judged: the result of its nightly run''s gate, or otherwise of the last gate. The table verdicts has every judgement, limit by limit.';
 comment on column internal.gate_verdict.run_id is 'The run that was judged.';
-comment on column internal.gate_verdict.baseline_run_id is 'The run that it was held against.';
+comment on column internal.gate_verdict.baseline_run_id is 'Baseline run of the comparison.';
 comment on column internal.gate_verdict.judged_at is 'UTC wall clock of the judgement.';
 comment on column internal.gate_verdict.flow_run_id is 'Flow run whose gate it was; see verdicts.flow_run_id. NULL for a gate of its own.';
-comment on column internal.gate_verdict.verdict is 'broken where a limit is, else held where one is, else not judged.';
-comment on column internal.gate_verdict.broken_limits is 'What the broken limits are on, in the gate''s order; empty where none is broken.';
-comment on column internal.gate_verdict.words is 'What was found of the broken limits, in sentences. NULL where none is broken.';
+comment on column internal.gate_verdict.verdict is 'broken if a limit is, else held if one is, else not judged.';
+comment on column internal.gate_verdict.broken_limits is 'Metrics of the broken limits, in the gate''s order; empty if none is broken.';
+comment on column internal.gate_verdict.words is 'Messages about the broken limits. NULL if none is broken.';

@@ -12,28 +12,28 @@
 -- only_baseline: prompt rows that only the baseline has a score for.
 -- overlap_share: prompts / all prompt rows of either run, 0 to 1.
 -- candidate_mean: mean score of the candidate over the pairs, each prompt row counting once.
--- baseline_mean: the same of the baseline.
+-- baseline_mean: mean score of the baseline over the pairs, each prompt row counting once.
 -- difference: candidate_mean − baseline_mean: the mean of the differences prompt by prompt.
 -- standard_error: of the difference, clustered by prompt_id, that of the run with fewer of them: sqrt(G / (G − 1) × Σ
 --     over prompt ids of (Σ of (d − difference) in it)²) / prompts. Where no prompt occurs twice it is that of the
 --     paired t-test. NULL for fewer than two prompt ids.
 -- low: lower end of the 95% interval: difference − t × standard_error, t with G − 1 degrees of freedom. NULL for fewer
---     than five prompt ids, too few to say anything.
+--     than five prompt ids, too few for an interval.
 -- high: upper end, with + t × standard_error.
 -- better_prompts: pairs in which the candidate scored higher.
 -- worse_prompts: pairs in which it scored lower.
 -- mcnemar_p: exact two-sided test of McNemar: of n = better + worse pairs, the probability under Binomial(n, 1/2) of a
---     split as uneven as this one or more. 1 where n is 0. NULL where a score is neither 0 nor 1, or a prompt occurs
+--     split as uneven as this one or more. 1 if n is 0. NULL if a score is neither 0 nor 1, or a prompt occurs
 --     twice, which is not independent evidence.
--- p_value: two-sided p of that t-test, at least the smallest that so many prompt ids can give, 2^(1 − G), as if the
---     signs of their differences were flipped; and at least mcnemar_p, where there is one. 1 where no prompt row
+-- p_value: two-sided p of that t-test, at least the smallest possible with G prompt ids, 2^(1 − G), as if the
+--     signs of their differences were flipped; and at least mcnemar_p, if there is one. 1 if no prompt row
 --     differs. NULL for fewer than five prompt ids.
 -- error_pairs: pairs in which a sample of either run is an error, which scores 0 whatever the model can do.
 -- candidate_errors: requests of the candidate with an error.
--- baseline_errors: the same of the baseline.
+-- baseline_errors: requests of the baseline with an error.
 -- verdict: other_scorer: same_scorer is false, so that a difference may be the scorer's; too_few: no interval; worse,
---     better: the interval leaves out 0 and mcnemar_p, where there is one, is below 0.05; same: no prompt row differs;
---     unclear: all else.
+--     better: the interval leaves out 0 and mcnemar_p, if there is one, is below 0.05; same: no prompt row differs;
+--     unclear: otherwise.
 create or replace macro main.compare_runs(candidate, baseline, pair_by := 'auto') as table
 with
 
@@ -111,7 +111,7 @@ count_errors as (
     where run_id in (candidate, baseline) and error_kind <> 'not_sent'
 ),
 
--- What a harness made of the run stands beside a scorer's arguments, and is none.
+-- Results of a harness are stored next to a scorer's arguments, but are not arguments.
 compare_scorers as (
     select
         scorer,

@@ -1,7 +1,7 @@
 -- Grain: one row per metric of run_metric × run with a value, on either side.
 --
--- Both arguments are lists of run ids. Of each the newest ten with a value count (a run id begins with its start): so
--- many can be dealt to two sides in every possible way.
+-- Both arguments are lists of run ids. The newest ten of each with a value count (a run id begins with its start
+-- time), few enough to enumerate all assignments to two sides.
 --
 -- metric: the metric, as in run_metric.
 -- unit: its unit.
@@ -43,4 +43,4 @@ number_values as (
 
 select * from number_values;
 
-comment on macro table internal.line_up_repeats is 'line_up_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric and run, with its value. What compare_repeats compares.';
+comment on macro table internal.line_up_repeats is 'line_up_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric and run, with its value. Input of compare_repeats.';

@@ -38,7 +38,7 @@ sum_observed as (
         metric,
         any_value(candidate_repeats) as candidate_repeats,
         abs(sum(centered) filter (is_candidate)) as observed_sum,
-        -- What rounding may make of equal sums: they count as equal.
+        -- Tolerance for rounding: sums this close count as equal.
         1e-9 * max(abs(centered)) as tolerance
     from center_values
     group by metric
@@ -94,7 +94,7 @@ find_p_values as (
     group by metric
 ),
 
--- Positions are ranks in no order: over all assignments their sum is spread as U is where nothing differs.
+-- Positions are ranks in no order: over all assignments their sum is spread as U is if nothing differs.
 count_ranks as (
     select metric, positions, count(*) as ways
     from assign_all

@@ -21,12 +21,12 @@
 --     differences, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney. NULL for fewer than
 --     five repeats on a side.
 -- shift_high: upper end, the (u + 1)-th largest.
--- relative_shift: shift / |baseline_median|. NULL where that is 0.
+-- relative_shift: shift / |baseline_median|. NULL if that is 0.
 -- ratio: the candidate's value over the baseline's: the median of all ratios of a repeat of the candidate to one of the
---     baseline, estimated as the shift is, of logarithms. NULL where a value is not above 0.
+--     baseline, estimated as the shift is, of logarithms. NULL if a value is not above 0.
 -- ratio_low: lower end of its interval, by the same rank as shift_low: never below 0.
 -- ratio_high: upper end.
--- worsening_share: relative_shift counted so that more is worse: its negative where higher is better.
+-- worsening_share: relative_shift counted so that more is worse: its negative if higher is better.
 -- minimum_effect: the smallest relative change that matters.
 -- p_value: exact two-sided permutation test of the difference of means: the share of all ways to assign the values to
 --     the sides whose difference is at least as large. NULL for fewer than five repeats on a side: the smallest
@@ -36,7 +36,7 @@
 -- holm_p: p_value adjusted for the number of tests in the family, by Holm's step-down. NULL outside the family.
 -- verdict: too_few: fewer than five repeats on a side; worse, better: p (holm_p in the family, p_value outside) is at
 --     most 0.05 and the shift beyond minimum_effect; same: the interval of the shift lies within ± minimum_effect;
---     unclear: all else.
+--     unclear: otherwise.
 create or replace macro internal.compare_repeats(
     candidate_runs,
     baseline_runs,

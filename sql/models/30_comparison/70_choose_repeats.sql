@@ -1,9 +1,9 @@
 -- Grain: one row per run that counts as a repeat of the candidate or of the baseline.
 --
--- A repeat has the run's config_id and environment, and no obstacle (run_conditions). Of a run that is part of a
--- benchmark those of the same benchmark count. Of a run of its own those up to it count; and where both runs are of one
--- configuration, as on a schedule, the later side has only those after the earlier run. Of each side the newest ten
--- are taken.
+-- A repeat has the run's config_id and environment, and no obstacle (run_conditions). For a run of a benchmark,
+-- repeats of the same benchmark count. For any other run, repeats up to it count. If both runs have the same
+-- configuration, as on a schedule, the later side has only those after the earlier run. Each side has at most its
+-- newest ten.
 --
 -- side: candidate or baseline.
 -- run_id: the repeat.

@@ -10,13 +10,13 @@
 -- model: the model as the spec names it.
 -- prompt_set: name of the prompt set.
 -- state: completed, failed, cancelled or interrupted.
--- message: what ended it, NULL for a completed run.
--- config_id: what decides answers and speed; see runs.config_id.
--- obstacle: why its speed does not count; see run_conditions.obstacle. NULL where it counts.
--- verdict: what the gate of its night said of it, else a gate last; see gate_verdict. NULL where none judged it.
--- baseline_run_id: the run that the gate held it against.
+-- message: reason why it ended. NULL for a completed run.
+-- config_id: digest of everything that determines answers and speed; see runs.config_id.
+-- obstacle: why its speed does not count; see run_conditions.obstacle. NULL if it counts.
+-- verdict: result of its nightly run's gate, else of the last gate; see gate_verdict. NULL if no gate judged it.
+-- baseline_run_id: the gate's baseline run.
 -- broken_limits: what the broken limits are on.
--- verdict_words: what the gate found, in sentences; NULL where no limit is broken.
+-- verdict_words: messages of the gate. NULL if no limit is broken.
 create or replace macro internal.find_history(history) as table
 with
 
@@ -66,4 +66,4 @@ join_verdicts as (
 
 select * from join_verdicts;
 
-comment on macro table internal.find_history is 'find_history(history), the name of a spec, the id of a run or a config_id: one row per run of one spec''s name, model and prompt set, in the order of their start, with what a gate said.';
+comment on macro table internal.find_history is 'find_history(history), the name of a spec, the id of a run or a config_id: one row per run of one spec''s name, model and prompt set, in the order of their start, with the gate''s result.';

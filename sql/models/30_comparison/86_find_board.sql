@@ -1,22 +1,22 @@
 -- Grain: one row per task × model of a leaderboard.
 --
 -- `names` is a list: of run ids, names of specs, prompt sets and ids of benchmarks. Empty, it is all runs. Runs of a
--- benchmark count only by its id or their own. Of each model, spec and prompt set the newest completed run counts, or,
--- without one, the newest that has ended.
+-- benchmark count only by its id or their own. For each model, spec and prompt set, the newest completed run counts;
+-- without one, the newest run that has ended.
 --
 -- A task is a prompt set as it was asked: the same prompt rows, settings and first scorer. Where two models or more
 -- share that, it is a task; of a prompt set that no two models share, the newest complete run's is. A model that was
 -- asked otherwise stands in its prompt set's first task, with the reason why it is not compared.
 --
 -- task: name of the prompt set, with a number from its second task on.
--- model: the model as the spec names it; with quantization and types of numbers, where the engine's arguments name any;
---     with the beginning of its digest, where two models have one name.
+-- model: the model as the spec names it; with quantization and number types, if the engine's arguments name any;
+--     with the beginning of its digest, if two models have one name.
 -- run_id: the run.
 -- name: the spec's name.
--- scorer: the run's first scorer. NULL where it has none.
+-- scorer: the run's first scorer. NULL if it has none.
 -- obstacle: why its score is not compared: not completed, requests without an answer, no scores, other prompts, another
---     scorer, other settings. NULL where it is.
--- reference_run_id: the newest run of the task that is compared; what is other about a run is seen beside it.
+--     scorer, other settings. NULL if it is.
+-- reference_run_id: the newest run of the task that is compared; other runs are compared with it to find what differs.
 -- prompts: different prompts that were scored; see accuracy.prompts.
 -- samples: scores; see accuracy.samples.
 -- mean: mean score of the first scorer, 0 to 1; see accuracy.mean.

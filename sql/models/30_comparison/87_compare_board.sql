@@ -8,7 +8,7 @@
 -- baseline: the other, which comes after it in `entries`.
 -- prompts: pairs of prompt rows; see compare_runs.
 -- candidate_mean: mean score of the candidate.
--- baseline_mean: the same of the baseline.
+-- baseline_mean: mean score of the baseline over the pairs, each prompt row counting once.
 -- difference: candidate_mean − baseline_mean.
 -- standard_error: of the difference, clustered by prompt.
 -- low: lower end of the 95% interval of this pair alone.
@@ -18,7 +18,7 @@
 -- p_value: see compare_runs. NULL for fewer than five prompts.
 -- holm_p: p_value adjusted for the number of pairs, by Holm's step-down; pairs without one count, too. NULL without
 --     p_value.
--- verdict: too_few: no p_value; better, worse: holm_p is at most 0.05; unclear: all else.
+-- verdict: too_few: no p_value; better, worse: holm_p is at most 0.05; unclear: otherwise.
 create or replace macro internal.compare_board(entries) as table
 with
 

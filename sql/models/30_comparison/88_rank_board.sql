@@ -38,4 +38,4 @@ count_sides as (
 
 select * from count_sides;
 
-comment on macro table internal.rank_board is 'rank_board(entries), a list of {task, run_id, scorer}: one row per run of a task that has another one, with its rank as an interval: 1 to 3 where the data cannot tell the first three apart.';
+comment on macro table internal.rank_board is 'rank_board(entries), a list of {task, run_id, scorer}: one row per run of a task that has another one, with its rank as an interval: 1 to 3 if the data cannot separate the first three.';

@@ -36,6 +36,6 @@ comment on column internal.benchmark_metric.config_id is 'The configuration; see
 comment on column internal.benchmark_metric.metric is 'The metric, as in run_metric.';
 comment on column internal.benchmark_metric.unit is 'Its unit.';
 comment on column internal.benchmark_metric.repeats is 'Repeats with a value: runs without an obstacle in run_conditions.';
-comment on column internal.benchmark_metric.median_value is 'Median over the repeats. NULL where none has a value.';
+comment on column internal.benchmark_metric.median_value is 'Median over the repeats. NULL if none has a value.';
 comment on column internal.benchmark_metric.lowest_value is 'The lowest of them.';
 comment on column internal.benchmark_metric.highest_value is 'The highest of them.';

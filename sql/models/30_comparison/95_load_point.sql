@@ -4,7 +4,7 @@
 -- for probabilistic problems in computer communications". Before it, more load buys throughput at little cost in
 -- latency; beyond it, the other way round. One run may be lucky, so a configuration's median over its repeats counts,
 -- and all of its repeats are the knee. A run whose generator fell behind did not have the load that it is filed under,
--- and the latency of a saturated one says how long it lasted.
+-- and the latency of a saturated run depends on its duration.
 create or replace view main.load_point as
 with
 
@@ -75,11 +75,11 @@ comment on column main.load_point.benchmark_id is 'The benchmark.';
 comment on column main.load_point.run_id is 'The run.';
 comment on column main.load_point.config_id is 'Its configuration; see runs.config_id. Runs with the same one are repeats of a point.';
 comment on column main.load_point.arrival is 'The arrival pattern, as in loads.';
-comment on column main.load_point.offered_requests_per_s is 'Requests per second that were to be sent: as the load says, or saturation.offered_requests_per_s of a trace. NULL for concurrency and all_at_once.';
-comment on column main.load_point.concurrency is 'Requests that were to be in flight; NULL but for concurrency.';
+comment on column main.load_point.offered_requests_per_s is 'Requests per second that were to be sent: from the load, or saturation.offered_requests_per_s of a trace. NULL for concurrency and all_at_once.';
+comment on column main.load_point.concurrency is 'Requests to keep in flight. NULL for all arrivals except concurrency.';
 comment on column main.load_point.requests_per_s is 'Throughput, as in metric_values.';
 comment on column main.load_point.output_tokens_per_s is 'Throughput in output tokens, as in metric_values.';
-comment on column main.load_point.ttft_p50_s is 'Median time to first token, seconds; as in metric_values, like the next five. NULL where not measured.';
+comment on column main.load_point.ttft_p50_s is 'Median time to first token, seconds; as in metric_values, like the next five. NULL if not measured.';
 comment on column main.load_point.ttft_p95_s is 'Its 95th percentile, seconds.';
 comment on column main.load_point.ttft_p99_s is 'Its 99th percentile, seconds.';
 comment on column main.load_point.tpot_p50_s is 'Median time per output token after the first, seconds.';
@@ -87,7 +87,7 @@ comment on column main.load_point.itl_p99_s is '99th percentile of the gaps betw
 comment on column main.load_point.e2e_p50_s is 'Median end-to-end latency, seconds.';
 comment on column main.load_point.mean_in_flight_requests is 'Requests in flight averaged over time, as in metric_values.';
 comment on column main.load_point.send_lag_p99_s is '99th percentile of send_lag_s, seconds. NULL for a closed loop.';
-comment on column main.load_point.kept_up is 'Whether the generator kept up with its schedule, as in metric_values. NULL where it had none.';
-comment on column main.load_point.is_saturated is 'Whether requests in flight piled up beyond chance, as in metric_values. NULL where it cannot be told.';
-comment on column main.load_point.power is 'Throughput / latency, requests/s²: requests_per_s / e2e_p50_s. NULL where either is.';
+comment on column main.load_point.kept_up is 'Whether the generator kept up with its schedule, as in metric_values. NULL if it had none.';
+comment on column main.load_point.is_saturated is 'Whether requests in flight piled up beyond chance, as in metric_values. NULL if it is unknown.';
+comment on column main.load_point.power is 'Throughput / latency, requests/s²: requests_per_s / e2e_p50_s. NULL if either is NULL.';
 comment on column main.load_point.is_knee is 'Whether the run is at the knee of its benchmark: a completed run that is not saturated and whose generator kept up (or had no schedule), of the configuration with the highest median power over such runs.';

@@ -57,7 +57,7 @@ count_finished as (
     group by all
 ),
 
--- Beginnings of slices change nothing, but cut every stretch there.
+-- Beginnings of slices change nothing, but cut every interval there.
 mark_changes as (
     select run_id, arrived_at_s as at_s, 1 as change_requests, null as position
     from select_stamped
@@ -86,7 +86,7 @@ add_in_flight as (
     select
         run_id,
         position,
-        -- the last moment of a run has no stretch, and nothing is in flight after it
+        -- the last moment of a run has no interval, and nothing is in flight after it
         coalesce(sum(in_flight_requests * stretch_s), 0) as in_flight_s
     from sweep_changes
     group by all
@@ -117,7 +117,7 @@ select * from fill_slices;
 comment on view internal.activity is 'One row per run × slice of its time, from the first arrival to the last finished request: timeline for a chart, with at most 61 slices whatever the run''s length. All slices of a run are as wide: 1, 2 or 5 × a power of ten seconds, not below 1 ms. The first and the last reach beyond the work, and so show less than its rate.';
 comment on column internal.activity.run_id is 'The run.';
 comment on column internal.activity.begins_at_s is 'Where the slice begins, in seconds since the run''s start.';
-comment on column internal.activity.ends_at_s is 'Where it ends (excluded).';
+comment on column internal.activity.ends_at_s is 'Where it ends (excluded). Seconds since the run''s start.';
 comment on column internal.activity.finished_requests is 'Ok requests that finished in it.';
 comment on column internal.activity.error_requests is 'Error rows that finished in it. Errors without finished_at_s are nowhere here; see error_breakdown.';
 comment on column internal.activity.output_tokens is 'Output tokens of the ok requests that finished in it, booked when the request finishes.';

@@ -74,12 +74,12 @@ select * from fill_slices;
 
 comment on view internal.telemetry_activity is 'One row per run × slice of activity: what devices and schedulers said in it, for a chart under that of throughput. A slice without a sample, in a short run, has NULL.';
 comment on column internal.telemetry_activity.run_id is 'The run.';
-comment on column internal.telemetry_activity.begins_at_s is 'Where the slice begins, as in activity.';
-comment on column internal.telemetry_activity.ends_at_s is 'Where it ends (excluded).';
+comment on column internal.telemetry_activity.begins_at_s is 'Where the slice begins, as in activity. Seconds since the run''s start.';
+comment on column internal.telemetry_activity.ends_at_s is 'Where it ends (excluded). Seconds since the run''s start.';
 comment on column internal.telemetry_activity.power_watts is 'Power of all GPUs together, watts: the sum of each one''s mean over its samples in the slice.';
 comment on column internal.telemetry_activity.gpu_utilization_share is 'Mean utilization of the GPUs, 0 to 1.';
 comment on column internal.telemetry_activity.gpu_memory_used_bytes is 'The most memory in use of each GPU, added up, bytes.';
 comment on column internal.telemetry_activity.host_utilization_share is 'Mean utilization of the machines'' processors, 0 to 1.';
 comment on column internal.telemetry_activity.kv_cache_usage_share is 'Share of the KV cache that was in use, mean over the samples of all engines, 0 to 1.';
-comment on column internal.telemetry_activity.max_kv_cache_usage_share is 'The highest of them.';
+comment on column internal.telemetry_activity.max_kv_cache_usage_share is 'Highest share over samples, 0 to 1.';
 comment on column internal.telemetry_activity.mean_waiting_requests is 'Requests that waited in a scheduler, mean over the samples of all engines.';

@@ -2,10 +2,10 @@
 --
 -- metric: as in run_metric.
 -- unit: as in run_metric.
--- candidate_value: its value in the candidate. NULL where it was not measured.
--- baseline_value: the same in the baseline.
--- change_share: candidate_value / baseline_value − 1: 0.1 is a tenth more. NULL where the baseline's is 0 or not known.
--- is_better: whether the candidate's is better, however little. NULL where they are equal or one is not known.
+-- candidate_value: its value in the candidate. NULL if it was not measured.
+-- baseline_value: its value in the baseline. NULL if it was not measured.
+-- change_share: candidate_value / baseline_value − 1: 0.1 is a tenth more. NULL if the baseline's is 0 or not known.
+-- is_better: whether the candidate's is better, however little. NULL if they are equal or one is not known.
 create or replace macro internal.compare_metrics(candidate, baseline) as table
 with
 
@@ -37,4 +37,4 @@ join_runs as (
 
 select * from join_runs;
 
-comment on macro table internal.compare_metrics is 'compare_metrics(candidate, baseline), two run ids: one row per metric of run_metric, side by side. Two runs say nothing of chance: compare_configs knows how far repeats of a configuration differ.';
+comment on macro table internal.compare_metrics is 'compare_metrics(candidate, baseline), two run ids: one row per metric of run_metric, side by side. Two runs cannot show chance: compare_configs takes into account how far repeats of a configuration differ.';

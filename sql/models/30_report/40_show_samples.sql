@@ -1,8 +1,8 @@
 -- Grain: one row per prompt of a run that a reader is shown, at most `most_prompts` of them, by the run's first scorer.
 --
 -- With direction 1 they are prompts that were not right, those that scored least first; with -1 prompts that scored,
--- the best first. Of equal ones their digest decides, so they are from anywhere in the file. Of a prompt asked
--- repeatedly it is the sample that goes furthest in that direction.
+-- the best first. Ties are broken by digest, so they come from anywhere in the file. If a prompt has several samples,
+-- the most extreme in that direction is shown.
 --
 -- The run is named wherever rows are read, as no filter goes through a join.
 --
@@ -13,18 +13,18 @@
 -- mean_value: the mean of all samples of the prompt.
 -- samples: how many there are.
 -- extracted: what the scorer took from the answer.
--- explanation: what the scorer says of it.
+-- explanation: explanation by the scorer.
 -- source_row: row in the prompt file, from 0.
 -- status: as in stg_samples.
 -- answer: the answer.
 -- target: the expected answer.
--- error_message: what went wrong.
+-- error_message: message of the error.
 -- options: the options, of a prompt that has some.
 -- option_logprobs: their log-probabilities.
--- reasoning: what the model wrote before its closing tag.
+-- reasoning: text that the model wrote before its closing tag.
 -- rendered: the prompt as the model read it; of a conversation of several turns its messages, one below the other, with
 --     the model's own answers.
--- media_json: references to its images, sounds and videos.
+-- media_json: references to its images, audio and video.
 create or replace macro internal.show_samples(run, direction, most_prompts) as table
 with
 

@@ -6,12 +6,12 @@
 -- scorer: the candidate's first scorer.
 -- prompt_id: the prompt.
 -- candidate_value: mean score of the candidate's samples of it.
--- baseline_value: the same of the baseline.
+-- baseline_value: mean score of the baseline's samples of it.
 -- difference: candidate_value − baseline_value.
 -- target: the expected answer.
 -- messages_json: the prompt as chat messages.
 -- candidate_answer: the candidate's first answer to it, or the kind of its error.
--- baseline_answer: the same of the baseline.
+-- baseline_answer: the baseline's first answer to it, or the kind of its error.
 create or replace macro internal.show_flips(candidate, baseline, direction, most_prompts, pair_by := 'auto') as table
 with
 

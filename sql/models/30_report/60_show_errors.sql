@@ -3,7 +3,7 @@
 -- request_id: the request.
 -- prompt_id: its prompt.
 -- error_kind: as in completions.
--- error_message: what went wrong.
+-- error_message: message of the error.
 -- rendered: the prompt as the model read it.
 create or replace macro internal.show_errors(run, most_kinds) as table
 with

@@ -10,7 +10,7 @@
 -- higher_is_better: as in run_metric.
 -- value: its value in this run.
 -- low: lower end of its 95% interval: of accuracy and of percentiles.
---     It is about the requests of this run, and says nothing of how runs differ. NULL where there is none.
+--     It is about the requests of this run, and does not cover differences between runs. NULL if there is none.
 -- high: upper end.
 -- is_counted: whether the value is of a completed run, and for a speed of one without an obstacle (run_conditions):
 --     what does not count is shown, and judged nowhere.
@@ -42,4 +42,4 @@ join_values as (
 
 select * from join_values;
 
-comment on macro table main.history is 'history(spec), the name of a spec, the id of a run or a config_id: one row per run and metric, with the interval that the run itself gives. What the history page draws.';
+comment on macro table main.history is 'history(spec), the name of a spec, the id of a run or a config_id: one row per run and metric, with the interval within the run. Data of the history page.';

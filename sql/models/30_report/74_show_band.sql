@@ -1,15 +1,14 @@
 -- Grain: one row per metric of run_metric that a baseline has a value of.
 --
 -- `baseline` is the id of a run. Its repeats are the runs of its configuration in its environment without an obstacle
--- (run_conditions) up to it, the newest ten, as choose_repeats takes them; of a run in a benchmark those of the
--- benchmark.
+-- (run_conditions) up to it, the newest ten, as in choose_repeats; for a run in a benchmark, those of the benchmark.
 --
 -- metric: as in run_metric.
 -- unit: its unit.
--- value: of accuracy, the baseline's own; of a speed, the median over its repeats.
--- low: of accuracy, the lower end of its 95% interval; of a speed, the lowest of its repeats.
+-- value: for accuracy, the baseline's own; for a speed, the median over its repeats.
+-- low: for accuracy, the lower end of its 95% interval; for a speed, the lowest of its repeats.
 -- high: the upper end, or the highest.
--- repeats: how many runs that is: 1 for accuracy, and for the speed of a baseline that is no repeat of itself.
+-- repeats: number of those runs: 1 for accuracy, and for speed if the baseline itself has an obstacle.
 create or replace macro internal.show_band(baseline) as table
 with
 
@@ -62,4 +61,4 @@ join_accuracy as (
 
 select * from join_accuracy;
 
-comment on macro table internal.show_band is 'show_band(baseline), the id of a run: one row per metric, the level that later runs are held against, with the interval of the baseline''s accuracy or the range of its repeats'' speeds.';
+comment on macro table internal.show_band is 'show_band(baseline), the id of a run: one row per metric, the level that later runs are compared with, and the interval of the baseline''s accuracy or the range of its repeats'' speeds.';

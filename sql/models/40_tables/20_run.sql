@@ -103,4 +103,4 @@ comment on column main.run.tpot_p95_s is '95th percentile of TPOT, seconds.';
 comment on column main.run.e2e_p50_s is 'Median end-to-end latency (E2E), seconds.';
 comment on column main.run.e2e_p95_s is '95th percentile of E2E, seconds.';
 comment on column main.run.cost_per_right_answer is 'Cost per right answer, in the currency of the spec''s price. NULL without a price or without scores of 0 and 1.';
-comment on column main.run.baselines is 'Names under which the run is pinned as a baseline. NULL where it is not.';
+comment on column main.run.baselines is 'Names under which the run is pinned as a baseline. NULL if it is not.';

@@ -13,4 +13,4 @@ leave_out_texts as (
 select * from leave_out_texts;
 
 comment on view main.request is 'One row per request of a run, answered or not: status, timestamps, durations, tokens and error. Its texts are in answer.';
-comment on column main.request.max_concurrency is 'The most requests allowed in flight when this one ran. NULL in an open loop, which knows no limit.';
+comment on column main.request.max_concurrency is 'Maximum requests in flight when this one ran. NULL in an open loop, which has no limit.';

@@ -23,6 +23,6 @@ join_use as (
 select * from join_use;
 
 comment on view main.engine is 'One row per run × worker × engine generation: its size, how and why it ended, what was reduced for the next one, and how full its batches and its KV cache were. An engine that left neither an event nor a sample nor an answer is not here.';
-comment on column main.engine.max_concurrency is 'The most requests allowed in flight when it opened. NULL in an open loop.';
-comment on column main.engine.last_max_concurrency is 'The most requests allowed in flight at its end. NULL likewise.';
+comment on column main.engine.max_concurrency is 'Maximum requests in flight when it opened. NULL in an open loop.';
+comment on column main.engine.last_max_concurrency is 'Maximum requests in flight at its end. NULL likewise.';
 comment on column main.engine.concurrency_used_share is 'How much of last_max_concurrency an average engine step used: output_tokens_per_step / last_max_concurrency. NULL in an open loop.';

@@ -11,10 +11,10 @@
 -- low: lower end of its 95% interval.
 -- high: upper end.
 -- prompts: different prompts that were scored.
--- best_rank: 1 + the number of models that are better by more than chance. NULL where it is not compared.
+-- best_rank: 1 + the number of models that are better by more than chance. NULL if it is not compared.
 -- worst_rank: the number of models − those that are worse by more than chance; see rank_board.
 -- is_winner: whether it is better than every other model of the task by more than chance.
--- obstacle: why its score is not compared. NULL where it is.
+-- obstacle: why its score is not compared. NULL if it is.
 create or replace macro main.leaderboard(names) as table
 with
 
@@ -46,4 +46,4 @@ join_ranks as (
 
 select * from join_ranks;
 
-comment on macro table main.leaderboard is 'leaderboard(names), a list of run ids, names of specs, prompt sets and ids of benchmarks, or []: one row per task and model, with score, 95% interval and rank as an interval: 1 to 3 where the data cannot tell the first three apart.';
+comment on macro table main.leaderboard is 'leaderboard(names), a list of run ids, names of specs, prompt sets and ids of benchmarks, or []: one row per task and model, with score, 95% interval and rank as an interval: 1 to 3 if the data cannot separate the first three.';

@@ -1,4 +1,4 @@
-"""What a device's sensors say, and that no sensor ends anything."""
+"""Readings of a device's sensors; a failing sensor ends nothing."""
 
 import sys
 import time
@@ -64,7 +64,7 @@ def test_a_gpu_that_is_lost_or_not_there_says_nothing_until_it_is_back(show_gpus
         assert (dict(here.read()), dict(gone.read())) == (FULL_READING, NOTHING)
 
 
-def test_a_module_that_does_not_know_of_a_sensor_is_no_error(show_gpus, monkeypatch):
+def test_missing_sensor_in_the_module_does_not_raise(show_gpus, monkeypatch):
     show_gpus(WHOLE)
     import pynvml
 

@@ -132,7 +132,7 @@ def test_cores_are_shared_equally_and_disjointly(monkeypatch, cores, workers, si
     assert len({share.name for share in shares}) == workers
 
 
-def test_cuda_without_a_driver_is_a_sentence_and_auto_is_the_cpu(no_driver):
+def test_cuda_raises_without_a_driver_and_auto_picks_the_cpu(no_driver):
     with pytest.raises(DeviceError, match=r"asks for 1 workers with 1 cuda .*shows 0 such .*nvidia-smi"):
         list_devices("cuda", 1)
     assert "VLLM_CPU_OMP_THREADS_BIND" in list_devices("auto", 1)[0].env
@@ -225,7 +225,7 @@ def test_claim_device_keeps_gpus_apart_that_are_number_0_in_their_control_groups
 
 
 def as_nobody(claim: Callable[[], object]) -> str:
-    """What comes of a claim in a process of another user: an error's message, or nothing."""
+    """Claim devices in a process of another user; return the error's message, or nothing."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         os.umask(0o077)
@@ -278,7 +278,7 @@ def test_claim_device_hints_at_permissions_when_another_user_owns_the_folder(pub
 
 @pytest.fixture
 def install_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Puts a torch before the installed one, of which only the version file can be read."""
+    """Put a torch with only a version file before the installed one."""
 
     def install(*builds: str) -> None:
         (tmp_path / "torch-2.13.0.dist-info").mkdir()

@@ -1,4 +1,4 @@
-"""What a driver says of GPUs, what it does not know, and who has their memory."""
+"""GPU details from the driver, values that it lacks, and processes that use GPU memory."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_gpu_is_found_by_index_by_uuid_and_by_the_beginning_of_one(show_gpus):
     assert name_gpu("2") is None and name_gpu("GPU-none") is None and name_gpu("MIG-none") is None
 
 
-def test_what_a_driver_does_not_know_is_none(show_gpus):
+def test_nvidia_values_are_none_if_the_driver_lacks_them(show_gpus):
     show_gpus(DUMB)
     assert list_gpus() == ["0"]
     assert (name_gpu("0"), read_free_bytes("0"), list_processes("0")) == (None, None, [])

@@ -102,7 +102,7 @@ def test_a_message_of_an_own_thread_wakes_who_waits(pair):
     assert found == ["ready"]
 
 
-def test_what_is_read_ahead_for_a_busy_engine_is_taken_later(pair):
+def test_channel_keeps_messages_read_ahead_for_a_busy_engine(pair):
     sender = run(lambda: [pair.worker.send(LARGE) for _ in range(3)])
     while sender.is_alive():
         pair.host.read_ahead()
@@ -111,7 +111,7 @@ def test_what_is_read_ahead_for_a_busy_engine_is_taken_later(pair):
     waiting = run(lambda: found.extend(pair.host.take(wait=True)))
     pair.worker.send("more")
     while waiting.is_alive():
-        pair.host.read_ahead()  # whoever is first: the one that waits gets it
+        pair.host.read_ahead()  # in either order, the waiting one gets it
         waiting.join(0.01)
     assert found == ["more"]
 

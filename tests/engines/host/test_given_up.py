@@ -27,7 +27,7 @@ def given_up(live: Live) -> Completion:
     return VllmRows(ORDER).finish(live, SimpleNamespace(metrics=None), 1.0)
 
 
-def test_its_empty_text_is_no_answer():
+def test_empty_text_of_a_given_up_request_does_not_count_as_an_answer():
     row = given_up(live_of(None))
     assert (row.error_kind, row.text, row.finish_reason) == (GAVE_UP, None, None)
 

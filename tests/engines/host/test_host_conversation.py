@@ -122,7 +122,7 @@ def silent_host(message: Any) -> list[Any]:
     return [] if isinstance(message, Generate) else prompt_host(message)
 
 
-def test_a_slow_load_is_no_silence(converse):
+def test_slow_load_does_not_count_as_silence(converse):
     engine, _ = converse(prompt_host, loads_s=800.0)
     assert engine.facts.load_s == 800.0
     assert len(list(engine.generate(itertools.chain([None] * 3, requests(2))))) == 2
@@ -133,7 +133,7 @@ def one_request() -> Iterator[Request | None]:
     return itertools.chain(requests(1), itertools.repeat(None))
 
 
-def test_a_silent_host_is_taken_for_dead(converse):
+def test_silent_host_is_declared_dead(converse):
     engine, host = converse(silent_host)
     with pytest.raises(EngineError, match="silent for 120 s"):
         list(engine.generate(requests(1)))
@@ -161,7 +161,7 @@ def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse):
     assert next(engine.generate(one_request())).request_id == "0"
 
 
-def test_a_host_that_beats_but_makes_no_step_is_taken_for_dead(converse):
+def test_host_with_heartbeats_but_without_steps_is_declared_dead(converse):
     """vLLM's synchronous client waits forever for an engine core that is gone, while the host's heart still beats."""
     engine, host = converse(silent_host, says=lambda host: beat_of(7))
     with pytest.raises(EngineDiedError, match="no step for 600 s, with 1 requests in flight") as caught:
@@ -227,7 +227,7 @@ def test_sizes_that_vllm_chose_are_part_of_the_evidence_when_a_start_fails(conve
     assert caught.value.death.resolved == sizes
 
 
-def test_what_was_under_way_when_the_consumer_left_is_not_delivered_later(converse):
+def test_results_in_flight_are_dropped_when_the_consumer_leaves(converse):
     engine, host = converse(prompt_host)
     answers = engine.generate(requests(9))
     next(answers)

@@ -177,8 +177,8 @@ def test_receive_returns_what_came_before_the_end(ends):
         worker.receive(1)
 
 
-# torch 2.13's line that decides, as vLLM 0.32 prints it for its engine core. What follows comes from vLLM's server, for
-# every stream.
+# torch 2.13's line that decides, as vLLM 0.32 prints it for its engine core.
+# The next lines come from vLLM's server, for every stream.
 OOM = "(EngineCore pid=7) ERROR 11-24 22:35:34 [core.py:1512] torch.OutOfMemoryError: CUDA out of memory. Tried to"
 NOISE = '(ApiServer pid=9) ERROR 11-24 22:35:34 [serving.py:500]   File "vllm/v1/engine/async_llm.py", line 604\n'
 GONE = {"exception": "EngineGoneError", "message": "vLLM's server ended", "witness": Witness.LOG}
@@ -250,7 +250,7 @@ def test_kill_raises_with_a_hint_when_a_process_cannot_be_killed(host, monkeypat
 
 
 def test_kill_unlinks_the_shared_memory_of_the_group_alone(tmp_path):
-    """What vLLM's workers share has multiprocessing's names, and the process that would unlink it is killed too."""
+    """Shared memory of vLLM's workers has multiprocessing's names; the process that would unlink it is killed too."""
     foreign = SharedMemory(create=True, size=4096)
     weights = Path("/dev/shm") / f"weights-{os.getpid()}"
     weights.write_bytes(bytes(4096))

@@ -1,4 +1,4 @@
-"""What a server's `/metrics` says of its scheduler, and what becomes of the rest of that page."""
+"""Scheduler metrics of a server's `/metrics` page, and the rest of that page."""
 
 import asyncio
 import time

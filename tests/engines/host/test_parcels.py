@@ -1,4 +1,4 @@
-"""What crosses from a process that prepares media: tensors of every kind arrive as they were."""
+"""Out-of-band tensors from a process that prepares media: tensors of every kind arrive unchanged."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 def carry(what: Any) -> Any:
     ours, theirs = socket.socketpair()
-    sender = threading.Thread(target=lambda: send(theirs, pack(what)))  # a large parcel fills the channel
+    sender = threading.Thread(target=lambda: send(theirs, pack(what)))  # a large tensor fills the channel
     sender.start()
     found = receive(ours)
     sender.join()

@@ -1,4 +1,4 @@
-"""Processes that prepare media, with pictures that end them."""
+"""Processes that prepare media, with images that end them."""
 
 import multiprocessing
 import os
@@ -57,7 +57,7 @@ def make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[
 
 
 class Asking:
-    """What an engine's thread does: it submits, and collects when something can be read."""
+    """Stand-in for an engine's thread: submits, and collects when something can be read."""
 
     def __init__(self, count: int) -> None:
         self.preparers = Preparers(ORDER, make_prepare, count)
@@ -82,7 +82,7 @@ class Asking:
         return self.collect(1)["one"]
 
 
-def test_each_outcome_comes_back_and_one_picture_kills_two_processes_at_most():
+def test_preparers_return_each_outcome_and_one_image_kills_at_most_two_processes():
     asking = Asking(3)
     for number in range(3):
         asking.submit("good", str(number))

@@ -30,7 +30,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play(health: Health, act: Callable[[ServeProcess], Any]) -> None:
-    """What `act` does with a server that gives its health by its age: a status, or None to hang for a second."""
+    """Run `act` with a server whose health depends on its age: a status, or None to hang for a second."""
 
     def serve(arguments: list[str], variables: Mapping[str, str]) -> None:
         [port] = [argument.partition("=")[2] for argument in arguments if argument.startswith("--port=")]

@@ -1,4 +1,4 @@
-"""Prompts with media whose length a server knows: asked for where it matters, and only there."""
+"""Prompts with media whose length a server can count: requested only if it is needed."""
 
 from collections.abc import Iterator
 from typing import Any

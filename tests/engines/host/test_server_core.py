@@ -127,7 +127,7 @@ def test_events_of_several_tokens_have_no_stamp_per_token_unless_ids_count_them(
     assert uncounted.first_token_at_s and uncounted.last_token_at_s
 
 
-def test_what_is_not_said_is_unknown(plain_server):
+def test_missing_usage_of_a_server_is_unknown(plain_server):
     plain_server.default = Script(has_usage=False)
     [answer] = ask(make_order(plain_server.url), make_request())
     assert answer.output_tokens is None and answer.cached_tokens is None and answer.token_at_s is None
@@ -142,7 +142,7 @@ def test_chat_sends_messages_and_leaves_the_room_to_the_server(server):
     assert "max_tokens" not in body and "prompt" not in body
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert answer.text == "One two three four" and answer.prompt_tokens == 3
-    assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # the role's empty event is no token
+    assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # the role's empty event is not a token
 
 
 def test_max_tokens_unset_is_the_room_in_the_context_or_ends_the_run_where_that_is_unknown(server, plain_server):
@@ -153,7 +153,7 @@ def test_max_tokens_unset_is_the_room_in_the_context_or_ends_the_run_where_that_
     assert not plain_server.received
 
 
-def test_thinking_is_kept_apart_whoever_tells_it_apart(server):
+def test_reasoning_is_separated_by_server_or_client(server):
     server.scripts += [Script(thoughts=("Hm.", " Well.")), Script(tokens=("<think>", "Hm.", "</think>", "\n\nFour"))]
     chat = make_order(server.url, ReasoningSpec(), endpoint="chat")
     [by_server], [by_us] = ask(chat, make_chat()), ask(chat, make_chat())
@@ -183,7 +183,7 @@ def test_a_json_schema_is_a_response_format_for_others(plain_server):
     assert plain_server.received[0].body["response_format"]["json_schema"]["schema"] == schema
 
 
-def test_what_only_an_engine_can_do_is_refused(server):
+def test_server_core_rejects_options_that_need_an_engine(server):
     with pytest.raises(SpecError, match="prompt_logprobs can be used with the engine itself"):
         open_only(make_order(server.url, sampling={"prompt_logprobs": 1}))
 
@@ -209,7 +209,7 @@ def test_logprobs_are_by_token_id(server, endpoint):
     [Script(status=429), Script(status=503), Script(reset=True), Script(break_after=0)],
     ids=["429", "503", "reset", "cut before a token"],
 )
-def test_what_may_pass_is_tried_again_and_timed_from_the_first_sending(server, script):
+def test_transient_errors_are_retried_and_timed_from_the_first_attempt(server, script):
     server.scripts += [script, script]
     [answer] = ask(make_order(server.url), make_request())
     assert answer.error_kind is None and answer.retries == 2 and answer.output_tokens == 4
@@ -221,7 +221,7 @@ def test_what_may_pass_is_tried_again_and_timed_from_the_first_sending(server, s
 @pytest.mark.parametrize(
     ("script", "kind"), [(Script(status=429), "server_overloaded"), (Script(reset=True), "server_unreachable")]
 )
-def test_what_does_not_pass_is_an_error_row_in_the_end(server, script, kind):
+def test_permanent_errors_become_error_rows(server, script, kind):
     server.default = script
     [answer] = ask(make_order(server.url, retries=3), make_request())
     assert answer.error_kind == kind and answer.retries == 3 and len(server.received) == 4
@@ -230,7 +230,7 @@ def test_what_does_not_pass_is_an_error_row_in_the_end(server, script, kind):
 
 
 @pytest.mark.parametrize("value", ["1", "date"])
-def test_retry_after_is_heeded(server, value):
+def test_retry_after_is_respected(server, value):
     if value == "date":  # of whole seconds: at least one of these three is left
         value = email.utils.formatdate(time.time() + 3, usegmt=True)
     server.scripts.append(Script(status=503, headers={"Retry-After": value}))
@@ -268,7 +268,7 @@ def test_a_refusal_is_a_row_with_the_servers_words(server):
     (Script(status=500), "server_error", "answered 500"),
     (Script(content_type="text/html", break_after=0, break_with="end"), "malformed_stream", "text/html"),
 ])  # fmt: skip
-def test_what_goes_wrong_in_the_middle_is_not_tried_again(server, script, kind, words):
+def test_errors_in_the_middle_of_a_stream_are_not_retried(server, script, kind, words):
     server.scripts.append(script)
     [answer] = ask(make_order(server.url), make_request())
     assert answer.error_kind == kind and words in str(answer.error_message), answer.error_message
@@ -323,7 +323,7 @@ def test_answer_does_not_wait_where_failures_are_measured(server, retries, windo
 
 
 class OwnServer:
-    """What a core knows of a server of its own."""
+    """Details that a core has of its own server."""
 
     key = None
 
@@ -417,7 +417,7 @@ def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server):
     with_core(make_order(server.url), act)
 
 
-def test_what_a_server_says_of_itself_is_kept(server):
+def test_server_details_are_kept(server):
     opened = open_only(make_order(server.url))
     assert opened.max_model_len == 128 and opened.max_num_seqs is None
     assert opened.details == {
@@ -435,13 +435,13 @@ def test_a_wrong_model_is_told_which_there_are(server):
         open_only(make_order(server.url))
 
 
-def test_a_list_of_models_is_no_condition(plain_server):
+def test_server_works_without_a_list_of_models(plain_server):
     plain_server.endpoints.remove("/v1/models")
     ask(make_order(plain_server.url, model="mine"), make_request())
     assert plain_server.received[0].body["model"] == "mine"
 
 
-def test_an_endpoint_that_is_not_there_is_a_sentence(server):
+def test_missing_endpoint_raises(server):
     server.endpoints.remove("/v1/completions")
     with pytest.raises(SpecError, match=r"no endpoint .*/v1/completions .*engine\.server\.endpoint to chat"):
         open_only(make_order(server.url))
@@ -449,7 +449,7 @@ def test_an_endpoint_that_is_not_there_is_a_sentence(server):
         open_only(make_order(server.url.removesuffix("/v1")))
 
 
-def test_nobody_there_is_a_sentence(server):
+def test_unreachable_server_raises(server):
     server.stop()
     with pytest.raises(ServerError, match=r"No server can be reached at http://127\.0\.0\.1:\d+/v1: .*Connect"):
         open_only(make_order(server.url))

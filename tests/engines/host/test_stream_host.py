@@ -143,7 +143,7 @@ def test_requests_are_sent_when_due_however_slow_the_engine_is(stage):
     assert stage.core.most == 5 and stage.core.closed
 
 
-def test_what_comes_late_is_sent_at_once_and_keeps_its_due_time(stage):
+def test_late_requests_are_sent_at_once_and_keep_their_due_time(stage):
     stage.play((7.0, ask(0, due_at_s=2.0)), (20.0, Close()))
     assert stage.core.asked == [("0", 7.0)] and stage.rows[0].due_at_s == 2.0
 
@@ -192,7 +192,7 @@ def test_stop_sending_gives_back_what_waits_and_lets_the_rest_finish(stage):
     assert [row.request_id for row in stage.rows if row.error_kind is None] == ["0", "1"]
 
 
-def test_stop_sending_heeds_requests_that_are_not_due_yet(stage):
+def test_stop_sending_drops_requests_that_are_not_due_yet(stage):
     stage.play((0.0, ask(0, due_at_s=1.0)), (0.0, ask(1, due_at_s=9.0)), (5.0, StopSending("x")), (50.0, Close()))
     assert stage.core.asked == [("0", 1.0)]
     assert [row.error_kind for row in stage.rows] == [None, NOT_SENT]
@@ -213,7 +213,7 @@ def test_when_the_core_is_gone_what_had_finished_is_told_first(stage):
     assert [row.request_id for row in stage.rows] == ["0"]
 
 
-def test_what_finishes_together_is_told_together_after_the_last_counters(stage):
+def test_requests_that_finish_together_are_reported_together_after_the_last_counters(stage):
     stage.play(*[(0.0, ask(n, 2.0, window_requests=9)) for n in range(3)], (9.0, Close()))
     opened, beat, finished = stage.told
     assert isinstance(opened, Opened) and isinstance(beat, Beat) and beat.sample.in_flight_requests == 0

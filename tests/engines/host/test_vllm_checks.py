@@ -1,4 +1,4 @@
-"""What is refused before a model loads, as it would fail after minutes of loading; and a label that may not fail."""
+"""Errors raised before a model loads, not after minutes of loading; and a label that may not fail."""
 
 from types import SimpleNamespace
 

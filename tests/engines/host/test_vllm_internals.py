@@ -1,4 +1,4 @@
-"""What is used of vLLM and no documentation promises: found in the source of any version, and named where missing."""
+"""Private vLLM APIs in use: found in the source of any version, and named if missing."""
 
 import ast
 import importlib.util
@@ -57,7 +57,7 @@ def test_the_installed_version_has_everything(package):
         ("entrypoints/llm.py", "self.llm_engine =", "self.core =", "LLM.llm_engine"),
     ],
 )
-def test_what_another_version_would_lack_is_named(copied, file, before, after, missing):
+def test_missing_internals_of_another_version_are_named(copied, file, before, after, missing):
     text = (copied / file).read_text()
     assert before in text
     (copied / file).write_text(text.replace(before, after))
@@ -146,7 +146,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
 
 
-def test_choose_cache_bytes_takes_a_share_of_what_is_free_beside_the_weights(tmp_path, capsys):
+def test_choose_cache_bytes_takes_a_share_of_memory_left_by_the_weights(tmp_path, capsys):
     with open(tmp_path / "model.safetensors", "wb") as weights:
         weights.truncate(GIB)
     assert internals.choose_cache_bytes(config_of(folder=tmp_path)) == 1.5 * GIB

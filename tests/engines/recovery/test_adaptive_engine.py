@@ -140,7 +140,7 @@ def test_requests_that_ask_for_the_log_probabilities_of_their_prompts_get_smalle
     assert not any("window_requests" in change for change in changes)
 
 
-def test_what_was_answered_before_the_death_stands_and_is_not_asked_again():
+def test_answers_before_a_crash_are_kept_and_not_requested_again():
     asked: Counter[str] = Counter()
 
     def rule(engine: Mortal, live: list[str]) -> Death | None:
@@ -316,7 +316,7 @@ def test_an_engine_gets_its_share_again_once_the_memory_is_free():
     assert restored == [{"gpu_memory_utilization": {"from": 0.19, "to": 0.87}}]
 
 
-def test_a_stop_is_no_death():
+def test_stop_does_not_count_as_a_crash():
     def rule(engine: Mortal, live: list[str]) -> Death | None:
         raise EngineInterruptedError("stopped")
 
@@ -335,8 +335,8 @@ def test_a_reduced_window_grows_back_if_the_spec_allows():
     assert len(bench.engines) == 2, "a window grows without another engine"
 
 
-def test_what_was_not_sent_is_passed_on_and_says_nothing_of_the_engine():
-    """A load that has ended: its rows are no sustained success, and widen no window."""
+def test_unsent_requests_are_passed_on_and_do_not_count_as_success():
+    """A load that has ended: its rows do not count as sustained success, and do not widen the window."""
     bench = Bench(more_than(4), grow=True)
     bench.answers(requests(5))
     narrow = bench.policy.window_requests

@@ -1,4 +1,4 @@
-"""What the evidence of a death comes to. The texts are those that vLLM 0.32 and torch 2.13 write."""
+"""Causes of crashes, from their evidence. The texts are those of vLLM 0.32 and torch 2.13."""
 
 import signal
 

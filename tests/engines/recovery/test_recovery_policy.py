@@ -53,7 +53,7 @@ def changed(reaction: Any) -> dict[str, tuple[Any, Any]]:
     return {name: (change["from"], change["to"]) for name, change in reaction.changes.items()}
 
 
-def test_out_of_device_memory_halves_the_window_and_leaves_room_beside_the_cache():
+def test_out_of_device_memory_halves_the_window_and_leaves_room_next_to_the_cache():
     policy = opened()
     assert changed(policy.react(died(Kind.DEVICE_OOM), ids(80))) == {
         "window_requests": (80, 40),
@@ -124,7 +124,7 @@ def test_a_death_that_is_not_memory_is_answered_by_the_same_size_and_a_second_on
     assert isinstance(policy.searched(has_found=False), Stop)
 
 
-def test_a_search_that_finds_its_culprit_is_not_fruitless():
+def test_search_that_finds_the_poison_request_does_not_count_as_fruitless():
     policy = opened()
     assert [policy.searched(has_found) for has_found in (False, True, False)] == [None, None, None]
 
@@ -139,7 +139,7 @@ def test_a_later_start_that_fails_for_another_reason_is_tried_again_after_growin
     assert isinstance(policy.react(died(kind, "start")), Stop)
 
 
-def test_an_answer_earns_the_starts_that_fail_their_pauses_anew():
+def test_an_answer_resets_the_pauses_between_failed_starts():
     policy = opened()
     for _ in range(5):
         policy.answered()
@@ -180,7 +180,7 @@ def test_sizes_that_vllm_had_chosen_are_halved_though_the_engine_never_came_up()
 
 
 def test_a_start_without_memory_shrinks_the_cache_to_one_request_and_then_the_rest():
-    """On a CPU every engine has a KV cache of a known size, whoever chose it."""
+    """On a CPU every engine has a KV cache of a known size, set by the user or by assayline."""
     policy = RecoveryPolicy(Sizes())
     policy.resolved({**OPENED, "kv_cache_memory_bytes": 1000, "min_kv_cache_bytes": 300})
     oom = died(Kind.START_OOM, "start")
@@ -205,7 +205,7 @@ def test_sustained_success_earns_another_engine():
     assert policy.react(died(Kind.KILLED), ids(4)) == Rebuild({})
 
 
-def test_engines_that_die_for_ever_without_an_answer_are_no_loop():
+def test_policy_stops_after_50_crashes_without_an_answer():
     policy = opened(window=8)
     for _ in range(60):
         reaction = policy.react(died(Kind.HOST_OOM), ids(8))
@@ -233,7 +233,7 @@ def test_a_window_does_not_grow_unless_asked():
     assert policy.window_requests == 4
 
 
-def test_the_reductions_of_a_culprit_are_undone_if_it_was_there_each_time():
+def test_reductions_are_undone_if_the_poison_request_was_there_each_time():
     policy = opened(window=8, details={"max_num_seqs": 8})
     before = policy.sizes
     for count in (8, 4, 2):
@@ -280,7 +280,7 @@ def test_memory_that_was_not_there_is_not_asked_for_again():
 
 
 @pytest.mark.parametrize("kind", [Kind.MODEL_TOO_LARGE, Kind.START_FAILED])
-def test_what_no_size_can_help_stops_at_once(kind):
+def test_failures_that_no_reduction_can_fix_stop_at_once(kind):
     assert isinstance(RecoveryPolicy(Sizes()).react(died(kind, "start")), Stop)
 
 
@@ -337,14 +337,14 @@ class TestOpenLoop:
         policy.opened(OPENED, None)
         return policy
 
-    def test_what_runs_at_once_is_halved_and_no_window_appears(self):
+    def test_requests_in_flight_are_halved_when_there_is_no_window(self):
         policy = self.policy()
         assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (64, 32)}
         assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (32, 16)}
         assert changed(policy.react(died(Kind.HOST_OOM), ids(6))) == {"max_num_seqs": (16, 3)}
         assert policy.sizes.window_requests is None and policy.changed_arguments == {"max_num_seqs": 3}
 
-    def test_at_the_smallest_the_culprit_is_looked_for_and_its_doing_undone(self):
+    def test_policy_at_minimum_size_searches_the_poison_request_and_undoes_reductions(self):
         policy = self.policy(min_batch_size=32)
         policy.react(died(Kind.HOST_OOM), ids(70))
         for _ in range(7):
