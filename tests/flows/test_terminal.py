@@ -86,7 +86,9 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(served_env, twice_asked
     )
     assert any(full.match(line) for line in bars), bars[-3:]
     assert len({re.search(r"\d+/61", line)[0] for line in bars if "/61" in line}) >= 3, "it moves"  # type: ignore[index]
-    begun = next(index for index, line in enumerate(lines) if line.startswith(("loading engine", "generating", STARTING)))
+    begun = next(
+        index for index, line in enumerate(lines) if line.startswith(("loading engine", "generating", STARTING))
+    )
     ended = max(index for index, line in enumerate(lines) if line.startswith("generating"))
     logged = [line for line in lines[begun:ended] if "| " in line]
     assert any("are duplicates" in line and "WARNING" in line for line in logged)
