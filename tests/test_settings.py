@@ -46,7 +46,7 @@ def test_the_environment_wins_over_the_file(monkeypatch):
 @pytest.mark.parametrize(("name", "value"), [("FLUSH_ROWS", "many"), ("FLUSH_ROWS", "0"), ("DATABASE_WAIT_S", "-1")])
 def test_a_wrong_value_names_the_variable_and_the_value(monkeypatch, name, value):
     monkeypatch.setenv(f"ASSAYLINE_{name}", value)
-    with pytest.raises(SpecError, match=f"ASSAYLINE_{name} was given '{value}'; .*See .env.example"):
+    with pytest.raises(SpecError, match=f"Invalid setting ASSAYLINE_{name}: given '{value}'; .*hint: see .env.example"):
         load_settings()
 
 
@@ -58,7 +58,7 @@ def test_unknown_setting_is_reported_with_the_nearest_name(monkeypatch):
     Path(".env").write_text("ASSAYLINE_ZZZ=1\nOTHER=2\n")
     assert list_unknown_variables() == [
         "ASSAYLINE_DATA_DIRR is not a setting and is ignored: did you mean ASSAYLINE_DATA_DIR?",
-        "ASSAYLINE_ZZZ is not a setting and is ignored: .env.example lists all.",
+        "ASSAYLINE_ZZZ is not a setting and is ignored: see .env.example for all settings.",
     ]
 
 

@@ -112,8 +112,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no schema": ({"json_schema": {"type": "objekt"}}, "not a valid JSON schema: at type, 'objekt' is not valid"),
     "a schema deep down": ({"json_schema": {"properties": {"a": {"minimum": "3"}}}}, "at properties/a/minimum"),
     "no expression": ({"regex": "[a-"}, "not a valid regular expression: unterminated character set"),
-    "equal choices": ({"choice": ["a", "a"]}, "different texts"),
-    "an empty choice": ({"choice": ["a", ""]}, "none of them empty"),
+    "equal choices": ({"choice": ["a", "a"]}, "choices must be distinct"),
+    "an empty choice": ({"choice": ["a", ""]}, "and not empty"),
     "two forms": ({"choice": ["a"], "regex": "b"}, "exactly one of"),
     "no form": ({}, "exactly one of"),
 }

@@ -57,7 +57,7 @@ def test_a_name_is_pinned_listed_moved_and_taken_away(settings, capsys):
     ("arguments", "code", "sentence"),
     [
         (["pin", "a b", "20260101-000000-sums-aaaa"], 2, "'a b' is not a valid baseline name"),
-        (["pin", "", "20260101-000000-sums-aaaa"], 2, "cannot be the name"),
+        (["pin", "", "20260101-000000-sums-aaaa"], 2, "is not a valid baseline name"),
         (["pin", "20260101-000000-sums-aaaa", "20260101-000000-sums-aaaa"], 2, "is the id of a run"),
         (["pin", "good", "20260101-000000-sums-aaab"], 2, "nearest: 20260101-000000-sums-aaaa"),
         (["pin", "good", "20260103-000000-sums-cccc"], 8, "is failed, not completed"),

@@ -94,7 +94,7 @@ def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(sp
     monkeypatch.setattr("assayline.flows.cli.evaluate.prefect_api", begin)
     for command in "evaluate", "benchmark":
         refused = flow_kit.run_here(command, spec_file, *arguments)
-        assert_refused(refused, 6, "The data folder /proc/data cannot be written: ", "hint: set ASSAYLINE_DATA_DIR to")
+        assert_refused(refused, 6, "Cannot write to the data folder /proc/data: ", "hint: set ASSAYLINE_DATA_DIR to")
 
 
 def test_an_unknown_variable_is_a_warning(spec_file, monkeypatch):

@@ -59,7 +59,7 @@ def test_a_dry_run_renders_every_row(name, requests):
     shown = flow_kit.run_here("evaluate", ROOT / "examples" / f"{name}.yaml", "--dry-run")
     assert shown.code == 0
     assert f"{requests} requests (0 error rows)" in shown.out
-    assert ("4 conversations of 1 to 3 turns, 8 in all" in shown.out) == (name == "multi_turn")
+    assert ("4 conversations of 1 to 3 turns, 8 in total" in shown.out) == (name == "multi_turn")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -85,7 +85,7 @@ def test_error_prints_a_message_and_sets_the_exit_code(tmp_path, monkeypatch):
     unknown = call("report", "nobody")
     assert unknown.code == 6 and unknown.err.startswith("error: ") and "Traceback" not in unknown.err
     assert flow_kit.run_here("score", "nobody").code == 2
-    assert flow_kit.run_here("verify", "--all").err.startswith("error: There is no database at")
+    assert flow_kit.run_here("verify", "--all").err.startswith("error: Database not found at")
 
 
 def test_notes_follow_the_sentence_of_an_interruption(capsys, monkeypatch):

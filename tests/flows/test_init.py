@@ -30,7 +30,7 @@ def test_init_creates_a_project_whose_dry_run_passes(tmp_path, monkeypatch, mode
     monkeypatch.chdir(tmp_path / "my project")
     tried = flow_kit.run_here("evaluate", "spec.yaml", "--dry-run")
     assert tried.code == 0, tried.err
-    assert "10 rows of" in tried.out and "(0 of them errors)" in tried.out
+    assert "10 rows of" in tried.out and "(0 error rows)" in tried.out
 
 
 def test_init_uses_a_small_model_of_the_hub_by_default(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ import flow_kit
 import pytest
 from run_kit import FAKE, begin_and_vanish, complete, settings_in
 
-from assayline.flows import cli
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 
@@ -102,8 +101,3 @@ def test_the_beginning_of_a_run_id_names_the_run(runs, settings):
 def test_last_is_the_newest_run(runs):
     dry = flow_kit.run_here("evaluate", "--resume", "last", "--dry-run")
     assert dry.code == 0 and f"This would resume run {runs[1]}: 1 of 4 requests answered" in dry.out, dry.err
-
-
-def test_completion_lists_the_commands(capsys):
-    assert cli.run_words(["--completion", "bash"]) == 0
-    assert capsys.readouterr().out.startswith("complete -o default -W 'evaluate benchmark gate runs ")

@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
 @pytest.mark.parametrize("folder", ["/proc/none", "below-a-file"])
 def test_write_manifest_rejects_a_folder_that_cannot_be_created(tmp_path, folder):
     (tmp_path / "below-a-file").write_text("")
-    with pytest.raises(StoreError, match=r"run\.json cannot be written: .*what was stored so far is kept"):
+    with pytest.raises(StoreError, match=r"Cannot write .*run\.json: .*what was stored so far is kept"):
         write_manifest(tmp_path / folder / "run", manifest_of())
 
 

@@ -60,7 +60,7 @@ def test_of_each_container_the_kernels_for_one_gpu_are_left_and_nothing_moves():
 
 def test_a_library_that_is_read_wrongly_is_not_touched():
     library = make_library([make_entry(7, 80, 40)])
-    with pytest.raises(ValueError, match="not read to its end"):
+    with pytest.raises(ValueError, match="do not end at"):
         trim(library, 90)
 
 

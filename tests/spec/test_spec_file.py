@@ -57,7 +57,7 @@ def file(tmp_path: Path) -> Path:
         ({"workers": 1_000_000}, "workers: given 1000000; expected a number from 1 to 4096, or auto"),
         ({"prompts": {"repeats": 99_999_999_999}}, "prompts.repeats: given 99999999999; Input should be less than or"),
         ({"scorers": [{"kind": "exact"}]}, "scorers.0: there is no kind 'exact'; did you mean 'exact_match'?"),
-        ({"scorers": ["bleu"]}, "scorers.0: there is no kind 'bleu'; known: choice, contains, exact_match, json"),
+        ({"scorers": ["bleu"]}, "scorers.0: there is no kind 'bleu'; known: choice, code, contains, exact_match"),
         ({"scorers": [3]}, "scorers.0: given 3; expected a mapping"),
         (
             {"scorers": [{"ignore_case": True}]},

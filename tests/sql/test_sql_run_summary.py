@@ -401,7 +401,7 @@ def test_requests_per_s_is_null_when_all_answers_outlast_the_sending(store):
     store.expect("run_summary", {"measured_requests": 41, "requests_per_s": None, "output_tokens_per_s": None})
     store.expect("goodput", {"good_share": 1.0, "good_requests_per_s": None, "good_output_tokens_per_s": None})
     (warning,) = judge_throughput(store.row("run_summary"))
-    assert warning.is_warning and "answers take longer than the sending" in warning.text
+    assert warning.is_warning and "answers take longer than sending" in warning.text
 
 
 def test_requests_per_s_is_0_when_all_are_errors(store):

@@ -228,7 +228,7 @@ def test_mirroring_waits_a_bounded_time_for_a_store_that_hangs(
     with mirroring(Mirror(url), run_dir, LOG):
         pass
     assert time.monotonic() - started < 5
-    assert f"hint: `assayline mirror {run_dir.name}` copies them. It had 0.5 s for them" in caplog.messages[-1]
+    assert f"within 0.5 s after the end of the run. hint: run `assayline mirror {run_dir.name}`" in caplog.messages[-1]
     proxy.fault = None
 
 
@@ -362,7 +362,7 @@ def test_restore_names_the_command_that_rebuilds_a_finished_run(
     result = evaluate(spec, settings=settings.model_copy(update={"mirror_url": url}))
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "elsewhere"))
     assert run("restore", [result.run_id]) == 0
-    assert f"It is completed: `assayline rebuild {result.run_id}`" in capsys.readouterr().out
+    assert f"load it into the database with `assayline rebuild {result.run_id}`" in capsys.readouterr().out
     assert run("rebuild", [result.run_id]) == 0
     assert f"Run {result.run_id}, completed" in capsys.readouterr().out
 
