@@ -1,10 +1,10 @@
 """The devices of this machine, and claims on them, so that two workers never share one.
 
-On CUDA a device is a GPU, or all GPUs of one engine; on a machine without, it is an equal share of the CPU's cores,
-because every vLLM CPU engine would otherwise bind to the same first core. A claim is an exclusive `flock` on a file per
-GPU or core, held open for as long as the worker lives; the kernel releases it however the worker dies. So runs that divide the
-machine differently do not overlap either. A GPU's file is named after its UUID, since a process in a control group
-sees only its own GPU, as number 0. All users of the machine share the folder of these files.
+On CUDA a device is a GPU, or all GPUs of one engine; without CUDA, it is an equal share of the CPU's cores, because
+every vLLM CPU engine would otherwise bind to the same first core. A claim is an exclusive `flock` on a file per GPU or
+core, held open for as long as the worker lives; the kernel releases it however the worker dies. So runs that divide the
+machine differently do not overlap either. A GPU's file is named after its UUID, since a process in a control group sees
+only its own GPU, as number 0. All users of the machine share the folder of these files.
 """
 
 import contextlib

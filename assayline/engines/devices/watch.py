@@ -73,7 +73,7 @@ def _wait_until(is_so: Callable[[], bool], timeout_s: float, should_stop: Callab
 
 
 def read_free_main_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that this process may still allocate: within the machine, its control groups and its own limit."""
+    """Return the bytes that this process may still allocate, within the machine, its control groups and own limit."""
     free = [psutil.virtual_memory().available, *_list_group_room(root)]
     if (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         free.append(most - psutil.Process().memory_info().vms)

@@ -168,7 +168,7 @@ class Host:
                 self._check_children()
 
     def _check_children(self) -> None:
-        """End the host if one of vLLM's processes is dead: vLLM's synchronous client would wait for an answer forever."""
+        """End the host if one of vLLM's processes is dead: vLLM's synchronous client would wait for it forever."""
         dead = [child for child in self._children if not child.is_alive()]
         if not dead or self._closing:
             return

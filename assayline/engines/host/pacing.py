@@ -91,7 +91,7 @@ class StreamHost:
                 self._finish()
 
     def _find_place(self, message: Generate) -> int:
-        """Return the queue position: behind all others, or for a later turn of a conversation behind other later turns."""
+        """Return the queue position: the end, or for a later turn of a conversation, behind other later turns."""
         if not message.request.turn_index:
             return len(self._waiting)
         return sum(1 for _ in takewhile(lambda waiting: waiting.request.turn_index, self._waiting))

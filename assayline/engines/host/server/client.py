@@ -315,7 +315,7 @@ class PromptLengths:
             )
 
     async def _ask(self, filled: Filled) -> int | None:
-        """Count tokens with media expanded; None if the server does not report them. The request itself shows errors."""
+        """Count tokens with media expanded; None if the server does not report them. The request shows errors."""
         body: dict[str, Json] = {"model": self._writer.model, "messages": filled.messages}
         if self._writer.chat_kwargs:
             body["chat_template_kwargs"] = self._writer.chat_kwargs
