@@ -213,7 +213,8 @@ class ServerCore:
         if self._order.reasoning is not None and request.sampling.get("stop"):
             raise SpecError(
                 "A server looks for `stop` in the thinking as well, and would end the answer there. hint: remove "
-                "`stop` or `reasoning`, or set engine.backend to offline or async, which look for it in the answer alone."
+                "`stop` or `reasoning`, or set engine.backend to offline or async, which look for it in the answer "
+                "only."
             )
 
     def _read(self, call: "_Call") -> dict[str, Any]:

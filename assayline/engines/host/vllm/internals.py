@@ -157,8 +157,8 @@ FULL_CONTEXT_SHARE = 0.9
 def choose_cache_bytes(config: Any) -> int:
     """Choose the size of the KV cache on a CPU, per process of the engine: enough for `max_num_seqs` full contexts.
 
-    It is at most `CACHE_SHARE` of the memory that the weights leave free (`FULL_CONTEXT_SHARE` if that is needed for one
-    full context). vLLM would take 92% of the memory, and fill it.
+    It is at most `CACHE_SHARE` of the memory that the weights leave free, or `FULL_CONTEXT_SHARE` if one full context
+    needs that. vLLM would take 92% of the memory, and fill it.
     """
     free = read_free_main_memory()
     weights = sum(file.stat().st_size for file in Path(config.model_config.model).glob("*.safetensors"))
