@@ -128,7 +128,7 @@ class HostedEngine:
 
     @property
     def may_park(self) -> bool:
-        """Whether another run can use this engine as if it were new."""
+        """Return True if another run can use this engine as if it were new."""
         return False
 
     def _start(self) -> Opened:
@@ -394,7 +394,7 @@ class StreamingEngine(HostedEngine):
 
     @property
     def may_park(self) -> bool:
-        """Whether another run can use this engine. Our own server must not cache prefixes: it cannot drop them."""
+        """Return True if another run can use this engine: our own server must not cache prefixes."""
         is_own = self._order.server is not None and self._order.server.url is None
         return not is_own or self._order.args.get("enable_prefix_caching") is False
 

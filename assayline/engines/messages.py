@@ -62,7 +62,7 @@ class Open:
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server answers that is not started for this order."""
+        """Return True if a server answers that is not started for this order."""
         return self.server is not None and self.server.url is not None
 
 

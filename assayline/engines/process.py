@@ -343,7 +343,7 @@ class HostLog:
 
     @property
     def is_closed(self) -> bool:
-        """Whether reading has ended."""
+        """Return True if reading has ended."""
         return self._file.closed
 
     def read(self, phase: str) -> None:

@@ -44,7 +44,7 @@ class AnswerStops:
         self._looked_at = 0
 
     def feed(self, piece: str, tokens: int) -> str | None:
-        """Add a piece of text, after `tokens` tokens in all. Returns the stop that ends the answer; cuts `text` there."""
+        """Add a piece of text, `tokens` in all so far. Returns the stop that ends the answer; cuts `text` there."""
         self.text += piece
         if self._answer_at is None:
             self._find_answer()

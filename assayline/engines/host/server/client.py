@@ -78,12 +78,12 @@ class ServedFailure(Exception):
 
     @property
     def may_be_death(self) -> bool:
-        """Whether a dead server may be the cause."""
+        """Return True if a dead server may be the cause."""
         return self.kind in (UNREACHABLE, OVERLOADED, SERVER_ERROR, STREAM_CUT) or ENGINE_DEAD in str(self)
 
     @property
     def is_death(self) -> bool:
-        """Whether vLLM itself reports that its engine is dead."""
+        """Return True if vLLM itself reports that its engine is dead."""
         return self.kind == SERVER_ERROR and ENGINE_DEAD in str(self)
 
 

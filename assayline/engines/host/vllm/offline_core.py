@@ -56,7 +56,7 @@ class VllmCore:
 
     @property
     def can_step(self) -> bool:
-        """Whether the engine has a request to work on."""
+        """Return True if the engine has a request to work on."""
         return bool(self._live)
 
     def sample(self) -> TelemetrySample:
