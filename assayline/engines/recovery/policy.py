@@ -131,7 +131,7 @@ class RecoveryPolicy:
         has_window: bool = True,
         restart_pauses_s: tuple[float, ...] = RESTART_PAUSES_S,
     ) -> None:
-        """Start with `sizes`. `has_window` is False in an open loop, where max_num_seqs alone bounds parallel requests."""
+        """Start with `sizes`. `has_window` is False in an open loop, where only max_num_seqs bounds concurrency."""
         self.sizes = sizes
         self._enabled = enabled
         self._given = sizes
