@@ -1,4 +1,4 @@
-"""Engines: what answers requests. `open_engine` makes the one that an order asks for."""
+"""Engines, which answer requests. `open_engine` opens the one that an order asks for."""
 
 from assayline.engines.base import Engine, EngineHooks
 from assayline.engines.client import OfflineEngine, StreamingEngine
@@ -20,11 +20,11 @@ def open_engine(
     course: LoadCourse | None = None,
     lot: ParkingLot | None = None,
 ) -> Engine:
-    """Open an engine and waits until it is ready. Raises EngineDiedError, DeviceError or SpecError.
+    """Open an engine and wait until it is ready. Raises EngineDiedError, DeviceError or SpecError.
 
-    The window is that of `sizes`; what else they hold is in the order's arguments. `mode` is how an offline engine is
-    fed, `course` the load that a streaming engine follows, and how far it is. What is parked in `lot` is taken over, or
-    makes room.
+    `sizes` sets the window; its other values are in the order's arguments. `mode` is how an offline engine is fed,
+    `course` the load that a streaming engine follows, and its progress. An engine parked in `lot` is taken over, or
+    ended to make room.
     """
     window = sizes.window_requests
     if not order.kind.has_model:

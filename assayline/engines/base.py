@@ -1,8 +1,8 @@
-"""What every engine is: requests in, completions out, in the order in which they finish.
+"""The interface of every engine: requests in, completions out, in the order in which they finish.
 
 `generate` reads its input lazily and holds at most `window_requests` in flight. The input may yield None for "nothing
 to send yet": the engine continues with what it has and asks again. An error of one request is a Completion with
-`error_kind`; an exception from `generate` means that the engine itself is gone, or was told to stop.
+`error_kind`; an exception from `generate` means that the engine itself died or was stopped.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,9 +14,9 @@ from assayline.records import Completion, Json, Request, TelemetrySample
 
 
 class OpenedDetails(TypedDict, total=False):
-    """Details of `opened`: what an engine says of itself. What it does not know is left out or None.
+    """Details of `opened`, as the engine reports them. Unknown values are left out or None.
 
-    A server of our own tells all its arguments beside these, by their names.
+    Our own server also reports all its arguments, by their names.
     """
 
     vllm_version: str | None
@@ -24,13 +24,13 @@ class OpenedDetails(TypedDict, total=False):
     device: str
     device_name: str | None
     driver_version: str | None
-    """Of the GPU's driver."""
+    """Version of the GPU's driver."""
     claimed_device: str
-    """The device as the worker holds it."""
+    """Name of the device that the worker claimed."""
     claimed_gpus: int
-    """How many GPUs that is."""
+    """Number of GPUs in it."""
     kept_from: str
-    """The run that loaded it, where an engine was taken over."""
+    """The run that loaded it, if the engine was taken over."""
     window_requests: int | None
     dtype: str
     quantization: str | None
@@ -41,7 +41,7 @@ class OpenedDetails(TypedDict, total=False):
     gpu_memory_utilization: float | None
     kv_cache_memory_bytes: int | None
     min_kv_cache_bytes: int | None
-    """What one request of the full context takes of it."""
+    """Bytes of KV cache that one request of the full context takes."""
     tensor_parallel_size: int
     enable_prefix_caching: bool | None
     block_size_tokens: int | None
@@ -49,11 +49,11 @@ class OpenedDetails(TypedDict, total=False):
     enforce_eager: bool
     engine_config_hash: str
     endpoint: str
-    """completions or chat; this and what follows, of a server."""
+    """completions or chat. This key and the following ones are set for servers only."""
     served_model: str
     takes_vllm_extensions: bool
     server: str
-    """Its address, or that it is ours."""
+    """Its address, or a note that it is our own."""
 
 
 class WarmedUpDetails(TypedDict):
@@ -63,7 +63,7 @@ class WarmedUpDetails(TypedDict):
 
 
 class FailedDetails(TypedDict, total=False):
-    """Details of `failed`; none where it was no engine that died."""
+    """Details of `failed`; none if something other than an engine died."""
 
     kind: str
     is_memory: bool
@@ -95,32 +95,32 @@ class LoadEndedDetails(TypedDict):
 
 
 def _ignore(_: object) -> None:
-    """Return a hook that nobody asked for."""
+    """Do nothing: the default of an unused hook."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineHooks:
-    """What a worker wants to hear from its engine, and how it stops it. Called in the thread that generates."""
+    """Callbacks of a worker: reports from its engine, and the request to stop. Called in the generating thread."""
 
     on_sample: Callable[[TelemetrySample], None] = _ignore
     on_log: Callable[[str], None] = _ignore
     should_stop: Callable[[], bool] = lambda: False
     on_note: Callable[[str], None] = _ignore
-    """Gets what a person should know of how requests were sent, in sentences."""
+    """Gets warnings for the user about how requests were sent."""
     on_load_ended: Callable[[LoadEnd], None] = _ignore
-    """Hears, once, why the rest of the input is not sent."""
+    """Called once, with the reason why the rest of the input is not sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What an opened engine says of itself."""
+    """Facts about an opened engine, as it reports them."""
 
     window_requests: int | None
-    """Most requests in flight; None in an open loop, which knows no limit."""
+    """Most requests in flight; None in an open loop, which has no limit."""
     max_model_len: int | None
-    """None of a server that does not say."""
+    """None if a server does not report it."""
     load_s: float
-    """From the start of its process to ready."""
+    """Seconds from the start of its process until it is ready."""
     details: OpenedDetails = field(default_factory=OpenedDetails)
     """Versions, device and resolved arguments, as stored with the event `opened`."""
 
@@ -148,27 +148,27 @@ class Engine(Protocol):
 
     @property
     def facts(self) -> EngineFacts:
-        """What the engine resolved at start-up."""
+        """Return what the engine resolved at start-up."""
 
     def set_window(self, window_requests: int) -> None:
-        """Requests in flight from now on."""
+        """Set the most requests in flight from now on."""
 
     def warm_up(self, request: Request) -> float:
-        """Generate once outside every metric: compiles, primes the prompts' shared prefix. Returns seconds taken."""
+        """Generate once outside every metric, to compile and to cache the prompts' shared prefix. Returns seconds."""
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         """Answer every request once, in completion order.
 
-        Raises EngineDiedError when the engine dies (what had finished was yielded before), EngineInterruptedError when
-        `should_stop` says so. Leaving the iterator early aborts what is in flight; the engine stays usable.
+        Raises EngineDiedError when the engine dies (after yielding what had finished), EngineInterruptedError when
+        `should_stop` returns True. Leaving the iterator early aborts what is in flight; the engine stays usable.
         """
 
     def close(self) -> None:
-        """End the engine's processes and returns their memory. Safe to call twice."""
+        """End the engine's processes and free their memory. Safe to call twice."""
 
 
 class Feed:
-    """An input that may have nothing now: `next` is None then, and `exhausted` says whether that is final."""
+    """An input that may have no request ready: `next` then returns None, and `exhausted` is True if that is final."""
 
     def __init__(self, requests: Iterable[Request | None]) -> None:
         self._requests = iter(requests)
@@ -176,12 +176,12 @@ class Feed:
         self.exhausted = False
 
     def peek(self) -> Request | None:
-        """What `next` will give, if there is something at this moment."""
+        """Return the request that `next` will return, or None if none is ready."""
         self._seen = self._seen or self.next()
         return self._seen
 
     def next(self) -> Request | None:
-        """Return the next request, if there is one at this moment."""
+        """Return the next request, or None if none is ready."""
         if self._seen is not None:
             seen, self._seen = self._seen, None
             return seen

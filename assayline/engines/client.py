@@ -1,7 +1,7 @@
 """HostedEngine: an engine in a process of its own, as the worker holds it.
 
-It opens the engine host, talks with it, explains its death and ends it. How requests are fed is what its two kinds
-differ in: `OfflineEngine` fills a window, `StreamingEngine` follows an arrival pattern.
+It opens the engine host, exchanges messages with it, explains its death and ends it. Its two kinds differ in how they
+feed requests: `OfflineEngine` fills a window, `StreamingEngine` follows an arrival pattern.
 """
 
 import contextlib
@@ -41,10 +41,10 @@ WINDOW_PER_SEQUENCE = 1.25
 """Default window over max_num_seqs. At 1.0 a slot stays empty for a step while it is refilled; at 1.25 none does."""
 
 WINDOW_WITHOUT_FACTS = 64
-"""Default window of a server, which does not say how many requests it runs at once."""
+"""Default window of a server, which does not report how many requests it runs at once."""
 
 SILENCE_LIMIT_S = 120.0
-"""A host that sends no beat for so long is taken for dead."""
+"""A host that sends no beat for this long is declared dead."""
 
 LONGEST_TURN_S = 10.0
 """The longest gap between two looks that counts as waiting: in a longer one the job was suspended, with its host."""
@@ -59,16 +59,16 @@ RANK_GRACE_S = 15.0
 """How long vLLM may take to end after that line. Without this limit, the other ranks wait for minutes."""
 
 REJOIN_TIMEOUT_S = 60.0
-"""A parked engine that does not answer within this is not well, and another one is opened."""
+"""A parked engine that does not answer within this time is ended, and a new one is opened."""
 
 
 class HostedEngine:
-    """The part that all engines in a host share. Opens in the constructor; use `close` or `contextlib.closing`."""
+    """The base of all engines in a host. Opens in the constructor; use `close` or `contextlib.closing`."""
 
     def __init__(
         self, order: Open, setup: HostSetup, hooks: EngineHooks, window: int | None, lot: ParkingLot | None
     ) -> None:
-        """`window` is the most requests in flight, None for what keeps this engine busy; `lot` is where it may park."""
+        """Open it. `window` is the most requests in flight, None for the engine's default; it may park in `lot`."""
         self._order = order
         self._setup = setup
         self._hooks = hooks
@@ -91,7 +91,7 @@ class HostedEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """What the engine resolved at start-up."""
+        """Return what the engine resolved at start-up."""
         return self._facts
 
     @property
@@ -100,7 +100,7 @@ class HostedEngine:
         return self._host.pid
 
     def set_window(self, window_requests: int) -> None:
-        """Requests in flight from now on; in mode barrier, the size of the next batch."""
+        """Set the most requests in flight from now on; in mode barrier, the size of the next batch."""
         self._window_requests = window_requests
 
     def warm_up(self, request: Request) -> float:
@@ -113,7 +113,7 @@ class HostedEngine:
         return time.monotonic() - started
 
     def close(self) -> None:
-        """End the engine's processes and returns their memory, or parks it where that is done. Safe to call twice."""
+        """Park the engine if it may park; else end its processes and free their memory. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -128,11 +128,11 @@ class HostedEngine:
 
     @property
     def may_park(self) -> bool:
-        """Return whether another run can use this engine as if it were new."""
+        """Return True if another run can use this engine as if it were new."""
         return False
 
     def _start(self) -> Opened:
-        """Return a process with a new engine in it."""
+        """Start a process with a new engine in it."""
         self._host = HostProcess(self._setup.env, self._setup.log_path, self._read_log, self._setup.launch)
         try:
             self._host.send(self._order)
@@ -144,7 +144,7 @@ class HostedEngine:
             raise
 
     def _take_over(self) -> Opened | None:
-        """Return the engine of a run before, if one is parked that was ordered alike and still answers."""
+        """Take over an earlier run's parked engine, if its order is equal and it still answers."""
         parked = self._lot.take(self._order, self._own_variables) if self._lot is not None else None
         if parked is None:
             return None
@@ -163,14 +163,14 @@ class HostedEngine:
         return replace(opened, details={**opened.details, "kept_from": parked.run_id})
 
     def _first_window(self, opened: Opened) -> int | None:
-        """Most requests in flight, as long as nobody says otherwise; None where there is no such limit."""
+        """Return the initial limit of requests in flight; None if there is no limit."""
         if self._window or opened.max_num_seqs is None:
             return self._window or WINDOW_WITHOUT_FACTS
         return math.ceil(WINDOW_PER_SEQUENCE * opened.max_num_seqs)
 
     @contextlib.contextmanager
     def _generating(self) -> Iterator[None]:
-        """Around everything that `generate` does: however that ends, the engine is usable afterwards, or lost."""
+        """Wrap the body of `generate`, so that the engine is afterwards either usable or marked as lost."""
         self._host.phase = "run"
         self._without_step.restart()
         try:
@@ -187,7 +187,7 @@ class HostedEngine:
             raise EngineInterruptedError("Generation was stopped on request; what had finished is stored.")
 
     def _receive_finished(self, timeout_s: float) -> list[Completion]:
-        """What the next message finished, if one comes in time."""
+        """Return the completions of the next message, if one comes in time."""
         match self._receive(timeout_s):
             case None:
                 return []
@@ -227,7 +227,7 @@ class HostedEngine:
         """Look at the engine's counters, about once a second."""
 
     def _receive(self, timeout_s: float) -> Any | None:
-        """Return the next message, or None; raises when the host has been silent for too long."""
+        """Return the next message, or None. Raises EngineDiedError if the host has been silent for too long."""
         message = self._host.receive(timeout_s)
         if message is not None:
             self._silence.restart()
@@ -235,8 +235,8 @@ class HostedEngine:
             raise self._stalled(f"The engine's process has been silent for {SILENCE_LIMIT_S:.0f} s.")
         return message
 
-    def _expect(self, kind: type[Answer], timeout_s: float, heed_stop: bool = True) -> Answer:
-        """Wait for one kind of message, passing over completions and beats that were under way before it."""
+    def _expect(self, kind: type[Answer], timeout_s: float, checks_stop: bool = True) -> Answer:
+        """Wait for one kind of message, and skip completions and beats that were sent before it."""
         waiting = _Waiting()
         self._without_log.restart()
         while self._without_log.look() < timeout_s and waiting.look() < LONGEST_START * timeout_s:
@@ -251,7 +251,7 @@ class HostedEngine:
             if isinstance(message, Failed):
                 raise self._explain(message)
             self._check_ranks()
-            if heed_stop and self._hooks.should_stop():
+            if checks_stop and self._hooks.should_stop():
                 raise EngineInterruptedError("The engine was stopped on request while it was busy.")
         raise self._stalled(f"The engine did not answer within {timeout_s:.0f} s.")
 
@@ -261,7 +261,7 @@ class HostedEngine:
         return EngineDiedError(words, self._host.evidence(failed.exception, failed.message, failed.witness))
 
     def _check_progress(self, sample: TelemetrySample) -> None:
-        """Raise EngineDiedError for an engine that beats, has requests, and makes no step."""
+        """Raise EngineDiedError if the engine beats and has requests, but makes no step."""
         progress = (sample.engine_steps, sample.output_tokens)
         if progress != self._progress or not self._in_flight:
             self._progress, self._rank_failed_s = progress, None
@@ -282,12 +282,12 @@ class HostedEngine:
 
     def _abort(self) -> None:
         self._host.send(AbortAll())
-        self._expect(Aborted, self._setup.close_timeout_s, heed_stop=False)
+        self._expect(Aborted, self._setup.close_timeout_s, checks_stop=False)
         self._in_flight = 0
 
 
 class _Waiting:
-    """Seconds since the start, as far as somebody looked: one turn adds at most `LONGEST_TURN_S`."""
+    """Seconds since the start. Each call of `look` adds at most `LONGEST_TURN_S`."""
 
     def __init__(self) -> None:
         self.restart()
@@ -296,7 +296,7 @@ class _Waiting:
         self._seconds, self._looked_s = 0.0, time.monotonic()
 
     def look(self) -> float:
-        """Count the turn since the last look. Returns seconds."""
+        """Add the time since the last look. Returns the seconds since the start."""
         now = time.monotonic()
         self._seconds += min(now - self._looked_s, LONGEST_TURN_S)
         self._looked_s = now
@@ -319,7 +319,7 @@ class OfflineEngine(HostedEngine):
         mode: str = "continuous",
         lot: ParkingLot | None = None,
     ) -> None:
-        """It never parks in `lot`, but what is parked there makes room for it."""
+        """Open it. It never parks in `lot`, but an engine that is parked there is ended to make room."""
         self._is_barrier = mode == "barrier"
         super().__init__(order, setup, hooks, window, lot)
 
@@ -348,17 +348,17 @@ class OfflineEngine(HostedEngine):
 
 
 LOOKAHEAD_S = 3.0
-"""How long before it is due a request is handed to the host: longer than this process ever stops to store results."""
+"""Requests are handed to the host this long before they are due: longer than storing results ever takes."""
 MIN_SURPLUS_REQUESTS = 16
-"""In a closed loop at least so many wait in the host, or as many as its window."""
+"""In a closed loop, at least this many requests wait in the host, or as many as its window."""
 REQUESTS_PER_TURN = 64
-"""Handed over in one go before results are taken in."""
+"""Requests handed over in one go, before results are read."""
 TURN_INTERVAL_S = 0.02
-"""How soon the input and the clock are looked at again, results or not."""
+"""Interval at which the input and the clock are checked, with or without results."""
 
 
 class StreamingEngine(HostedEngine):
-    """vLLM's async engine, every token with its stamp, or an OpenAI-compatible endpoint: what the order says."""
+    """vLLM's async engine with a time stamp per token, or an OpenAI-compatible endpoint, as ordered."""
 
     def __init__(
         self,
@@ -370,7 +370,7 @@ class StreamingEngine(HostedEngine):
         course: LoadCourse | None = None,
         lot: ParkingLot | None = None,
     ) -> None:
-        """`course` is the load and how far it is; None: a closed loop without end."""
+        """Open it. `course` is the load and its progress; None: a closed loop without end."""
         self._course = course or LoadCourse()
         self._watch: SaturationWatch | None = None
         self._finished = 0
@@ -394,7 +394,7 @@ class StreamingEngine(HostedEngine):
 
     @property
     def may_park(self) -> bool:
-        """Return whether another run can use this engine: what our own server has cached cannot be told to go."""
+        """Return True if another run can use this engine: our own server must not cache prefixes."""
         is_own = self._order.server is not None and self._order.server.url is None
         return not is_own or self._order.args.get("enable_prefix_caching") is False
 
@@ -402,7 +402,7 @@ class StreamingEngine(HostedEngine):
         return None if self._course.is_open_loop else super()._first_window(opened)
 
     def _take_turn(self, feed: Feed, schedule: Schedule) -> Generator[Completion, None, bool]:
-        """Hand over what may go to the host now; of a load that has ended, yields the input's rows.
+        """Hand due requests to the host; once the load has ended, yield the remaining input as `not_sent` rows.
 
         Returns whether there is more to do at once.
         """
@@ -434,7 +434,7 @@ class StreamingEngine(HostedEngine):
         return self._in_flight < self._window_requests + surplus
 
     def _hand_over(self, message: Generate) -> bool:
-        """False if the host is gone; later reads return what it had sent, then raise."""
+        """Send a request to the host. False if the host is gone: later reads return what it had sent, then raise."""
         self._in_flight += 1
         if self._watch is not None and message.due_at_s is not None:
             self._watch.expect(message.due_at_s)
@@ -445,14 +445,14 @@ class StreamingEngine(HostedEngine):
         return True
 
     def _take_back(self, end: LoadEnd) -> None:
-        """Take back what waits in the host, if the end came suddenly."""
+        """Take back the requests that wait in the host, if the load ended suddenly."""
         if end.is_sudden and not self._is_stopping:
             self._is_stopping = True
             with contextlib.suppress(EngineError):  # it died: the next read raises
                 self._host.send(StopSending(end.message))
 
     def _settle(self, completion: Completion) -> Completion:
-        """Count what is over; the first row that was not sent is when the load's end is told."""
+        """Count a completion, and report the load's end with the first row that was not sent."""
         course = self._course
         course.settle(completion)
         if completion.error_kind != NOT_SENT:
@@ -465,13 +465,13 @@ class StreamingEngine(HostedEngine):
         return completion
 
     def _note_lateness(self, feed: Feed, schedule: Schedule, now_s: float) -> None:
-        """Says, once, that there was nothing to send although something was due."""
+        """Report, once, that a request was due but none was prepared."""
         due_s = schedule.next_due_s()
         if not feed.exhausted and not self._is_late and due_s is not None and due_s <= now_s:
             self._is_late = True
             self._hooks.on_note(
-                "Prompts are prepared more slowly than they are due: requests are sent late (send lag says how much). "
-                "Ask for a lower rate, or for smaller shards (shard_requests)"
+                "Prompts are prepared more slowly than they are due: requests are sent late (see send lag). "
+                "hint: lower the rate, or `shard_requests`"
             )
 
     def _observe(self, sample: TelemetrySample) -> None:

@@ -1,7 +1,7 @@
 """FakeEngine: the whole protocol without a model, for fast tests and for trying a spec out.
 
 It schedules like a real engine (each step gives one token to each of `max_num_seqs` running requests), so order,
-windows and error rows look alike; the tokens are a fixed function of the prompt. Never proof of anything about speed.
+windows and error rows look the same; the tokens are a fixed function of the prompt. Its speed proves nothing.
 """
 
 import hashlib
@@ -99,7 +99,7 @@ class FakeEngine:
                 raise EngineInterruptedError("Generation was stopped on request; what had finished is stored.")
 
     def close(self) -> None:
-        """Nothing to return."""
+        """Do nothing: it has no processes."""
 
     def _start(self, request: Request) -> _Running:
         asked = request.sampling.get("max_tokens")  # a row may say anything here

@@ -1,7 +1,7 @@
-"""The messages between a worker and its engine host, pickled over a socket pair that nobody else can reach.
+"""The messages between a worker and its engine host, pickled over a socket pair that no other process can reach.
 
 The worker opens the host with `Open`; the host answers `Resolved`, then `Opened`, `Refused` or `Failed`. After that
-`Generate` goes one way and `Finished` the other, with a `Beat` a second so that silence means death.
+`Generate` goes one way and `Finished` the other, with one `Beat` per second, so that silence means death.
 """
 
 import pickle
@@ -17,7 +17,7 @@ from assayline.spec.engine import BACKENDS, Backend, ReasoningSpec, ServerSpec
 from assayline.spec.prompts import MediaSpec
 
 CHUNK_BYTES = 1 << 18
-"""What either end reads from the socket at once."""
+"""Most bytes that either end reads from the socket at once."""
 
 _SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
 _LARGEST_SHORT = 0x7FFFFFFF
@@ -25,7 +25,7 @@ _LARGEST_SHORT = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """The order for an engine: which one, of which model, for which run. The worker writes it once."""
+    """An order for an engine: its backend, model and run. The worker writes it once."""
 
     backend: str
     """offline, async, server or fake, as in the spec."""
@@ -34,43 +34,43 @@ class Open:
     model_id: str = ""
     """Content identity of the model."""
     args: dict[str, Json] = field(default_factory=dict)
-    """vLLM's EngineArgs: the spec's, the model's and what a recovery lays over them."""
+    """vLLM's EngineArgs: those of the spec and the model, overridden by a recovery's."""
     sampling: dict[str, Json] = field(default_factory=dict)
     """The spec's sampling parameters, checked before the model loads."""
     device: str = "auto"
     record_token_times: bool = False
     reasoning: ReasoningSpec | None = None
-    """Set where the model thinks before it answers."""
+    """Set if the model thinks before it answers."""
     server: ServerSpec | None = None
-    """Which endpoint answers; backend server alone."""
+    """The endpoint; for backend server only."""
     chat_kwargs: dict[str, Json] = field(default_factory=dict)
-    """Variables of the chat template, where a server renders."""
+    """Variables of the chat template, if a server renders."""
     media: MediaSpec = field(default_factory=MediaSpec)
-    """What is done to pictures, sounds and videos before the model's own processing."""
+    """Conversion of images, audio and video before the model's own processing."""
     has_media: bool = False
-    """Whether requests may have any."""
+    """Whether requests may have media."""
     clock: RunClock
     run_id: str = ""
-    """Id of the run this engine was opened for; shown when a later run takes it over."""
+    """Id of the run that this engine was opened for; shown when a later run takes it over."""
     worker: str = "worker-0"
     engine_generation: int = 0
 
     @property
     def kind(self) -> Backend:
-        """What sets its backend apart."""
+        """Properties of its backend."""
         return BACKENDS[self.backend]
 
     @property
     def is_remote(self) -> bool:
-        """Return whether a server answers that is not started for it."""
+        """Return True if a server answers that is not started for this order."""
         return self.server is not None and self.server.url is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Work for another run from now on: the same engine, with the clock and the names of this order.
+    """Work for another run from now on, with the clock and the names of this order.
 
-    Answered by `Opened`, once nothing is left of the run before: no counters, and no cached prefixes.
+    Answered by `Opened`, once counters and cached prefixes of the previous run are cleared.
     """
 
     order: Open
@@ -88,9 +88,9 @@ class Opened:
     """The engine is ready."""
 
     max_num_seqs: int | None
-    """Sequences that run at once; None of a server that does not say."""
+    """Sequences that run at once; None if a server does not report them."""
     max_model_len: int | None
-    """Tokens of prompt and answer; None of a server that does not say."""
+    """Tokens of prompt and answer; None if a server does not report them."""
     details: OpenedDetails = field(default_factory=OpenedDetails)
 
 
@@ -103,7 +103,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """Warm-up is over; `error` says why it failed, where it did."""
+    """Warm-up is over; `error` is the reason if it failed."""
 
     error: str | None = None
 
@@ -114,28 +114,28 @@ class Generate:
 
     request: Request
     sent_at_s: float
-    """When it left the worker; a streaming engine stamps anew when it really sends."""
+    """When it left the worker; a streaming engine replaces it with the time of sending."""
     window_requests: int | None
     """Most requests in flight; None in an open loop."""
     due_at_s: float | None = None
-    """When a streaming engine is to send it; None: as soon as the window has room."""
+    """When a streaming engine must send it; None: as soon as the window has room."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopSending:
-    """Send nothing more: every request that waits is answered `not_sent`, for this reason. What is sent finishes."""
+    """Send nothing more: waiting requests are answered `not_sent`, for this reason; those in flight finish."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AbortAll:
-    """Forget everything in flight; answered by `Aborted`, after which no earlier completion arrives."""
+    """Abort everything in flight; answered by `Aborted`, after which no earlier completion arrives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Nothing is in flight any more."""
+    """All requests are aborted; none is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +147,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Still alive, and how far."""
+    """Sign of life, with the engine's counters."""
 
     sample: TelemetrySample
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What was ordered cannot be had as it is. The error says what a person must change."""
+    """The order cannot be fulfilled. The error has a hint for the user."""
 
     error: SpecError | DeviceError | ServerError
 
@@ -181,7 +181,7 @@ def unsent(
     error_kind: str = NOT_SENT,
     prompt_tokens: int | None = None,
 ) -> Completion:
-    """Return the row of a request whose turn never came, or that an engine or a worker was lost with."""
+    """Return the row of a request that was never sent, or was lost with an engine or a worker."""
     return Completion(
         request_id=request_id,
         worker=worker,
@@ -213,7 +213,7 @@ def cut_frames(arrived: bytearray) -> list[bytes]:
 
 
 def _find_frame(arrived: bytearray, start: int) -> tuple[int, int] | None:
-    """Where the next frame's content begins and ends, if it is all there."""
+    """Return the begin and end of the next frame's content, or None if it is incomplete."""
     begin = start + _SHORT.size
     if len(arrived) < begin:
         return None

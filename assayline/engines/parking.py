@@ -1,12 +1,11 @@
-"""Parking: between runs that want the same engine it stays open, so that they load the model once.
+"""Keep an engine open between runs that need the same one, so that they load the model once.
 
     with park_engines():
         ...  # runs of one worker each, one after another, in threads of this process
 
-An engine that is closed meanwhile, and is well, is parked: its host lives on with nothing to do, and its device stays
-claimed, for other processes to see. The next engine that is opened takes the host over if it is ordered alike
-(`HostedEngine`); if not, and at the end of the block, the host is ended first. There is one device and one engine at a
-time, and it is never parked twice.
+A healthy engine that is closed within the block is parked: its host stays alive and idle, and its device stays claimed,
+visible to other processes. The next engine takes the host over if its order is equal (`HostedEngine`); otherwise, and
+at the end of the block, the host is ended. A lot has one device and one engine at a time.
 """
 
 import contextlib
@@ -29,11 +28,11 @@ class Parked:
 
     host: HostProcess
     order: Open
-    """What it was opened with, or taken over with last."""
+    """The order that it was opened or last taken over with."""
     env: Mapping[str, str]
-    """What `own_variables` said of its environment."""
+    """Its environment, as returned by `own_variables`."""
     run_id: str
-    """The run that it was loaded for, in whose folder its log is."""
+    """The run that it was loaded for; its log is in that run's folder."""
     close_timeout_s: float
 
 
@@ -53,8 +52,7 @@ class ParkingLot:
         holder: str = "",
         on_wait: Callable[[str], object] = str,
     ) -> Device:
-        """Return the device that is held here, if it is one of these; else the first free one of them, held from now
-        on."""
+        """Return the device held here if it is one of `devices`; else claim and hold the first free one."""
         names = [(device.name, device.units) for device in devices]
         if self._device is not None and (self._device.name, self._device.units) in names:
             return replace(self._device, orphans=())
@@ -63,12 +61,12 @@ class ParkingLot:
         return self._device
 
     def park(self, parked: Parked) -> None:
-        """Keep the host for whoever is next."""
+        """Keep the host for the next run."""
         parked.host.listen(lambda line: None)
         self._parked = parked
 
     def take(self, order: Open, env: Mapping[str, str]) -> Parked | None:
-        """Return the parked host, if it is alive and was ordered alike. One that is not is ended, to make room."""
+        """Return the parked host if it is alive and its order is equal; else end it, to make room."""
         parked, self._parked = self._parked, None
         if parked is None:
             return None
@@ -78,7 +76,7 @@ class ParkingLot:
         return None
 
     def clear(self) -> None:
-        """End the parked host and gives the device back."""
+        """End the parked host and release the device."""
         parked, self._parked, self._device = self._parked, None, None
         try:
             if parked is not None:
@@ -88,12 +86,12 @@ class ParkingLot:
 
 
 def own_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """What an engine's environment has beyond this process's: libraries change that one during a run."""
+    """Return an engine's variables that differ from this process's, which libraries change during a run."""
     return {name: value for name, value in env.items() if os.environ.get(name) != value}
 
 
 def _of_no_run(order: Open) -> Open:
-    """What makes two engines alike: all of an order but whose turn it is."""
+    """Return an order without its run, worker and clock, to compare engines."""
     return replace(order, clock=NO_CLOCK, run_id="", worker="", engine_generation=0)
 
 
@@ -102,7 +100,7 @@ _lot: ParkingLot | None = None
 
 @contextlib.contextmanager
 def park_engines() -> Iterator[ParkingLot]:
-    """Meanwhile, engines of this process are parked when they are closed. However it ends, none is left."""
+    """Park this process's engines when they are closed within the block, and end them after it."""
     global _lot
     assert _lot is None, "engines are parked here already"
     lot = _lot = ParkingLot()
@@ -114,5 +112,5 @@ def park_engines() -> Iterator[ParkingLot]:
 
 
 def find_lot() -> ParkingLot | None:
-    """Where engines of this process are parked, if they are. Workers ask, and hand it to whom it concerns."""
+    """Return the lot for this process's engines, or None. Workers pass it to their engines."""
     return _lot

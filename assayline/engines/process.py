@@ -1,8 +1,8 @@
 """An engine host as its worker sees it: start, send, receive, read the log, kill.
 
 The host's output goes to a file, one per engine generation, so that a death can be explained afterwards; its lines are
-relayed while it lives. `kill` ends the whole process group and waits until it is gone: process exit is the one
-dependable way to get a GPU's memory back. Nothing here waits longer than it is told to, whatever the host does.
+relayed while it lives. `kill` ends the whole process group and waits until it is gone: process exit is the only
+reliable way to free a GPU's memory. All waits here have time limits, whatever the host does.
 """
 
 import contextlib
@@ -33,58 +33,58 @@ POLL_INTERVAL_S = 0.5
 TAIL_LINES = 8
 EXIT_WAIT_S = 5.0
 KILL_WAIT_S = 60.0
-"""How long a killed process may take to be gone: a driver that unpins the memory of eight GPUs takes its time."""
+"""Time for a killed process to be gone: a driver may need long to unpin the memory of eight GPUs."""
 
 STALL_MARGIN_S = 60.0
-"""A server's requests end by their own time limit before the whole of it is taken for dead."""
+"""Added to a server's request timeout, so that requests time out before the engine is declared dead."""
 
 EVIDENCE_BYTES = 1 << 17
-"""How much of a log's end belongs to the evidence of a death, after the lines that match a known cause."""
+"""Bytes of a log's end that are evidence of a death, after the lines that match a known cause."""
 
 CAUSE_LINES = 20
-"""The first so many lines that match a known cause are kept."""
+"""Number of lines kept that match a known cause; the first ones are."""
 
 LONGEST_LINE = 4096
-"""Characters of a line that are relayed and searched."""
+"""Most characters of a line that are relayed and searched."""
 
 READ_BYTES = 1 << 14
 READ_S = 0.2
-"""One reading of the log takes at most about so long; what is left waits for the next."""
+"""Approximate limit of one reading of the log; the next one reads the rest."""
 
 READ_SHARE = 0.2
-"""Of the worker's time, what reading the log may take."""
+"""Share of the worker's time that reading the log may take."""
 
 RELAYED_LINES = 200
-"""At most so many lines a second are passed on; the log has them all."""
+"""Most lines relayed per second; the log has all of them."""
 
 DRAIN_S = 5.0
-"""How long the rest of a dead engine's log is searched for its cause."""
+"""Time limit for searching the rest of a dead engine's log for its cause."""
 
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENT_NAMES = ("psm_", "vllm_dist_", "sem.mp-", "sem.loky-", "nccl-", "torch_")
-"""How libraries of an engine name their segments. Anything else there, such as a model's weights, is not theirs."""
+"""Prefixes of the segments of an engine's libraries. Other files there, such as weights, are left alone."""
 
 
 DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # already a process of its own: docs/design/001-engine-process.md
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the host is a process already: docs/design/001-engine-process.md
     "DO_NOT_TRACK": "1",
-    "NCCL_DEBUG": "WARN",  # the reason of an "unhandled cuda error" is in its log alone
+    "NCCL_DEBUG": "WARN",  # the reason of an "unhandled cuda error" is only in its log
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as the driver's library and nvidia-smi number GPUs, not the fastest first
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # number GPUs as the driver's library and nvidia-smi do, not the fastest first
 }
-"""Variables of an engine's process, unless the surrounding environment or the spec says otherwise. vLLM, torch and the
-hub client read theirs at import, so nothing can be set later."""
+"""Default variables of an engine's process, overridden by the surrounding environment and the spec. vLLM, torch and the
+hub client read theirs at import, so they cannot be set later."""
 
 MEMORY_LIMIT = "ASSAYLINE_ENGINE_MEMORY_LIMIT_BYTES"
-"""The setting's own variable tells the host, whether the setting came from there or from a `.env` file."""
+"""Variable that passes the setting to the host, also if the setting came from a `.env` file."""
 
 
 def engine_environment(
     settings: Settings, device_env: Mapping[str, str], spec_env: Mapping[str, str]
 ) -> dict[str, str]:
-    """This process's environment with defaults below, the device's binding and the spec's `engine.env` above it."""
+    """Return this process's environment over the defaults, overridden by the device's and `engine.env`."""
     token = {"HF_TOKEN": settings.hf_token.get_secret_value()} if settings.hf_token else {}
     limit = settings.engine_memory_limit_bytes
     limits = {} if limit is None else {MEMORY_LIMIT: str(limit)}
@@ -120,7 +120,7 @@ def start_host(env: Mapping[str, str], channel: int, log: int) -> "subprocess.Po
 
 @dataclass(frozen=True, slots=True)
 class HostSetup:
-    """What an engine's process gets on this machine, and how long it may take."""
+    """Environment, log, time limits and launcher of an engine's process."""
 
     env: Mapping[str, str]
     """The whole environment of the process."""
@@ -128,12 +128,12 @@ class HostSetup:
     start_timeout_s: float = 900.0
     close_timeout_s: float = 20.0
     stall_timeout_s: float = 600.0
-    """An engine that has requests and makes no step for so long is taken for dead."""
+    """An engine that has requests and makes no step for this long is declared dead."""
     launch: Launch = start_host
 
     @classmethod
     def of(cls, settings: Settings, engine: EngineSpec, device_env: Mapping[str, str], log_path: Path) -> "HostSetup":
-        """As settings and spec say, on a device that is bound by `device_env`."""
+        """Make a setup from settings and spec, for the device that `device_env` binds."""
         stall_s = settings.engine_stall_timeout_s
         return cls(
             env=engine_environment(settings, device_env, engine.env),
@@ -159,7 +159,7 @@ class HostProcess:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_path = log_path
         self.phase = "start"
-        """start, or run once it generates: the same words in a log mean different things."""
+        """start, or run once it generates: the same log line has a different meaning in each."""
         self._oom_kills_before = count_oom_kills()
         ours, theirs = socket.socketpair()
         with open(log_path, "ab") as log:
@@ -171,18 +171,18 @@ class HostProcess:
 
     @property
     def pid(self) -> int:
-        """Return the process id, which is also the process group's."""
+        """Process id, which is also the process group's."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it lives; negative for a signal."""
+        """Exit code; None while it lives, negative for a signal."""
         return self._process.poll()
 
     def send(self, message: Any) -> None:
         """Send one message without waiting. Raises EngineDiedError if the host is gone.
 
-        What the host does not take yet goes out with later calls of `send` and `receive`.
+        Bytes that the socket does not take yet are sent by later calls of `send` and `receive`.
         """
         try:
             self._channel.send(message)
@@ -190,8 +190,7 @@ class HostProcess:
             raise EngineDiedError(self.describe_death(), self.evidence()) from None
 
     def receive(self, timeout_s: float = POLL_INTERVAL_S) -> Any | None:
-        """Return the next message, or None after `timeout_s` without a complete one. Raises EngineDiedError if it is
-        gone."""
+        """Return the next message, or None after `timeout_s`. Raises EngineDiedError if the host is gone."""
         try:
             message = self._channel.receive(timeout_s)
         except (EOFError, OSError):
@@ -200,15 +199,15 @@ class HostProcess:
         return message
 
     def listen(self, on_log: Callable[[str], None]) -> None:
-        """From now on the log's new lines go there, and what it says of causes counts from here."""
+        """Pass new log lines to `on_log` from now on, and forget causes in earlier ones."""
         self._log.read(self.phase)
         self._log.restart(on_log)
         self.phase = "start"
 
     def end(self, timeout_s: float) -> None:
-        """Ask it to close its engine, and kills what is left after `timeout_s`. Safe to call twice.
+        """Ask it to close its engine, and kill the rest after `timeout_s`. Safe to call twice.
 
-        What it prints meanwhile is in its log alone: a server that is told to stop complains of it.
+        Its output meanwhile goes only to its log: a server that is stopped prints errors.
         """
         deadline = time.monotonic() + timeout_s
         self._log.on_line = lambda line: None
@@ -223,7 +222,7 @@ class HostProcess:
             self.kill()
 
     def describe_death(self) -> str:
-        """Return a sentence with the exit code and the end of the log."""
+        """Return an error message with the exit code and the end of the log."""
         code = self._await_exit()
         if code is None:
             how = "is unreachable"
@@ -233,19 +232,19 @@ class HostProcess:
         return f"The engine's process {how}. The end of its log, {self.log_path}:\n{tail}"
 
     def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
-        """What there is to say why it died; `exception` and `message` are what is known of it already, if anything."""
+        """Collect the evidence of a death; `exception` and `message` are what the host reported, if anything."""
         code = self.exit_code if exception or message else self._await_exit()
         oom_kills = count_oom_kills() - self._oom_kills_before
         log = self._log.explain(self.phase)
         return Death(self.phase, code, exception, message, log, oom_kills, witness)
 
     def _await_exit(self) -> int | None:
-        """Return the exit code, as soon as there is one; None if it lives on."""
+        """Wait shortly for the exit code. None if the process is still alive."""
         self.wait(EXIT_WAIT_S)
         return self.exit_code
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether it exited within `timeout_s`."""
+        """Wait for its exit. Returns whether it exited within `timeout_s`."""
         try:
             self._process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -253,12 +252,12 @@ class HostProcess:
         return True
 
     def kill(self) -> None:
-        """Kill what is left of the process group and waits until it is gone. Safe to call twice.
+        """Kill the process group and wait until it is gone. Safe to call twice.
 
-        Raises DeviceError for a process that cannot be killed: it may still use the device.
+        Raises DeviceError if a process cannot be killed: it may still use the device.
         """
         if self._log.is_closed:
-            return  # its number may be another process's by now
+            return  # its number may have been reused
         segments = _list_segments(self.pid)
         deadline = time.monotonic() + KILL_WAIT_S
         try:
@@ -278,7 +277,7 @@ class HostProcess:
 
 
 class WorkerChannel:
-    """The worker's end of the channel: reads and writes what the socket has and takes, and keeps the rest."""
+    """The worker's end of the channel. Reads and writes do not block; unsent bytes are kept."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -300,13 +299,13 @@ class WorkerChannel:
             if not poll.poll(left_s * 1000):
                 return None
             self._read()
-            with contextlib.suppress(OSError):  # it is gone: reading says so, after what it sent before
+            with contextlib.suppress(OSError):  # it is gone: reading raises, after its last messages
                 self._flush()
             left_s = deadline - time.monotonic()
         return pickle.loads(self._frames.popleft()) if self._frames else None
 
     def close(self) -> None:
-        """Close it. Safe to call twice."""
+        """Close the socket. Safe to call twice."""
         self._socket.close()
 
     def _read(self) -> None:
@@ -330,7 +329,7 @@ class HostLog:
     """A host's log: read as it grows, relayed within limits, searched for causes of a death."""
 
     def __init__(self, path: Path, start: int, on_line: Callable[[str], None]) -> None:
-        """`on_line` gets the lines from `start` on, a position in bytes."""
+        """Open the log. `on_line` gets the lines from byte `start` on."""
         self.on_line = on_line
         self._path = path
         self._start = start
@@ -344,25 +343,25 @@ class HostLog:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether nothing is read any more."""
+        """Return True if reading has ended."""
         return self._file.closed
 
     def read(self, phase: str) -> None:
-        """Take in new lines, for a short time; the next reading waits so long that it takes a share of all time."""
+        """Read new lines for a short time; calls before the next reading is due do nothing (`READ_SHARE`)."""
         began = time.monotonic()
         if began >= self._next_s:
             self._read_until(began + READ_S, phase)
             self._next_s = began + (time.monotonic() - began) / READ_SHARE
 
     def drain(self, phase: str) -> None:
-        """Take in what is left, for a longer time: nothing more is to come."""
+        """Read the rest, for at most `DRAIN_S`: no more lines will follow."""
         self._read_until(time.monotonic() + DRAIN_S, phase)
         self._take(self._rest, phase)
         self._rest = b""
         self._report_skipped()
 
     def restart(self, on_line: Callable[[str], None]) -> None:
-        """From now on it is another run's: earlier lines are skipped."""
+        """Skip earlier lines: the log belongs to another run from now on."""
         self._report_skipped()
         self.on_line = on_line
         self._start = self._file.seek(0, os.SEEK_END)
@@ -379,7 +378,7 @@ class HostLog:
         return [text for line in self._read_end().splitlines() if (text := line.strip()[:LONGEST_LINE])][-count:]
 
     def close(self) -> None:
-        """Read no more. Safe to call twice."""
+        """Stop reading. Safe to call twice."""
         self._file.close()
 
     def _read_end(self) -> str:
@@ -416,13 +415,13 @@ class HostLog:
 
     def _report_skipped(self) -> None:
         if self._skipped:
-            now = time.strftime("%m-%d %H:%M:%S")  # in the form of vLLM's lines, which have a level
+            now = time.strftime("%m-%d %H:%M:%S")  # formatted like vLLM's lines, which have a level
             self.on_line(f"WARNING {now} [process.py:0] {self._skipped:,} more lines in {self._path}")
             self._skipped = 0
 
 
 def _list_members(group: int) -> list[psutil.Process]:
-    """Processes of a group that still run. A zombie has ended, whether or not anybody takes its exit code."""
+    """Return the processes of a group that still run. Zombies do not, even if their exit code is not read."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -432,7 +431,7 @@ def _list_members(group: int) -> list[psutil.Process]:
 
 
 def _list_segments(group: int) -> set[Path]:
-    """Shared memory that a group's processes have mapped. Killed together, they leave it behind."""
+    """Return the shared memory that a group's processes have mapped; if killed together, they leave it behind."""
     found = set()
     for process in _list_members(group):
         with contextlib.suppress(OSError):
@@ -464,7 +463,7 @@ def _signal_group(group: int) -> bool:
 
 
 def count_oom_kills(root: Path = Path("/")) -> int:
-    """Out-of-memory kills so far in this process's control group; of the whole machine where it has none.
+    """Count out-of-memory kills so far in this process's control group; on the whole machine if it has none.
 
     In a container the group is often mounted as the root.
     """

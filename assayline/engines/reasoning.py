@@ -1,13 +1,13 @@
-"""Thinking and answer, told apart: in a finished text, and while it is written, for stops that mean the answer.
+"""Separate thinking and answer: in a finished text, and during generation, for stops that apply to the answer.
 
-vLLM looks for stop texts in everything that a model writes, and a blank line in the thinking would end it. So where a
-spec says that its model reasons, the engine core keeps the stops back from vLLM and looks for them itself, step by
-step, from the first character of the answer on.
+vLLM looks for stop texts in everything that a model writes, and a blank line in the thinking would end it. So for a
+reasoning model, the engine core withholds the stops from vLLM and looks for them itself, step by step, from the first
+character of the answer on.
 
-The answer begins with the first character after the closing tag that is no white space. Without a closing tag all is
-thinking, and the answer is empty: mostly max_tokens was too small, as finish_reason says. Two things that chat
-templates do are heeded: one that opens the thinking in the prompt leaves no opening tag to the model, and one that
-closes it there (thinking switched off) makes all that comes an answer.
+The answer begins with the first character after the closing tag that is not white space. Without a closing tag
+everything is thinking, and the answer is empty: mostly max_tokens was too small, as finish_reason shows. If a chat
+template opens the thinking in the prompt, the model writes no opening tag; if it closes it there (thinking switched
+off), everything is answer.
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from assayline.spec.engine import ReasoningSpec
 
 
 def thinks(spec: ReasoningSpec | None, prompt: str | None) -> bool:
-    """Return whether a model that got this prompt begins with thinking."""
+    """Return whether a model begins with thinking after this prompt."""
     return spec is not None and not (prompt or "").rstrip().endswith(spec.close)
 
 
 def split_reasoning(text: str, spec: ReasoningSpec) -> tuple[str, str]:
-    """Thinking and answer, without the tags and the white space around the thinking."""
+    """Return thinking and answer, without the tags and the white space around the thinking."""
     thinking, _, answer = text.partition(spec.close)
     return thinking.strip().removeprefix(spec.open).strip(), answer.lstrip()
 
 
 class AnswerStops:
-    """Looks for stop texts in an answer that grows. Cuts it as vLLM would: before the stop, unless it is wanted."""
+    """A search for stop texts in a growing answer, which it cuts as vLLM would: before the stop, or after it."""
 
     def __init__(self, stops: Sequence[str], close: str, *, keep_stop: bool = False, min_tokens: int = 0) -> None:
-        """`close` ends the thinking; `min_tokens` of thinking and answer come before the first stop that counts.
+        """Start a search. `close` ends the thinking; no stop counts within `min_tokens` of thinking and answer.
 
-        As in vLLM, a stop that is complete within them never counts, even when later tokens add no text.
+        As in vLLM, a stop that is complete within them never counts, even if later tokens add no text.
         """
         self.text = ""
         self._stops = list(stops)
@@ -44,7 +44,7 @@ class AnswerStops:
         self._looked_at = 0
 
     def feed(self, piece: str, tokens: int) -> str | None:
-        """Add what was written, `tokens` in all now. Returns the stop that ends the answer, and cuts `text` there."""
+        """Add a piece of text, `tokens` in all so far. Returns the stop that ends the answer; cuts `text` there."""
         self.text += piece
         if self._answer_at is None:
             self._find_answer()
@@ -54,7 +54,7 @@ class AnswerStops:
         return stop
 
     def _find_answer(self) -> None:
-        """Move to the answer's beginning, if the text goes so far."""
+        """Find the answer's beginning, if the text includes it."""
         at = self.text.find(self._close, max(0, self._looked_at - self._overlap))
         if at < 0:
             self._looked_at = len(self.text)
@@ -62,7 +62,7 @@ class AnswerStops:
             self._answer_at = self._looked_at = len(self.text) - len(answer)
 
     def _find_stop(self) -> str | None:
-        """Return the stop that is complete first; of two at once, the first of the list."""
+        """Return the stop that is complete first; of two at once, the first in the list."""
         begin = self._answer_at or 0
         starts = [max(begin, self._looked_at - len(stop) + 1) for stop in self._stops]  # it ends in the new text
         places = [(self.text.find(stop, starts[number]), number) for number, stop in enumerate(self._stops)]

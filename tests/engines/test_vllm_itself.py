@@ -96,7 +96,12 @@ GOOD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"compilation_config": 3}, {"max_tokens": None, "structured_outputs": {"json": {"type": "object"}}}, "auto"),
 ]
 BAD: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
-    ({}, {}, "cuda", "DeviceError: The spec asks for device 'cuda', but vLLM here runs on cpu. Set engine.device to"),
+    (
+        {},
+        {},
+        "cuda",
+        "DeviceError: The spec asks for device 'cuda', but vLLM here runs on cpu. hint: set engine.device to",
+    ),
     *(
         ({name: {"no_such": 0}}, {}, "auto", f"SpecError: engine.args.{name} has unknown keys ['no_such']. Known: ")
         for name in ("compilation_config", "structured_outputs_config", "attention_config", "profiler_config")

@@ -1,1 +1,1 @@
-"""The devices of this machine: who has them, how much memory is free, what was left behind on them."""
+"""The devices of this machine: their holders, their free memory, and engines left behind on them."""

@@ -1,10 +1,10 @@
-"""Devices: which there are, and claiming one so that two workers never share it.
+"""The devices of this machine, and claims on them, so that two workers never share one.
 
-On CUDA a device is a GPU, or as many as an engine spans; on a machine without, it is an equal share of the CPU's cores,
-because every vLLM CPU engine would otherwise bind to the same first core. A claim is an exclusive `flock` on a file per
-GPU or core, held open for as long as the worker lives; the kernel releases it however the worker dies. So runs that cut
-the machine up differently do not overlap either. A GPU's file has its UUID for a name: a process in a control group
-sees only its own GPU, as number 0. The files' folder serves all users of the machine.
+On CUDA a device is a GPU, or all GPUs of one engine; without CUDA, it is an equal share of the CPU's cores, because
+every vLLM CPU engine would otherwise bind to the same first core. A claim is an exclusive `flock` on a file per GPU or
+core, held open for as long as the worker lives; the kernel releases it however the worker dies. So runs that divide the
+machine differently do not overlap either. A GPU's file is named after its UUID, since a process in a control group sees
+only its own GPU, as number 0. All users of the machine share the folder of these files.
 """
 
 import contextlib
@@ -35,13 +35,13 @@ class Device:
     name: str
     env: dict[str, str]
     units: tuple[str, ...] = ()
-    """What no other device may have at the same time: GPUs or cores."""
+    """GPUs or cores that no other device may have at the same time."""
     orphans: tuple[str, ...] = ()
-    """Processes that a killed worker had left on it and that were ended when it was claimed."""
+    """Processes of a killed worker that were still running on it, and were ended when it was claimed."""
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """Its GPUs, named as in CUDA_VISIBLE_DEVICES; none on a CPU."""
+        """GPUs of the device, named as in CUDA_VISIBLE_DEVICES; none on a CPU."""
         return tuple(gpu for gpu in self.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu)
 
 
@@ -53,8 +53,8 @@ def cuda_driver_answers() -> bool:
 def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machine: bool = True) -> list[Device]:
     """Return the devices for `workers` engines. `kind` is cpu, cuda, or auto (cuda if a driver answers).
 
-    Raises DeviceError when this machine has fewer than that; where the workers are spread over a cluster
-    (`whole_machine` false), one is enough.
+    Raises DeviceError if this machine has fewer. If the workers are spread over a cluster (`whole_machine` false), one
+    is enough.
     """
     kind = _choose_kind(kind)
     devices = _group_all_gpus(gpus_per_worker) if kind == "cuda" else _share_cores(workers, gpus_per_worker)
@@ -62,7 +62,7 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machin
     if len(devices) < (workers if whole_machine else 1):
         raise DeviceError(
             f"The spec asks for {workers} workers with {gpus_per_worker} {kind} device(s) each; this machine shows "
-            f"{len(devices)} such device(s). Lower `workers`, or check nvidia-smi and CUDA_VISIBLE_DEVICES."
+            f"{len(devices)} such device(s). hint: lower `workers`, or check nvidia-smi and CUDA_VISIBLE_DEVICES."
             + WITHOUT_MODULE
             * is_blind
         )
@@ -70,13 +70,13 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machin
 
 
 def count_workers(kind: str, gpus_per_worker: int = 1) -> int:
-    """How many engines this machine has devices for: as many groups of GPUs as there are, or one on its cores."""
+    """Count the engines that fit this machine: one per group of GPUs, or one on all its cores."""
     kind = _choose_kind(kind)
     return max(1, len(_group_all_gpus(gpus_per_worker))) if kind == "cuda" else 1
 
 
 def _choose_kind(kind: str) -> str:
-    """`auto` is cuda if a driver answers, else cpu. Raises DeviceError if vLLM would use an AMD GPU instead."""
+    """Resolve `auto`: cuda if a driver answers, else cpu. Raises DeviceError if vLLM would use an AMD GPU."""
     if kind == "cpu":
         return kind
     if cuda_driver_answers():
@@ -108,7 +108,7 @@ def claim_device(
     holder: str = "",
     on_wait: Callable[[str], object] = str,
 ) -> Iterator[Device]:
-    """Hold the first free device of `devices` for as long as the block runs, rid of orphans of earlier holders.
+    """Hold the first free device of `devices` while the block runs, and end orphans of its earlier holders.
 
     `holder` names this claim to other processes that want the device: `run ID (NAME)`. While all are taken, `on_wait`
     gets their holders every half second; an error that it raises ends the wait. Raises DeviceError if all are taken for
@@ -148,7 +148,7 @@ def _try_claim(devices: list[Device], lock_dir: Path, named: str) -> tuple[Devic
 
 
 def _make_folder(lock_dir: Path) -> None:
-    """Make the folder of locks, unless it is there, in which every user may make files and delete their own."""
+    """Make the folder of locks unless it exists. Every user may create files in it and delete their own."""
     lock_dir.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         lock_dir.mkdir()
@@ -156,9 +156,9 @@ def _make_folder(lock_dir: Path) -> None:
 
 
 def _open_lock(path: Path) -> int:
-    """Open a lock file for reading and writing; makes it if need be, for every user.
+    """Open a lock file for reading and writing; create it for every user if it is missing.
 
-    Opening one that is there goes without O_CREAT, which kernels refuse for another user's file in such a folder.
+    An existing file is opened without O_CREAT, which kernels refuse for another user's file in such a folder.
     """
     while True:
         with contextlib.suppress(FileNotFoundError):
@@ -178,12 +178,12 @@ def _try_lock(path: Path, locks: contextlib.ExitStack, named: str) -> bool:
     lock.truncate(0)
     lock.write(f"{named}, since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
     lock.flush()
-    locks.callback(lock.truncate, 0)  # so that a file with a name in it is held, unless its holder was killed
+    locks.callback(lock.truncate, 0)  # a file that names a holder is held, unless its holder was killed
     return True
 
 
 def _holder(lock_dir: Path, device: Device) -> str:
-    """Who holds the device or a part of it, as they wrote it into their locks."""
+    """Return the holders of the device or of parts of it, as their locks name them."""
     holders = set()
     for unit in device.units:
         with contextlib.suppress(OSError):
@@ -206,9 +206,9 @@ def _group_gpus(gpus: list[Gpu]) -> Device:
 
 
 def _share_cores(workers: int, parts: int = 1) -> list[Device]:
-    """Equal shares of the cores that this process may use, as vLLM's CPU backend wants to be told.
+    """Return equal shares of the cores that this process may use, in the form that vLLM's CPU backend expects.
 
-    Each has `parts` groups of cores, for the processes of an engine whose model is split.
+    Each share has `parts` groups of cores, one per process of an engine whose model is split.
     """
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < workers * parts:
@@ -231,7 +231,7 @@ def _share_cores(workers: int, parts: int = 1) -> list[Device]:
 
 
 def name_cpu() -> str:
-    """Return the processor's name, and how many cores of it this process may use."""
+    """Return the processor's name and the number of cores that this process may use."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,8 +1,8 @@
-"""The NVIDIA GPUs of this machine, asked through the driver's own library, which needs no context on a device.
+"""The NVIDIA GPUs of this machine, queried through the driver's library, which needs no context on a device.
 
 The library's Python module, `pynvml`, comes with vLLM's CUDA build (package nvidia-ml-py). Without it, and without a
 driver, there are no GPUs. A GPU is named as in CUDA_VISIBLE_DEVICES: by its index, or by its UUID, which may be that of
-a MIG slice. What a driver does not tell, such as the memory of single processes, is None.
+a MIG slice. Values that a driver does not report, such as the memory of single processes, are None.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ class Gpu:
     label: str
     """Its index among the GPUs that this process sees; a slice's UUID."""
     uuid: str
-    """The same in every process, whichever GPUs that sees."""
+    """The same in every process, whichever GPUs the process sees."""
 
     @property
     def is_slice(self) -> bool:
@@ -43,7 +43,7 @@ class GpuProcess:
 
 
 def list_gpus() -> list[str]:
-    """Return the GPUs that this process may use; of one that is cut into MIG slices, its slices."""
+    """Return the GPUs that this process may use, with MIG slices in place of their GPU."""
     present = _ask(_list_present) or []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not present:
@@ -58,7 +58,7 @@ def identify_gpus(names: list[str]) -> list[Gpu]:
 
 
 def name_gpu(gpu: str) -> str | None:
-    """What kind of GPU it is."""
+    """Return the GPU's product name."""
     return _ask(lambda nvml: _text(nvml.nvmlDeviceGetName(_find(nvml, gpu)))) or None
 
 
@@ -73,12 +73,12 @@ def read_cuda_version() -> tuple[int, int] | None:
 
 
 def read_free_bytes(gpu: str) -> int | None:
-    """How much of its memory is free."""
+    """Return the free bytes of its memory."""
     return _ask(lambda nvml: int(nvml.nvmlDeviceGetMemoryInfo(_find(nvml, gpu)).free))
 
 
 def list_processes(gpu: str) -> list[GpuProcess]:
-    """Who computes on it."""
+    """Return the processes that compute on it."""
 
     def list_them(nvml: Any) -> list[GpuProcess]:
         found = nvml.nvmlDeviceGetComputeRunningProcesses(_find(nvml, gpu))
@@ -88,7 +88,7 @@ def list_processes(gpu: str) -> list[GpuProcess]:
 
 
 class Reading(TypedDict):
-    """What one GPU's sensors say; None for those that it has not, or that do not answer now. As in `DeviceSample`."""
+    """Readings of one GPU's sensors; None if a sensor is missing or does not answer. As in `DeviceSample`."""
 
     utilization_share: float | None
     memory_used_bytes: int | None
@@ -122,13 +122,13 @@ class GpuSensors:
     """The sensors of one GPU, or of one MIG slice, which has few."""
 
     def __init__(self, driver: Any | None, name: str) -> None:
-        """`driver` is what `hold_driver` gave; without one, nothing is known."""
+        """Keep `driver`, which `hold_driver` yielded; without one, all readings are None."""
         self._nvml = driver
         self.name = name
         self._handle: Any = None
 
     def read(self) -> Reading:
-        """All of them, now. Raises nothing that the driver's library raises."""
+        """Read all sensors now. Catches the errors of the driver's library."""
         busy = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
         memory = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu))
         milliwatts = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu))
@@ -152,13 +152,13 @@ class GpuSensors:
         try:
             self._handle = self._handle or _find(self._nvml, self.name)
             return question(self._nvml, self._handle)
-        except (self._nvml.NVMLError, AttributeError):  # a sensor that it has not; a module that does not know of it
+        except (self._nvml.NVMLError, AttributeError):  # a sensor that the GPU or the module lacks
             return None
 
 
 @contextlib.contextmanager
 def hold_driver() -> Iterator[Any | None]:
-    """Return the driver's library, open for as long as the block runs: opening it takes long. None where there is none."""
+    """Hold the driver's library open while the block runs, since opening it is slow. Yields None without a driver."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -177,14 +177,14 @@ def hold_driver() -> Iterator[Any | None]:
 
 
 def name_reasons(bits: int) -> str:
-    """Why clocks are not at their highest, comma-separated; a bit without a name is shown as it is."""
+    """Return the reasons for reduced clocks, comma-separated; unnamed bits as a hexadecimal number."""
     named = [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
     rest = bits & ~sum(THROTTLE_REASONS)
     return ",".join([*named, *([hex(rest)] if rest else [])])
 
 
 def _read_throttle_bits(nvml: Any, gpu: Any) -> int:
-    """By its newer name, which drivers before 535 and their modules do not have, or by the older one."""
+    """Read the bits by their newer name, or by the older one for drivers before 535 and their modules."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
     except (nvml.NVMLError, AttributeError):
@@ -192,12 +192,12 @@ def _read_throttle_bits(nvml: Any, gpu: Any) -> int:
 
 
 def can_ask() -> bool:
-    """Return whether the module is installed that GPUs are found by."""
+    """Return whether `pynvml` is installed, which finds GPUs."""
     return importlib.util.find_spec("pynvml") is not None
 
 
 def _ask(question: Callable[[Any], Answer]) -> Answer | None:
-    """What the driver answers; None where there is none, or where it does not know."""
+    """Return the driver's answer; None without a driver, or if it has no answer."""
     with hold_driver() as nvml:
         if nvml is None:
             return None
@@ -212,7 +212,7 @@ def _list_present(nvml: Any) -> list[str]:
 
 
 def _list_slices(nvml: Any, index: int) -> list[str]:
-    """UUIDs of a GPU's MIG slices; none of one that is whole, or that has no such thing."""
+    """Return the UUIDs of a GPU's MIG slices; none if it is not divided or cannot be."""
     try:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
         current, _ = nvml.nvmlDeviceGetMigMode(gpu)
@@ -244,11 +244,11 @@ def _identify(nvml: Any, name: str) -> Gpu:
 
 
 def _find(nvml: Any, gpu: str) -> Any:
-    """NVML's handle of a GPU. CUDA takes the beginning of a UUID for all of it, NVML does not."""
+    """Return NVML's handle of a GPU. CUDA accepts the beginning of a UUID, NVML does not."""
     index = int(gpu) if gpu.isdigit() else _find_index(nvml, gpu)
     if index is not None:
         return nvml.nvmlDeviceGetHandleByIndex(index)
-    return nvml.nvmlDeviceGetHandleByUUID(gpu)  # a MIG slice's; NVML refuses what it does not know
+    return nvml.nvmlDeviceGetHandleByUUID(gpu)  # a MIG slice's; NVML refuses unknown ones
 
 
 def _name_process(nvml: Any, pid: int) -> str:
@@ -259,5 +259,5 @@ def _name_process(nvml: Any, pid: int) -> str:
 
 
 def _text(value: str | bytes) -> str:
-    """Older releases of the module answer in bytes."""
+    """Decode the answers of older releases of the module, which are bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

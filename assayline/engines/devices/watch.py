@@ -1,7 +1,7 @@
-"""A device from outside: its use over time, who holds its memory, and engines that outlived their flow.
+"""A device seen from outside: its use over time, the holders of its memory, and engines that outlived their flow.
 
-In main memory a process's share is back when the process is gone, so there is nothing to wait for; the largest
-processes are named all the same, and how much is free is read from the control groups as well.
+The kernel frees a process's main memory when it exits, so there is nothing to wait for. The largest processes are
+named all the same, and free memory is read from the control groups as well.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from assayline.records import DeviceSample
 
 POLL_INTERVAL_S = 0.5
 SLACK_BYTES = 2**29
-"""Free memory may stay this much below what it was, since other processes on the device breathe too."""
+"""Free memory may stay this much below its earlier value, since other processes on the device use memory too."""
 
 NAMED_PROCESSES = 3
 GROUP_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
@@ -31,31 +31,31 @@ GROUP_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memo
 
 
 class DeviceMemory:
-    """The memory of the GPUs that an engine has, or of the machine where it has none."""
+    """The memory of an engine's GPUs, or of the machine if it has none."""
 
     def __init__(self, gpus: tuple[str, ...]) -> None:
         self._gpus = gpus
         self._free_before = self._read_free_bytes()
 
     def wait_until_back(self, timeout_s: float, should_stop: Callable[[], bool]) -> bool:
-        """Wait until about as much is free as when this object was made. False if that did not happen in time."""
+        """Wait until about as much memory is free as when this object was made. False on timeout."""
         return _wait_until(self._is_back, timeout_s, should_stop)
 
     def wait_until_free(self, wanted_bytes: int, timeout_s: float, should_stop: Callable[[], bool]) -> bool:
-        """Wait until each GPU has as much free memory. False if that does not happen in time or nothing tells."""
+        """Wait until each GPU has `wanted_bytes` free. False on timeout, or if free memory is unknown."""
         return bool(self._gpus) and _wait_until(lambda: self.is_free(wanted_bytes), timeout_s, should_stop)
 
     def is_free(self, wanted_bytes: int) -> bool:
-        """Return whether each GPU has as much free memory."""
+        """Return whether each GPU has `wanted_bytes` free."""
         return bool(self._gpus) and all(free is not None and free >= wanted_bytes for free in self._read_free_bytes())
 
     def describe_holders(self) -> str:
-        """Who has memory, as one sentence; empty if that cannot be found out."""
+        """Return a message that names the largest holders of memory; empty if they are unknown."""
         holders = _list_gpu_processes(self._gpus) if self._gpus else _list_largest_processes()
         return f"Memory is held by {', '.join(holders)}." if holders else ""
 
     def _is_back(self) -> bool:
-        """GPUs that do not tell, before or now, count as back."""
+        """Return whether memory is back. GPUs whose free memory is or was unknown count as back."""
         pairs = zip(self._read_free_bytes(), self._free_before, strict=True)
         return not any(free is not None and before and free < before - SLACK_BYTES for free, before in pairs)
 
@@ -73,7 +73,7 @@ def _wait_until(is_so: Callable[[], bool], timeout_s: float, should_stop: Callab
 
 
 def read_free_main_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: of the machine's memory, its control groups' and its own limit's."""
+    """Return the bytes that this process may still allocate, within the machine, its control groups and own limit."""
     free = [psutil.virtual_memory().available, *_list_group_room(root)]
     if (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         free.append(most - psutil.Process().memory_info().vms)
@@ -81,19 +81,19 @@ def read_free_main_memory(root: Path = Path("/")) -> int:
 
 
 def _list_group_room(root: Path) -> list[int]:
-    """What is left in each control group that limits this process's memory, version 1 or 2."""
+    """Return the bytes left in each control group that limits this process's memory, version 1 or 2."""
     room = []
     for folder in list_memory_groups(root):
         for limit, used in GROUP_FILES:
-            with contextlib.suppress(OSError, ValueError):  # it is of the other version, or has no limit
+            with contextlib.suppress(OSError, ValueError):  # of the other version, or without a limit
                 sizes = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                cached = int(sizes.get("total_inactive_file") or sizes["inactive_file"])  # the kernel gives it up
+                cached = int(sizes.get("total_inactive_file") or sizes["inactive_file"])  # the kernel reclaims it
                 room.append(int((folder / limit).read_text()) - int((folder / used).read_text()) + cached)
     return room
 
 
 def list_memory_groups(root: Path) -> list[Path]:
-    """Return the folders of this process's control groups of memory, and of those around them."""
+    """Return the folders of this process's memory control groups and of their parents."""
     folders = []
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
@@ -127,7 +127,7 @@ def _list_largest_processes() -> list[str]:
 
 
 LOCKS = "ASSAYLINE_DEVICE_LOCKS"
-"""Variable that tells a host which locks its worker holds."""
+"""Environment variable that lists the locks of a host's worker."""
 
 EXIT_WAIT_S = 10.0
 START_SLACK_S = 2.0
@@ -135,12 +135,12 @@ START_SLACK_S = 2.0
 
 
 def locks_variable(locks: Iterable[Path]) -> dict[str, str]:
-    """Return the environment that tells an engine's host which locks its device has."""
+    """Return the environment variable that lists the locks of an engine's device for its host."""
     return {LOCKS: ":".join(str(lock.absolute()) for lock in locks)}
 
 
 def note_engine(environ: Mapping[str, str]) -> None:
-    """Note the session of a host that starts, whose number is its own, beside the locks of its device."""
+    """Write the session of the starting host, which leads it, into a file next to each lock of its device."""
     note = json.dumps(
         {"session": os.getsid(0), "started_s": psutil.Process().create_time(), "numbered_by": _numbered_by()}
     )
@@ -150,11 +150,11 @@ def note_engine(environ: Mapping[str, str]) -> None:
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(note)
         except OSError as error:
-            print(f"Cannot note this engine, which nobody will end if it is orphaned: {error}", file=sys.stderr)
+            print(f"Cannot note this engine, so nothing will end it if it is orphaned: {error}", file=sys.stderr)
 
 
 def end_orphans(locks: Iterable[Path]) -> list[str]:
-    """Kill what still runs in a session noted beside one of these locks, and waits until it is gone.
+    """Kill the processes in sessions noted next to these locks, and wait until they are gone.
 
     Call it only while holding all of these locks. Returns a description of each process killed.
     """
@@ -177,7 +177,7 @@ def _note_of(lock: Path) -> Path:
 
 
 def _sessions_of(lock: Path) -> list[int]:
-    """Return the session noted beside a lock; none if its number belongs to somebody else by now."""
+    """Return the session noted next to a lock; none if its number has been reused."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         path = _note_of(lock)
         if path.lstat().st_uid != os.getuid():
@@ -194,7 +194,7 @@ def _sessions_of(lock: Path) -> list[int]:
 
 
 def _numbered_by() -> str:
-    """Who gives numbers to processes here: this start of the machine, this container."""
+    """Return an id of the process numbering: this boot of the machine, this PID namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 
@@ -208,17 +208,17 @@ def _session_of(process: psutil.Process) -> int | None:
 
 INTERVAL_S = 1.0
 END_WAIT_S = 2.0
-"""How long the last sample may take: calls of the driver's library have no time-out."""
+"""Longest wait for the last sample: calls of the driver's library have no timeout."""
 
 HOST = "host"
-"""Return the names of the machine itself among the devices."""
+"""Name of the machine itself among the devices."""
 
 
 class DeviceSampler:
     """One thread that samples some GPUs and the machine. Use it as a context manager."""
 
     def __init__(self, gpus: tuple[str, ...], worker: str, clock: RunClock, interval_s: float = INTERVAL_S) -> None:
-        """`gpus` are named as in CUDA_VISIBLE_DEVICES; without any, the machine alone is sampled."""
+        """Name `gpus` as in CUDA_VISIBLE_DEVICES; without any, only the machine is sampled."""
         self._gpus = gpus
         self._worker = worker
         self._clock = clock
@@ -237,7 +237,7 @@ class DeviceSampler:
         self._thread.join(END_WAIT_S)
 
     def hand_over(self, take: Callable[[DeviceSample], object], log: Callable[[str], object]) -> None:
-        """Give `take` the samples since the last call, oldest first, and tells `log`, once, if there will be no more.
+        """Pass the samples since the last call to `take`, oldest first; log once if sampling has failed.
 
         Both are called in the caller's thread.
         """
@@ -255,7 +255,7 @@ class DeviceSampler:
             self._trouble = f"{type(error).__name__}: {error}"
 
     def _sample_on(self, gpus: list[GpuSensors]) -> None:
-        psutil.cpu_percent()  # it counts from the call before
+        psutil.cpu_percent()  # measured since the previous call
         due = time.monotonic()
         is_first = True
         while True:
@@ -266,7 +266,7 @@ class DeviceSampler:
             if is_last:
                 return
             is_first = False
-            due = max(due + self._interval_s, time.monotonic())  # late is late: nothing is caught up on
+            due = max(due + self._interval_s, time.monotonic())  # missed samples are skipped
             self._ended.wait(due - time.monotonic())
 
     def _sample_gpu(self, gpu: GpuSensors) -> DeviceSample:

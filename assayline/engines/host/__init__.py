@@ -1,1 +1,1 @@
-"""What runs in an engine's own process. Nothing outside this folder imports it: it is started by name."""
+"""The code of an engine's own process. Nothing outside this folder imports it: it is started by name."""

@@ -1,9 +1,9 @@
-"""The engine host: the process that holds vLLM, so that a worker outlives whatever happens to it.
+"""The engine host: the process that holds vLLM, so that a worker survives its crashes.
 
 `engines/process.py` starts it as `python -m assayline.engines.host FD`: in a session of its own, with its environment
 complete before the first import. It builds the engine that the first message orders: `vllm.LLM`, which it drives here,
-one step after another, taking in new requests between steps, or a streaming core, which `pacing.py` drives in an event
-loop. When the worker is gone, however it died, `channel.py` kills the whole process group: no orphan keeps a GPU.
+step by step, taking in new requests between steps, or a streaming core, which `pacing.py` drives in an event loop. When
+the worker is gone, however it died, `channel.py` kills the whole process group: no orphan keeps a GPU.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from assayline.errors import AssaylineError, DeviceError, ServerError, SpecError
 
 BEAT_INTERVAL_S = 1.0
 DEAD_CHILD_GRACE_S = 5.0
-"""How long vLLM may take to notice by itself that one of its processes is dead."""
+"""Time for vLLM to notice by itself that one of its processes is dead."""
 
 SEND_TIMEOUT_S = 5.0
 
@@ -72,7 +72,7 @@ class Host:
         try:
             order, *early = self._channel.take(wait=True)
             if order.kind.is_streaming:
-                # Not asyncio.run: it would wait for whatever tasks a dead engine leaves behind.
+                # Not asyncio.run: it would wait for tasks that a dead engine leaves behind.
                 asyncio.new_event_loop().run_until_complete(self._stream(order, early))
             else:
                 self._serve(self._open(order), deque(early))
@@ -80,7 +80,7 @@ class Host:
             self._channel.put(Refused(error))
             return 1
         except Exception as error:
-            traceback.print_exc()  # first: the worker kills this process as soon as it hears
+            traceback.print_exc()  # first: the worker kills this process once it gets the message
             self._channel.put(tell_failure(error))
             return 1
         return 0
@@ -113,7 +113,7 @@ class Host:
         await host.serve()
 
     def _watch(self, core: VllmCore | StreamHost) -> None:
-        """From now on it beats, and the processes that it started are looked after."""
+        """Send the core's beats from now on, and watch the processes that it started."""
         others = (preparers.NAME, serving.NAME)
         self._children = [child for child in multiprocessing.active_children() if child.name not in others]
         self._core = core
@@ -168,7 +168,7 @@ class Host:
                 self._check_children()
 
     def _check_children(self) -> None:
-        """End the host when a process of vLLM's is dead: its synchronous client would wait for an answer forever."""
+        """End the host if one of vLLM's processes is dead: vLLM's synchronous client would wait for it forever."""
         dead = [child for child in self._children if not child.is_alive()]
         if not dead or self._closing:
             return
@@ -184,7 +184,7 @@ class Host:
 
 
 def tell_failure(error: Exception) -> Failed:
-    """What the worker hears of an engine that failed."""
+    """Return the message that reports a failed engine to the worker."""
     is_gone = isinstance(error, EngineGoneError) or is_engine_dead(error)
     return Failed(type(error).__name__, str(error), Witness.LOG if is_gone else Witness.EXCEPTION)
 
@@ -201,7 +201,7 @@ def make_core(order: Open, tell: Callable[[Resolved], object]) -> StreamCore:
 
 
 def main(descriptor: int) -> None:
-    """Serve the worker at the other end of a socket, and exits."""
+    """Serve the worker at the other end of a socket, then exit."""
     note_engine(os.environ)
     if limit := os.environ.get(MEMORY_LIMIT):
         resource.setrlimit(resource.RLIMIT_AS, (int(limit), int(limit)))

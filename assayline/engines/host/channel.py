@@ -1,9 +1,9 @@
 """The host's end of the channel to its worker, used without threads that wait on it.
 
-A thread that waits for messages takes Python's lock from the engine several times for each of them. Here the engine's
-own thread looks between two steps what has come, and writes what the socket takes at once; only what a slow worker
-leaves unread is written by a thread. When the worker is gone, however it died, whoever notices kills the whole process
-group.
+A thread that waits for messages takes Python's lock from the engine several times per message. Here the engine's own
+thread reads messages between two steps, and writes as much as the socket takes at once; a thread writes only the rest
+that a slow worker leaves unread. When the worker is gone, however it died, the first thread that notices kills the
+whole process group.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class Channel:
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
-        # A process that vLLM forks would keep it open: the death of this one would not be seen at once.
+        # A process that vLLM forks would keep it open and hide the death of this one.
         os.register_at_fork(after_in_child=self._socket.close)
         self._reading, self._writing = threading.Lock(), threading.Lock()
         self._arrived, self._unsent = bytearray(), bytearray()
@@ -39,16 +39,16 @@ class Channel:
         threading.Thread(target=end_with_worker, args=[self._socket.fileno()], name="end", daemon=True).start()
 
     def fileno(self) -> int:
-        """For an event loop that waits for messages."""
+        """Return the socket's descriptor, for an event loop that waits for messages."""
         return self._socket.fileno()
 
     def watch(self, descriptor: int) -> None:
-        """From now on, whoever waits is woken when this can be read, too, be there a message or not."""
+        """Let `take` also return, even without a message, when this descriptor can be read."""
         self._watched.add(descriptor)
         self._poll.register(descriptor, select.POLLIN)
 
     def take(self, *, wait: bool) -> list[Any]:
-        """What has come, in its order; with `wait`, at least one message, unless something watched can be read."""
+        """Return the messages in order; with `wait`, at least one, unless a watched descriptor can be read."""
         while True:
             while self._read():
                 pass
@@ -73,12 +73,12 @@ class Channel:
                 threading.Thread(target=self._flush, name="flush", daemon=True).start()
 
     def put_own(self, message: Any) -> None:
-        """Hand a message to whoever takes, from another thread of this process."""
+        """Hand a message to `take`, from another thread of this process."""
         self._own.append(message)
         os.eventfd_write(self._wake, 1)
 
     def read_ahead(self) -> None:
-        """Read for a busy engine, in another thread: a worker that is not read cannot go on."""
+        """Read for a busy engine, in another thread: a worker whose messages are not read cannot go on."""
         has_read = False
         while self._read():
             has_read = True
@@ -92,7 +92,7 @@ class Channel:
             time.sleep(0.01)
 
     def _read(self) -> bool:
-        """Return whether anything came."""
+        """Read once. Returns whether anything came."""
         with self._reading:
             try:
                 content = self._socket.recv(CHUNK_BYTES, socket.MSG_DONTWAIT)
@@ -106,7 +106,7 @@ class Channel:
             return True
 
     def _cut(self) -> list[bytes]:
-        """Return the whole frames of what has arrived."""
+        """Return the complete frames that have arrived."""
         with self._reading:
             return cut_frames(self._arrived)
 
@@ -133,7 +133,7 @@ class Channel:
 
 
 def end_with_worker(descriptor: int) -> None:
-    """Kill this process group when the other end of a socket is gone. Waits for that."""
+    """Wait until the other end of a socket is gone, then kill this process group."""
     gone = select.poll()
     gone.register(descriptor, select.POLLRDHUP)
     gone.poll()
@@ -141,6 +141,6 @@ def end_with_worker(descriptor: int) -> None:
 
 
 def end_group() -> NoReturn:
-    """Kill this process and all that it started: nobody waits for anything here."""
+    """Kill this process and all that it started: nothing waits for their results."""
     os.killpg(0, signal.SIGKILL)
     raise SystemExit

@@ -1,7 +1,7 @@
-"""What a streaming engine is inside its host: it answers any number of requests at once, each on its own.
+"""The interface of a streaming engine inside its host: it answers any number of requests at once, independently.
 
-`vllm/async_core.py` is vLLM's async engine, `server/core.py` an OpenAI-compatible server. When a request is sent is the
-host's business (`pacing.py`); a core sends at once. Media are loaded in threads beside it.
+`vllm/async_core.py` is vLLM's async engine, `server/core.py` an OpenAI-compatible server. The host decides when to send
+a request (`pacing.py`); a core sends at once. Threads of their own load media.
 """
 
 import os
@@ -17,36 +17,36 @@ from assayline.records import Completion, Request, TelemetrySample
 
 
 class EngineGoneError(Exception):
-    """A process of the engine's own is gone, or holds a dead engine. Its log says why; this does not."""
+    """One of the engine's own processes is gone, or holds a dead engine. The cause is in its log, not in this error."""
 
 
 class StreamCore(Protocol):
-    """One engine or one endpoint. Everything runs in one event loop, which nothing here may block."""
+    """One engine or one endpoint. Everything runs in one event loop and must not block it."""
 
     async def open(self) -> Opened:
-        """Start or connects. Raises SpecError or DeviceError for what a person must change, else what it meets."""
+        """Start or connect. Raises SpecError or DeviceError if the user must change something; other errors pass."""
 
     async def rejoin(self, order: Open) -> Opened:
-        """Serve another run, with nothing in flight: its clock and names, counters at 0, no cached prefixes."""
+        """Serve another run, with nothing in flight: use its clock and names, reset counters and cached prefixes."""
 
     async def answer(self, message: Generate) -> Completion:
-        """Send now, streams to the end, and returns a result or an error row.
+        """Send now, stream to the end, and return a result or an error row.
 
-        Raises only if the engine itself is gone, and with it all requests. Cancelled, it takes the request back.
+        Raises only if the engine itself is gone, and with it all requests. If cancelled, aborts the request.
         """
 
     async def warm_up(self, request: Request) -> None:
-        """Answer outside every count. Raises SpecError if the request is refused."""
+        """Answer a request that no counter includes. Raises SpecError if it is refused."""
 
     def sample(self) -> TelemetrySample:
-        """Return the counters now: tokens received so far, warm-up left out. Called in another thread."""
+        """Return the current counters, without the warm-up. Called in another thread."""
 
     async def close(self) -> None:
         """End what it started."""
 
 
 PREPARERS = min(8, max(1, len(os.sched_getaffinity(0)) - 1))
-"""How many requests are prepared at once. Counted before vLLM binds its threads to cores; one core is the engine's."""
+"""Requests prepared at once. Counted before vLLM binds its threads to cores; one core is left to the engine."""
 
 Form = TypeVar("Form")
 
@@ -57,11 +57,11 @@ class Prepared(Generic[Form]):
 
     form: Form
     columns: dict[str, Any]
-    """Of the completion: what the media were, and `media_prepare_s`."""
+    """Columns of the completion that describe the media, and `media_prepare_s`."""
 
 
 class MediaPool(Generic[Form]):
-    """Loads the media of requests and hands them to `convert`, in threads of its own."""
+    """Threads that load the media of requests and pass them to `convert`."""
 
     def __init__(self, order: Open, hearing: Hearing, convert: Callable[[Request, list[Loaded]], Form]) -> None:
         self._order = order
@@ -70,7 +70,7 @@ class MediaPool(Generic[Form]):
         self.threads = ThreadPoolExecutor(PREPARERS, "media")
 
     def prepare(self, request: Request) -> Prepared[Form]:
-        """Raise MediaError for media that cannot be used, and whatever `convert` raises."""
+        """Load and convert a request's media. Raises MediaError for unusable media; errors of `convert` pass."""
         started = time.monotonic()
         loaded, facts = load_all(request.media or (), self._order.media, self._hearing)
         form = self._convert(request, loaded)

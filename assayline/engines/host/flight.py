@@ -1,4 +1,4 @@
-"""A request in flight in the engine host, and what its outputs brought so far."""
+"""A request in flight in the engine host, and its outputs so far."""
 
 from collections.abc import Iterable
 from statistics import fmean
@@ -15,7 +15,7 @@ from assayline.spec.engine import ReasoningSpec
 
 
 class Live:
-    """One request: one output at its end, or one per step where token times or an answer's stops are watched."""
+    """One request: one output at its end, or one per step if token times or an answer's stops are watched."""
 
     __slots__ = (
         "arrived",
@@ -40,9 +40,9 @@ class Live:
         self.reasoning = reasoning if thinks(reasoning, message.request.rendered) else None
         self.stops: AnswerStops | None = None
         self.media: dict[str, Json] = {}
-        """Columns that say what its media were, once they are prepared."""
+        """Columns that describe its media, once they are prepared."""
         self.is_stopped = False
-        """Whether one of `stops` was found, and the engine is to forget the request."""
+        """Whether one of `stops` was found, and the engine must abort the request."""
         self.texts: list[str] = []
         self.token_ids: list[int] = []
         self.stamps: list[float] = []
@@ -67,7 +67,7 @@ class Live:
             self.is_stopped, self.finish_reason, self.stop_reason = True, "stop", stop
 
     def answer(self) -> dict[str, Json]:
-        """Columns of the completion that say what was answered."""
+        """Return the completion's columns for the answer."""
         request = self.message.request
         if request.option_tokens is not None:
             return _score_option(request, self.prompt_logprobs)
@@ -84,9 +84,9 @@ class Live:
 
 
 def _score_option(request: Request, prompt_logprobs: list[Any]) -> dict[str, Json]:
-    """Log-probability of the prompt's last tokens, which are an option. All positions of the prompt are given.
+    """Return the log-probability of the option, the prompt's last tokens. All positions of the prompt are given.
 
-    Where the likeliest tokens were asked for beside the option's own, they are kept: they say whether it is greedy.
+    The likeliest tokens are kept if requested: they show whether the option is greedy.
     """
     start = len(request.prompt_token_ids) - (request.option_tokens or 0)
     positions = prompt_logprobs[start:]
@@ -103,7 +103,7 @@ def _plain_logprobs(position: Any) -> dict[str, float] | None:
 
 
 KV_CACHE = "vllm:kv_cache_usage_perc"
-"""A share from 0 to 1, whatever its name says."""
+"""A share from 0 to 1, despite its name."""
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 PREEMPTIONS = "vllm:num_preemptions_total"
@@ -111,7 +111,7 @@ NAMES = (KV_CACHE, RUNNING, WAITING, PREEMPTIONS)
 
 
 class EngineStats(NamedTuple):
-    """The last columns of a `TelemetrySample`; None for what is not told."""
+    """The last columns of a `TelemetrySample`; None for unreported values."""
 
     kv_cache_usage_share: float | None = None
     running_requests: int | None = None
@@ -120,20 +120,20 @@ class EngineStats(NamedTuple):
     """Since the engine, or the server, was started."""
 
     def since(self, before: "EngineStats") -> "EngineStats":
-        """Return the same, with preemptions counted from an earlier reading. A server that was restarted counts from 0."""
+        """Count preemptions from an earlier reading. A restarted server counts from 0."""
         if self.preemptions is None or before.preemptions is None or self.preemptions < before.preemptions:
             return self
         return self._replace(preemptions=self.preemptions - before.preemptions)
 
 
 def read_own_stats() -> EngineStats:
-    """Those of the engine in this process, which may have processes of its own. Cheap, and safe in any thread."""
+    """Return the counters of the engine in this process or its children. Cheap, and safe in any thread."""
     return _add_up(REGISTRY.restricted_registry(NAMES).collect())
 
 
 def parse_stats(text: str) -> EngineStats:
     """Return a server's counters, from the text of its `/metrics`. Raises ValueError for any other text."""
-    lines = (line for line in text.splitlines() if line.startswith(NAMES))  # a page of histograms is for others
+    lines = (line for line in text.splitlines() if line.startswith(NAMES))  # skip histograms
     return _add_up(text_string_to_metric_families("\n".join(lines) + "\n"))
 
 

@@ -1,9 +1,9 @@
 """StreamHost: the schedule inside an engine host. It sends each request when it is due, or when there is room.
 
-It is here, next to the engine, that time is kept: the worker's process has a database and Prefect to feed, and may be
-late. A request with `due_at_s` is sent at that moment, whatever else is in flight; one without as soon as fewer than
-its `window_requests` are. Requests are sent in the order of their arrival, later turns of conversations before others,
-each is a task of the one event loop, and nothing here waits for anything but that loop.
+Time is kept here, next to the engine, because the worker's process serves a database and Prefect, and may be late. A
+request with `due_at_s` is sent at that moment, regardless of other requests in flight; one without is sent as soon as
+fewer than its `window_requests` are in flight. Requests are sent in the order of their arrival, later turns of
+conversations first. Each is a task of the one event loop, and nothing here waits for anything else.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from assayline.errors import AssaylineError
 from assayline.records import Completion, TelemetrySample
 
 TICK_S = 0.01
-"""How often the loop's lateness is taken while anything is in flight: so long do events wait to be read."""
+"""Interval at which the loop's lag, the time that events wait to be read, is measured while requests are in flight."""
 
 
 class StreamHost:
-    """One core and what waits for it. Everything but the constructor runs in the event loop."""
+    """One core and its waiting requests. Everything but the constructor and `sample` runs in the event loop."""
 
     def __init__(self, core: StreamCore, order: Open, put: Callable[[Any], None]) -> None:
-        """`put` takes messages for the worker."""
+        """Keep `put`, which sends messages to the worker."""
         self._core = core
         self._order = order
         self._put = put
@@ -55,26 +55,26 @@ class StreamHost:
         self._over: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
-        """Open the core and tells the worker. Raises what the core raises."""
+        """Open the core and report it to the worker. Raises what the core raises."""
         self._over = asyncio.get_running_loop().create_future()
         opened = await self._core.open()
         gc.collect()
-        gc.freeze()  # what an engine is made of stays: looking at it again would hold the loop up for nothing
+        gc.freeze()  # an engine's objects stay: scanning them again would delay the loop for nothing
         self._put(opened)
 
     async def serve(self) -> None:
-        """Serve until `Close`. Raises what ends the core."""
+        """Serve until `Close`. Raises the error that ends the core."""
         assert self._over is not None, "open comes first"
         await self._over
         await self._core.close()
 
     def sample(self) -> TelemetrySample:
-        """Return the core's counters, and how late the loop was since the last sample. Called in another thread, too."""
+        """Return the core's counters, and the loop's lags since the last sample. Also called in another thread."""
         lags_s, self._lags_s = self._lags_s, []
         return replace(self._core.sample(), loop_lags_s=[round(lag_s, 6) for lag_s in lags_s])
 
     def take(self, message: Any) -> None:
-        """Do what one message of the worker asks for."""
+        """Carry out one message of the worker."""
         match message:
             case Generate():
                 self._waiting.insert(self._find_place(message), message)
@@ -91,13 +91,13 @@ class StreamHost:
                 self._finish()
 
     def _find_place(self, message: Generate) -> int:
-        """At the end; a conversation that has begun goes on before those that have not, in the order of arrival."""
+        """Return the queue position: the end, or for a later turn of a conversation, behind other later turns."""
         if not message.request.turn_index:
             return len(self._waiting)
         return sum(1 for _ in takewhile(lambda waiting: waiting.request.turn_index, self._waiting))
 
     def _send_due(self) -> None:
-        """Send whatever may be sent now, and sets the alarm for what comes next."""
+        """Send all requests that may be sent now, and set the alarm for the next one."""
         loop = asyncio.get_running_loop()
         while self._waiting:
             message = self._waiting[0]
@@ -117,7 +117,7 @@ class StreamHost:
                 loop.call_at(self._first_tick, self._tick)
 
     def _tick(self) -> None:
-        """Note how late the loop is. A loop that is held up for 200 ms is late for all of the twenty ticks in them."""
+        """Note the loop's lag. A loop that is blocked for 200 ms is late for all 20 ticks in that time."""
         assert self._first_tick is not None
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -155,14 +155,14 @@ class StreamHost:
             self._report(task.result())
 
     def _report(self, completion: Completion) -> None:
-        """Tell the worker, together with all that finishes in the same turn of the loop."""
+        """Report a completion to the worker, together with all that finish in the same turn of the loop."""
         self._finished.append(completion)
         if len(self._finished) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         if not self._live and not self._waiting:
-            self._put(Beat(self.sample()))  # before the last completion, after which nobody may listen
+            self._put(Beat(self.sample()))  # before the last completion, after which the worker may stop listening
         if self._finished:
             self._put(Finished(self._finished))
             self._finished = []
@@ -207,7 +207,7 @@ class StreamHost:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Return the core is gone, and with it all that is in flight; what finished before is told first."""
+        """End with the core's error. Everything in flight is lost; earlier completions are reported first."""
         self._flush()
         if self._over is not None and not self._over.done():
             self._over.set_exception(error)

@@ -1,1 +1,1 @@
-"""What is done when an engine dies: why it died, what to change, and what is asked again."""
+"""Recovery from an engine's death: its cause, the changes for the next engine, and the requests sent again."""

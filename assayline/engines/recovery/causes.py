@@ -1,7 +1,7 @@
-"""Why an engine died, or did not start: from its exception, its log and its exit code to one of a few kinds.
+"""Classify why an engine died or did not start, from its exception, its log and its exit code.
 
-With vLLM in process the exception arrives with its true type. With vLLM's own processes it says only that the core is
-dead, so the log is read next, and the exit code last. The texts are those of vLLM 0.26 to 0.33 and of torch.
+With vLLM in process, the exception arrives with its true type. With vLLM's own processes, it only reports that the core
+is dead, so the log is read next, and the exit code last. The texts are those of vLLM 0.26 to 0.33 and of torch.
 """
 
 import re
@@ -15,25 +15,25 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What the evidence comes to, with the numbers that vLLM's message holds."""
+    """The conclusion from the evidence, with the numbers in vLLM's message."""
 
     kind: Kind
     phase: str
     summary: str
-    """One line for people: the sentence that decided."""
+    """The deciding line of the evidence, for the user."""
     free_share: float | None = None
     """Free memory over all memory of the device, 0 to 1."""
     free_bytes: int | None = None
     wanted_bytes: int | None = None
-    """Memory that the engine would have taken: its share of the device's."""
+    """Memory that the engine wanted: its share of the device's."""
     has_passed: bool = False
-    """Whether the memory that was missing came back while the worker waited for it."""
+    """Whether the missing memory was freed while the worker waited for it."""
     fitting_model_len: int | None = None
-    """The context length that vLLM says would fit, in tokens."""
+    """The context length in tokens that would fit, according to vLLM."""
 
     @property
     def is_memory(self) -> bool:
-        """Return whether another size of engine can help."""
+        """Return True if another size of engine can help."""
         return self.kind in MEMORY_KINDS
 
 
@@ -50,14 +50,14 @@ HOST_MEMORY = (
     r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc"
     r"|could not (create|execute) a (primitive(?! descriptor)|memory object)"
 )
-"""The same in main memory: torch, Python, C++, oneDNN."""
+"""A failed allocation in main memory: torch, Python, C++, oneDNN."""
 
 WEIGHTS_MEMORY = (
     r"Failed to load model - not enough (GPU )?memory.*"
     r"|unable to mmap \d+ bytes from file.*"
     rf"|, in load_model\b(.*\n){{1,60}}?.*({HOST_MEMORY}).*"
 )
-"""The weights did not fit; the last form is a traceback that leads through vLLM's loader."""
+"""The weights did not fit; the last form is a traceback through vLLM's loader."""
 
 START_PATTERNS: tuple[tuple[Kind, str], ...] = (
     (Kind.MEMORY_TAKEN, r"(Free|Available) memory on .* on startup is less than desired .* memory utilization.*"),
@@ -68,7 +68,7 @@ START_PATTERNS: tuple[tuple[Kind, str], ...] = (
     (Kind.MODEL_TOO_LARGE, WEIGHTS_MEMORY),
     (Kind.START_OOM, rf".*({DEVICE_MEMORY}|{HOST_MEMORY}).*"),
 )
-"""In order: the first text that is found decides, since several hold the words of a later one."""
+"""In order: the first match decides, since several texts contain the words of a later one."""
 
 RUN_PATTERNS: tuple[tuple[Kind, str], ...] = (
     (Kind.DEVICE_OOM, rf".*({DEVICE_MEMORY}).*"),
@@ -76,14 +76,14 @@ RUN_PATTERNS: tuple[tuple[Kind, str], ...] = (
 )
 
 INDIRECT = re.compile(r"RPC call to \w+ timed out|Executor failed|cancelled|NCCL error: unhandled")
-"""Exceptions of a rank that waits for another one, or of a library that logs the reason: the log has the cause."""
+"""Exceptions of a rank that waits for another, or of a library that logs the reason: the log has the cause."""
 
 CAUSE_LINE = re.compile(
     "|".join([*(f"({pattern})" for _, pattern in START_PATTERNS[:-2]), DEVICE_MEMORY, HOST_MEMORY])
     + r"|Failed to load model - not enough|unable to mmap|, in load_model\b|estimated maximum model length is"
     r"|exit code: -9|WorkerProc hit an exception"
 )
-"""Matches every line of a log that `classify` may need, however far before the log's end."""
+"""Matches every log line that `classify` may need, at any distance from the log's end."""
 
 _SHARE = re.compile(r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)")
 _WANTED = re.compile(r"memory utilization \([\d.]+, (?P<wanted>[\d.]+) GiB\)")
@@ -91,11 +91,10 @@ _LENGTH = re.compile(r"estimated maximum model length is (?P<length>\d+)")
 
 
 def classify(death: Death) -> Cause:
-    """Return the kind of a death. An exception with a cause counts before what the log says, and that before exit
-    codes."""
+    """Return the cause of a death. An exception with a cause takes precedence over the log, the log over exit codes."""
     said = f"{death.exception}: {death.message}"
     if death.phase == "start":
-        texts, patterns = [f"{said}\n{death.log}"], START_PATTERNS  # the log may name the step, the exception does not
+        texts, patterns = [f"{said}\n{death.log}"], START_PATTERNS  # only the log may name the step
     else:
         texts, patterns = [said] if _speaks(death) else [death.log], RUN_PATTERNS
     for text in texts:
@@ -106,7 +105,7 @@ def classify(death: Death) -> Cause:
 
 
 def _speaks(death: Death) -> bool:
-    """Return whether the exception is the cause itself, and not the word that a process of the engine's own is gone."""
+    """Return whether the exception is the cause itself, and not a report that an engine process is gone."""
     is_named = death.witness is Witness.EXCEPTION and bool(death.exception)
     return is_named and not INDIRECT.search(death.message)
 

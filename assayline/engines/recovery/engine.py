@@ -1,10 +1,10 @@
 """AdaptiveEngine: an engine that survives running out of memory.
 
-It holds one engine at a time. When that dies, it records why, closes it and waits until its memory is back, opens the
-next one as `policy.py` says, and sends again what had not been answered, in the old order. A completion is passed on
-once, whatever happens to the engine afterwards. A dead engine is never asked again: vLLM would hang, or give wrong text
-from cache blocks that were never computed. When no other size helps, the request that kills engines is found by
-bisection and becomes an error row.
+It holds one engine at a time. When that dies, it records why, closes it, waits until its memory is free, opens the next
+one with the sizes of `policy.py`, and sends unanswered requests again, in the old order. Each completion is passed on
+once, even if the engine dies afterwards. A dead engine is never used again: vLLM would hang, or give wrong text from
+cache blocks that were never computed. If no other size helps, the request that kills engines is found by bisection and
+becomes an error row.
 """
 
 import time
@@ -22,7 +22,7 @@ from assayline.records import NOT_SENT, Completion, Json, Request
 
 
 class Ledger:
-    """An input that can be sent again. Iterate over it, `settle` what is answered; None passes through."""
+    """An input that can be sent again. Iterate over it, and `settle` answered requests; None passes through."""
 
     def __init__(self, requests: Iterable[Request | None]) -> None:
         self._source = iter(requests)
@@ -41,35 +41,35 @@ class Ledger:
         return request
 
     def settle(self, request_id: str) -> None:
-        """Return the request is answered and will not be sent again."""
+        """Mark a request as answered, so that it is not sent again."""
         del self._unanswered[request_id]
 
     def unanswered(self) -> list[Request]:
-        """What was taken and is not settled, oldest first."""
+        """Return the requests that were taken and are not settled, oldest first."""
         return list(self._unanswered.values())
 
     def in_flight(self) -> list[Request]:
-        """Those of them that went to the engine since the last `send_again`."""
+        """Return the unanswered requests that went to the engine since the last `send_again`."""
         waiting = {request.request_id for request in self._again}
         return [request for request in self._unanswered.values() if request.request_id not in waiting]
 
     def send_again(self) -> None:
-        """Whoever reads on gets the unanswered ones first."""
+        """Yield the unanswered requests again, before new ones."""
         self._again = deque(self._unanswered.values())
 
 
 KILLED_ENGINE = "killed_engine"
-"""error_kind of a request that kills an engine that has nothing else to do."""
+"""error_kind of a request that kills an engine without other requests."""
 
 PHASES = {"start": "starting", "run": "generating"}
-MOST_CULPRITS = 8
-"""Requests in a row that kill an engine by themselves, with no answer between them: more, and it is the engine."""
+MOST_KILLERS = 8
+"""Most requests in a row that each kill an engine alone, with no answer between: beyond it, the engine is at fault."""
 
 PAUSE_POLL_S = 0.5
 
 
 class Recorder(Protocol):
-    """Takes an engine event: the engine's generation, what happened, how long it took, words and facts."""
+    """A function that records an engine event: the engine's generation, name, duration, message and details."""
 
     def __call__(
         self,
@@ -84,8 +84,8 @@ class Recorder(Protocol):
 class AdaptiveEngine:
     """A policy around engines that `open_engine(sizes, changed arguments, generation)` opens; the first one at once.
 
-    Raises EngineDiedError with the whole history when nothing is left to try, and what opening raises that is no death
-    (SpecError, DeviceError, EngineInterruptedError).
+    Raises EngineDiedError with the whole history if nothing is left to try. Other errors of opening pass (SpecError,
+    DeviceError, EngineInterruptedError).
     """
 
     def __init__(
@@ -113,20 +113,20 @@ class AdaptiveEngine:
         self._warm_up_s = 0.0
         self._history: list[str] = []
         self._last: EngineDiedError | None = None
-        self._isolated = self._culprits_in_a_row = 0
+        self._isolated = self._killers_in_a_row = 0
         self._missing_bytes: int | None = None
-        """Memory that others held when an engine was to start, and did not give back in time."""
+        """Memory that other processes held when an engine started, and did not free in time."""
         self.generation = first_generation - 1
         self._current: Engine | None = None
         self._open()
 
     @property
     def facts(self) -> EngineFacts:
-        """What the engine that is open now resolved."""
+        """Return what the open engine resolved."""
         return self._engine.facts
 
     def warm_up(self, request: Request) -> float:
-        """Warm this engine up, and with the same request each one that replaces it. Returns the seconds it took."""
+        """Warm this engine up, and each later one with the same request. Returns the seconds it took."""
         self._warm_up_request = request
         try:
             self._warm()
@@ -148,7 +148,7 @@ class AdaptiveEngine:
             ledger.send_again()
 
     def close(self) -> None:
-        """End the engine's processes and returns their memory. Safe to call twice."""
+        """End the engine's processes and free their memory. Safe to call twice."""
         if self._current is not None:
             engine, self._current = self._current, None
             started = time.monotonic()
@@ -158,7 +158,7 @@ class AdaptiveEngine:
     @property
     def _engine(self) -> Engine:
         if self._current is None:
-            raise EngineError("The engine is closed; open another one.")
+            raise EngineError("The engine is closed. hint: open another one.")
         return self._current
 
     def _answer(self, ledger: Ledger) -> Iterator[Completion]:
@@ -168,46 +168,46 @@ class AdaptiveEngine:
             yield completion
             if completion.error_kind == NOT_SENT:
                 continue  # no engine had anything to do with it
-            self._culprits_in_a_row = 0
+            self._killers_in_a_row = 0
             if changes := self._policy.answered():
                 self._engine.set_window(self._policy.window_requests)
                 self._record(self.generation, "grown", message=describe_changes(changes), details=changes)
 
     def _search(self, suspects: list[Request], ledger: Ledger) -> Iterator[Completion]:
-        """Find the request that kills engines: asks the suspects alone, then each half of those that still kill.
+        """Find the request that kills engines: send only the suspects, then each half of a group that still kills.
 
-        Culprits are reported with the next answer, which proves that engines live without them.
+        Killing requests are reported with the next answer, which proves that engines survive without them.
         """
-        culprits: list[Completion] = []
+        killers: list[Completion] = []
         has_found = False
         for completion in self._probe(suspects):
             if completion.error_kind == KILLED_ENGINE:
-                culprits.append(completion)
+                killers.append(completion)
                 has_found = True
                 continue
-            for settled in (*culprits, completion):
+            for settled in (*killers, completion):
                 ledger.settle(settled.request_id)
                 yield settled
-            culprits = []
-        for culprit in culprits:
-            ledger.settle(culprit.request_id)
-            yield culprit
+            killers = []
+        for killer in killers:
+            ledger.settle(killer.request_id)
+            yield killer
         if stop := self._policy.searched(has_found):
             raise self._give_up(stop.reason)
 
     def _probe(self, group: list[Request], is_repeat: bool = False) -> Iterator[Completion]:
-        """Return the answers of the group, and error rows of those in it that kill engines. `is_repeat`: it has killed before."""
+        """Yield the answers of a group, and error rows of its killing requests. `is_repeat`: it has killed before."""
         ledger = Ledger(group)
         try:
             yield from self._answer(ledger)
             return
         except EngineDiedError as error:
-            cause = self._bury(error, ledger.in_flight())
+            cause = self._end_dead(error, ledger.in_flight())
         left = ledger.unanswered()
         if len(left) == 1:
             is_guilty = self._follow(cause, left) if cause.is_memory else is_repeat
             if is_guilty:
-                yield self._convict(left[0], cause)
+                yield self._isolate(left[0], cause)
             self._open()
             if not is_guilty:
                 yield from self._probe(left, is_repeat=True)
@@ -218,18 +218,18 @@ class AdaptiveEngine:
             if part:
                 yield from self._probe(part)
 
-    def _convict(self, request: Request, cause: Cause) -> Completion:
+    def _isolate(self, request: Request, cause: Cause) -> Completion:
         self._isolated += 1
-        self._culprits_in_a_row += 1
-        words = f"Request {request.request_id} kills an engine that has nothing else to do"
+        self._killers_in_a_row += 1
+        words = f"Request {request.request_id} kills an engine that has no other requests"
         self._record(self.generation, "isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
         if not self._may_isolate(self._isolated):
             raise self._give_up(f"{self._isolated} requests killed it, more than max_error_fraction allows")
-        if self._culprits_in_a_row > MOST_CULPRITS:
-            raise self._give_up(f"{self._culprits_in_a_row} requests in a row killed it, each by itself")
+        if self._killers_in_a_row > MOST_KILLERS:
+            raise self._give_up(f"{self._killers_in_a_row} requests in a row killed it, each by itself")
         window_requests = self._policy.sizes.window_requests
         if changes := self._policy.isolated(request.request_id):
-            undone = f"The reductions were that request's doing: back to {describe_changes(changes)}"
+            undone = f"That request caused the reductions: back to {describe_changes(changes)}"
             self._record(self.generation, "restored", message=undone, details=changes)
         return Completion(
             request_id=request.request_id,
@@ -242,14 +242,14 @@ class AdaptiveEngine:
         )
 
     def _replace(self, error: EngineDiedError, in_flight: list[Request]) -> bool:
-        """Bury the dead engine and opens the next. True if only a search among `in_flight` can help."""
-        cause = self._bury(error, in_flight)
+        """End the dead engine and open the next. True if only a search among `in_flight` can help."""
+        cause = self._end_dead(error, in_flight)
         searching = self._follow(cause, in_flight)
         self._open()
         return searching
 
     def _open(self) -> None:
-        """Open and warms up an engine, or as many as it takes."""
+        """Open and warm up an engine; repeat with smaller sizes until one starts."""
         while self._current is None:
             self._lift_utilization()
             self.generation += 1
@@ -262,14 +262,14 @@ class AdaptiveEngine:
                 self._warm()
             except EngineDiedError as error:
                 self._policy.resolved(error.death.resolved)
-                self._follow(self._bury(error, []), [])
+                self._follow(self._end_dead(error, []), [])
 
     def _lift_utilization(self) -> None:
-        """Ask for as much memory as at first, if others have given it back meanwhile."""
+        """Ask for as much memory as at first, if other processes have freed it."""
         if self._missing_bytes and self._memory.is_free(self._missing_bytes):
             self._missing_bytes = None
             if changes := self._policy.lift_utilization():
-                words = f"The memory that others held is free: {describe_changes(changes)}"
+                words = f"The memory that other processes held is free: {describe_changes(changes)}"
                 self._record(self.generation, "restored", message=words, details=changes)
 
     def _warm(self) -> None:
@@ -278,8 +278,8 @@ class AdaptiveEngine:
             tokens = len(self._warm_up_request.prompt_token_ids) or None
             self._record(self.generation, "warmed_up", self._warm_up_s, details=WarmedUpDetails(prompt_tokens=tokens))
 
-    def _bury(self, error: EngineDiedError, in_flight: list[Request]) -> Cause:
-        """Record the death, ends what is left of the engine, and waits for its memory."""
+    def _end_dead(self, error: EngineDiedError, in_flight: list[Request]) -> Cause:
+        """Record the death, end the engine's remaining processes, and wait for their memory."""
         self._last = error
         cause = classify(error.death)
         holders = self._memory.describe_holders() if cause.is_memory else ""
@@ -314,10 +314,10 @@ class AdaptiveEngine:
         return cause
 
     def _follow(self, cause: Cause, in_flight: list[Request]) -> bool:
-        """Change the policy's sizes for the next engine. True if only a search among `in_flight` can help."""
+        """Change the sizes for the next engine as the policy decides. True if only a search in `in_flight` can help."""
         longest = max((len(request.prompt_token_ids) for request in in_flight), default=0)
         ids = [request.request_id for request in in_flight]
-        # The requests know, not the spec: a row, the likelihood of options and a harness's task ask for them, too.
+        # In the requests, not the spec: rows, the likelihood of options and a harness's tasks ask for them, too.
         prompt_logprobs = any(request.sampling.get("prompt_logprobs") is not None for request in in_flight)
         match self._policy.react(cause, ids, longest, prompt_logprobs=prompt_logprobs):
             case Stop(reason):
@@ -340,9 +340,9 @@ class AdaptiveEngine:
             time.sleep(min(PAUSE_POLL_S, left_s))
 
     def _give_up(self, reason: str) -> EngineError:
-        """Return the last engine's error, after all that led to it."""
+        """Return an error with the history and the last engine's error."""
         if self._last is None:
             return EngineError(reason)
         history = "\n".join(f"    {line}" for line in self._history)
-        words = f"The engine cannot recover: {reason}. What happened:\n{history}\n{self._last}"
+        words = f"The engine cannot recover: {reason}. History:\n{history}\n{self._last}"
         return EngineDiedError(words, self._last.death)

@@ -1,11 +1,11 @@
-"""RecoveryPolicy: what to do about a dead engine. A state machine of plain values; it opens and kills nothing.
+"""RecoveryPolicy: decides how to replace a dead engine. A state machine of plain values; it opens and kills nothing.
 
-A death of memory is answered by the next smaller size of what helps: in flight, the window and max_num_seqs (halved),
-then max_num_batched_tokens; at start, what vLLM's message asks for. A death that is not memory is answered by one
-engine of the same size. If that dies too before much was answered, or nothing is left to reduce, the requests in flight
-are suspects: one of them kills engines, and `engine.py` finds it by bisection. A start that fails for another reason
-than memory is final for an engine that has not answered anything yet, and tried again after a pause for a later one.
-Every decision depends on the order of deaths alone, so a run that dies alike recovers alike.
+After running out of memory, the next engine is smaller: at run time, first the window and max_num_seqs (halved), then
+max_num_batched_tokens; at start, as vLLM's message asks. After another death, the next engine has the same size. If
+that dies too before answering much, or nothing is left to reduce, the requests in flight are suspects: one of them
+kills engines, and `engine.py` finds it by bisection. A start that fails for another reason than memory is final if no
+request has been answered yet; later ones are tried again after a pause. Decisions depend only on the order of deaths,
+so runs with the same deaths recover in the same way.
 """
 
 import math
@@ -22,20 +22,20 @@ from assayline.spec.engine import EngineSpec
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What an engine gets of everything that costs memory. None: vLLM's own choice, known once it is open."""
+    """The sizes of an engine that cost memory. None: vLLM's own choice, known once it is open."""
 
     window_requests: int | None = None
-    """Most requests in flight. It alone bounds what grows at run time; the others are vLLM's arguments."""
+    """Most requests in flight. Only this bounds memory that grows at run time; the others are vLLM's arguments."""
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     gpu_memory_utilization: float | None = None
     """Share of the device's memory, 0 to 1; on a CPU, of the machine's."""
     kv_cache_memory_bytes: int | None = None
-    """Size of the KV cache; where it is given, vLLM ignores gpu_memory_utilization for it."""
+    """Size of the KV cache; if given, vLLM ignores gpu_memory_utilization for it."""
 
     def resolve(self, details: Mapping[str, Json], window_requests: int | None) -> "Sizes":
-        """These sizes with vLLM's own choices filled in, as an opened engine tells them."""
+        """Return these sizes, with vLLM's own choices filled in from an opened engine's details."""
         values = {name: details.get(name) if value is None else value for name, value in asdict(self).items()}
         return Sizes(**{**values, "window_requests": self.window_requests or window_requests})
 
@@ -47,25 +47,25 @@ def sizes_of(args: Mapping[str, Json], window_requests: int | None) -> Sizes:
 
 
 def choose_window(engine: EngineSpec, course: LoadCourse) -> int | None:
-    """Most requests in flight, as load or spec give it. None: the engine's own choice; in an open loop, no limit."""
+    """Return the most requests in flight, from load or spec. None: the engine's default; in an open loop, no limit."""
     if course.is_open_loop:
         return None
     return course.window_requests or (engine.batch_size if engine.mode == "barrier" else engine.max_concurrency)
 
 
 def list_changes(before: Sizes, after: Sizes) -> Changes:
-    """What differs, as {name: {from, to}}."""
+    """Return the differing sizes, as {name: {from, to}}."""
     old, new = asdict(before), asdict(after)
     return {name: {"from": old[name], "to": new[name]} for name in old if old[name] != new[name]}
 
 
 def describe_changes(changes: Changes) -> str:
-    """Return the changes as a person reads them."""
+    """Return the changes as text for a message."""
     return ", ".join(f"{name} {change['from']} → {change['to']}" for name, change in changes.items())
 
 
 MIN_BATCHED_TOKENS = 64
-"""vLLM's CPU kernels die of a first prefill of a few tokens, and below this nothing is gained."""
+"""vLLM's CPU kernels crash on a first prefill of a few tokens, and smaller values save nothing."""
 
 UTILIZATION_STEP = 0.05
 MIN_UTILIZATION, MAX_UTILIZATION = 0.1, 0.97
@@ -74,33 +74,33 @@ DEFAULT_NUM_SEQS, DEFAULT_BATCHED_TOKENS = 256, 8192
 """For an engine that died before vLLM had chosen its sizes: those of a small GPU."""
 
 FREE_SHARE_MARGIN = 0.98
-"""Of the memory that is free at start, what is asked for."""
+"""Share of the memory free at start that is asked for."""
 
 MAX_DEATHS = 50
-"""Engines in a row that may die without an answer between them; halving everything takes about thirty."""
+"""Most engines in a row that die without an answer between them; halving everything takes about 30."""
 
 MAX_STARTS = 12
-"""Engines in a row that may fail to start."""
+"""Most engines in a row that fail to start."""
 
 RESTART_PAUSES_S = (5.0, 30.0, 120.0)
-"""Pauses before the tries to start again after a start failed for another reason than memory."""
+"""Pauses before new starts, after a start that failed for another reason than memory."""
 
 FRUITLESS_SEARCHES = 2
-"""Searches in a row that found no culprit, after which the engine itself is at fault."""
+"""Searches in a row without a killing request, after which the engine itself is at fault."""
 
 STEADY_WINDOWS = 8
-"""A window's worth of answers so many times over is sustained success."""
+"""Sustained success, in answered requests as a multiple of the window."""
 
 GROWTH_STEPS = 16
-"""A window that may grow does so by this fraction of what it was at first."""
+"""A growing window grows by its first size divided by this."""
 
 DEAD_WINDOW_MARGIN = 0.9
-"""It stays this much below a window that has died."""
+"""Largest window to grow to, as a share of the smallest one that died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Open another engine; `changes` is what it gets less (or more) of, {} for the same size."""
+    """Open another engine; `changes` has its smaller or larger sizes, {} for the same."""
 
     changes: Changes
     pause_s: float = 0.0
@@ -119,7 +119,7 @@ class Stop:
 
 
 class RecoveryPolicy:
-    """The sizes of the engine that is open or to be opened, and how they follow from what happened."""
+    """The sizes of the open or next engine, and their changes after deaths and answers."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class RecoveryPolicy:
         has_window: bool = True,
         restart_pauses_s: tuple[float, ...] = RESTART_PAUSES_S,
     ) -> None:
-        """`has_window` is False in an open loop, where nothing but vLLM's max_num_seqs bounds what runs at once."""
+        """Start with `sizes`. `has_window` is False in an open loop, where only max_num_seqs bounds concurrency."""
         self.sizes = sizes
         self._enabled = enabled
         self._given = sizes
@@ -151,18 +151,18 @@ class RecoveryPolicy:
 
     @property
     def window_requests(self) -> int:
-        """Most requests in flight; in an open loop, most that run at once."""
+        """Most requests in flight; in an open loop, most requests that run at once."""
         bound = self.sizes.window_requests if self._has_window else self.sizes.max_num_seqs
         return bound or DEFAULT_NUM_SEQS
 
     @property
     def changed_arguments(self) -> dict[str, Json]:
-        """vLLM's arguments that differ from what the spec and vLLM would choose."""
+        """Arguments of vLLM that differ from the choices of the spec and vLLM."""
         changes = list_changes(replace(self._given, window_requests=None), replace(self.sizes, window_requests=None))
         return {name: change["to"] for name, change in changes.items()}
 
     def resolved(self, details: Mapping[str, Json], window_requests: int | None = None) -> None:
-        """vLLM has chosen the sizes of an engine, which need not come up."""
+        """Note the sizes that vLLM has chosen for an engine, even if it then fails to start."""
         if not details:
             return
         cache = details.get("kv_cache_memory_bytes")
@@ -174,13 +174,13 @@ class RecoveryPolicy:
         self._least_cache_bytes = details.get("min_kv_cache_bytes") or self._least_cache_bytes
 
     def opened(self, details: Mapping[str, Json], window_requests: int | None) -> None:
-        """Return an engine is up, with these sizes."""
+        """Note that an engine has started, with these sizes."""
         self.resolved(details, window_requests)
         self._failed_starts = 0
         self._has_waited = False
 
     def answered(self) -> Changes:
-        """One more request is answered. Returns how the window grows, when it is time for that."""
+        """Count an answered request. Returns the window's growth, if it is due."""
         self._answered += 1
         self._deaths = self._restarts = 0
         self._has_answered = True
@@ -188,7 +188,7 @@ class RecoveryPolicy:
         if self._answered < STEADY_WINDOWS * window:
             return {}
         self._answered = self._strikes = self._fruitless = 0
-        self._before_descent, self._suspects = None, frozenset()  # later deaths are another story
+        self._before_descent, self._suspects = None, frozenset()  # later deaths are unrelated
         before = self.sizes
         if self._grow and self._has_window:
             self._widen(window)
@@ -197,8 +197,11 @@ class RecoveryPolicy:
     def react(
         self, cause: Cause, in_flight: Iterable[str] = (), longest_prompt_tokens: int = 0, prompt_logprobs: bool = False
     ) -> Rebuild | Isolate | Stop:
-        """What to do about a death. `in_flight` are the ids of the requests that the engine had, `prompt_logprobs`
-        whether any of them asked for the log-probabilities of its prompt."""
+        """Decide what follows a death.
+
+        `in_flight` are the ids of the engine's requests, `prompt_logprobs` whether any of them asked for the
+        log-probabilities of its prompt.
+        """
         before = self.sizes
         suspects = frozenset(in_flight)
         self._answered = 0
@@ -218,8 +221,7 @@ class RecoveryPolicy:
         return Rebuild(list_changes(before, self.sizes))
 
     def isolated(self, request_id: str) -> Changes:
-        """Return the culprit is known. If it had been in flight at every death, the reductions were its doing: undo
-        them."""
+        """Note the request that kills engines. If it was in flight at every death, undo the reductions."""
         before = self.sizes
         if self._before_descent is not None and request_id in self._suspects:
             self.sizes = self._before_descent
@@ -228,7 +230,7 @@ class RecoveryPolicy:
         return list_changes(before, self.sizes)
 
     def searched(self, has_found: bool) -> Stop | None:
-        """Return a search among the requests in flight is over."""
+        """Note the end of a search. Returns Stop after too many without a killing request."""
         self._strikes = 0
         self._fruitless = 0 if has_found else self._fruitless + 1
         if self._fruitless < FRUITLESS_SEARCHES:
@@ -236,7 +238,7 @@ class RecoveryPolicy:
         return Stop("engines keep dying, and no single request is to blame")
 
     def lift_utilization(self) -> Changes:
-        """Memory that others had taken is free again: an engine may have the share that was given at first."""
+        """Restore the first share of memory, as other processes have freed theirs."""
         before = self.sizes
         if self._untaken_utilization is not None:
             self.sizes = replace(self.sizes, gpu_memory_utilization=self._untaken_utilization)
@@ -258,7 +260,7 @@ class RecoveryPolicy:
         if not reduced:
             return False
         if cause.kind is Kind.DEVICE_OOM and self.sizes.kv_cache_memory_bytes is None:
-            self._lower_utilization(UTILIZATION_STEP)  # room beside the KV cache, which never shrinks by itself
+            self._lower_utilization(UTILIZATION_STEP)  # room next to the KV cache, which never shrinks by itself
         return True
 
     def _reduce_window(self, in_flight: int) -> bool:
@@ -277,7 +279,7 @@ class RecoveryPolicy:
         return True
 
     def _reduce_batched_tokens(self, longest_prompt_tokens: int) -> bool:
-        """Halved, starting from the longest prompt in flight when few are: more than that a step never has."""
+        """Halve max_num_batched_tokens. At the smallest window, start from the longest prompt: no step has more."""
         tokens = self.sizes.max_num_batched_tokens or DEFAULT_BATCHED_TOKENS
         reach = min(tokens, longest_prompt_tokens) if self._at_min_window() and longest_prompt_tokens else tokens
         floor = max(MIN_BATCHED_TOKENS, self.sizes.max_num_seqs or 1)
@@ -298,7 +300,7 @@ class RecoveryPolicy:
         if cause.kind is Kind.PROFILE_DISTURBED:
             return Rebuild({})
         if cause.has_passed and not self._has_waited:
-            self._has_waited = True  # a second such message is not about somebody else's memory
+            self._has_waited = True  # a second such message is not about another process's memory
             return Rebuild({})
         if not self._resize_start(cause):
             return Stop(f"nothing is left to change about it: {cause.summary}")
@@ -373,7 +375,7 @@ class RecoveryPolicy:
 
     def _set_utilization(self, utilization: float) -> None:
         self.sizes = replace(self.sizes, gpu_memory_utilization=utilization)
-        self._utilization_limit = utilization  # more than this was not there: no message may raise it again
+        self._utilization_limit = utilization  # more was not available: no message may raise it again
 
     def _raise_utilization(self) -> bool:
         higher = round(self._utilization() + UTILIZATION_STEP, 2)
@@ -392,7 +394,7 @@ class RecoveryPolicy:
         return True
 
     def _widen(self, window: int) -> None:
-        """One step wider, up to the first window, and below one that has died."""
+        """Widen the window by one step, up to the first one and below one that died."""
         first = self._given.window_requests or window
         limit = first if self._dead_window is None else min(first, math.floor(DEAD_WINDOW_MARGIN * self._dead_window))
         wider = min(limit, window + max(1, first // GROWTH_STEPS))

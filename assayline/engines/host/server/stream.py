@@ -1,9 +1,8 @@
-"""A request as the body of an HTTP call, and the answer's stream of events.
+"""Write a request as the body of an HTTP call, and read the answer's stream of events.
 
 A spec's `sampling` has vLLM's names and vLLM's meaning. A server with vLLM's extensions takes nearly all of them, and
-gets those that are unset too, as a model's generation_config.json would otherwise change them behind the spec's back.
-Any other server takes what OpenAI's interface has, and a name beyond that is an error rather than silently without
-effect.
+also gets the unset ones, which a model's generation_config.json would otherwise change silently. Any other server takes
+the parameters of OpenAI's interface; another name is an error, so that none is silently ignored.
 """
 
 import base64
@@ -34,30 +33,30 @@ NEUTRAL: dict[str, Json] = {
     "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }  # fmt: skip
-"""What vllm.SamplingParams takes for unset, where a server might know something else."""
+"""Defaults of vllm.SamplingParams, which a server may replace with others."""
 
 ENDPOINT_PATHS = {"completions": "/completions", "chat": "/chat/completions"}
-"""Below the base URL."""
+"""Paths below the base URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestWriter:
-    """Writes bodies for one endpoint of one server."""
+    """A writer of request bodies for one endpoint of one server."""
 
     endpoint: str
     """completions or chat."""
     model: str
-    """As the server names it."""
+    """Its name on the server."""
     has_extensions: bool
     """Whether it takes vLLM's fields."""
     max_model_len: int | None
-    """The context in tokens, where the server says."""
+    """The context in tokens, if the server reports it."""
     chat_kwargs: dict[str, Json]
-    """Variables of the chat template, where the server renders."""
+    """Variables of the chat template, if the server renders."""
 
     @property
     def path(self) -> str:
-        """Where requests go, below the base URL."""
+        """Path of requests, below the base URL."""
         return ENDPOINT_PATHS[self.endpoint]
 
     def check(self, sampling: dict[str, Json]) -> None:
@@ -65,12 +64,12 @@ class RequestWriter:
         self._list_parameters(sampling)
 
     def check_room(self, request: Request) -> None:
-        """Raise SpecError where max_tokens is to be the room that is left, and nobody knows how much that is."""
+        """Raise SpecError if max_tokens is unset and the context's length is unknown."""
         is_open = self.endpoint == "completions" and request.sampling.get("max_tokens") is None
         if is_open and self.max_model_len is None:
             raise SpecError(
-                "The server does not say how long its model's context is, so that the room for an answer is not known. "
-                "Set sampling.max_tokens."
+                "The server does not report its model's context length, so the room for an answer is unknown. "
+                "hint: set sampling.max_tokens."
             )
 
     def write(self, request: Request) -> dict[str, Json]:
@@ -85,7 +84,8 @@ class RequestWriter:
             body["return_token_ids"] = True
         if self.endpoint == "completions" and request.media:
             raise SpecError(
-                "Images, sounds and videos can be sent to chat completions alone. Set engine.server.endpoint to chat."
+                "Images, audio and video can be sent to chat completions only. hint: set engine.server.endpoint to "
+                "chat."
             )
         if self.endpoint == "completions":
             body["prompt"] = request.prompt_token_ids
@@ -112,10 +112,10 @@ class RequestWriter:
     def _refuse(self, names: list[str]) -> str:
         what = f"The sampling parameters {', '.join(names)}" if len(names) > 1 else f"The sampling parameter {names[0]}"
         if self.has_extensions:
-            return f"{what} can be used with the engine itself and not over HTTP. Remove it, or take another backend."
+            return f"{what} cannot be used over HTTP. hint: remove it, or use backend offline or async."
         return (
-            f"{what} goes beyond OpenAI's interface, and the server does not say that it is vLLM. Remove it, or set "
-            "engine.server.extensions to vllm if the server takes it all the same."
+            f"{what} is not part of OpenAI's interface, and the server does not report that it is vLLM. hint: remove "
+            "it, or set engine.server.extensions to vllm if the server accepts it."
         )
 
     def _ask_for_logprobs(self, wanted: Any) -> dict[str, Json]:
@@ -127,13 +127,13 @@ class RequestWriter:
         return {**asked, "return_tokens_as_token_ids": True}
 
     def _shape_output(self, form: Any) -> dict[str, Json]:
-        """structured_outputs as OpenAI's response_format, which knows JSON alone and chat alone."""
+        """Return structured_outputs as OpenAI's response_format, which supports only JSON, and only in chat."""
         if form is None:
             return {}
         if self.endpoint != "chat" or set(form) != {"json"}:
             raise SpecError(
-                f"A form of the output ({', '.join(form)}) can be asked of a server that is not vLLM only as a JSON "
-                "schema, and with engine.server.endpoint: chat."
+                f"structured_outputs ({', '.join(form)}) is not supported here: a server other than vLLM takes only a "
+                "JSON schema. hint: use `json`, with engine.server.endpoint: chat."
             )
         schema = {"name": "answer", "schema": form["json"], "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -144,11 +144,11 @@ DONE = b"[DONE]"
 
 
 class MalformedStreamError(Exception):
-    """Bytes that are no event stream, or events that are none of a completion."""
+    """The bytes are not an event stream, or its events are not those of a completion."""
 
 
 class ServerReportedError(Exception):
-    """The server ended a stream that had begun well with an error."""
+    """The server reported an error within a stream."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -156,16 +156,16 @@ class ServerReportedError(Exception):
 
 
 class EventReader:
-    """Cuts a stream of bytes into the data of its events."""
+    """A parser that cuts a stream of bytes into the data of its events."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._data: list[bytes] = []
         self.has_ended = False
-        """Whether the server said that nothing follows."""
+        """Whether the server sent the end marker."""
 
     def feed(self, chunk: bytes) -> Iterator[dict[str, Json]]:
-        """Return the events that this chunk completes. Raises MalformedStreamError."""
+        """Yield the events that this chunk completes. Raises MalformedStreamError."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LONGEST_EVENT_BYTES:
             raise MalformedStreamError(f"a line has more than {LONGEST_EVENT_BYTES} bytes")
@@ -185,14 +185,14 @@ def _parse(data: bytes) -> dict[str, Json]:
     try:
         event = json.loads(data)
     except ValueError as error:
-        raise MalformedStreamError(f"an event is no JSON ({error}): {data[:80]!r}") from None
+        raise MalformedStreamError(f"an event is not JSON ({error}): {data[:80]!r}") from None
     if not isinstance(event, dict):
-        raise MalformedStreamError(f"an event is no object: {data[:80]!r}")
+        raise MalformedStreamError(f"an event is not an object: {data[:80]!r}")
     return event
 
 
 class ServedAnswer:
-    """What has come of one answer. Where the server gives token ids, they say which tokens an event holds."""
+    """One answer as received so far. If the server sends token ids, they show which tokens an event holds."""
 
     __slots__ = (
         "event_stamps",
@@ -212,7 +212,7 @@ class ServedAnswer:
         self.token_ids: list[int] = []
         self.token_stamps: list[float] = []
         self.event_stamps: list[float] = []
-        """One per event with text; kept where the server gives no token ids."""
+        """One per event with text; kept if the server sends no token ids."""
         self.logprobs: list[Any] = []
         self.usage: dict[str, Json] | None = None
         self.finish_reason: str | None = None
@@ -229,7 +229,7 @@ class ServedAnswer:
                 self.usage = dict(usage)
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             shown = json.dumps(event)[:200]
-            raise MalformedStreamError(f"an event is none of a completion ({error!r}): {shown}") from None
+            raise MalformedStreamError(f"an event does not belong to a completion ({error!r}): {shown}") from None
 
     def _take_choice(self, choice: dict[str, Json], at: float) -> None:
         delta = choice.get("delta") or choice
@@ -252,59 +252,59 @@ class ServedAnswer:
 
     @property
     def tokens(self) -> int:
-        """Tokens received so far: exactly where the server gives ids, else the events that had text."""
+        """Tokens received so far: the exact number if the server sends ids, else the events with text."""
         return len(self.token_ids) or len(self.event_stamps)
 
     @property
     def stamps(self) -> list[float]:
-        """When tokens came, on the monotonic clock; one per event where the server does not count tokens."""
+        """Times of the tokens on the monotonic clock; one per event if the server sends no token ids."""
         return self.token_stamps or self.event_stamps
 
     def count_usage(self, name: str) -> int | None:
-        """Return a number of the server's own count, such as completion_tokens."""
+        """Return one of the server's own counts, such as completion_tokens."""
         value = (self.usage or {}).get(name)
         return value if isinstance(value, int) else None
 
     @property
     def output_tokens(self) -> int | None:
-        """As the server counts them, else as their ids say."""
+        """Output tokens as the server counts them, else the number of token ids."""
         counted = self.count_usage("completion_tokens")
         return (len(self.token_ids) or None) if counted is None else counted
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens that the server had in its cache, where it says so."""
+        """Prompt tokens that were in the server's cache, if it reports them."""
         details = (self.usage or {}).get("prompt_tokens_details")
         value = details.get("cached_tokens") if isinstance(details, dict) else None
         return value if isinstance(value, int) else None
 
     @property
     def media_tokens(self) -> int | None:
-        """Prompt tokens that stand for media, where the server says so."""
+        """Prompt tokens that stand for media, if the server reports them."""
         details = (self.usage or {}).get("prompt_tokens_details")
         counts = details.get("multimodal_tokens") if isinstance(details, dict) else None
         return sum(counts.values()) if isinstance(counts, dict) else None
 
     def stamp_tokens(self) -> list[float] | None:
-        """One stamp per output token; None where it is not known how many tokens an event held."""
+        """Return one stamp per output token; None if the number of tokens per event is unknown."""
         return self.stamps if self.stamps and len(self.stamps) == self.output_tokens else None
 
     def list_logprobs(self) -> tuple[list[dict[str, float]], float] | None:
-        """Per token {token id: log-probability}, and the sum over the tokens that were chosen; None where not asked."""
+        """Return {token id: log-probability} per token, and the sum over the chosen tokens; None if not requested."""
         if not self.logprobs:
             return None
         positions: list[dict[str, float]] = []
         total = 0.0
         for part in self.logprobs:
             for chosen, logprob, others in _list_positions(part):
-                tokens = {chosen: logprob, **others}.items()  # vLLM writes token_id:42 where it is asked to
+                tokens = {chosen: logprob, **others}.items()  # vLLM writes token_id:42 on request
                 positions.append({token.removeprefix("token_id:"): value for token, value in tokens})
                 total += logprob
         return positions, total
 
 
 def read_error(error: Json) -> tuple[str, int]:
-    """What an error object of a server says, and its HTTP-like code; 500 where it has none."""
+    """Return the message of a server's error object and its HTTP-like code; 500 if it has none."""
     if not isinstance(error, dict):
         return str(error), 500
     code = error.get("code")
@@ -312,7 +312,7 @@ def read_error(error: Json) -> tuple[str, int]:
 
 
 def _list_positions(part: dict[str, Json]) -> Iterator[tuple[str, float, dict[str, float]]]:
-    """Token, log-probability and alternatives, in the form of chat completions or of completions."""
+    """Yield token, log-probability and alternatives from the form of chat completions or of completions."""
     if "content" in part:
         for entry in part["content"] or ():
             others = {other["token"]: other["logprob"] for other in entry.get("top_logprobs") or ()}
@@ -329,12 +329,12 @@ class Filled:
 
     messages: list[dict[str, Json]]
     sizes: tuple[object, ...]
-    """Of its media, in order: where they are equal, a model makes the same number of tokens of them."""
+    """Sizes of its media, in order: a model turns media of equal sizes into the same number of tokens."""
     text_bytes: int
 
 
 def fill_messages(request: Request, loaded: list[Loaded]) -> Filled:
-    """Return the request's messages with each part of a medium filled, in order."""
+    """Return the request's messages with each media part filled in, in order."""
     texts = [text for message in request.messages or () for text in _list_texts(message.get("content"))]
     return Filled(_write_messages(request, loaded), tuple(map(_size_of, loaded)), sum(len(t.encode()) for t in texts))
 
@@ -351,7 +351,7 @@ def _size_of(loaded: Loaded) -> object:
             return "image", loaded.value.size
         case "audio":
             return "audio", len(loaded.value)
-    return "video", loaded.media["digest"]  # the server chooses frames of it
+    return "video", loaded.media["digest"]  # the server chooses its frames
 
 
 def _write_messages(request: Request, loaded: list[Loaded]) -> list[dict[str, Json]]:

@@ -1,1 +1,1 @@
-"""The cores that hold vLLM. vLLM and torch are imported here alone."""
+"""The cores that hold vLLM. Only this folder imports vLLM and torch."""

@@ -1,9 +1,9 @@
-"""vLLM's async engine, inside the engine host: a stamp for every token, and nothing between a token and its stamp.
+"""vLLM's async engine, inside the engine host, with a time stamp for every token.
 
-`AsyncLLM.generate` merges what its consumer has not fetched yet, and of merged outputs only the last stamp survives; a
+`AsyncLLM.generate` merges outputs that its consumer has not fetched yet, and merged outputs keep only the last stamp; a
 loop with hundreds of consumers lags now and then. So outputs are taken where vLLM puts them, in the turn in which they
-arrive: no task is woken up for a token, and what the loop does meanwhile moves no stamp, as those are of the engine
-core's own steps. Works with vLLM 0.26 to 0.33.
+arrive: no task is woken up for a token, and a busy loop moves no stamp, since the stamps are those of the engine core's
+steps. Works with vLLM 0.26 to 0.33.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class AsyncCore:
     """One `AsyncLLM`; see `host.core.StreamCore`."""
 
     def __init__(self, order: Open, tell: Callable[[Resolved], object] = lambda resolved: None) -> None:
-        """`tell` gets the sizes that vLLM chooses, before the model loads."""
+        """Keep `tell`, which gets the sizes that vLLM chooses, before the model loads."""
         self._order = order
         self._tell = tell
         self._rows = VllmRows(order)
@@ -48,7 +48,7 @@ class AsyncCore:
         self._preparers: Preparers | None = None
 
     async def open(self) -> Opened:
-        """Load the model, in processes of vLLM's own. Raises SpecError or DeviceError before that."""
+        """Load the model in vLLM's own processes. Raises SpecError or DeviceError before loading."""
         order = self._order
         check_before_load(order)
         self._preparers = fork_preparers(order)
@@ -66,7 +66,7 @@ class AsyncCore:
         return describe_engine(self._engine.vllm_config)
 
     async def answer(self, message: Generate) -> Completion:
-        """Hand the request to vLLM now, and returns when it is over. Raises what ends the engine."""
+        """Hand the request to vLLM now, and return when it has finished. Raises the error that ends the engine."""
         arrived = time.monotonic()
         live = Live(replace(message, sent_at_s=self._order.clock.at_s(arrived)), arrived, self._order.reasoning)
         self._in_flight += 1
@@ -79,14 +79,14 @@ class AsyncCore:
             self._in_flight -= 1
 
     async def warm_up(self, request: Request) -> None:
-        """Generate one request to its end and leaves it out of the counters."""
+        """Generate one request to its end, outside the counters."""
         row = await self.answer(Generate(request, 0.0, None))
         self._count_from_here()
         if row.error_kind is not None:
             raise SpecError(f"The warm-up request was refused: {row.error_message}")
 
     def sample(self) -> TelemetrySample:
-        """Return the counters now. Read by another thread: each is a number of its own, so none is torn."""
+        """Return the current counters. Safe in another thread: each is a single number, so none is torn."""
         order, stats = self._order, read_own_stats().since(self._stats_before)
         return TelemetrySample(
             worker=order.worker,
@@ -103,7 +103,7 @@ class AsyncCore:
         self._engine.shutdown()
 
     async def _answer(self, live: Live) -> Completion:
-        """Ask once more where vLLM calls a failure of media retryable: never what an answer had begun."""
+        """Answer a request; retry once if vLLM gave it up for its media, and no token had arrived."""
         row = await self._ask(live)
         if row.error_kind == GAVE_UP and live.message.request.media and not live.token_ids:
             again = Live(live.message, live.arrived, self._order.reasoning)
@@ -150,7 +150,7 @@ class AsyncCore:
 
 
 async def _prepare(media: VllmMedia, request: Request) -> Prepared[dict[str, Any]]:
-    """Wait for a request's media. Raises whatever is wrong with them."""
+    """Wait for a request's media. Raises the error of their preparation."""
     loop = asyncio.get_running_loop()
     prepared: asyncio.Future[Prepared[dict[str, Any]] | Exception] = loop.create_future()
 
@@ -166,18 +166,18 @@ async def _prepare(media: VllmMedia, request: Request) -> Prepared[dict[str, Any
 
 
 class _Outputs:
-    """Everything that vLLM puts out for one request, taken at once."""
+    """All outputs of vLLM for one request, taken as they arrive."""
 
     def __init__(self, live: Live, count: Any) -> None:
         self._live = live
         self._count = count
         self.over: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        """The last output, or what ended the engine."""
+        """The last output, or the error that ended the engine."""
         self.has_merged = False
-        """Whether outputs were merged before they could be taken: then the stamps of single tokens are not known."""
+        """Whether outputs were merged before they could be taken, so that stamps of single tokens are unknown."""
 
     def divert(self, collector: Any) -> None:
-        """Take what the collector has, which is mostly nothing, and from now on what it would get."""
+        """Take the collector's output, mostly none, and all later ones in its place."""
         early = take_over_outputs(collector, self._take)
         if early is not None:
             self.has_merged = not isinstance(early, Exception) and len(early.outputs[0].token_ids) > 1

@@ -1,4 +1,4 @@
-"""Everything of vLLM that no documentation promises: what this project reaches into, in one place.
+"""All uses of vLLM's undocumented internals, in one place.
 
 `scripts/check_vllm.py` names each class, method, parameter and field that is used, public or not, and a test looks for
 them in the installed version.
@@ -18,7 +18,7 @@ from assayline.engines.devices.watch import read_free_main_memory
 from assayline.errors import DeviceError
 
 KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
-"""Those that the engines' tests pass with; docs/reference/compatibility.md has what was run."""
+"""Versions that pass the engines' tests; docs/reference/compatibility.md lists the runs."""
 
 SUPPORTED = ((0, 26), (0, 33))
 """First and last minor version that `pyproject.toml` admits."""
@@ -39,7 +39,7 @@ def check_version(version: str | None) -> None:
 
 
 def find_version() -> str | None:
-    """Of the installed vLLM, whichever build it is; without what a build adds behind a plus sign."""
+    """Return the version of the installed vLLM, in any build, without the build's suffix after a plus sign."""
     for name in DISTRIBUTIONS:
         try:
             return importlib.metadata.version(name).partition("+")[0]
@@ -49,19 +49,19 @@ def find_version() -> str | None:
 
 
 def is_engine_dead(error: BaseException) -> bool:
-    """Return whether this is vLLM's word that its engine core's process is gone. By name: a server's host has no vLLM."""
+    """Return whether this is vLLM's error for a dead engine core. Compares names: a server's host has no vLLM."""
     return type(error).__name__ == "EngineDeadError"
 
 
 def shut_down(engine: Any) -> None:
-    """End vLLM's own processes below an `LLMEngine`, where it has any: it has no public way."""
+    """End the processes of an `LLMEngine`, if it has any. There is no public method for it."""
     engine.engine_core.shutdown()
 
 
 def take_over_outputs(collector: Any, take: Callable[[Any], None]) -> Any:
-    """Return the outputs of one request of an `AsyncLLM` go to `take` from now on. Returns the one that was there already, if any.
+    """Send all further outputs of a request of an `AsyncLLM` to `take`. Returns the waiting output, if any.
 
-    Its own consumer would get them merged, with the last one's stamp, when it is late.
+    A late consumer of vLLM's own would get them merged, with only the last one's stamp.
     """
     early = collector.output
     collector.put = take
@@ -71,8 +71,7 @@ def take_over_outputs(collector: Any, take: Callable[[Any], None]) -> Any:
 
 
 def open_async(args: Mapping[str, Any], count_step: Callable[[], None], tell: Callable[[OpenedDetails], object]) -> Any:
-    """Return an `AsyncLLM`; `count_step` is called once for each of the engine core's steps, with which statistics
-    come.
+    """Open an `AsyncLLM`. `count_step` is called once per step of the engine core.
 
     `tell` gets the sizes as soon as they are chosen.
     """
@@ -90,7 +89,7 @@ def open_async(args: Mapping[str, Any], count_step: Callable[[], None], tell: Ca
 
         def log_engine_initialized(self) -> None: ...
 
-    usage = UsageContext.OPENAI_API_SERVER  # vLLM's default sizes are then those of `vllm serve`
+    usage = UsageContext.OPENAI_API_SERVER  # for the default sizes of `vllm serve`
     with adapting(tell):
         config = AsyncEngineArgs(**args).create_engine_config(usage)
         return AsyncLLM.from_vllm_config(config, usage_context=usage, stat_loggers=[Logger])
@@ -98,9 +97,9 @@ def open_async(args: Mapping[str, Any], count_step: Callable[[], None], tell: Ca
 
 @contextmanager
 def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> Iterator[None]:
-    """Meanwhile, vLLM's configuration is adapted when it is complete, and `tell` gets the sizes that were chosen.
+    """Adapt vLLM's configurations that are completed in the block, and pass the chosen sizes to `tell`.
 
-    On a CPU the KV cache gets a size that is free, unless somebody gave it one.
+    On a CPU, the KV cache gets a size that fits the free memory, unless its size is given.
     """
     from vllm.platforms import current_platform
 
@@ -114,7 +113,7 @@ def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> It
             return
         if config.device_config.device_type == "cpu":
             if given_bytes is not None:
-                cache.kv_cache_memory_bytes = given_bytes  # VLLM_CPU_KVCACHE_SPACE would go before it
+                cache.kv_cache_memory_bytes = given_bytes  # VLLM_CPU_KVCACHE_SPACE would override it
             elif cache.kv_cache_memory_bytes is None:
                 cache.kv_cache_memory_bytes = choose_cache_bytes(config)
         if os.getpid() == process:  # the engine core, which was forked, makes configurations of its own
@@ -128,37 +127,38 @@ def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> It
 
 
 def make_renderer(config: Any) -> Any:
-    """Return a renderer of one's own, in a process that has no engine."""
+    """Make a renderer, in a process that has no engine."""
     from vllm.renderers.registry import renderer_from_config
 
     return renderer_from_config(config)
 
 
 def render_media(renderer: Any, prompt: dict[str, Any]) -> dict[str, Any]:
-    """Return an engine input of token ids and media, past vLLM's cache between its two processes."""
+    """Return an engine input of token ids and media, without vLLM's cache between its two processes."""
     (rendered,) = renderer.render_cmpl([prompt], skip_mm_cache=True)
     return dict(rendered)
 
 
 def find_feature_extractor(renderer: Any) -> Any:
-    """Return the model's own processor of sound; None of a model without one."""
+    """Return the model's audio feature extractor, or None."""
     try:
         return getattr(renderer.get_mm_processor().info.get_hf_processor(), "feature_extractor", None)
-    except Exception:  # a model of text alone, or a processor of the model's own making
+    except Exception:  # a text-only model, or a custom processor
         return None
 
 
 CACHE_SHARE = 0.5
-"""Of the main memory that is free, what a KV cache gets that nothing gives a size."""
+"""Share of the free main memory for a KV cache without a given size."""
 
 FULL_CONTEXT_SHARE = 0.9
-"""The same, if it holds only one request of the full context."""
+"""The share if the cache then holds only one request of the full context."""
 
 
 def choose_cache_bytes(config: Any) -> int:
-    """Size of the KV cache on a CPU, for each process of the engine: what all sequences take that may run at once.
+    """Choose the size of the KV cache on a CPU, per process of the engine: enough for `max_num_seqs` full contexts.
 
-    At most `CACHE_SHARE` of what is free beside the weights. vLLM would take 92% of the memory, and fill it.
+    It is at most `CACHE_SHARE` of the memory that the weights leave free, or `FULL_CONTEXT_SHARE` if one full context
+    needs that. vLLM would take 92% of the memory, and fill it.
     """
     free = read_free_main_memory()
     weights = sum(file.stat().st_size for file in Path(config.model_config.model).glob("*.safetensors"))
@@ -171,20 +171,20 @@ def choose_cache_bytes(config: Any) -> int:
 
 
 def _full_context_bytes(config: Any) -> int | None:
-    """What one request of the full context takes of the KV cache in each process; None if the model does not tell."""
+    """Return the bytes of KV cache per process for one request of the full context; None if the model lacks them."""
     model, parallel, cache = config.model_config, config.parallel_config, config.cache_config
     try:
         heads, layers = model.get_num_kv_heads(parallel), model.get_num_layers(parallel)
         value_bytes = 1 if str(cache.cache_dtype).startswith("fp8") else model.dtype.itemsize
         token_bytes = (1 if model.use_mla else 2) * heads * model.get_head_size() * layers * value_bytes
-    except Exception:  # a model of an unusual make
+    except Exception:  # an unusual model
         return None
     blocks = math.ceil(model.max_model_len / cache.block_size) + 1 if cache.block_size else 0  # one is vLLM's own
     return int(token_bytes * max(blocks * (cache.block_size or 0), model.max_model_len))
 
 
 def _share_of_cores() -> float:
-    """Share of this process's cores that the engine is bound to: as many engines side by side share the memory."""
+    """Return the share of this process's cores that the engine is bound to, which is also its share of the memory."""
     spans = re.findall(r"(\d+)(?:-(\d+))?", os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""))
     bound = sum(int(last or first) - int(first) + 1 for first, last in spans)
     return min(1.0, bound / len(os.sched_getaffinity(0))) if bound else 1.0
@@ -205,7 +205,7 @@ def read_sizes(config: Any) -> OpenedDetails:
 
 
 def read_config(config: Any) -> OpenedDetails:
-    """What a `VllmConfig` resolved, and the versions."""
+    """Return the values that a `VllmConfig` resolved, and the versions."""
     import torch
     import vllm
     from vllm.platforms import current_platform
@@ -214,7 +214,7 @@ def read_config(config: Any) -> OpenedDetails:
     return OpenedDetails(
         **read_sizes(config),
         vllm_version=vllm.__version__,
-        torch_version=str(torch.__version__),  # a type of torch's own, which would take torch along
+        torch_version=str(torch.__version__),  # torch's own type, whose pickle would need torch
         device=current_platform.device_type,
         dtype=str(model.dtype).removeprefix("torch."),
         quantization=model.quantization,

@@ -1,7 +1,7 @@
 """vLLM's offline engine, inside the engine host. Only the modules of this folder import vLLM.
 
-It drives `vllm.LLM` one step at a time (`add_request`, `step`) instead of calling `LLM.generate`, so that the engine is
-fed while others finish, and a bad request fails alone. Works with vLLM 0.26 to 0.33.
+It drives `vllm.LLM` one step at a time (`add_request`, `step`) instead of calling `LLM.generate`, so that requests are
+added while others finish, and a bad request fails alone. Works with vLLM 0.26 to 0.33.
 """
 
 import time
@@ -20,7 +20,7 @@ from assayline.records import Completion, Request, TelemetrySample
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A request whose media are prepared, or why they cannot be used."""
+    """A request with its prepared media, or the error of their preparation."""
 
     live: Live
     outcome: Prepared[dict[str, Any]] | Exception
@@ -43,7 +43,7 @@ class VllmCore:
         self._media: VllmMedia | None = None
         self._preparing: dict[str, Live] = {}
         self.put_ready: Callable[[Ready], object] = self.add_ready
-        """Takes a request whose media are prepared, in any thread, and brings it back to `add_ready` in this one."""
+        """Called in any thread with a prepared request; must pass it to `add_ready` in the engine's thread."""
         self.steps = 0
         self.output_tokens = 0
         self._stats_before = EngineStats()
@@ -51,16 +51,16 @@ class VllmCore:
 
     @property
     def in_flight(self) -> int:
-        """Requests that were added and have not finished."""
+        """Number of requests that were added and have not finished."""
         return len(self._live) + len(self._preparing)
 
     @property
     def can_step(self) -> bool:
-        """Return whether the engine has a request to work on."""
+        """Return True if the engine has a request to work on."""
         return bool(self._live)
 
     def sample(self) -> TelemetrySample:
-        """Return the counters now. Read by another thread: each is a number of its own, so none is torn."""
+        """Return the current counters. Safe in another thread: each is a single number, so none is torn."""
         order, stats = self._order, read_own_stats().since(self._stats_before)
         return TelemetrySample(
             worker=order.worker,
@@ -73,11 +73,11 @@ class VllmCore:
         )
 
     def describe(self) -> Opened:
-        """What the engine resolved: sizes, versions, device."""
+        """Return what the engine resolved: sizes, versions, device."""
         return self._opened
 
     def add(self, message: Generate) -> Completion | None:
-        """Hand a request to the scheduler, or has its media prepared.
+        """Hand a request to the scheduler, or have its media prepared.
 
         Returns an error row if vLLM refuses it.
         """
@@ -88,10 +88,10 @@ class VllmCore:
         return self._add(live, {"type": "token", "prompt_token_ids": live.message.request.prompt_token_ids})
 
     def add_ready(self, ready: "Ready") -> Completion | None:
-        """Hand a request with prepared media to the scheduler. Returns an error row where they cannot be used."""
+        """Hand a request with prepared media to the scheduler. Returns an error row if they cannot be used."""
         live = ready.live
         request_id = live.message.request.request_id
-        if self._preparing.get(request_id) is not live:  # forgotten meanwhile
+        if self._preparing.get(request_id) is not live:  # aborted meanwhile
             return None
         del self._preparing[request_id]
         live.arrived = time.monotonic()
@@ -102,11 +102,11 @@ class VllmCore:
 
     @property
     def watched(self) -> list[int]:
-        """Return the descriptors that can be read when `collect` has something to do."""
+        """Descriptors that can be read when `collect` has something to do."""
         return [self._preparers.fileno()] if self._preparers else []
 
     def collect(self) -> None:
-        """Take what was prepared meanwhile."""
+        """Take the results of the preparers."""
         if self._preparers:
             self._preparers.collect()
 
@@ -133,7 +133,7 @@ class VllmCore:
         return None
 
     def step(self) -> list[Completion]:
-        """One engine step. Returns what it finished."""
+        """Make one engine step. Returns the completions that it finished."""
         finished = []
         outputs = self._engine.step()
         now = time.monotonic()
@@ -152,7 +152,7 @@ class VllmCore:
         return finished
 
     def abort_all(self) -> None:
-        """Forget everything in flight."""
+        """Abort everything in flight."""
         self._preparing.clear()
         self._engine.abort_request(list(self._live))
         self._live.clear()
@@ -160,7 +160,7 @@ class VllmCore:
             self._engine.step()
 
     def warm_up(self, request: Request) -> None:
-        """Generate one request to its end and sets the counters back. Raises what the engine raises."""
+        """Generate one request to its end, and reset the counters. Raises what the engine raises."""
         refused = self.add(Generate(request, 0.0, 1))
         while self._live:
             self.step()
@@ -170,5 +170,5 @@ class VllmCore:
             raise SpecError(f"The warm-up request was refused: {refused.error_message}")
 
     def close(self) -> None:
-        """End vLLM's own processes, where it has any."""
+        """End vLLM's own processes, if it has any."""
         shut_down(self._engine)

@@ -1,12 +1,11 @@
-"""Processes that prepare media beside the engine, which so keeps Python's lock to itself.
+"""Processes that prepare media, so that the engine keeps Python's lock to itself.
 
-They are forked after vLLM is imported and before the engine opens: what is imported is shared, and no thread of OpenMP
-and no context of a GPU exists yet. Each waits for the engine's configuration, which comes with its first request, and
-answers one request after another. One that dies takes no engine along; a picture that two of them die of is an error
-row.
+They are forked after vLLM is imported and before the engine opens: they share the imports, and no OpenMP thread and no
+GPU context exists yet. Each waits for the engine's configuration, which comes with its first request, and answers one
+request after another. The engine survives the death of a preparer; media that kill two of them become an error row.
 
-The engine's own thread asks them, and reads between two steps what they have prepared: a thread that waits for each
-picture would take Python's lock from it several times. Large ones alone are read by a thread.
+The engine's own thread sends the requests, and reads the results between two steps: a thread that waits for each result
+would take Python's lock from it several times. A thread reads only the large ones.
 """
 
 import contextlib
@@ -33,13 +32,13 @@ from assayline.errors import MediaError
 from assayline.records import Request
 
 LARGE_BYTES = 2**16
-"""A tensor of this size travels behind the pickle; a smaller one in it, as each piece costs a call."""
+"""Tensors of at least this size follow the pickle; smaller ones are in it, as each piece costs a call."""
 
 LARGEST_PICKLE_BYTES = 2**18
-"""Of a parcel that is not large: a fraction of a millisecond."""
+"""Largest pickle that the engine's thread reads itself, in a fraction of a millisecond."""
 
 _HEAD = struct.Struct("=QQ")
-"""Bytes of the table of large pieces, and of the pickle."""
+"""Size in bytes of the table of large pieces, and of the pickle."""
 
 Parcel = list[bytes | memoryview]
 
@@ -63,7 +62,7 @@ def _restore_tensor(content: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
 
 
 def pack(what: Any) -> Parcel:
-    """What `send` takes. Raises whatever pickling raises."""
+    """Pickle an object into the pieces that `send` takes. Raises what pickling raises."""
     large: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -80,13 +79,13 @@ def pack(what: Any) -> Parcel:
 
 
 def send(channel: socket.socket, parcel: Sequence[bytes | memoryview]) -> None:
-    """Raise OSError where nobody is left to take it."""
+    """Send packed pieces. Raises OSError if the other side is gone."""
     for piece in parcel:
         channel.sendall(piece)
 
 
 def is_large(channel: socket.socket) -> bool | None:
-    """Return whether reading what comes next will take a while; None where nothing has come. Raises EOFError."""
+    """Return whether reading the next message will take a while; None without one. Raises EOFError."""
     try:
         head = channel.recv(_HEAD.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -100,7 +99,7 @@ def is_large(channel: socket.socket) -> bool | None:
 
 
 def receive(channel: socket.socket) -> Any:
-    """What was packed. Raises EOFError where the other side is gone, and what unpickling raises."""
+    """Read and unpickle one object. Raises EOFError if the other side is gone, and what unpickling raises."""
     table_bytes, pickle_bytes = _HEAD.unpack(_read(channel, _HEAD.size))
     content = memoryview(_read(channel, table_bytes + pickle_bytes))
     sizes = struct.unpack(f"={table_bytes // 8}Q", content[:table_bytes])
@@ -120,32 +119,32 @@ def _read(channel: socket.socket, size: int) -> bytearray:
 
 Outcome = Prepared[dict[str, Any]]
 MakePrepare = Callable[[Open, Any], Callable[[Request], Outcome]]
-"""Of an order and vLLM's configuration: what makes a request's input."""
+"""Takes an order and vLLM's configuration. Returns a function that prepares a request's input."""
 
 NAME = "media"
-"""Of the processes; those that an engine cannot live without have other names."""
+"""Name of the processes; processes that an engine cannot live without have other names."""
 
 TRIES = 2
 
 LEAST_ASKED, MOST_ASKED = 2, 16
-"""Requests that one process has at a time: its next ones are there before the answer to the last one is read."""
+"""Bounds of the requests queued at one process, so that it has the next one before its last answer is read."""
 
 AHEAD_S = 0.02
-"""How long a process is to be busy with what it has: the engine's thread may only look after a step."""
+"""Target for a process's queued work: the engine's thread only looks between two steps."""
 
 ASKED_BYTES = 2**16
-"""Of all that a process has; a longer request goes to one that has nothing, reads at once, and lets nobody wait."""
+"""Most bytes queued at one process. A longer request goes to an idle process, which reads it at once."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's mallopt."""
+"""Parameters of glibc's mallopt."""
 LARGEST_MMAP_THRESHOLD_BYTES = 2**25
 KEPT_BYTES = 2**28
 KEPT_BLOCKS = 8
-"""Of 16 MiB, in which Pillow holds pixels."""
+"""Blocks of 16 MiB in which Pillow holds pixels."""
 
 
 Done = Callable[[Outcome | Exception | None], object]
-"""Takes what became of a request's media; None where no process is left to say."""
+"""Takes the result of a request's media; None if no process is left."""
 
 
 @dataclass(slots=True)
@@ -153,31 +152,31 @@ class _Job:
     request: Parcel
     done: Done
     deaths: int = 0
-    """Of processes that had just begun this request."""
+    """Deaths of processes that were working on this request."""
 
 
 class Preparers:
-    """Some processes, used by one thread alone."""
+    """A pool of processes, used by one thread only."""
 
     def __init__(self, order: Open, make_prepare: MakePrepare, count: int = PREPARERS) -> None:
-        """Fork them; each prepares with what `make_prepare` makes there."""
+        """Fork `count` processes, each of which calls `make_prepare` for its own function."""
         self._waiting: deque[_Job] = deque()
         self._config: Any = None
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._read_elsewhere: deque[tuple[_Preparer, Outcome | Exception | None]] = deque()
-        """What threads have read; None of a process that died."""
+        """Results that threads have read; None for a process that died."""
         self._epoll.register(self._wake, select.EPOLLIN)
         self._living = [_Preparer(order, make_prepare) for _ in range(count)]
         for preparer in self._living:
             self._epoll.register(preparer.channel, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Can be read when `collect` has something to do."""
+        """Return a descriptor that can be read when `collect` has something to do."""
         return self._epoll.fileno()
 
     def submit(self, request: Request, config: Any, done: Done) -> bool:
-        """Have a request's media prepared; `collect` calls `done`. False where no process is left."""
+        """Have a request's media prepared; `collect` calls `done`. False if no process is left."""
         if not self._living:
             return False
         self._config = config
@@ -186,7 +185,7 @@ class Preparers:
         return True
 
     def collect(self) -> None:
-        """Take what was prepared meanwhile, without waiting."""
+        """Take the results that are there, without waiting."""
         for descriptor, _ in self._epoll.poll(0):
             if descriptor == self._wake:
                 self._take_elsewhere()
@@ -199,7 +198,7 @@ class Preparers:
             while (large := is_large(preparer.channel)) is False:
                 preparer.settle(receive(preparer.channel))
         except (EOFError, OSError):
-            self._bury(preparer)
+            self._remove(preparer)
             return
         if large:
             self._epoll.unregister(preparer.channel)
@@ -217,15 +216,15 @@ class Preparers:
         while self._read_elsewhere:
             preparer, outcome = self._read_elsewhere.popleft()
             if preparer not in self._living:
-                continue  # it was found dead meanwhile, and what it had is asked again
+                continue  # it was found dead meanwhile, and its requests were queued again
             if outcome is None:
-                self._bury(preparer)
+                self._remove(preparer)
             else:
                 self._epoll.register(preparer.channel, select.EPOLLIN)
                 preparer.settle(outcome)
 
-    def _bury(self, preparer: "_Preparer") -> None:
-        """Its first request is what it died of. The others, which it had not begun, are asked again."""
+    def _remove(self, preparer: "_Preparer") -> None:
+        """Remove a dead process. It died of its first request; the others, not yet begun, are queued again."""
         self._living.remove(preparer)
         with contextlib.suppress(OSError):  # closing does not: vLLM's own processes may have copies of it
             self._epoll.unregister(preparer.channel)
@@ -242,7 +241,7 @@ class Preparers:
                 job.done(None)
 
     def _send(self) -> None:
-        """Give each process what it may have."""
+        """Send waiting requests to the processes that may take them."""
         while self._waiting and self._living:
             preparer = min(self._living, key=lambda one: len(one.asked))
             if not preparer.may_take(self._waiting[0]):
@@ -250,15 +249,15 @@ class Preparers:
             try:
                 preparer.ask(self._waiting[0], self._config)
             except OSError:
-                self._bury(preparer)
+                self._remove(preparer)
             else:
                 preparer.asked.append(self._waiting.popleft())
 
 
 def _blame() -> MediaError:
     return MediaError(
-        f"{TRIES} processes died that prepared its media, which may need more memory than there is. Make them "
-        "smaller, or scale images down with prompts.media.max_pixels."
+        f"{TRIES} processes died that prepared its media, which may need more memory than there is. hint: make "
+        "them smaller, or scale images down with prompts.media.max_pixels."
     )
 
 
@@ -276,18 +275,18 @@ class _Preparer:
         self._most_asked = LEAST_ASKED
 
     def may_take(self, job: _Job) -> bool:
-        """Return whether it can be sent another request without making the sender wait."""
+        """Return whether another request can be sent without making the sender wait."""
         size = sum(len(piece) for one in (*self.asked, job) for piece in one.request)
         return not self.asked or (len(self.asked) < self._most_asked and size <= ASKED_BYTES)
 
     def settle(self, outcome: Outcome | Exception) -> None:
-        """Its first request is prepared, or cannot be."""
+        """Pass on the result of its first request."""
         if isinstance(outcome, Prepared) and (seconds := outcome.columns.get("media_prepare_s")):
             self._most_asked = min(max(LEAST_ASKED, round(AHEAD_S / seconds)), MOST_ASKED)
         self.asked.popleft().done(outcome)
 
     def ask(self, job: _Job, config: Any) -> None:
-        """Send a request. Raises OSError where the process is dead."""
+        """Send a request. Raises OSError if the process is dead."""
         if not self._is_configured:
             send(self.channel, pack(config))
             self._is_configured = True
@@ -295,7 +294,7 @@ class _Preparer:
 
 
 def keep_memory() -> None:
-    """Let freed memory be used again. Given back after each picture, every page is a fault at the next one."""
+    """Keep freed memory for reuse. If it were returned after each image, the next would fault on every page."""
     with contextlib.suppress(OSError, AttributeError):  # a libc that is not glibc
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD_BYTES)
@@ -304,7 +303,7 @@ def keep_memory() -> None:
 
 
 def _serve(channel: socket.socket, order: Open, make_prepare: MakePrepare) -> None:
-    """Return the process: prepares what it is sent, until nobody is left to send."""
+    """Run the process: prepare each request received, until the sender is gone."""
     _keep_only(channel.fileno())
     keep_memory()
     prepare: Callable[[Request], Outcome] | Exception
@@ -327,12 +326,12 @@ def _answer(prepare: Callable[[Request], Outcome] | Exception, request: Request)
         try:
             pickle.loads(pickle.dumps(error))
             return pack(error)
-        except Exception:  # an exception of their own, which does not survive the way
+        except Exception:  # a custom exception that cannot be pickled
             return pack(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 def _keep_only(descriptor: int) -> None:
-    """Close what was inherited: a pipe or socket that stays open here would hide the end of whom it leads to."""
+    """Close inherited descriptors: an open pipe or socket would hide the death of its other owner."""
     for inherited in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if inherited > 2 and inherited != descriptor:
             with contextlib.suppress(OSError):  # the folder's own, closed by now

@@ -1,5 +1,6 @@
-"""From a request to vLLM's sampling parameters and media, and from vLLM's outputs to a completion; and what is checked
-before a model is loaded. The same for both engines.
+"""Convert requests to vLLM's sampling parameters and media, and vLLM's outputs to completions, for both engines.
+
+Also checks an order before its model is loaded.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ from assayline.media.load import Hearing, Loaded
 from assayline.records import Completion, Json, Request
 
 NESTED_CONFIGS = ("structured_outputs_config", "profiler_config", "attention_config", "compilation_config")
-"""Arguments for which `vllm.LLM` drops unknown keys of a mapping without a word."""
+"""Arguments for which `vllm.LLM` silently drops unknown keys of a mapping."""
 
 NESTED_SAMPLING = {
     "structured_outputs": "StructuredOutputsParams",
@@ -44,19 +45,19 @@ NESTED_SAMPLING = {
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED_BYTES = 2**27
-"""A model that is split over processes needs more than the 64 MiB of a container that nobody gave a size."""
+"""A model split over processes needs more than a container's default of 64 MiB."""
 
 
 def check_before_load(order: Open) -> None:
-    """Fail for what would fail after minutes of loading: a strange vLLM, the device, misspelt arguments, sampling."""
+    """Check early what would fail after minutes of loading: vLLM's version, device, argument names, sampling."""
     check_version(find_version())
     from vllm.platforms import current_platform
 
     built_for = current_platform.device_type or "no device that it can find"
     if order.device != "auto" and order.device != built_for:
         raise DeviceError(
-            f"The spec asks for device {order.device!r}, but vLLM here runs on {built_for}. Set engine.device to "
-            f"auto, or install vLLM's build for {order.device} and check that its driver answers."
+            f"The spec asks for device {order.device!r}, but vLLM here runs on {built_for}. hint: set engine.device "
+            f"to auto, or install vLLM's build for {order.device} and check that its driver answers."
         )
     if built_for == "cuda":
         import torch
@@ -72,7 +73,7 @@ def check_before_load(order: Open) -> None:
 
 
 def check_driver(built_for: str | None, offered: tuple[int, int] | None) -> None:
-    """Raise DeviceError if torch is built for a newer major CUDA than the driver offers. None: it has none."""
+    """Raise DeviceError if torch needs a newer major version of CUDA than the driver offers. None: not CUDA."""
     if built_for and offered and int(built_for.partition(".")[0]) > offered[0]:
         raise DeviceError(
             f"torch is built for CUDA {built_for}, but the NVIDIA driver {read_driver_version()} runs CUDA "
@@ -82,7 +83,7 @@ def check_driver(built_for: str | None, offered: tuple[int, int] | None) -> None
 
 
 def check_shared_memory(args: dict[str, Json], total_bytes: int) -> None:
-    """Raise DeviceError if the processes of a split model have too little shared memory to talk through."""
+    """Raise DeviceError if the processes of a split model have too little shared memory for their messages."""
     processes = math.prod(int(args.get(name) or 1) for name in ("tensor_parallel_size", "pipeline_parallel_size"))
     if processes > 1 and total_bytes < LEAST_SHARED_BYTES:
         raise DeviceError(
@@ -93,7 +94,7 @@ def check_shared_memory(args: dict[str, Json], total_bytes: int) -> None:
 
 
 def build_nested_configs(args: dict[str, Json]) -> dict[str, Any]:
-    """Return the arguments, with vLLM's objects where mappings are given. `vllm.LLM` does so itself."""
+    """Return the arguments with mappings replaced by vLLM's objects, as `vllm.LLM` does itself."""
     return {**args, **{name: kind(**args[name]) for name, kind in _nested_kinds(args).items()}}
 
 
@@ -111,7 +112,7 @@ def _nested_kinds(args: dict[str, Json]) -> dict[str, Any]:
 
 
 def build_sampling_params(sampling: dict[str, Json], *, record_token_times: bool) -> Any:
-    """`vllm.SamplingParams` from plain values. Raises SpecError with vLLM's own reason."""
+    """Build `vllm.SamplingParams` from plain values. Raises SpecError with vLLM's own reason."""
     from vllm import sampling_params
 
     values = dict(sampling)
@@ -130,21 +131,21 @@ def build_sampling_params(sampling: dict[str, Json], *, record_token_times: bool
 
 
 FINISHED_IN_ERROR = "error"
-"""vLLM's finish_reason of a request that failed in the engine core alone: it has no text, and raises nothing."""
+"""vLLM's finish_reason of a single request that failed in the engine core: without text and without an error."""
 
 GAVE_UP = "engine_gave_up"
 """error_kind of such a request."""
 
 
 class VllmRows:
-    """Makes the rows of one engine."""
+    """A maker of completions for one engine."""
 
     def __init__(self, order: Open) -> None:
         self._order = order
         self._clock = order.clock
 
     def build_params(self, request: Request, live: Live) -> Any:
-        """Sampling parameters; stop texts of a model that reasons stay here, with `live`, to be found in the answer."""
+        """Build sampling parameters. A reasoning model's stop texts stay in `live`, which finds them in the answer."""
         params = build_sampling_params(request.sampling, record_token_times=self._order.record_token_times)
         if live.reasoning is None or not params.stop:
             return params
@@ -157,7 +158,7 @@ class VllmRows:
         return build_sampling_params({**request.sampling, "stop": None}, record_token_times=True)
 
     def refuse(self, live: Live, error: Exception) -> Completion:
-        """Return the row of a request that vLLM does not take."""
+        """Return the error row of a request that vLLM refuses."""
         return self._completion(
             live,
             finished=time.monotonic(),
@@ -167,9 +168,9 @@ class VllmRows:
         )
 
     def finish(self, live: Live, output: Any, now: float) -> Completion:
-        """Return the row of a request that is answered, or given up by vLLM; `output` is its last one."""
+        """Return the row of a request that vLLM answered or gave up; `output` is its last one."""
         if live.finish_reason == FINISHED_IN_ERROR:
-            row = self.refuse(live, RuntimeError("The engine gave this request up; its log says why."))
+            row = self.refuse(live, RuntimeError("The engine gave this request up; its log has the reason."))
             return replace(row, error_kind=GAVE_UP)
         stats = output.metrics
         return self._completion(
@@ -217,7 +218,7 @@ def _kind_of(error: Exception) -> str:
 
 
 def describe_engine(config: Any) -> Opened:
-    """What the engine with this `VllmConfig` resolved."""
+    """Return what the engine with this `VllmConfig` resolved."""
     from vllm.platforms import current_platform
 
     details = OpenedDetails(**read_config(config), device_name=name_device(current_platform))
@@ -227,30 +228,30 @@ def describe_engine(config: Any) -> Opened:
 
 
 def name_device(platform: Any) -> str:
-    """Return the names of the device of vLLM's platform, or at least of its kind: no engine that is open may end for a label."""
+    """Return the device's name, or at least its kind: an engine must not fail for a label."""
     if platform.device_type == "cpu":
         return name_cpu()
     try:
         return str(platform.get_device_name())
-    except Exception:  # a plugin's platform that has none; NVML's errors, as vLLM takes a MIG slice for a whole GPU
+    except Exception:  # a plugin's platform without a name; NVML's errors, as vLLM treats a MIG slice as a GPU
         names = (name_gpu(gpu) for gpu in list_gpus())
         return next(filter(None, names), str(platform.device_type))
 
 
 class VllmMedia:
-    """Makes engine inputs of requests with media, in processes where there are `preparers`, and else in threads."""
+    """A maker of engine inputs from requests with media: in `preparers` if there are any, else in threads."""
 
     def __init__(self, order: Open, renderer: Any, config: Any, preparers: Preparers | None = None) -> None:
         self._renderer = renderer
         self._config = config
         self._preparers = preparers
         self._hearing = _find_hearing(renderer)
-        # One at a time, as in vLLM itself: processors and tokenizers of models are not made for threads.
+        # One at a time, as in vLLM itself: processors and tokenizers of models are not thread-safe.
         self._rendering = threading.Lock()
         self.pool: MediaPool[dict[str, Any]] = MediaPool(order, self._hearing, self._render)
 
     def submit(self, request: Request, done: Callable[[Prepared[dict[str, Any]] | Exception], object]) -> None:
-        """Have a request's media prepared beside the engine. Any thread may call `done`: with the input, or an error."""
+        """Have a request's media prepared outside the engine. Any thread may call `done` with the input or an error."""
 
         def take(outcome: Prepared[dict[str, Any]] | Exception | None) -> None:
             if outcome is None:
@@ -273,7 +274,7 @@ class VllmMedia:
         self.pool.threads.submit(prepare)
 
     def prepare(self, request: Request) -> Prepared[dict[str, Any]]:
-        """Return the input that `add_request` takes. Raises MediaError, and what vLLM raises for media it cannot use."""
+        """Return the input for `add_request`. Raises MediaError, and what vLLM raises for unusable media."""
         prepared = self.pool.prepare(request)
         placed = prepared.form["mm_placeholders"]
         media_tokens = sum(place.length for places in placed.values() for place in places)
@@ -283,7 +284,7 @@ class VllmMedia:
         prompt = {
             "prompt_token_ids": request.prompt_token_ids,
             "multi_modal_data": self._group(loaded, self._convert),
-            # Digests of the content: vLLM's caches need not hash the pixels, and what is equal is known as equal.
+            # Digests of the content: vLLM's caches need not hash the pixels, and equal media have equal ids.
             "multi_modal_uuids": self._group(loaded, lambda one: one.media["digest"]),
         }
         with self._rendering:
@@ -294,7 +295,7 @@ class VllmMedia:
             raise MediaError(
                 f"The prompt has {expanded} tokens with its media ({len(request.prompt_token_ids)} without), but the "
                 f"context is {max_model_len} tokens (max_model_len), at least one of them for the answer. "
-                "Shorten it, or make its images smaller with prompts.media.max_pixels.",
+                "hint: shorten it, or make its images smaller with prompts.media.max_pixels.",
                 kind="prompt_too_long",
             )
         return rendered
@@ -315,12 +316,12 @@ class VllmMedia:
 
 
 def fork_preparers(order: Open) -> Preparers | None:
-    """Before the engine opens: the processes that will prepare its media, if it is to have any."""
+    """Fork the processes that prepare media, before the engine opens. None if its requests have none."""
     if not order.has_media:
         return None
     from vllm import LLM
 
-    assert LLM  # what is imported before the fork is shared
+    assert LLM  # imported before the fork, so shared
     return Preparers(order, _make_prepare)
 
 
@@ -332,7 +333,7 @@ def _make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict
 
 
 def _find_hearing(renderer: Any) -> Hearing:
-    """Rate and longest sound of the model's own feature extractor; the usual ones where it has none."""
+    """Return rate and longest audio of the model's feature extractor, or the defaults."""
     extractor = find_feature_extractor(renderer)
     rate_hz, longest_s = getattr(extractor, "sampling_rate", None), getattr(extractor, "chunk_length", None)
     hearing = Hearing()
