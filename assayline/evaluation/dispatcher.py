@@ -175,7 +175,7 @@ class Dispatcher:
         return given
 
     def lose(self, worker: str) -> None:
-        """Record the loss of a worker and requeue its requests. Raises EngineError if too many requests become errors."""
+        """Record the loss of a worker and requeue its requests. Raises EngineError as `note_culprit` does."""
         with self._lock:
             self.progress.lose(worker)
             lane = self._lanes.get(worker)
@@ -257,7 +257,7 @@ class Dispatcher:
         self._rows.append(completion)
 
     def _keep_rows(self) -> None:
-        """Pass new rows to `keep` outside the lock, because writing is slow; they are written before the caller returns."""
+        """Pass new rows to `keep`, outside the lock, because writing is slow."""
         with self._lock:
             rows, self._rows = self._rows, []
         for row in rows:

@@ -147,8 +147,8 @@ def read_lengths(run_dir: Path) -> ExpectedLengths:
         return ExpectedLengths(_read_column(path, "prompt_id"), _read_column(path, "output_tokens"))
     except (OSError, pa.ArrowException) as error:
         raise StoreError(
-            f"{path}, the expected lengths that order the run's prompts, cannot be read: {error}. hint: restore it from "
-            "a copy, or start a new run with --fresh."
+            f"{path}, the expected lengths that order the run's prompts, cannot be read: {error}. hint: restore it "
+            "from a copy, or start a new run with --fresh."
         ) from error
 
 
@@ -405,7 +405,7 @@ class Conversations:
         return self._go_on(talk)
 
     def settle(self, completion: Completion) -> Request | None:
-        """Record an answer. Return the turn that waited for it, if any; one that cannot be sent becomes an error row."""
+        """Record an answer. Return the turn that waited for it; one that cannot be sent becomes an error row."""
         request = self._asked.pop(completion.request_id, None)
         if request is None:
             return None
