@@ -266,7 +266,7 @@ class Worker:
         if holders != self._holders:
             self._holders = holders
             wait_s = self._order.settings.device_wait_s
-            self._note(f"All devices are in use: {holders}. Waiting up to {wait_s:g} s (ASSAYLINE_DEVICE_WAIT_S)")
+            self._note(f"Every device is taken: {holders}. Waiting up to {wait_s:g} s (ASSAYLINE_DEVICE_WAIT_S)")
 
     def _answer(self, engine: AdaptiveEngine) -> None:
         if self._order.spec.engine.warm_up and (first := self._wait_for_first()):
