@@ -1,4 +1,4 @@
-"""Run `assayline COMMAND` as `python -m assayline COMMAND`, for processes that start a command with their own Python."""
+"""Run `assayline COMMAND` as `python -m assayline COMMAND`, so that a process can use its own Python."""
 
 from assayline.flows.cli import main
 

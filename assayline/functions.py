@@ -51,8 +51,8 @@ def find_function(name: str, group: str) -> Function:
     file = _find_file(module)
     if file is None:
         raise SpecError(
-            f"There is no module {module!r} for the function {reference}. hint: {module.split('.')[0]}.py belongs into "
-            f"the folder where the command is started ({Path.cwd()}), or into an installed package."
+            f"There is no module {module!r} for the function {reference}. hint: put {module.split('.')[0]}.py in the "
+            f"folder where you start the command ({Path.cwd()}), or install its package."
         )
     return Function(reference, file)
 
@@ -76,7 +76,7 @@ def _find_registered(name: str, group: str) -> str:
 
 
 def _find_file(module: str) -> Path | None:
-    """The file of a module, found without importing it or its packages."""
+    """Find the file of a module without importing it or its packages."""
     folders: list[str] | None = [str(Path.cwd()), *sys.path]
     found = None
     parts = module.split(".")

@@ -138,9 +138,9 @@ class Completion:
     due_at_s: float | None = None
     """Time at which an open-loop arrival pattern scheduled it; None if it was sent as soon as the window had room."""
     sent_at_s: float | None = None
-    """Time at which it was handed to the engine's process, to the async engine, or for the first time to the server."""
+    """Time at which it was handed to the engine's process or the async engine, or first sent to the server."""
     arrived_at_s: float | None = None
-    """Time at which it reached the engine; the zero of TTFT and end-to-end latency. For a server, equal to sent_at_s."""
+    """Time at which it reached the engine; the start of TTFT and end-to-end latency. For a server, sent_at_s."""
     queued_at_s: float | None = None
     scheduled_at_s: float | None = None
     first_token_at_s: float | None = None
@@ -182,7 +182,7 @@ class Completion:
     media_bytes: int | None = None
     """Size of the files, or of the content in the row."""
     media_tokens: int | None = None
-    """Prompt tokens that stand for media: the prompt's length minus the tokens sent, where placeholders count as media."""
+    """Prompt tokens that stand for media: the prompt's length minus the text tokens sent, without placeholders."""
     media_prepare_s: float | None = None
     """Seconds for reading, decoding and the model's preprocessing, before the engine received it."""
 

@@ -70,7 +70,8 @@ class Settings(BaseSettings):
     tracebacks: bool = Field(False, description="Show tracebacks of errors that have an error message.")
     mirror_url: str | None = Field(
         None,
-        description="Destination for copies of runs: s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER (extra obstore).",
+        description="Destination for copies of runs: s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER "
+        "(extra obstore).",
     )
     hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
 

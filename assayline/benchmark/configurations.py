@@ -2,7 +2,7 @@
 
 They are combinations of fields (`combine_values`), or the points of a profile (`profile.py`). The plan is a file in the
 benchmark's folder, written before the first run, so that a killed benchmark resumes where it stopped. The manifests of
-its runs tell which are done.
+its runs have their states.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The plan of a benchmark: a file in the benchmark's folder, written before the first run.
 
-A killed benchmark is resumed from it. The manifests of its runs tell which are done.
+A killed benchmark is resumed from it. The manifests of its runs have their states.
 """
 
 import json

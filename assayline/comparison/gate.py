@@ -41,7 +41,7 @@ class Check:
     check: str
     verdict: Verdict
     words: str
-    """The finding as a sentence with numbers."""
+    """The finding with its numbers."""
     candidate: float | None = None
     baseline: float | None = None
     limit: float | None = None
@@ -65,7 +65,7 @@ class GateReport:
 
     @property
     def headline(self) -> str:
-        """The result in a sentence or two."""
+        """Summary of the verdict."""
         if self.broken:
             return f"Run {self.candidate} is worse than {self.baseline} beyond its limits."
         left = sum(check.verdict == "not judged" for check in self.checks)

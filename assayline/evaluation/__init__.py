@@ -1,1 +1,1 @@
-"""A run's life: begun, prepared, answered by workers, loaded, ended; and begun again where it stopped."""
+"""The life cycle of a run: begin, prepare, answer, ingest and end; and resume after an interruption."""

@@ -1,7 +1,7 @@
-"""The beginning of an evaluation: quick checks, then a new run, or an unfinished one taken up where it was left.
+"""Begin an evaluation: quick checks, then a new run or the resumption of an unfinished one.
 
-A run is resumed by one process, which holds its lock: what earlier attempts wrote is loaded, and what they answered is
-not asked again.
+Only the process that holds a run's lock resumes it: it loads the parts of earlier attempts, and does not send answered
+requests again.
 """
 
 import socket
@@ -44,12 +44,12 @@ def begin_evaluation(
     benchmark_id: str | None = None,
     is_deployed: bool = False,
 ) -> Evaluation:
-    """Check arguments, model and database, and makes the run's folder or takes an unfinished run up.
+    """Check arguments, model and database, then create the run's folder or resume an unfinished run.
 
     `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. A new run is
-    part of the benchmark `benchmark_id`, if that is given. `is_deployed`: a deployed flow begins it, such as a night;
-    with auto it resumes runs of such flows alone, and others do not resume these. Raises SpecError, ModelError or
-    StoreError.
+    part of the benchmark `benchmark_id`, if that is given. `is_deployed`: a deployed flow begins the run, such as a
+    nightly one; with auto, deployed flows resume only runs of deployed flows, and others only the others. Raises
+    SpecError, ModelError or StoreError.
     """
     settings.pass_on_token()
     spec = add_price(spec, settings)
@@ -65,7 +65,7 @@ def begin_evaluation(
         lengths = None if choice.manifest else _look_into_database(database, manifest, choice.notes)
         lock = choice.lock or lock_run(runs_dir / manifest.run_id)
         if lock is None:
-            raise StoreError(f"Another process holds the new run {manifest.run_id}. Give the same command again.")
+            raise StoreError(f"Another process holds the new run {manifest.run_id}. hint: run the same command again.")
         undo.callback(lock.release)
         evaluation = Evaluation(
             manifest=choice.manifest or manifest,
@@ -88,8 +88,7 @@ def begin_evaluation(
 
 
 def add_price(spec: EvalSpec, settings: Settings) -> EvalSpec:
-    """Return the spec with the machine's price, where it has none of its own. Raises SpecError for a price that is
-    none."""
+    """Add the machine's price to a spec without a price. Raises SpecError if the setting is invalid."""
     if spec.price is not None or settings.price is None:
         return spec
     try:
@@ -98,13 +97,13 @@ def add_price(spec: EvalSpec, settings: Settings) -> EvalSpec:
         problem = error.errors()[0]
         field = ".".join(["price", *map(str, problem["loc"])])
         raise SpecError(
-            f"Setting ASSAYLINE_PRICE was given {settings.price}; {field}: {problem['msg']}. Expected JSON with fields "
-            'of a spec\'s `price`, such as {"currency": "EUR", "per_gpu_hour": 2.5}.'
+            f"Invalid setting ASSAYLINE_PRICE: given {settings.price}; {field}: {problem['msg']}. hint: give JSON with "
+            'the fields of a spec\'s `price`, such as {"currency": "EUR", "per_gpu_hour": 2.5}.'
         ) from None
 
 
 def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
-    """What the manifest of a new run of this spec is, and where its model is. Raises SpecError or ModelError."""
+    """Return the manifest of a new run of this spec, and its model. Raises SpecError or ModelError."""
     check_arguments(spec)
     check_scorers(spec.scorers or [])
     check_trace(spec.load, spec.prompts.source)
@@ -134,7 +133,7 @@ def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
 
 
 def count_workers(spec: EvalSpec) -> int:
-    """How many workers a spec has on this machine; 1 for `auto` on a Ray cluster, which is counted when it is there.
+    """Return a spec's number of workers on this machine; 1 for `auto` on a Ray cluster, which is counted later.
 
     Raises SpecError or DeviceError.
     """
@@ -146,10 +145,10 @@ def count_workers(spec: EvalSpec) -> int:
 
 
 def _look_into_database(database: DatabaseThread, asks: Manifest, notes: list[str]) -> pa.Table | None:
-    """Return whether the database can be used is known before anything is made. Raises StoreError.
+    """Check that the database can be used, before any file is written. Raises StoreError.
 
-    Returns what earlier runs tell of the lengths of answers, if the new run asks. Not knowing it costs speed, and is no
-    reason to stop.
+    Return the lengths of answers in earlier runs if the new run orders by them. An error in reading them is only noted,
+    because it costs speed alone.
     """
     if not asks.is_longest_first:
         database.run(lambda connection: None)
@@ -160,12 +159,12 @@ def _look_into_database(database: DatabaseThread, asks: Manifest, notes: list[st
         )
     except StoreError as error:
         database.run(lambda connection: None)
-        notes.append(f"Requests are sent in the order given, as earlier answers cannot be read: {error}")
+        notes.append(f"Sending requests in the order given, because earlier answers cannot be read: {error}")
         return None
 
 
 def _make_folder(evaluation: Evaluation, lengths: pa.Table | None) -> None:
-    """Everything that a resume needs; the manifest is last, as it makes the folder a run's."""
+    """Write all files that a resume needs; the manifest last, because it makes the folder a run."""
     run_dir = evaluation.run_dir
     if lengths is not None and len(lengths):
         keep_lengths(run_dir, lengths)

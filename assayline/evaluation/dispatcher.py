@@ -1,13 +1,14 @@
-"""Dispatcher: which request is asked next, by which worker, and what became of it.
+"""Dispatcher: assigns requests to workers and collects their rows.
 
-It lives in the flow's process. For each worker, `drive.py` calls `exchange` again and again: it hands over new rows and
-gets the worker's next requests. All order is decided here: shards in the order of their names or the longest first,
-first repeats before others, a conversation's next turn after the answer to the turn before, and after a resume the
-requests that are left.
+It lives in the flow's process. For each worker, `drive.py` calls `exchange` repeatedly: it hands over new rows and gets
+the worker's next requests. The dispatcher alone decides the order: shards by name or the longest first, first repeats
+before others, each turn of a conversation after the answer to the previous turn, and after a resume only the requests
+without an answer.
 
-A worker reads a shard of its own, so that prompts with a common prefix stay on one engine; when no shard is left, it
-reads those of the others. A request has one owner at a time. If the owner is lost, its requests go to other workers. A
-request that was in flight when two workers were lost is asked alone, and the third loss makes it an error row.
+Each worker reads its own shard, so that prompts with a common prefix stay on one engine; when no shard is left, it
+reads shards of other workers. A request has one owner at a time. If the owner is lost, its requests go to other
+workers. A request that was in flight when two workers were lost is sent alone; at the third loss it becomes an error
+row.
 """
 
 import math
@@ -27,14 +28,14 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import read_texts
 
 KILLED_WORKER = "killed_worker"
-"""error_kind of a request that was in flight each time when several workers were lost."""
+"""error_kind of a request that was in flight at the loss of each of several workers."""
 
 LOSSES_UNTIL_ALONE, MOST_LOSSES = 2, 3
 SURPLUS_REQUESTS = 16
-"""A worker holds at least so many requests beyond its window: they are there when others finish."""
+"""Minimum requests that a worker holds beyond its window, ready when others finish."""
 
 OPEN_LOOP_REQUESTS = 1024
-"""Held by a worker that has no window, as requests are due at times of their own."""
+"""Requests held by a worker without a window: in an open loop, each request has its own due time."""
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class _Shard:
     is_read: bool = True
 
     def next(self) -> Request | None:
-        """Return the next request to ask; None at the end."""
+        """Return the next unanswered request; None at the end."""
         request = next(self.rows, None)
         self.is_read = request is None
         return request
@@ -53,23 +54,23 @@ class _Shard:
 
 @dataclass(slots=True)
 class _Lane:
-    """One worker: what it holds, and what it will be given next."""
+    """One worker's requests: those that it holds, and those that it gets next."""
 
     repeats: Repeats
     held: dict[str, Request] = field(default_factory=dict)
-    """Handed out and not answered, in the order of handing out."""
+    """Requests handed out and not answered, in the order of handing out."""
     ready: deque[Request] = field(default_factory=deque)
-    """Next turns of conversations that it has answered."""
+    """Next turns of conversations whose previous turn this worker answered."""
     shard: _Shard = field(default_factory=_Shard)
     window_requests: int | None = None
     generation: int = 0
-    """Of its newest engine that answered."""
+    """Generation of its newest engine that answered."""
     has_suspect: bool = False
-    """Whether it holds one request that must be alone."""
+    """Whether it holds a request that must be sent alone."""
 
 
 class Dispatcher:
-    """One run's requests in one attempt. Threads may call it side by side."""
+    """One run's requests in one attempt. Thread-safe."""
 
     def __init__(
         self,
@@ -78,26 +79,26 @@ class Dispatcher:
         keep: Callable[[Completion], None],
         open_renderer: OpenRenderer,
     ) -> None:
-        """`keep` gets each row that counts, once."""
+        """Create a dispatcher without shards; `keep` receives each row that counts, once."""
         self._spec = spec
         self._run_dir = run_dir
         self._keep = keep
         self.workers = 1
-        """How many workers there are to be."""
+        """Number of workers planned."""
         self._lock = threading.RLock()
         self._lanes: dict[str, _Lane] = {}
         self._conversations = Conversations(open_renderer, spec.chat.prefill, self._fail_turn)
         self._asker = ("", 0)
-        """Worker and generation of the row of a turn that is not asked."""
+        """Worker and generation for the row of a turn that is not sent."""
         self._pending: list[tuple[Path, frozenset[str]]] = []
-        """Shards that nobody reads yet, with the requests in them that are answered; the next one is the last."""
+        """Shards that no worker reads yet, with their answered requests; the last one is next."""
         self._abandoned: list[_Shard] = []
-        """Shards whose reader is gone."""
+        """Partly read shards of workers that are gone."""
         self._again: deque[Request] = deque()
         self._suspects: deque[Request] = deque()
         self._losses: Counter[str] = Counter()
         self._rows: list[Completion] = []
-        """Rows that count and are not yet kept."""
+        """Rows that count and are not yet passed to `keep`."""
         self._culprits = 0
         self._prepared = self._unread = 0
         self._is_closed = False
@@ -105,9 +106,9 @@ class Dispatcher:
         self.progress = Progress()
 
     def add_shard(self, path: Path, requests: int, answered: frozenset[str] = frozenset(), errors: int = 0) -> None:
-        """Take in a shard with so many requests; those in `answered` are not to be asked.
+        """Add a shard of `requests` requests; those in `answered` are not sent again.
 
-        `errors` of these are error rows that are not counted yet.
+        `errors` is the number of error rows among these that are not counted yet.
         """
         with self._lock:
             self._prepared += requests
@@ -119,32 +120,32 @@ class Dispatcher:
                 self._pending.sort(key=lambda pending: heaviest_first(pending[0]), reverse=True)
 
     def add_answered(self, requests: int) -> None:
-        """Count requests of a shard in which nothing is left to ask."""
+        """Count the requests of a shard whose requests are all answered."""
         with self._lock:
             self._prepared += requests
             self.progress.answered += requests
 
     def close(self) -> None:
-        """No shard will follow."""
+        """Declare that no more shards will be added."""
         with self._lock:
             self._is_closed = True
 
     def stop(self) -> None:
-        """Hand out nothing more; workers are to end now."""
+        """Stop handing out requests, so that workers end now."""
         self._stopped.set()
 
     def wait_for_stop(self, wait_s: float) -> None:
-        """Return after `wait_s`, or when `stop` is called."""
+        """Wait until `stop` is called, at most `wait_s` seconds."""
         self._stopped.wait(wait_s)
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether `stop` was called."""
+        """Return True if `stop` was called."""
         return self._stopped.is_set()
 
     @property
     def is_over(self) -> bool:
-        """Return whether every request has its row."""
+        """Return True if every request has its row."""
         with self._lock:
             waiting = (self._pending, self._abandoned, self._again, self._suspects, self._conversations.held)
             if not self._is_closed or any(waiting):
@@ -154,10 +155,10 @@ class Dispatcher:
             )
 
     def exchange(self, worker: str, finished: Iterable[Completion], window: int | None) -> list[Request]:
-        """Take a worker's rows and returns its next requests.
+        """Take a worker's rows and return its next requests.
 
-        `window` is how many requests its engine has in flight at most; None in an open loop, 0 if it wants none. A row
-        of a request that the worker does not hold is dropped: another worker has the request, or has answered it.
+        `window` is the maximum of requests in flight in its engine; None in an open loop, 0 if it wants none. A row of
+        a request that the worker does not hold is dropped: another worker has the request, or has answered it.
         Raises StoreError, and EngineError if too many requests lose their workers.
         """
         with self._lock:
@@ -174,8 +175,7 @@ class Dispatcher:
         return given
 
     def lose(self, worker: str) -> None:
-        """Return the worker is gone: others get what it held. Raises EngineError if too many requests lose their
-        workers."""
+        """Record the loss of a worker and requeue its requests. Raises EngineError as `note_culprit` does."""
         with self._lock:
             self.progress.lose(worker)
             lane = self._lanes.get(worker)
@@ -190,34 +190,35 @@ class Dispatcher:
         self._keep_rows()
 
     def leave(self, worker: str) -> None:
-        """Return the worker has ended by itself."""
+        """Record that the worker ended normally."""
         with self._lock:
             self._give_back(worker)
             self.progress.leave(worker)
 
     def join(self, worker: str, device: str) -> None:
-        """Return the worker has an open engine on a device."""
+        """Record that the worker opened its engine on a device."""
         with self._lock:
             self.progress.join(worker, device)
 
     def set_phase(self, worker: str, phase: str) -> None:
-        """Note the phase of an engine's start; empty when the engine is ready."""
+        """Record the phase of an engine's start; empty when the engine is ready."""
         with self._lock:
             self.progress.set_phase(worker, phase)
 
     def look(self) -> Standing:
-        """How far the run is."""
+        """Return the progress of the run."""
         with self._lock:
             return self.progress.look()
 
     def note_culprit(self, why: str) -> None:
-        """One more request that kills engines or workers has become an error row. Raises EngineError for too many."""
+        """Count a request that killed engines or workers and became an error row. Raises EngineError for too many."""
         with self._lock:
             self._culprits += 1
             if self._culprits > max(1.0, self._spec.max_error_fraction * self._prepared):
                 raise EngineError(
-                    f"{self._culprits} requests killed what was to answer them, more than max_error_fraction allows. "
-                    f"The last one: {why}. What was answered is kept."
+                    f"{self._culprits} requests killed their engines or workers, more than max_error_fraction allows. "
+                    f"The last one: {why}. hint: fix the cause, then run the same command again to resume the run; "
+                    "stored answers are kept."
                 )
 
     def _find_lane(self, worker: str, window: int | None) -> _Lane:
@@ -225,13 +226,13 @@ class Dispatcher:
         if lane is None:
             workers = max(self.workers, len(self._lanes) + 1)
             lane = self._lanes[worker] = _Lane(Repeats(most_held(self._spec, workers, window)))
-        if window != 0:  # of an engine that has ended: what was in flight counts if the worker is lost
+        if window != 0:  # 0 after the engine's end: requests that were in flight still count if the worker is lost
             lane.window_requests = window
         self.progress.set_window(worker, window)
         return lane
 
     def _give_back(self, worker: str) -> None:
-        """Put what a worker held, or would have had next, where others get it."""
+        """Return a worker's requests, held or next, to the queues for other workers."""
         lane = self._lanes.pop(worker, None)
         if lane is None:
             return
@@ -256,7 +257,7 @@ class Dispatcher:
         self._rows.append(completion)
 
     def _keep_rows(self) -> None:
-        """Outside the lock: writing takes a while. The rows of a call are written when it returns."""
+        """Pass new rows to `keep`, outside the lock, because writing is slow."""
         with self._lock:
             rows, self._rows = self._rows, []
         for row in rows:
@@ -276,7 +277,7 @@ class Dispatcher:
         return given
 
     def _find_room(self, lane: _Lane) -> int:
-        """Fill the window in any case; beyond it, one of several workers gets a share of what is left."""
+        """Return how many requests to hand out: at least the free window, beyond it a share of those left."""
         if lane.window_requests is None:
             return OPEN_LOOP_REQUESTS - len(lane.held)
         free = lane.window_requests - len(lane.held)
@@ -287,7 +288,7 @@ class Dispatcher:
         return max(free, min(free + surplus, math.ceil(self._unread / (2 * workers))))
 
     def _next(self, lane: _Lane) -> Request | None:
-        """Return the request to ask next; None if there is none now."""
+        """Return the next request for this worker; None if there is none now."""
         if lane.ready:
             return lane.ready.popleft()
         if self._again:
@@ -302,7 +303,7 @@ class Dispatcher:
         return fullest.repeats.release()
 
     def _read(self, lane: _Lane) -> Request | None:
-        """Return the next row: of the worker's shard, of one that nobody reads, or of another worker's."""
+        """Read the next request: from the worker's own shard, else an unread one, else another worker's."""
         request = lane.shard.next()
         while request is None and (self._abandoned or self._pending):
             lane.shard = self._abandoned.pop() if self._abandoned else self._begin_shard()
@@ -321,7 +322,7 @@ class Dispatcher:
         self._count(unsent(request.request_id, *self._asker, why, error_kind, prompt_tokens))
 
     def _give_up(self, worker: str, request: Request, losses: int) -> None:
-        words = f"Request {request.request_id} was in flight each time when {losses} workers were lost"
+        words = f"Request {request.request_id} was in flight at the loss of {losses} workers"
         row = unsent(request.request_id, worker, 0, words, KILLED_WORKER, len(request.prompt_token_ids) or None)
         self._asker = (worker, 0)
         self._count(row)

@@ -1,7 +1,7 @@
-"""Driving a worker: the loop between it and the dispatcher, in a thread of the flow's process.
+"""Drive a worker: the loop between it and the dispatcher, in a thread of the flow's process.
 
-The thread writes what the worker reports, so that everything of a run is written by one process. A worker that is lost
-(its thread, process or machine ended in an unexpected way, or it stopped answering) is replaced a few times.
+The thread writes all records that the worker reports, so that one process writes all files of a run. A lost worker (its
+thread, process or machine exited unexpectedly, or it does not respond) is replaced a few times.
 """
 
 from collections.abc import Callable
@@ -13,22 +13,22 @@ from assayline.evaluation.worker import Exchanger, Worker, WorkOrder
 from assayline.records import EngineEvent, Request
 
 URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
-"""Written at once: the engine has nothing to do anyway, and the machine may be in trouble."""
+"""Events that are written immediately: the engine is idle then, and the machine may be about to fail."""
 
 REPLACEMENT_PAUSES_S = (1.0, 10.0, 60.0)
-"""Before each replacement of a lost worker."""
+"""Pause before each replacement of a lost worker."""
 
 WAIT_S = 0.1
-"""An exchange without rows takes so long, or longer if there are many workers."""
+"""Duration of an exchange without rows; longer with many workers."""
 
 SHORTEST_GATHER_S = 0.02
 MOST_EXCHANGES_PER_S = 500
-"""Of all workers together; each takes some 0.8 ms of this process if the worker is on another machine."""
+"""Limit for all workers together; an exchange with a worker on another machine takes this process about 0.8 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker did."""
+    """Summary of a worker's work."""
 
     worker: str
     answered_requests: int
@@ -37,12 +37,12 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who hears what a worker does. Called in the driving thread."""
+    """Callbacks for log lines and events of a worker, called in the driving thread."""
 
     log: Callable[[str], object] = str
     warn: Callable[[str], object] = str
     engine_log: Callable[[str], object] = str
-    """Gets the lines that engines print."""
+    """Receives the lines that engines print."""
     on_event: Callable[[EngineEvent], object] = str
 
 
@@ -51,7 +51,7 @@ def drive_worker(
 ) -> WorkerReport:
     """Drive a worker until every request of the run has its row, or the run is stopped.
 
-    Raises DeviceError, SpecError, EngineError or StoreError; what had finished until then is stored.
+    Raises DeviceError, SpecError, EngineError or StoreError; rows that finished before the error are stored.
     """
     answered = 0
     for pause_s in (0.0, *REPLACEMENT_PAUSES_S):
@@ -63,20 +63,20 @@ def drive_worker(
             drive.run(launch)
         except WorkerLostError as loss:
             answered += drive.answered
-            listener.warn(f"{name} is lost, and others answer what it had: {loss}")
+            listener.warn(f"Lost {name} and requeued its requests: {loss}")
             evaluation.dispatcher.lose(name)
         else:
             evaluation.dispatcher.leave(name)
             evaluation.writer.flush()
             return WorkerReport(name, answered + drive.answered, drive.device)
     raise EngineError(
-        f"{name} was lost {len(REPLACEMENT_PAUSES_S) + 1} times. What was answered is kept: the same command resumes "
-        "the run."
+        f"{name} was lost {len(REPLACEMENT_PAUSES_S) + 1} times. hint: run the same command again, which resumes the "
+        "run; stored answers are kept."
     )
 
 
 class _Drive:
-    """One worker from its start to its end."""
+    """One worker, from start to end."""
 
     def __init__(self, evaluation: Evaluation, name: str, listener: Listener) -> None:
         self._evaluation = evaluation
@@ -87,7 +87,7 @@ class _Drive:
         self._phase = ""
 
     def run(self, launch: Callable[[WorkOrder], Exchanger]) -> None:
-        """Raise WorkerLostError, and the errors of `drive_worker`."""
+        """Exchange with the worker until it ends. Raises WorkerLostError, and the errors of `drive_worker`."""
         worker = launch(self._evaluation.order(self._name))
         try:
             self._exchange(worker)

@@ -1,4 +1,4 @@
-"""Scores a run's stored answers by functions, outside the database's transactions."""
+"""Score a run's stored answers by Python functions, outside the database's transactions."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from assayline.store.scoring import SCORER_ERROR, FunctionScores, JudgedScore, S
 
 
 def pick_functions(scorers: Sequence[Scorer]) -> list[FunctionScorer]:
-    """Those that are Python functions."""
+    """Return the scorers that are Python functions."""
     return [scorer for scorer in scorers if isinstance(scorer, FunctionScorer)]
 
 
 def score_samples(
     scorers: Sequence[FunctionScorer], samples: Sequence[SampleToScore]
 ) -> tuple[dict[str, FunctionScores], list[str]]:
-    """Scores by scorer, and a sentence for each scorer that failed on some answers. Raises SpecError."""
+    """Return the scores by scorer, and a note for each scorer that failed on some answers. Raises SpecError."""
     scores, notes = {}, []
     answers = [Answer(sample.answer, sample.target, _with_id(sample)) for sample in samples]
     for scorer in scorers:
@@ -39,7 +39,7 @@ def score_samples(
         if failures := [score.failure for score in found if score is not None and score.failure]:
             notes.append(
                 f"{scorer.label} failed on {len(failures)} of {len(found)} answers, which count as errors with a score "
-                f"of 0. The first: {failures[0]}."
+                f"of 0. The first error: {failures[0]}."
             )
     return scores, notes
 

@@ -2,16 +2,17 @@
 
 At the end of a run in the order given, a few long answers that began late keep a nearly empty engine busy. Begun first,
 they end with the others (longest processing time first; Graham, "Bounds on multiprocessing timing anomalies", 1969).
-How long an answer will be, earlier runs of the same model on the same prompts say. A wrong guess costs speed, no row.
+Expected lengths come from earlier runs of the same model on the same prompts. A wrong expectation costs speed, but no
+row.
 
-Prompts that share most of their tokens, as questions about one document do, stay together all the same where the engine
-caches prefixes: scattered, each would find its document gone from a cache that is smaller than all documents.
+If the engine caches prefixes, prompts that share most of their tokens, such as questions about one document, stay
+together in either order: a cache smaller than all documents would evict a document between scattered questions.
 
-Prompts are streamed, so they are ordered within a horizon of `HORIZON_SHARDS` shards; of the shards that are there, the
-dispatcher reads the one with the longest answers first. What was expected when the run began is kept in its folder: a
-run that is resumed while it prepares must write the same shards again.
+Prompts are streamed, so they are ordered within a horizon of `HORIZON_SHARDS` shards; among the shards present, the
+dispatcher reads the one with the longest answers first. The run's folder keeps the lengths expected at its start,
+because a run that is resumed during preparation must write the same shards again.
 
-`Repeats` and `Conversations` are parts of the dispatcher.
+The dispatcher uses `Repeats` and `Conversations`.
 """
 
 import heapq
@@ -40,28 +41,27 @@ from assayline.store.parts import StoredText, part_unreadable, request_from_row
 
 
 def name_shard(number: int, weight: int | None = None) -> str:
-    """Return a shard's name. `weight`: expected tokens of its longest answer, if shards are read by that."""
+    """Return a shard's name. `weight`: expected tokens of its longest answer, if shards are read in that order."""
     return f"shard-{number:06d}" + ("" if weight is None else f"-{weight:07d}")
 
 
 def heaviest_first(shard: Path) -> tuple[int, str]:
-    """Sort key: the shard with the longest answers first, then by number."""
+    """Return a sort key: the shard with the longest answers first, then by number."""
     _, _, weight = shard.stem.partition("-")[2].partition("-")
     return -int(weight or 0), shard.name
 
 
 ReadTexts = Callable[[frozenset[str]], Mapping[str, StoredText]]
-"""Finds what requests were answered, by their ids."""
+"""Function from request ids to the stored answers of those requests."""
 
 
 def read_shard(
     path: Path, answered: frozenset[str] = frozenset(), read_texts: ReadTexts = lambda request_ids: {}
 ) -> Iterator[Request]:
-    """Return the shard's requests that are to be generated: not answered before, nor by an error row when it was
-    prepared.
+    """Yield the shard's requests to generate: not in `answered`, and without an error row from preparation.
 
-    A turn of a conversation has with it those that came before, in their order; of them, `read_texts` tells what those
-    in `answered` were answered. Raises StoreError for a damaged part.
+    A turn of a conversation comes with its earlier turns, in order; `read_texts` returns the answers to those in
+    `answered`. Raises StoreError for a damaged part.
     """
     try:
         with pq.ParquetFile(path) as file:
@@ -89,7 +89,7 @@ def read_shard(
 
 
 def _list_turns(file: pq.ParquetFile) -> frozenset[str]:
-    """Requests that are turns of conversations."""
+    """Return the ids of requests that are turns of conversations."""
     rows = file.read(columns=["request_id", "turn_index"])
     return frozenset(rows.filter(pc.is_valid(rows["turn_index"]))["request_id"].to_pylist())
 
@@ -103,17 +103,17 @@ def _find_media(request: Request, run_dir: Path) -> Request:
 LENGTHS_NAME = "lengths.parquet"
 HORIZON_SHARDS = 16
 LARGEST_HORIZON = 2**25
-"""Characters and tokens of its requests, beyond which a horizon ends early."""
+"""Characters and tokens of a horizon's requests at which it ends early."""
 
 FAMILY_TOKENS = 128
-"""The shortest common prefix for which prompts are kept together; a shorter one costs little to read again."""
+"""Shortest common prefix for which prompts are kept together; a shorter one costs little to compute again."""
 
 UNKNOWN_TOKENS = 9_999_999
-"""For an answer of which neither a length nor a limit is known: it is begun before those that are known to end."""
+"""Value for an answer without expected length or limit, which starts before answers of known length."""
 
 
 class ExpectedLengths:
-    """Expected output tokens by prompt: 12 bytes each."""
+    """Expected output tokens by prompt, 12 bytes each."""
 
     def __init__(self, prompt_ids: Iterable[str], output_tokens: Iterable[int]) -> None:
         keys = np.fromiter(map(_key, prompt_ids), np.uint64)
@@ -125,21 +125,21 @@ class ExpectedLengths:
         return len(self._keys)
 
     def of(self, prompt_id: str) -> int | None:
-        """Expected length of the prompt's answer in tokens; None: nobody knows."""
+        """Return the expected length of the prompt's answer in tokens; None if unknown."""
         key = _key(prompt_id)
         place = int(np.searchsorted(self._keys, np.uint64(key)))
         return int(self._tokens[place]) if place < len(self) and self._keys[place] == key else None
 
 
 def keep_lengths(run_dir: Path, lengths: pa.Table) -> None:
-    """Keep what is expected, as columns prompt_id and output_tokens, in the run's folder. Raises StoreError."""
+    """Store expected lengths, columns prompt_id and output_tokens, in the run's folder. Raises StoreError."""
     path = run_dir / LENGTHS_NAME
     with storing(f"{path} cannot be written", MAKE_ROOM):
         replace_file(path, lambda file: pq.write_table(lengths, file))
 
 
 def read_lengths(run_dir: Path) -> ExpectedLengths:
-    """What was kept; nothing, where nothing was known when the run began. Raises StoreError for a damaged file."""
+    """Read the stored lengths; empty if none were known at the run's start. Raises StoreError for a damaged file."""
     path = run_dir / LENGTHS_NAME
     if not path.exists():
         return ExpectedLengths((), ())
@@ -147,20 +147,20 @@ def read_lengths(run_dir: Path) -> ExpectedLengths:
         return ExpectedLengths(_read_column(path, "prompt_id"), _read_column(path, "output_tokens"))
     except (OSError, pa.ArrowException) as error:
         raise StoreError(
-            f"{path}, which says in which order the run's prompts are sent, cannot be read: {error}. Put a copy in its "
-            "place, or start a new run with --fresh."
+            f"{path}, the expected lengths that order the run's prompts, cannot be read: {error}. hint: restore it "
+            "from a copy, or start a new run with --fresh."
         ) from error
 
 
 def _read_column(path: Path, name: str) -> Iterator[Any]:
-    """Return a column's values, few at a time: of a million prompts the ids alone are 100 MB as Python's strings."""
+    """Yield a column's values in batches: the ids of a million prompts alone are 100 MB as Python strings."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(columns=[name]):
             yield from batch.column(0).to_pylist()
 
 
 def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
-    """Return whether anything may tell one row from another: a length that is expected, or a limit of its own."""
+    """Return True if rows may differ in expected length or in their own limit."""
     source, columns = spec.prompts.source, spec.prompts.columns
     return (
         len(lengths) > 0 or source.counts_answers or columns.sampling is not None or columns.output_tokens is not None
@@ -168,10 +168,10 @@ def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
 
 
 def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared]) -> Iterator[list[Prepared]]:
-    """Yield the rows in horizons, each the longest first; rows that are expected to be equally long stay as they came.
+    """Yield the rows in horizons, each the longest first; rows of equal expected length keep their order.
 
-    Their requests say what is expected of them. Rows with a long prefix in common come one after another, longest
-    first, when the longest of them has its turn.
+    Requests get their `expected_output_tokens`. Rows with a long common prefix follow each other, longest first, at the
+    place of the longest among them.
     """
     caches_prefixes = spec.engine.args.get("enable_prefix_caching") is not False
     horizon: list[Prepared] = []
@@ -189,7 +189,7 @@ def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared
 
 
 def expected_tokens(request: Request) -> int:
-    """Return the length that counts for the order: what is expected, else what is allowed, and never more than that."""
+    """Return the length that determines the order: the smaller of expected length and limit."""
     limits = (request.expected_output_tokens, request.sampling.get("max_tokens"))  # a row may say anything here
     return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=UNKNOWN_TOKENS)
 
@@ -202,10 +202,10 @@ def measure_request(request: Request) -> int:
 
 
 def sort_rows(rows: list[Prepared], caches_prefixes: bool) -> list[Prepared]:
-    """One horizon, the longest first."""
+    """Sort one horizon, the longest first."""
     longest = [max(map(expected_tokens, row.ready), default=0) for row in rows]
     families = _name_families(rows) if caches_prefixes else range(len(rows))
-    first: dict[int, tuple[int, int]] = {}  # where a family begins: with its longest
+    first: dict[int, tuple[int, int]] = {}  # a family is placed by its longest row
     for place, family in enumerate(families):
         first[family] = min(first.get(family, (0, place)), (-longest[place], place))
     order = sorted(range(len(rows)), key=lambda place: (first[families[place]], -longest[place], place))
@@ -213,9 +213,9 @@ def sort_rows(rows: list[Prepared], caches_prefixes: bool) -> list[Prepared]:
 
 
 def _name_families(rows: list[Prepared]) -> list[int]:
-    """Return a number for each row, the same for rows with a long prefix in common, beyond what all of them begin with.
+    """Return a number for each row, equal for rows with a long common prefix beyond the prefix that all rows share.
 
-    It is long from FAMILY_TOKENS on, if it is more than half of the longer prompt.
+    A prefix is long if it has at least FAMILY_TOKENS tokens and more than half of the longer prompt.
     """
     prompts = [row.ready[0].prompt_token_ids if row.ready and not row.prompt.media else [] for row in rows]
     families = list(range(len(rows)))
@@ -235,53 +235,53 @@ def _key(prompt_id: str) -> int:
 
 
 WINDOWS_HELD = 2
-"""Most requests held back for one of several workers, in windows."""
+"""Maximum requests held back for each of several workers, in windows."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """Repeats of one prompt that are held back."""
+    """Held-back repeats of one prompt."""
 
     held: list[Request] = field(default_factory=list)
     output_tokens: int | None = None
-    """Of the first answer, once it is there."""
+    """Length of the first answer, once it has finished."""
 
 
 class Repeats:
     """Repeats of a prompt, held back until its first answer predicts the length of theirs.
 
-    `hold` takes them in, `release` gives the best one. Without lengths from earlier runs, each prompt is asked once
-    before any prompt is asked again. Then come prompts whose first answer is still being generated, because those are
-    longer than the finished ones, and then the others, longest first. No engine waits: if there is nothing new, or
-    enough is held, a held request is asked. Repeats of one prompt still follow each other, so that a prefix cache is
-    asked for each prompt twice, not once per repeat. What has an expected length already is not held.
+    `hold` adds a request, `release` returns the best one. Without lengths from earlier runs, each prompt is sent once
+    before any repeat. Then come prompts whose first answer is still being generated, because those are longer than the
+    finished ones, and then the others, longest first. No engine waits: if there is no new prompt, or enough requests
+    are held, a held request is sent. Repeats of one prompt still follow each other, so that a prefix cache is asked for
+    each prompt twice, not once per repeat. A request with an expected length is not held.
 
-    Played through, 200 to 1,000 prompts with two to eight repeats took 1.00 to 1.29 times the fewest steps that there
-    can be, in the mean of 8, and in the order given 1.02 to 1.54 times (docs/concepts/request-order.md).
+    In simulations, 200 to 1,000 prompts with two to eight repeats took 1.00 to 1.29 times the minimum number of steps,
+    as a mean of 8, and 1.02 to 1.54 times in the order given (docs/concepts/request-order.md).
     """
 
     def __init__(self, most_held: int) -> None:
-        """With 0 nothing is held back."""
+        """Set the maximum of held requests; 0 holds none back."""
         self._most_held = most_held
         self.held = 0
         self._key: tuple[str, int] | None = None
         self._group = _Group()
-        """Of the prompt that came last."""
+        """Group of the newest prompt."""
         self._asked: dict[str, _Group] = {}
-        """By the request that was asked first, while it is in flight."""
+        """Groups by the id of their first request, while that is in flight."""
         self._unknown: dict[int, _Group] = {}
-        """Groups that wait for that answer, in the order of their prompts."""
+        """Groups that wait for their first answer, in the order of their prompts."""
         self._known: list[tuple[int, int, Request]] = []
-        """A heap: the longest first, and equals as they came."""
+        """Heap of requests: the longest first, equal ones in order of arrival."""
         self._count = 0
 
     @property
     def has_room(self) -> bool:
-        """Return whether another request may be held back."""
+        """Return True if another request may be held back."""
         return self.held < max(1, self._most_held)
 
     def settle(self, completion: Completion) -> None:
-        """Return a request is answered: its prompt's other repeats have a length from now on."""
+        """Record an answer: its length becomes the expected length of the prompt's other repeats."""
         group = self._asked.pop(completion.request_id, None)
         if group is None:
             return
@@ -292,7 +292,7 @@ class Repeats:
         group.held = []
 
     def hold(self, request: Request) -> bool:
-        """Hold a request back, unless it is its prompt's first, or has a place of its own."""
+        """Hold a request back and return True, unless it is its prompt's first or has an expected length or option."""
         if not self._most_held or request.expected_output_tokens is not None or request.option_index is not None:
             return False
         key = (request.prompt_id, request.occurrence)
@@ -314,7 +314,7 @@ class Repeats:
         heapq.heappush(self._known, (-limited, self._count, request))
 
     def release(self) -> Request | None:
-        """Return the request to ask next; None if none is held."""
+        """Remove and return the next held request; None if none is held."""
         if not self.held:
             return None
         self.held -= 1
@@ -327,12 +327,12 @@ class Repeats:
         return request
 
     def drain(self) -> list[Request]:
-        """Give up all held requests, for another worker."""
+        """Remove and return all held requests, for other workers."""
         return list(iter(self.release, None))
 
 
 def most_held(spec: EvalSpec, workers: int, window_requests: int | None) -> int:
-    """How many requests are held back for a worker with such a window; 0 if the order is not by length."""
+    """Return the maximum of requests held back for a worker with this window; 0 if the order is not by length."""
     if not spec.is_longest_first or repeats_per_prompt(spec) == 1:
         return 0
     most = HORIZON_SHARDS * spec.shard_requests
@@ -341,18 +341,18 @@ def most_held(spec: EvalSpec, workers: int, window_requests: int | None) -> int:
 
 Key = tuple[str, int, int]
 OpenRenderer = Callable[[], tuple[Renderer, object, int | None]]
-"""Gives what renders chats, its tokenizer, and the context's length in tokens, where it is known."""
+"""Function that returns the chat renderer, its tokenizer, and the context length in tokens, if known."""
 
 
 class Fail(Protocol):
-    """Takes a turn that cannot be asked: its error_kind, why, and how long its prompt is, where it has one."""
+    """Callback for a turn that cannot be sent: its error_kind, the reason, and its prompt's length, if it has one."""
 
     def __call__(self, request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A turn that has no answer, and what becomes of those that follow it."""
+    """A turn without an answer, and the error for later turns."""
 
     turn_index: int
     error_kind: str
@@ -361,29 +361,29 @@ class _End:
 
 @dataclass(slots=True)
 class _Talk:
-    """A conversation that is under way."""
+    """A conversation in progress."""
 
     answers: dict[int, str] = field(default_factory=dict)
     waiting: deque[Request] = field(default_factory=deque)
-    """Turns that are held back, in their order."""
+    """Held-back turns, in order."""
     is_asked: bool = False
-    """Whether the turn before them is handed out and not answered."""
+    """Whether a turn is handed out and not answered."""
     end: _End | None = None
 
 
 class Conversations:
-    """The turns of conversations that wait for answers: `add` takes a turn in, `settle` an answer.
+    """Conversation turns that wait for answers: `add` adds a turn, `settle` records an answer.
 
-    Both return the turn that can be asked next, if there is one. It goes to the worker that answered the turn before
-    it, ahead of new conversations: few conversations are open at once, and their prefixes are still cached. The turns
-    of a conversation are in one shard; `read_shard` adds the answers of earlier attempts. If a turn has no answer, the
-    turns after it become error rows that name it.
+    Both return the next turn that can be sent, if there is one. It goes to the worker that answered the previous turn,
+    ahead of new conversations: few conversations are open at once, and their prefixes are still cached. All turns of a
+    conversation are in one shard; `read_shard` adds the answers of earlier attempts. If a turn has no answer, later
+    turns become error rows that name it.
     """
 
     def __init__(self, open_renderer: OpenRenderer, prefill: str | None, fail: Fail) -> None:
-        """Return the renderer is opened for the first later turn.
+        """Create an empty set; the renderer is opened at the first turn that follows another.
 
-        `prefill` is how every answer begins; the text of an answer does not have it.
+        `prefill` is the beginning of every answer; stored answers do not include it.
         """
         self._open_renderer = cache(open_renderer)
         self._prefill = prefill or ""
@@ -394,18 +394,18 @@ class Conversations:
 
     @property
     def held(self) -> int:
-        """Turn that wait for an answer."""
+        """Number of turns that wait for an answer to an earlier turn."""
         return self._held
 
     def add(self, request: Request) -> Request | None:
-        """Take a turn in. Returns it if it can be asked now; otherwise it waits for the turn before it."""
+        """Add a turn. Return it if it can be sent now; otherwise it waits for the previous turn."""
         self._held += 1
         talk = self._find_talk(request)
         talk.waiting.append(request)
         return self._go_on(talk)
 
     def settle(self, completion: Completion) -> Request | None:
-        """Take an answer. Returns the turn that waited for it; if it cannot be asked, it becomes an error row."""
+        """Record an answer. Return the turn that waited for it; one that cannot be sent becomes an error row."""
         request = self._asked.pop(completion.request_id, None)
         if request is None:
             return None
@@ -421,12 +421,12 @@ class Conversations:
         return self._talks.setdefault(_name_talk(request), _Talk())
 
     def _forget(self, request: Request) -> None:
-        """Nothing follows the last turn."""
+        """Remove the conversation if this is its last turn."""
         if (request.turn_index or 0) + 1 == request.turns:
             self._talks.pop(_name_talk(request), None)
 
     def _go_on(self, talk: _Talk) -> Request | None:
-        """Return the turn that can be asked now. Turns that can never be asked become error rows."""
+        """Return the turn that can be sent now, if any. Turns that can never be sent become error rows."""
         while talk.waiting and not talk.is_asked:
             request = talk.waiting.popleft()
             self._held -= 1
@@ -439,7 +439,7 @@ class Conversations:
         return None
 
     def _render(self, request: Request, talk: _Talk) -> Request | None:
-        """Return the turn with its prompt; None if it has none, and then it is an error row."""
+        """Return the turn with its prompt; None if rendering fails, which makes it an error row."""
         rendered: Rendered | None = None
         try:
             if request.turn_index:
@@ -465,7 +465,7 @@ class Conversations:
         return ready
 
     def _write_messages(self, request: Request, talk: _Talk) -> list[dict[str, Json]]:
-        """Return the conversation up to this turn, with what the model said."""
+        """Return the messages up to this turn, with the model's answers."""
         messages: list[dict[str, Json]] = []
         for turn_index, turn in enumerate(request.earlier_turns or ()):
             messages += turn.messages
@@ -474,7 +474,7 @@ class Conversations:
 
 
 def _recall(request: Request, talk: _Talk) -> None:
-    """Add the answers that earlier attempts of the run got for earlier turns."""
+    """Add answers to earlier turns from earlier attempts of the run."""
     for turn_index, turn in enumerate(request.earlier_turns or ()):
         if talk.end is not None and talk.end.turn_index <= turn_index:
             return
@@ -485,11 +485,11 @@ def _recall(request: Request, talk: _Talk) -> None:
 def _note(
     request: Request, talk: _Talk, turn_index: int, text: str | None, error_kind: str | None, error_message: str | None
 ) -> None:
-    """Keep what a turn was answered, for those that follow it."""
+    """Keep a turn's answer or error for later turns."""
     if error_kind is not None:
         talk.end = _end_at(request, turn_index, error_kind, error_message or error_kind)
     elif text is None:
-        talk.end = _end_at(request, turn_index, None, "no part file of the run has a text of it.")
+        talk.end = _end_at(request, turn_index, None, "no part file of the run contains its answer.")
     else:
         talk.answers[turn_index] = text
 
@@ -498,7 +498,7 @@ def _end_at(request: Request, turn_index: int, error_kind: str | None, why: str)
     if error_kind == NOT_SENT:
         return _End(turn_index, NOT_SENT, why)
     where = f"turn {turn_index + 1} of {request.turns} of the conversation"
-    return _End(turn_index, EARLIER_TURN, f"It was not asked, as {where} has no answer: {why:.400}")
+    return _End(turn_index, EARLIER_TURN, f"Not sent, because {where} has no answer: {why:.400}")
 
 
 def _name_talk(request: Request) -> Key:

@@ -1,11 +1,11 @@
-"""Preparing: from a prompt set to shards of rendered requests, while engines already generate.
+"""Preparation: convert a prompt set to shards of rendered requests, while engines already generate.
 
-Rows are read, templated and rendered one by one and leave as part files of `shard_requests` requests each, fewer if
-they are long, so memory does not grow with the prompt set. A row that cannot become a request is an error row at once:
-count in = count out.
+Rows are read, templated and rendered one by one, and written as part files of `shard_requests` requests each, fewer if
+they are long, so memory does not grow with the prompt set. A row that cannot become a request becomes an error row
+immediately, so every row is counted.
 
-A run that was killed while it prepared begins anew with its first row: parts that are there are not written again, but
-compared, and what they hold must be what would be written now.
+A run that was killed during preparation starts again at its first row: existing parts are not written again, but must
+be equal to the parts that would be written now.
 """
 
 import itertools
@@ -44,7 +44,7 @@ RESULTS_NAME = "results.json"
 
 
 def plan_chat(spec: EvalSpec) -> ChatSpec:
-    """Return the spec's, unless a task writes bare text, for which no template need be there."""
+    """Return the spec's chat settings; for a task that writes plain text, without its template."""
     task = spec.prompts.task
     if task is not None and not task.apply_chat_template:
         return spec.chat.model_copy(update={"template": "plain"})
@@ -54,8 +54,7 @@ def plan_chat(spec: EvalSpec) -> ChatSpec:
 def write_task_requests(
     spec: EvalSpec, source: LmEvalSource, renderer: ChatRenderer | ServedChat, tokenizer: Any, max_model_len: int | None
 ) -> Iterator[Prepared]:
-    """Return a Prepared per document. Raises SpecError or PromptError with the first one, for a task that cannot be
-    asked."""
+    """Yield a Prepared per document. Raises SpecError or PromptError at the first one if the task cannot run."""
     assert isinstance(renderer, ChatRenderer), "the spec refuses a server that renders"
     encoder = HarnessEncoder(tokenizer, max_model_len, spec.sampling)
     instances = write_requests(spec, source, _choose_template(source, renderer))
@@ -65,10 +64,10 @@ def write_task_requests(
 def judge_task(
     spec: EvalSpec, source: LmEvalSource, run_dir: Path, answers: Iterable[StoredAnswer], renderer: ChatRenderer
 ) -> list[str]:
-    """Have the harness judge a run's answers, and keeps what it says in the run's folder: scores for the database, and
-    results and samples as `lm_eval --log_samples` writes them. Returns notes for the run's log.
+    """Score a run's answers by the harness and return notes for the run's log.
 
-    Raises PromptError or StoreError, and then the answers are what they were.
+    Keeps in the run's folder the scores for the database, and results and samples as `lm_eval --log_samples` writes
+    them. Raises PromptError or StoreError, which leave the answers unchanged.
     """
     verdict = judge_answers(spec, source, _choose_template(source, renderer), answers)
     results, folder = dict(verdict.results), run_dir / FOLDER_NAME
@@ -91,17 +90,17 @@ IDENTITY = {
     "completions": ("request_id",),
     "requests": ("request_id", "rendered", "messages_json"),
 }
-"""Columns that say what a part holds. What was rendered is among them: examples of a prompt are not in its id."""
+"""Columns that identify the rows of a part; rendered text included, because a prompt's id excludes its examples."""
 
 LARGEST_SHARD = 2**25
-"""Characters and tokens of its requests, beyond which a shard has fewer than `shard_requests`."""
+"""Characters and tokens of its requests at which a shard ends before `shard_requests`."""
 
 
 class Preparation:
-    """One run's preparation: opening it checks tokenizer, template and the first prompts; `run` writes the shards."""
+    """Preparation of one run: creating it checks tokenizer, template and the first prompts; `run` writes the shards."""
 
     def __init__(self, spec: EvalSpec, model: ModelIdentity, run_dir: Path | None = None) -> None:
-        """`run_dir` takes media that come inside rows (None: a dry run, which keeps nothing)."""
+        """Open the prompt set and read its first row. `run_dir` receives media from inside rows; None in a dry run."""
         self._spec = spec
         self._renderer, tokenizer, max_model_len = open_renderer(spec, model)
         if (task := spec.prompts.task) is not None:
@@ -111,7 +110,7 @@ class Preparation:
             prepared = build_requests(spec, prompts, self._renderer, max_model_len)
         if spec.prompts.on_bad_row == "stop":
             prepared = _refuse_errors(prepared)
-        first = next(prepared)  # it shows most mistakes
+        first = next(prepared)  # reveals most errors
         _check_target(spec, first)
         self._prepared = itertools.chain([first], prepared)
 
@@ -121,17 +120,17 @@ class Preparation:
         return self._renderer.template_id
 
     def __iter__(self) -> Iterator[Prepared]:
-        """Each prompt row with its requests; only once."""
+        """Iterate over the prompt rows with their requests, once."""
         return self._prepared
 
     def run(
         self, run_dir: Path, dispatcher: Dispatcher, earlier: Answers | None = None, *, longest_first: bool = False
     ) -> PromptCounts:
-        """Write every shard and hands it to the dispatcher; when that is stopped, the shard being filled is dropped.
+        """Write each shard and hand it to the dispatcher; if that is stopped, drop the unfinished shard.
 
-        `earlier` is what earlier attempts answered; `longest_first`: the order is by the expected lengths of answers,
-        if they are known. Raises PromptError for a source that cannot be read on, PromptsChangedError for one that is
-        not what it was when the run began.
+        `earlier` has the answers of earlier attempts; `longest_first`: order by the expected lengths of answers, if
+        known. Raises PromptError if the source becomes unreadable, PromptsChangedError if it differs from the run's
+        start.
         """
         lengths = read_lengths(run_dir)
         has_order = longest_first and can_order(self._spec, lengths)
@@ -149,7 +148,7 @@ class Preparation:
             return shard.count(is_complete=False)
         shard.write()
         if len(list_part_names(run_dir, "requests")) > shard.written:
-            raise _changed(run_dir, f"it has {shard.written} shards of prompts now, and had more")
+            raise _changed(run_dir, f"it has {shard.written} shards now, and had more")
         dispatcher.close()
         return shard.count(is_complete=True)
 
@@ -159,24 +158,24 @@ def _refuse_errors(rows: Iterator[Prepared]) -> Iterator[Prepared]:
         for error in prepared.errors[:1]:
             raise PromptError(
                 f"Row {prepared.prompt.source_row} cannot become a request ({error.error_kind}): {error.error_message} "
-                "prompts.on_bad_row is stop; error_row asks the others."
+                "hint: correct the row, or set prompts.on_bad_row to error_row, which runs the other rows."
             )
         yield prepared
 
 
 def _check_target(spec: EvalSpec, first: Prepared) -> None:
-    """Raise PromptError where scorers need targets that no column was named for, and the first row has none."""
+    """Raise PromptError if a scorer needs targets, no column is set for them, and the first row has none."""
     needy = [scorer.label for scorer in spec.scorers or [] if scorer.needs_target]
     if needy and spec.prompts.columns.target is None and first.prompt.target is None and not first.errors:
         raise PromptError(
-            f"The scorer {needy[0]} holds answers against a target, and the first row of {spec.prompts.set_name} has "
-            "no column `target`. Name the column with the expected answers in prompts.columns.target, or take a scorer "
-            "that needs none: json."
+            f"The scorer {needy[0]} compares answers with a target, and the first row of {spec.prompts.set_name} has "
+            "no column `target`. hint: set prompts.columns.target to the column with the expected answers, or use a "
+            "scorer without targets: json."
         )
 
 
 class _Shard:
-    """Rows of the shard that is being filled, and totals over all shards."""
+    """Rows of the unfinished shard, and totals over all shards."""
 
     def __init__(
         self, run_dir: Path, most_requests: int, dispatcher: Dispatcher, earlier: Answers | None, has_order: bool
@@ -193,10 +192,10 @@ class _Shard:
         self._size = self._rows = self._duplicates = self._total_requests = self._total_errors = self._expected = 0
         self.written = 0
         self._there = {table: set(list_part_names(run_dir, table)) for table in IDENTITY}
-        """Parts of an earlier attempt: nobody else writes such."""
+        """Parts of an earlier attempt; only preparation writes these."""
 
     def add(self, prepared: Prepared) -> None:
-        """Take one prompt with all its requests; writes the shard when it is full."""
+        """Add one prompt with its requests; write the shard when it is full."""
         self._rows += 1
         self._duplicates += prepared.prompt.occurrence > 0
         self._cut.update([prepared.cut_in] if prepared.cut_in else [])
@@ -208,7 +207,7 @@ class _Shard:
             self.write()
 
     def count(self, *, is_complete: bool) -> PromptCounts:
-        """Return the totals over the shards that are written."""
+        """Return the totals over the written shards."""
         return PromptCounts(
             prompt_rows=self._rows,
             duplicate_prompts=self._duplicates,
@@ -221,7 +220,7 @@ class _Shard:
         )
 
     def write(self) -> None:
-        """Write what there is. Prompts and errors go first: the requests may be asked at once."""
+        """Write the shard. Prompts and errors come first, because requests may be sent as soon as they are written."""
         if not self._prompts:
             return
         weight = max(map(expected_tokens, self._requests), default=0) if self._has_order else None
@@ -242,11 +241,11 @@ class _Shard:
         self._prompts, self._requests, self._errors, self._size = [], [], [], 0
 
     def _put(self, table: str, name: str, records: list[Any]) -> None:
-        """Write a part, or compares it with the one that an earlier attempt wrote."""
+        """Write a part, or compare it with that of an earlier attempt."""
         if f"{name}.parquet" in self._there[table]:
             part = parts_dir(self._run_dir, table) / f"{name}.parquet"
             if _read_identities(table, part) != [_identity_of(table, record) for record in records]:
-                raise _changed(self._run_dir, f"{table} part {name} holds other rows")
+                raise _changed(self._run_dir, f"{table} part {name} has other rows")
         elif records:
             write_part(self._run_dir, table, name, records)
 
@@ -255,9 +254,9 @@ OpenedRenderer = tuple[ServedChat | ChatRenderer, Any, int | None]
 
 
 def open_renderer(spec: EvalSpec, model: ModelIdentity) -> OpenedRenderer:
-    """What renders a spec's chats, the tokenizer, and the context's length in tokens, where they are known here.
+    """Return the chat renderer, the tokenizer, and the context length in tokens, the last two None for a server.
 
-    Raises ModelError for a tokenizer or template that is not there, and SpecError.
+    Raises ModelError for a missing tokenizer or template, and SpecError.
     """
     if spec.engine.sends_messages:
         return ServedChat(spec.chat), None, None
@@ -267,7 +266,7 @@ def open_renderer(spec: EvalSpec, model: ModelIdentity) -> OpenedRenderer:
 
 
 def open_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | None]:
-    """Return the tokenizer that renders, and the context's length in tokens where it is known."""
+    """Return the tokenizer, and the context length in tokens if known."""
     args, folder = spec.engine.args, model.folder
     assert folder is not None, "a model without files is for servers that render"
     tokenizer_folder = folder
@@ -279,11 +278,11 @@ def open_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | Non
 
 
 def _check_tag(spec: EvalSpec, tokenizer: Any) -> None:
-    """Raise SpecError for a closing tag that would never be seen."""
+    """Raise SpecError if the closing tag would be missing from every answer."""
     close = None if spec.reasoning is None else spec.reasoning.close
     if close in tokenizer.all_special_tokens and spec.sampling.get("skip_special_tokens", True):
         raise SpecError(
-            f"reasoning.close: {close} is a special token of this model, which is left out of its text. Set "
+            f"reasoning.close: {close} is a special token of this model, which its text omits. hint: set "
             "sampling.skip_special_tokens to false."
         )
 
@@ -305,6 +304,6 @@ def _read_identities(table: str, part: Path) -> list[tuple[Any, ...]]:
 
 def _changed(run_dir: Path, what: str) -> PromptsChangedError:
     return PromptsChangedError(
-        f"The prompt set changed since run {run_dir.name} began: {what}. A run can only be resumed with the prompts "
-        "that it began with. Start a new one with --fresh; what was answered is kept."
+        f"The prompt set changed since run {run_dir.name} began: {what}. A run can only be resumed with its original "
+        "prompts. hint: start a new run with --fresh; stored answers are kept."
     )

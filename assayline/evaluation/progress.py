@@ -1,4 +1,4 @@
-"""How far a run is, counted as rows come in: for display while it is under way. What it was is in the database."""
+"""Progress of a run, counted as rows arrive, for display during the run. The database has the final numbers."""
 
 import statistics
 import time
@@ -12,10 +12,10 @@ from assayline.words import count
 OPENING, ALIVE, LOST, LEFT = "opening", "alive", "lost", "left"
 RATE_OVER_S = 15.0
 SLOW_SHARE = 0.5
-"""Of the median rate: a worker below it is slow."""
+"""Share of the median rate below which a worker is slow."""
 
 LEAST_COMPARED = 3
-"""Workers that make a median."""
+"""Minimum number of workers for a comparison with their median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +23,25 @@ class WorkerStanding:
     worker: str
     device: str
     state: str
-    """opening, alive, lost (its requests went to others) or left."""
+    """opening, alive, lost (its requests went to other workers) or left."""
     answered: int
     output_tokens_per_s: float | None
     """Over the last `RATE_OVER_S` seconds; None before the first answer."""
     is_slow: bool = False
     phase: str = ""
-    """Of the engine's start; empty when the engine is ready."""
+    """Phase of the engine's start; empty when the engine is ready."""
     phase_s: float = 0.0
-    """How long the phase has taken so far."""
+    """Seconds that the phase has taken so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A run."""
+    """Progress of a run and its workers."""
 
     answered: int
     errors: int
     window_requests: int | None
-    """Most requests in flight, all workers together; None before an engine is open, and in an open loop."""
+    """Maximum requests in flight, all workers together; None before an engine is open, and in an open loop."""
     output_tokens_per_s: float | None
     """Over the last `RATE_OVER_S` seconds; None before the first answer."""
     workers: list[WorkerStanding]
@@ -50,7 +50,7 @@ class Standing:
         return sum(worker.state == state for worker in self.workers)
 
     def describe_start(self) -> str:
-        """Return the phase of the engines that start, and its seconds: `loading weights, 12 s`; empty if none does."""
+        """Return the phase of starting engines and its seconds, `loading weights, 12 s`; empty if none is starting."""
         starting = [worker for worker in self.workers if worker.phase and worker.state in (OPENING, ALIVE)]
         if not starting:
             return ""
@@ -72,7 +72,7 @@ class _Worker:
     """(seconds, output tokens so far)"""
 
     def rate(self, now_s: float) -> float | None:
-        """Output tokens per second."""
+        """Return output tokens per second; None before the first answer."""
         if not self.answered:
             self.marks = deque([(now_s, 0)])
             return None
@@ -84,7 +84,7 @@ class _Worker:
 
 
 class Progress:
-    """Counts the rows of a run. Not thread-safe: the dispatcher's lock is around it."""
+    """Counters of a run's rows. Not thread-safe: the dispatcher calls it under its lock."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -107,16 +107,16 @@ class Progress:
             self.sent_errors += is_error
 
     def join(self, worker: str, device: str) -> None:
-        """Return the worker has an open engine."""
+        """Record that the worker has an open engine."""
         found = self._find(worker)
         found.state, found.device = ALIVE, device
 
     def set_window(self, worker: str, window_requests: int | None) -> None:
-        """Return the worker has at most so many requests in flight from now on."""
+        """Set the worker's maximum of requests in flight."""
         self._find(worker).window_requests = window_requests
 
     def set_phase(self, worker: str, phase: str) -> None:
-        """The worker's engine is in this phase of its start from now on; empty: it is ready."""
+        """Set the phase of the start of the worker's engine; empty when the engine is ready."""
         found = self._find(worker)
         found.phase, found.phase_began_s = phase, self._now()
 
@@ -124,11 +124,11 @@ class Progress:
         self._find(worker).state = LOST
 
     def leave(self, worker: str) -> None:
-        """Return the worker has ended by itself."""
+        """Record that the worker ended normally."""
         self._find(worker).state = LEFT
 
     def look(self) -> Standing:
-        """Where the run stands."""
+        """Return the current progress."""
         now_s = self._now()
         workers = [
             WorkerStanding(
@@ -153,7 +153,7 @@ class Progress:
 
 
 def _mark_slow(workers: list[WorkerStanding]) -> list[WorkerStanding]:
-    """Mark workers that generate much fewer tokens than the others."""
+    """Mark workers whose rate is far below the median."""
     rates = [one.output_tokens_per_s for one in workers if one.state == ALIVE and one.output_tokens_per_s is not None]
     if len(rates) < LEAST_COMPARED:
         return workers

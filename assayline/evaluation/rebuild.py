@@ -1,7 +1,7 @@
-"""Rebuilding: a run's rows in the database made anew from its manifest and its parts.
+"""Rebuild a run's rows in the database from its manifest and part files.
 
-For a database that was lost, damaged, of another version, or closed to the run when it ended. Nothing is deleted but
-rows that are loaded again in the same transaction; a file that is unusable is renamed.
+For a database that was lost or damaged, has another version, or was not available when the run ended. Only rows that
+are loaded again in the same transaction are deleted; an unusable file is renamed.
 """
 
 import json
@@ -25,25 +25,25 @@ from assayline.store.scoring import read_function_scores, read_judged, score_run
 
 @dataclass(slots=True)
 class Rebuilt:
-    """One run, loaded anew."""
+    """Result of rebuilding one run."""
 
     manifest: Manifest
     rows: dict[str, int] = field(default_factory=dict)
-    """Rows by table; none for a run of which nothing had been prepared."""
+    """Number of rows by table; empty for a run that prepared no requests."""
     scores: dict[str, int] = field(default_factory=dict)
-    """Scores by scorer: those of the spec, and those added later."""
+    """Number of scores by scorer, for scorers of the spec and those added later."""
     missing: int = 0
-    """Requests without an answer."""
+    """Number of requests without an answer."""
     set_aside: list[Path] = field(default_factory=list)
     """Damaged parts, under their new names."""
     rescued: list[Path] = field(default_factory=list)
-    """Those that the database still had the rows of, written anew."""
+    """Damaged parts whose rows the database still had, written again."""
 
 
 def prepare_database(path: Path, wait_s: float, set_aside: bool) -> Path | None:
-    """See to a database that can take rows: an unusable one is renamed, if `set_aside`. Returns its new name.
+    """Check that the database can take rows; with `set_aside`, rename an unusable one and return its new path.
 
-    Raises DatabaseUnusableError otherwise, DatabaseLockedError or StoreError.
+    Raises DatabaseUnusableError without `set_aside`, DatabaseLockedError or StoreError.
     """
     try:
         with connect(path, wait_s):
@@ -57,9 +57,9 @@ def prepare_database(path: Path, wait_s: float, set_aside: bool) -> Path | None:
 
 
 def set_database_aside(path: Path) -> Path:
-    """Rename a database, and what was not yet merged into it. Raises StoreError."""
+    """Rename a database and its write-ahead log; return the new path. Raises StoreError."""
     aside = path.with_name(f"{path.name}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    with storing(f"{path} cannot be renamed to {aside.name}", "Fix its folder's rights."):
+    with storing(f"{path} cannot be renamed to {aside.name}", "fix the folder's permissions."):
         path.rename(aside)
         journal = path.with_name(f"{path.name}.wal")
         if journal.exists():
@@ -68,20 +68,23 @@ def set_database_aside(path: Path) -> Path:
 
 
 def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = False) -> Rebuilt:
-    """Load a run anew; with `set_aside`, damaged parts are renamed and the rest is loaded.
+    """Load a run again; with `set_aside`, rename damaged parts and load the others.
 
-    Raises StoreError for a run that is worked on, whose manifest cannot be read or whose parts have other columns, and
+    Raises StoreError if the run is in use, its manifest cannot be read or its parts have other columns; and
     DamagedPartsError.
     """
     rebuilt = Rebuilt(read_manifest(run_dir))
     spec_json = read_spec_json(run_dir)
     if not is_readable(rebuilt.manifest.table_version):
         raise StoreError(
-            f"The parts of run {run_dir.name} have tables of version {rebuilt.manifest.table_version}, and version "
-            f"{TABLE_VERSION} is needed. assayline {rebuilt.manifest.assayline_version}, which made them, loads them."
+            f"The parts of run {run_dir.name} have tables of version {rebuilt.manifest.table_version}; version "
+            f"{TABLE_VERSION} is needed. hint: load them with assayline {rebuilt.manifest.assayline_version}, which "
+            "wrote them."
         )
     if (lock := lock_run(run_dir)) is None:
-        raise StoreError(f"Run {run_dir.name} is in use by {name_holder(run_dir)}. Rebuild it when that has ended.")
+        raise StoreError(
+            f"Run {run_dir.name} is in use by {name_holder(run_dir)}. hint: rebuild it after that process exits."
+        )
     try:
         with connect(database, wait_s) as connection:
             try:
@@ -99,7 +102,7 @@ def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = 
 def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebuilt) -> None:
     before = rebuilt.manifest
     if before.template_id is None:
-        return  # the database is told of a run when its first prompt is rendered
+        return  # a run enters the database when its first prompt is rendered
     with transaction(connection):
         rebuilt.rows = reload_parts(connection, before.run_id, run_dir)
         save_run(connection, before, spec_json)
@@ -117,11 +120,11 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
 
 
 def _judge_again(run: Manifest, verdict: Verdict, max_error_fraction: float) -> Manifest:
-    """Return a run that lost answers is completed no more; one that has them all is, though its end was not recorded."""
+    """Return the manifest with its state corrected: failed if answers were lost, completed if none is missing."""
     if run.state == "completed":
         if run.prompts and not verdict.broken.get("missing_requests"):
             return run
-        message = f"Run {run.run_id} lost part files after it was completed, and with them requests or answers."
+        message = f"Run {run.run_id} lost part files with requests or answers after it was completed."
         return replace(run, state="failed", message=message)
     if run.prompts is None:
         return run
@@ -132,7 +135,7 @@ def _judge_again(run: Manifest, verdict: Verdict, max_error_fraction: float) -> 
 
 
 def _set_parts_aside(connection: Connection, run_dir: Path, damaged: list[Path], rebuilt: Rebuilt) -> None:
-    """Rename damaged parts, and writes anew what the database has of them. Lost prompts must be prepared again."""
+    """Rename damaged parts and write their rows again if the database has them. Lost prompts must be prepared again."""
     for part in damaged:
         rebuilt.set_aside.append(set_part_aside(part))
     run = rebuilt.manifest

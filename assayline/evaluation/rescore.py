@@ -1,7 +1,7 @@
-"""Scoring again: a finished run's stored answers by other scorers, without a device.
+"""Score a finished run's stored answers again, also by other scorers, without a device.
 
-What is added becomes part of the run: its folder keeps the scorers, the database their scores, in one transaction. So
-a rebuild makes them again, and comparisons and reports see them like those of the spec.
+Added scorers become part of the run: its folder keeps the scorers, and the database their scores, in one transaction.
+A rebuild restores them, and comparisons and reports treat them like the scorers of the spec.
 """
 
 import json
@@ -34,39 +34,39 @@ from assayline.store.thread import DatabaseThread
 
 @dataclass(slots=True)
 class Rescored:
-    """What scorers said of a run."""
+    """Result of scoring a run again."""
 
     run: Manifest
     accuracies: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of the view accuracy, of the scorers that were asked."""
+    """Rows of the view `accuracy` for the requested scorers."""
     wrong: dict[str, list[WrongAnswer]] = field(default_factory=dict)
-    """Examples by scorer."""
+    """Examples of wrong answers, by scorer."""
     notes: list[str] = field(default_factory=list)
-    """What a person should know of how it went, in sentences."""
+    """Remarks for the user on failures of scorers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to be done with a run."""
+    """Parameters for scoring one run again."""
 
     run_dir: Path
     run: Manifest
     scorers: Sequence[Scorer]
-    """All that the run has, those that are added included."""
+    """All scorers of the run, including added ones."""
     added: Sequence[Scorer]
     keep: bool
     most_examples: int
     functions: Mapping[str, FunctionScores] = field(default_factory=dict)
-    """What functions said, by scorer."""
+    """Scores of functions, by scorer."""
 
     @property
     def asked(self) -> list[str]:
-        """Return the names of the scorers to work on."""
+        """Names of the scorers to apply."""
         return [scorer.label for scorer in self.added or self.scorers]
 
 
 class _NotKept(Exception):
-    """Ends a transaction whose results were only to be looked at."""
+    """Ends a transaction whose results are not kept."""
 
 
 def rescore_run(
@@ -77,17 +77,19 @@ def rescore_run(
     force: bool = False,
     most_examples: int = 0,
 ) -> Rescored:
-    """Score a run by these scorers; without any, by all that it has, anew. With `keep` false nothing changes.
+    """Score a run by these scorers, or by all its own if none are given. Without `keep`, nothing is stored.
 
-    Raises SpecError for a scorer that cannot work on this run, and, unless `force`, for a run that is not completed;
-    StoreError for a run that is worked on or not in the database.
+    Raises SpecError for a scorer that does not apply to this run and, unless `force`, for a run that is not completed;
+    StoreError for a run that is in use or not in the database.
     """
     run, spec = read_manifest(run_dir), json.loads(read_spec_json(run_dir))
     _check_state(run, force)
     _check_kinds(spec, scorers)
     check_scorers(scorers)
     if (lock := lock_run(run_dir)) is None:
-        raise StoreError(f"Run {run.run_id} is in use by {name_holder(run_dir)}. Score it when that has ended.")
+        raise StoreError(
+            f"Run {run.run_id} is in use by {name_holder(run_dir)}. hint: score it after that process exits."
+        )
     try:
         everything = lay_over(read_run_scorers(run_dir, spec), scorers)
         plan = _Plan(run_dir, run, everything, scorers, keep, most_examples)
@@ -104,7 +106,7 @@ def rescore_run(
 
 
 def list_stale_runs(settings: Settings) -> list[str]:
-    """Return the runs with scores of a scorer that is defined otherwise today, oldest first."""
+    """List runs with scores of a scorer whose definition changed, oldest first."""
     return DatabaseThread(settings).run(list_stale)
 
 
@@ -112,8 +114,8 @@ def _check_state(run: Manifest, force: bool) -> None:
     if run.state != "completed" and not force:
         state = "has not finished" if run.state == "running" else f"is {run.state}, not completed"
         raise SpecError(
-            f"Run {run.run_id} {state}: scores would be of a part of its prompts. Resume it "
-            f"(`assayline evaluate --resume {run.run_id}`), or score what is answered with --force."
+            f"Run {run.run_id} {state}, so scores would cover only some of its prompts. hint: resume it with "
+            f"`assayline evaluate --resume {run.run_id}`, or pass --force to score the stored answers."
         )
 
 
@@ -126,20 +128,20 @@ def _check_kinds(spec: dict[str, Any], scorers: Sequence[Scorer]) -> None:
     for scorer in scorers:
         if isinstance(scorer, Loglikelihood) and not has_options:
             raise SpecError(
-                "The run generated text and has no likelihoods of options. For those, run a spec with the scorer "
+                "The run generated text and has no likelihoods of options. hint: run a spec with the scorer "
                 "loglikelihood and prompts.columns.options."
             )
         if has_options and not isinstance(scorer, Loglikelihood):
             raise SpecError(
-                f"The run asked for the likelihoods of options, and has no generated text for {scorer.label}. "
-                "Only loglikelihood can score it, with another `normalize` and a name of its own."
+                f"The run requested likelihoods of options, and has no generated text for {scorer.label}. hint: score "
+                "it by loglikelihood, with another `normalize` and another name."
             )
 
 
 def _rescore(connection: Connection, plan: _Plan) -> Rescored:
     run_id = plan.run.run_id
     if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
-        raise StoreError(f"Run {run_id} is not in the database. `assayline rebuild {run_id}` loads it.")
+        raise StoreError(f"Run {run_id} is not in the database. hint: load it with `assayline rebuild {run_id}`.")
     rescored = Rescored(plan.run)
     try:
         with transaction(connection):
@@ -171,6 +173,7 @@ def _look_at(connection: Connection, plan: _Plan, rescored: Rescored) -> None:
 def _check_counts(run_id: str, counts: dict[str, int], added: Sequence[str]) -> None:
     if empty := [label for label in added if not counts[label]]:
         raise SpecError(
-            f"{', '.join(empty)} needs a target, and no answered prompt of run {run_id} has one. Name the column with "
-            "the expected answers in prompts.columns.target and run the spec again; json is a scorer without targets."
+            f"{', '.join(empty)} needs a target, and no answered prompt of run {run_id} has one. hint: set "
+            "prompts.columns.target to the column with the expected answers and run the spec again, or use json, a "
+            "scorer without targets."
         )

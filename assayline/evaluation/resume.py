@@ -1,7 +1,7 @@
-"""Which run a spec resumes: the newest unfinished one of the same spec, model and inputs, unless told otherwise.
+"""Choose the run that a spec resumes: by default the newest unfinished one of the same spec, model and inputs.
 
-A run that another process works on is left to it, and one whose spec, model or prompts changed since cannot be
-resumed: both are said, since a person who expects a run to be resumed must learn why it was not.
+A run that another process holds is skipped, and a run whose spec, model or prompts changed cannot be resumed. Both are
+noted, because a user who expects a resumed run must learn the reason for a new one.
 """
 
 import json
@@ -25,10 +25,9 @@ from assayline.store.parts import count_table
 
 
 def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
-    """sha256 of files of prompts, of examples and of a trace, chat template file and a tokenizer of its own, by name.
+    """Return digests of the input files, by name: prompts, few-shot examples, trace, chat template and own tokenizer.
 
-    None if one of them has no digest. What is missing has none: preparing says what is wrong, better than it could be
-    said here.
+    None if one of them has no digest, such as a missing file; preparation raises an error for that later.
     """
     sources = [spec.prompts.source]
     if spec.prompts.few_shot is not None and spec.prompts.few_shot.source is not None:
@@ -56,7 +55,7 @@ def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
 
 
 def list_input_changes(before: dict[str, str] | None, after: dict[str, str] | None) -> list[str]:
-    """What differs between two answers of `digest_inputs`, in words."""
+    """Describe the differences between two results of `digest_inputs`."""
     if before == after:
         return []
     if before is None or after is None:
@@ -68,7 +67,7 @@ def list_input_changes(before: dict[str, str] | None, after: dict[str, str] | No
 
 
 def _template_file(template: str) -> Path | None:
-    """Return the chat template's file, if it is one and neither a name nor a text."""
+    """Return the chat template's file, or None for a name or a text."""
     if template in ("default", "plain") or "{{" in template or "{%" in template:
         return None
     with suppress(OSError, RuntimeError):  # a name too long for a file, a ~user who is not there
@@ -78,12 +77,12 @@ def _template_file(template: str) -> Path | None:
 
 
 AUTO, NEVER = "auto", "never"
-ANEW = "For a new run of this spec give --fresh (in a flow's parameters, resume: never)."
+FRESH_HINT = "for a new run of this spec, pass --fresh (in a flow's parameters, resume: never)."
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The run to resume, held for this process; no manifest: a new run."""
+    """The run to resume, locked for this process; without a manifest, a new run."""
 
     manifest: Manifest | None = None
     lock: RunLock | None = None
@@ -91,10 +90,10 @@ class Choice:
 
 
 def choose_run(fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AUTO) -> Choice:
-    """Find and locks the run to resume. `fresh` is what a new run's manifest would be.
+    """Find and lock the run to resume. `fresh` is the manifest of a new run.
 
-    `resume` is auto, never, or the id of a run. Raises SpecError where that run cannot be resumed, StoreError where its
-    files cannot be read.
+    `resume` is auto, never, or the id of a run. Raises SpecError if that run cannot be resumed, StoreError if its files
+    cannot be read.
     """
     if resume == NEVER:
         return Choice()
@@ -107,14 +106,14 @@ def choose_run(fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AU
             if newest == manifest:
                 return Choice(newest, lock, notes)
             lock.release()
-            break  # between the two looks somebody took it to its end, or further
+            break  # another process changed it between the two reads
     return Choice(notes=notes)
 
 
 def preview_run(
     fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AUTO
 ) -> tuple[Manifest | None, list[str]]:
-    """What `choose_run` would choose now, and its notes; nothing is locked or written. Raises as it does."""
+    """Return the choice of `choose_run` and its notes, without locking or writing. Raises the same errors."""
     notes: list[str] = []
     if resume == NEVER:
         return None, notes
@@ -124,29 +123,29 @@ def preview_run(
 
 
 def describe_left(run_dir: Path, manifest: Manifest) -> str:
-    """How far a run is, by its part files: `12 of 40 requests answered`."""
+    """Describe a run's progress from its part files: `12 of 40 requests answered`."""
     answered = count_table(run_dir, "completions")
     return (
         f"{answered} of {manifest.prompts.requests} requests answered"
         if manifest.prompts
-        else (f"{answered} requests answered, and its prompts not all read")
+        else (f"{answered} requests answered, not all prompts read")
     )
 
 
 def find_driven_here(runs_dir: Path) -> Manifest | None:
-    """Return the run that this process drove last."""
+    """Return the newest run that this process drove last; None if there is none."""
     return next((run for run in list_manifests(runs_dir) if was_driven_here(runs_dir / run.run_id)), None)
 
 
 def find_unfinished_here(runs_dir: Path) -> Manifest | None:
-    """Return the run that this process drove last, if it can be resumed."""
+    """Return the newest run that this process drove last, if it can be resumed."""
     run = find_driven_here(runs_dir)
     is_open = run is not None and run.template_id is not None and run.state != "completed" and not run.is_final
     return run if is_open else None
 
 
 def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: list[str]) -> Iterator[Manifest]:
-    """Unfinished runs of the same spec, newest first, as far back as the last that came to its end."""
+    """Yield unfinished runs of the same spec, newest first, back to the last one that ended."""
     obstacle = ""
     for manifest in list_manifests(runs_dir):
         if manifest.name != fresh.name:
@@ -155,23 +154,23 @@ def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: lis
         try:
             changes = _list_run_changes(manifest, fresh, run_dir, spec_json)
         except StoreError:
-            continue  # its spec is gone: whoever asks for that run by its id is told
+            continue  # its spec is missing; asking for the run by its id raises the error
         if manifest.state == "completed" or manifest.is_final:
             if not changes:
                 break
         elif changes:
             obstacle = obstacle or (
-                f"Run {manifest.run_id} of this name is unfinished but cannot be resumed; this differs: "
-                f"{'; '.join(changes)}. This is a new run."
+                f"Run {manifest.run_id} of this name is unfinished but cannot be resumed; differences: "
+                f"{'; '.join(changes)}. Starting a new run."
             )
         elif manifest.is_deployed != fresh.is_deployed:
             owner = "deployment" if manifest.is_deployed else "command"
-            notes.append(f"Run {manifest.run_id} of this spec is unfinished, and left to the {owner} that began it.")
+            notes.append(f"Run {manifest.run_id} of this spec is unfinished; not resumed, because a {owner} began it.")
         elif is_worked_on(run_dir):
-            notes.append(f"Run {manifest.run_id} of this spec is in use by {name_holder(run_dir)}, and left to it.")
+            notes.append(f"Run {manifest.run_id} of this spec is in use by {name_holder(run_dir)}; not resumed.")
         else:
             yield manifest
-    if obstacle:  # not said when a run is taken: the caller stops before
+    if obstacle:  # not noted if a run is resumed: the caller stops earlier
         notes.append(obstacle)
 
 
@@ -187,28 +186,28 @@ def _check_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -
     run_dir = find_run(runs_dir, run_id)
     manifest = read_manifest(run_dir)
     if manifest.state == "completed":
-        raise SpecError(f"Run {run_id} is completed: every request has its answer, nothing is left to resume. {ANEW}")
+        raise SpecError(f"Run {run_id} is completed: every request has its answer. hint: {FRESH_HINT}")
     if manifest.is_final:
-        raise SpecError(f"Run {run_id} cannot be resumed: {manifest.message} {ANEW}")
+        raise SpecError(f"Run {run_id} cannot be resumed: {manifest.message}")
     if is_worked_on(run_dir):
         raise _worked_on(run_dir)
     if changes := _list_run_changes(manifest, fresh, run_dir, spec_json):
         raise SpecError(
-            f"Run {run_id} cannot be resumed; this differs from when it began: {'; '.join(changes)}. Undo the "
-            f"change, or leave the spec out: --resume {run_id} alone takes the run's own. {ANEW}"
+            f"Run {run_id} cannot be resumed; differences from its start: {'; '.join(changes)}. hint: undo the change, "
+            f"or omit the spec, because --resume {run_id} alone uses the run's own; {FRESH_HINT}"
         )
     return manifest
 
 
 def _worked_on(run_dir: Path) -> SpecError:
     return SpecError(
-        f"Run {run_dir.name} is in use by {name_holder(run_dir)}, and needs no resuming. Wait for that process, or "
-        "end it first."
+        f"Run {run_dir.name} is in use by {name_holder(run_dir)}. hint: wait for that process, or stop it before you "
+        "resume the run."
     )
 
 
 def _list_run_changes(before: Manifest, after: Manifest, run_dir: Path, spec_json: str) -> list[str]:
-    """What keeps `before` from being resumed by a spec whose new run would be `after`."""
+    """List the differences that prevent a spec whose new run would be `after` from resuming `before`."""
     changes = []
     if before.spec_hash != after.spec_hash:
         changes += list_changes(json.loads(read_spec_json(run_dir)), json.loads(spec_json)) or ["the spec's form"]

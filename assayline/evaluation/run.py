@@ -1,10 +1,10 @@
-"""Evaluation: one run of a spec, as the process that owns the database drives it.
+"""Evaluation: one run of a spec, driven by the process that owns the database.
 
-`begin_evaluation` (in `begin.py`) makes it or takes it up again. Then workers are driven (`drive.py`) while `prepare`
-opens the tokenizer and the prompt set; whatever it finds wrong stops the engines within a second, and leaves no row in
-the database. The caller calls `try_load` now and then, and ends with `finish` or `abandon`.
+`begin_evaluation` (in `begin.py`) creates or resumes it. Then workers are driven (`drive.py`) while `prepare` opens the
+tokenizer and the prompt set; an error there stops the engines within a second, and leaves no row in the database. The
+caller calls `try_load` from time to time, and ends with `finish` or `abandon`.
 
-The manifest in the run's folder is written before the database, and says what the database could not be told.
+The manifest in the run's folder is written before the database, and records the run's state if the database cannot.
 """
 
 import socket
@@ -50,13 +50,13 @@ from assayline.store.scoring import (
 from assayline.store.thread import DatabaseThread, describe_stand_in
 
 _ADVICE = (
-    "What was answered is stored; see the table request. An error row is an answer, so the run is not resumed: find "
-    "the cause, then start a new one with --fresh."
+    "Stored answers are in the table request. An error row is an answer, so the run cannot be resumed. hint: find the "
+    "cause, then start a new run with --fresh."
 )
 
 
 def conclude_run(run: Manifest, verdict: Verdict, max_error_fraction: float) -> Manifest:
-    """Return the manifest of a run whose prompts are all prepared and whose parts are all loaded, at its end."""
+    """Return the final manifest of a run whose prompts are all prepared and whose parts are all loaded."""
     if run.prompts is None:
         raise ValueError(f"{run.run_id} was concluded before its prompts were counted")
     message = _describe_failure(run.run_id, run.prompts.requests, verdict, max_error_fraction)
@@ -72,29 +72,29 @@ def conclude_run(run: Manifest, verdict: Verdict, max_error_fraction: float) -> 
 def _describe_failure(run_id: str, requests: int, verdict: Verdict, max_error_fraction: float) -> str | None:
     if verdict.broken:
         more = (
-            "The same command resumes the run and asks again for what is missing."
+            "run the same command again, which resumes the run and sends the missing requests."
             if verdict.broken.get("missing_requests")
-            else "Nothing is left to ask: start a new run with --fresh."
+            else "start a new run with --fresh; this one has no request left to send."
         )
         return (
-            f"Run {run_id} does not add up: {verdict.broken}. Expected {requests} requests, each answered once. What "
-            f"was answered is stored; see the table request. {more}"
+            f"Run {run_id} is inconsistent: {verdict.broken}. Expected {requests} requests, each answered once; stored "
+            f"answers are in the table request. hint: {more}"
         )
     if "max_errors" in verdict.load_ends:
         unsent = f"{verdict.unsent} requests were" if verdict.unsent else "Nothing was"
         return (
-            f"Run {run_id} was stopped by its errors. {verdict.load_ends['max_errors']} {unsent} left unsent. "
+            f"Run {run_id} was stopped because of its errors. {verdict.load_ends['max_errors']} {unsent} left unsent. "
             f"{_count_kinds(verdict)} {_ADVICE}"
         )
     if verdict.unsent and not verdict.sent:
-        why = " ".join(verdict.load_ends.values()) or "No event says why."
+        why = " ".join(verdict.load_ends.values()) or "No event gives the reason."
         return (
-            f"Run {run_id} sent nothing: its load ended before the first of {requests} requests. {why} Change load so "
-            "that at least one request is sent, then start a new run."
+            f"Run {run_id} sent nothing: its load ended before the first of {requests} requests. {why} hint: change "
+            "load so that at least one request is sent, then start a new run."
         )
     asked = requests - verdict.unsent
     if verdict.error_rows > max_error_fraction * asked:
-        among = f"{asked} requests" if not verdict.unsent else f"{asked} requests that were not left unsent"
+        among = f"{asked} requests" if not verdict.unsent else f"{asked} sent requests"
         return (
             f"Run {run_id} has {verdict.error_rows} error rows among {among}, more than the share of "
             f"{max_error_fraction:g} that max_error_fraction allows. {_count_kinds(verdict)} {_ADVICE}"
@@ -109,16 +109,16 @@ def _count_kinds(verdict: Verdict) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The end of a run, small enough to be a flow's result."""
+    """Result of a run, small enough to be a flow's result."""
 
     run_id: str
     database: str
     answered_requests: int
     metrics: list[dict[str, Any]]
     report: str | None = None
-    """Path of the page, if it was written."""
+    """Path of the report page, if it was written."""
     notes: list[str] = field(default_factory=list)
-    """What a person should know of where the results are and how the answers were scored, in sentences."""
+    """Remarks for the user on the location of the results and on scoring."""
 
 
 def read_result(run: Manifest, settings: Settings) -> RunResult:
@@ -132,7 +132,7 @@ def read_result(run: Manifest, settings: Settings) -> RunResult:
 
 @dataclass(slots=True, kw_only=True)
 class Evaluation:
-    """A run under way, locked for this process. Make one with `begin_evaluation`."""
+    """A run in progress, locked for this process. Create one with `begin_evaluation`."""
 
     manifest: Manifest
     spec: EvalSpec
@@ -141,14 +141,14 @@ class Evaluation:
     database: DatabaseThread
     lock: RunLock
     notes: list[str] = field(default_factory=list)
-    """What a person should know of how the run began, in sentences."""
+    """Remarks for the user on the start of the run."""
     earlier: Answers | None = None
-    """What earlier attempts left behind."""
+    """Answers of earlier attempts."""
     dispatcher: Dispatcher = field(init=False)
     writer: PartWriter = field(init=False)
-    """Writes every part of the run but the prepared ones."""
+    """Writes every part of the run except those of preparation."""
     generations: dict[str, int] = field(default_factory=dict)
-    """By worker, the number of its next engine."""
+    """Number of the next engine, by worker."""
     _model_args: tuple[str, dict[str, Any]] = field(init=False)
     _is_over: bool = False
     _changing: threading.Lock = field(default_factory=threading.Lock)
@@ -166,7 +166,7 @@ class Evaluation:
 
     @property
     def clock(self) -> RunClock:
-        """The run's zero."""
+        """The run's clock: time zero is its start."""
         return self.manifest.clock
 
     @property
@@ -176,12 +176,12 @@ class Evaluation:
 
     @property
     def is_answered(self) -> bool:
-        """Return whether earlier attempts answered everything, so that no engine is needed."""
+        """True if earlier attempts answered every request, so that no engine is needed."""
         counts = self.manifest.prompts
         return bool(counts and self.earlier and self.earlier.answered >= counts.requests)
 
     def order(self, worker: str) -> WorkOrder:
-        """What a worker that starts now must know."""
+        """Return the instructions for a worker that starts now."""
         earlier, progress = self.earlier, self.dispatcher.progress
         model, model_args = self._model_args
         return WorkOrder(
@@ -205,7 +205,7 @@ class Evaluation:
         )
 
     def take_up(self) -> None:
-        """Continue a run of earlier attempts. Raises StoreError, and then the run is as it was."""
+        """Resume the run. Raises StoreError, which leaves the run unchanged."""
         before = self.manifest
         remove_unfinished(self.run_dir)
         self.earlier = answers = self.database.run(self._survey)
@@ -215,10 +215,12 @@ class Evaluation:
             or answers.prepared_prompts != counts.prompt_rows
             or answers.prepared_errors < counts.failed_requests
         ):
-            self.notes.append("Some of what was prepared is lost: the prompts are read again, and compared.")
+            self.notes.append(
+                "Some prepared prompts or requests are missing; reading all prompts again to compare them."
+            )
             counts = None
         if before.assayline_version != __version__:
-            self.notes.append(f"assayline was {before.assayline_version} before, and is {__version__} now.")
+            self.notes.append(f"The run began with assayline {before.assayline_version}; this is {__version__}.")
         self.generations = dict(answers.first_generations)
         self.dispatcher.progress.errors = answers.sent_errors + answers.prepared_errors
         self.change(
@@ -236,13 +238,13 @@ class Evaluation:
         of = f"of {counts.requests} " if counts else ""
         self.notes.append(
             f"Resuming run {before.run_id}, attempt {self.manifest.attempt}: {answers.answered} {of}requests are "
-            "answered already."
+            "already answered."
         )
 
     def change(self, **values: Any) -> None:
-        """Change the manifest and writes it; preparation does so in another thread.
+        """Change the manifest and write it; thread-safe, because preparation calls it from another thread.
 
-        Raises StoreError if it cannot be written, and then it is as it was.
+        Raises StoreError if it cannot be written, which leaves it unchanged.
         """
         with self._changing:
             changed = replace(self.manifest, **values)
@@ -250,9 +252,9 @@ class Evaluation:
             self.manifest = changed
 
     def prepare(self) -> PromptCounts:
-        """Read and renders every prompt into shards, and adds the run to the database once the first one is good.
+        """Read all prompts, render them into shards, and add the run to the database after the first valid prompt.
 
-        What an earlier attempt did to the end is not done again. Raises ModelError, PromptError, SpecError or
+        Preparation that an earlier attempt completed is not repeated. Raises ModelError, PromptError, SpecError or
         StoreError.
         """
         if counts := self.manifest.prompts:
@@ -262,8 +264,8 @@ class Evaluation:
         try:
             if self.manifest.template_id not in (None, preparation.template_id):
                 raise PromptsChangedError(
-                    f"Run {self.run_id} began with another chat template, as its digest shows. Start a new run with "
-                    "--fresh; what was answered is kept."
+                    f"Run {self.run_id} began with another chat template: the digests differ. hint: start a new run "
+                    "with --fresh; stored answers are kept."
                 )
             self.change(template_id=preparation.template_id)
             self.database.run(self._save)
@@ -290,13 +292,13 @@ class Evaluation:
         self.dispatcher.close()
 
     def stop(self) -> None:
-        """Ask preparation and workers to stop now."""
+        """Request that preparation and workers stop now."""
         self.dispatcher.stop()
 
     def try_load(self) -> str | None:
-        """Load new parts, for the middle of a run: does not wait, but returns what is in the way, if something is.
+        """Load new parts during a run, without waiting for the database; return the error message if it fails.
 
-        The parts are the results, and `finish` loads them: no trouble of the database is worth a stop of the engines.
+        The parts are the results, and `finish` loads them, so an error of the database does not stop the engines.
         """
         if self.manifest.template_id is None:
             return None
@@ -308,13 +310,13 @@ class Evaluation:
         return None
 
     def finish(self, counts: PromptCounts) -> RunResult:
-        """Load what is left, proves that every request was answered once, and reads the metrics.
+        """Load the remaining parts, check that every request was answered once, and compute the metrics.
 
-        Raises RunFailedError, with the counts, when that is not so or too many answers are errors, and StoreError when
-        the database cannot take the end of the run. The run is over then, too.
+        Raises RunFailedError, with the counts, if the check fails or too many answers are errors, and StoreError if the
+        database cannot record the end of the run. The run ends in these cases, too.
         """
         if not counts.is_complete or self.manifest.prompts is None:
-            raise RunFailedError(f"Run {self.run_id} was stopped before its prompts were all read.")
+            raise RunFailedError(f"Run {self.run_id} was stopped before all its prompts were read.")
         self.writer.flush()
         task, notes = self.spec.prompts.task, []
         if task is not None and self.dispatcher.look().answered >= counts.requests:
@@ -336,9 +338,9 @@ class Evaluation:
         return RunResult(self.run_id, str(database.path), counts.requests, metrics, notes=notes)
 
     def abandon(self, state: str, message: str | None = None) -> None:
-        """Stop everything and stores what there is, with the state `failed` or `cancelled`. Raises StoreError.
+        """Stop all work and store the rows so far, with the state `failed` or `cancelled`. Raises StoreError.
 
-        A run that `finish` brought to its end, good or bad, is left as it is.
+        A run that `finish` has ended, successfully or not, stays unchanged.
         """
         if self._is_over:
             return
@@ -354,7 +356,7 @@ class Evaluation:
             self._let_go()
 
     def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]]]:
-        """Put the run's end into the database. Returns its manifest, to be written, and the metrics."""
+        """Record the run's end in the database. Return the manifest, which the caller writes, and the metrics."""
         self._load_and_save(connection)
         self._score(connection)
         verdict = judge_run(connection, self.run_id)
@@ -366,9 +368,10 @@ class Evaluation:
                 return ended, read_metric_table(connection, self.run_id)
 
     def _score_by_functions(self) -> list[str]:
-        """Has functions score the answers, and keeps the scores in the run's folder. Returns notes for the run's log.
+        """Score the answers by functions and keep the scores in the run's folder; return notes for the run's log.
 
-        A function that is gone leaves the run without its scores, which `assayline score` adds. Raises StoreError.
+        A function that cannot be found leaves the run without its scores; `assayline score` adds them. Raises
+        StoreError.
         """
         functions = pick_functions(self._read_scorers())
         if not functions:
@@ -377,7 +380,7 @@ class Evaluation:
         try:
             scores, notes = score_samples(functions, samples)
         except SpecError as error:
-            return [f"{error} Then score the run: `assayline score {self.run_id}`."]
+            return [f"{error} Then run `assayline score {self.run_id}`."]
         write_function_scores(self.run_dir, scores)
         return notes
 
@@ -397,13 +400,13 @@ class Evaluation:
         self._score(connection)
 
     def _score(self, connection: Connection) -> None:
-        """Score what has an answer, an error included."""
+        """Score all rows so far, error rows included."""
         judged, functions = read_judged(self.run_dir), read_function_scores(self.run_dir)
         with transaction(connection):
             score_run(connection, self.run_id, self._read_scorers(), judged=judged, functions=functions)
 
     def _survey(self, connection: Connection) -> Answers:
-        """Load what earlier attempts wrote, and finds what they answered."""
+        """Load the parts of earlier attempts and list their answers."""
         if self.manifest.template_id is not None:
             load_parts(connection, self.run_id, self.run_dir)
         return survey_answers(connection, self.run_id, self.run_dir)
@@ -417,14 +420,14 @@ class Evaluation:
             save_run(connection, self.manifest, canonical_json(self.spec))
 
     def _end_unrecorded(self, state: str, error: StoreError) -> StoreError:
-        """Return the end of a run that the database cannot take: the manifest keeps it, and the error says what helps."""
+        """Record the end of the run in the manifest alone; return the error with a hint."""
         message = str(error)
         if "assayline rebuild" not in message:
             message += (
-                f" The results of run {self.run_id} are kept as part files: `assayline rebuild {self.run_id}` "
-                "loads them, and so does the same command, which resumes the run."
+                f" The results of run {self.run_id} are kept as part files; `assayline rebuild {self.run_id}` loads "
+                "them, and so does the same command, which resumes the run."
             )
-        with suppress(StoreError):  # on a full disk the manifest stays as it was: begun, and so to be resumed
+        with suppress(StoreError):  # on a full disk the manifest keeps the state running, which can be resumed
             self.change(state=state, finished_at=utc_now(), message=message)
         self._let_go()
         return DatabaseLockedError(message) if isinstance(error, DatabaseLockedError) else StoreError(message)

@@ -1,8 +1,8 @@
-"""Worker: one device and one engine that recovers, behind one method, `exchange`.
+"""Worker: one device and one engine with recovery, behind one method, `exchange`.
 
-The engine works in a thread of the worker. Whoever drives the worker hands it requests and gets what has happened
-since: rows, engine events, samples, log lines. A worker writes nothing of the run but the logs of its engines, and
-knows nothing of the queue. On one machine it is an object of the flow's process; on a Ray cluster it is an actor.
+The engine works in a thread of the worker. `drive.py` hands the worker requests and gets the news since the last
+exchange: rows, engine events, samples and log lines. A worker writes no files of the run except its engines' logs, and
+has no access to the queue. On one machine it is an object in the flow's process; on a Ray cluster it is an actor.
 """
 
 import contextlib
@@ -39,8 +39,7 @@ NO_DEVICE = Device("none", {}, ())
 
 
 def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, dict[str, Json]]:
-    """Return the folder or hub id that an engine loads, and the arguments that model and prompts ask for beside the
-    spec's."""
+    """Return the folder or hub id that an engine loads, and arguments that model and prompts add to the spec's."""
     folder = model.folder
     local = not spec.engine.kind.has_model or Path(spec.model).expanduser().is_dir()
     revision = None if local or folder is None else folder.name
@@ -59,11 +58,11 @@ def claim_device(
     workers_here: int = 1,
     whole_machine: bool = True,
 ) -> Device:
-    """Return a device for an engine, held until `stack` is undone, or for as long as `lot` has room for it.
+    """Claim a device for an engine, until `stack` is closed, or for as long as `lot` has room for it.
 
-    `holder` names whoever has it to others who want it; `on_wait` is as `claims.claim_device` says. Without GPUs,
-    `workers_here` share the machine's cores; `whole_machine`: it must have a device for each of them. Raises
-    DeviceError or SpecError.
+    `holder` is the owner's name for other processes that want the device; for `on_wait` see `claims.claim_device`.
+    Without GPUs, `workers_here` workers share the machine's cores; `whole_machine`: the machine must have a device for
+    each of them. Raises DeviceError or SpecError.
     """
     if not spec.engine.needs_device or spec.engine.uses_ray_executor:
         return NO_DEVICE
@@ -77,15 +76,15 @@ def claim_device(
 
 
 FIRST_WAIT_S = 0.05
-"""How often a worker whose engine waits for its first request looks whether it was stopped."""
+"""Seconds between checks for a stop while the engine waits for its first request."""
 
 LOW_REQUESTS = 8
-"""With fewer requests waiting, a worker asks for more at once."""
+"""With fewer requests waiting, a worker ends an exchange early to get more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOrder:
-    """What a worker must know. Picklable; prompts and answers never travel in it."""
+    """Instructions for a worker. Picklable; contains no prompts or answers."""
 
     run_id: str
     spec: EvalSpec
@@ -93,30 +92,30 @@ class WorkOrder:
     model: str
     model_id: str
     model_args: dict[str, Json]
-    """Arguments of the engine that the model and the prompts ask for, and the spec does not give."""
+    """Engine arguments that the model and the prompts require and the spec does not set."""
     has_media: bool = False
     clock: RunClock
     worker: str
     attempt: int = 1
-    """Which start of the run this is."""
+    """Number of the run's start, 1 for the first."""
     first_generation: int = 0
-    """Number of this worker's first engine: one more than the last of earlier attempts."""
+    """Number of this worker's first engine: one more than its last in earlier attempts."""
     sent_before: int = 0
     """Requests of the run that were sent and settled before this worker started."""
     errors_before: int = 0
-    """Those of them that are error rows."""
+    """Number of error rows among them."""
     load_end_before: str | None = None
-    """Why earlier attempts stopped sending, if they did."""
+    """Reason why an earlier attempt stopped sending, if one did."""
     log_folder: Path
     workers_here: int = 1
-    """Workers that share the cores of the machine, if it has no GPUs."""
+    """Number of workers that share the machine's cores if it has no GPUs."""
     whole_machine: bool = True
     """Whether the machine must have a device for each of them, or only for this one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class News:
-    """What happened at a worker since the last exchange."""
+    """Rows, records and log lines of a worker since the last exchange, and its state."""
 
     finished: list[Completion] = field(default_factory=list)
     records: list[EngineEvent | TelemetrySample | DeviceSample] = field(default_factory=list)
@@ -124,33 +123,33 @@ class News:
     """The worker's own log lines."""
     engine_lines: list[str] = field(default_factory=list)
     phase: str = ""
-    """Of the engine's start, such as `loading weights`; empty when the engine is ready."""
+    """Phase of the engine's start, such as `loading weights`; empty when the engine is ready."""
     device: str = NO_DEVICE.name
     window: int | None = 0
-    """Requests that its engine has in flight at most; None in an open loop, 0 before the engine is open."""
+    """Maximum requests in flight in its engine; None in an open loop, 0 before the engine is open."""
     has_ended: bool = False
     error: BaseException | None = None
-    """Why it ended, unless it had answered everything or was stopped."""
+    """Error that ended the worker; None if it answered every request or was stopped."""
 
 
 class Exchanger(Protocol):
-    """A worker as the flow drives it, here or on another machine."""
+    """Interface of a worker for the flow, on this or another machine."""
 
     def exchange(self, requests: Sequence[Request], *, is_last: bool, wait_s: float, gather_s: float) -> News:
-        """Hand requests over and returns the news; `is_last`: no request will follow.
+        """Hand over requests and return the news; `is_last`: no request will follow.
 
-        Waits up to `wait_s` for the first row, and then up to `gather_s` for others.
+        Wait up to `wait_s` for the first row, then up to `gather_s` for more.
         """
 
     def stop(self) -> None:
-        """End the engine as soon as possible; `News.has_ended` is when that is done."""
+        """Stop the engine as soon as possible; `News.has_ended` becomes true when it has stopped."""
 
     def close(self) -> None:
-        """End it, and returns when it has ended."""
+        """Stop the worker and wait until it has ended."""
 
 
 class Worker:
-    """A worker of this process. Its engine opens at once, in a thread."""
+    """A worker in this process. Its engine starts to open immediately, in a thread."""
 
     def __init__(self, order: WorkOrder, open_engine: Callable[..., Engine] | None = None) -> None:
         self._order = order = replace(order, clock=order.clock.on_this_machine())
@@ -164,7 +163,7 @@ class Worker:
         self._stopped = threading.Event()
         self._device = NO_DEVICE
         self._holders = ""
-        """Who has the device that this worker waits for."""
+        """Holders of the devices that this worker waits for."""
         self._sampler = DeviceSampler((), order.worker, order.clock)
         self._course = LoadCourse(
             order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
@@ -201,7 +200,7 @@ class Worker:
         return bool(self._news.finished) or self._is_due()
 
     def _is_due(self) -> bool:
-        """Return whether the news are not to wait for more rows."""
+        """Return True if the news must not wait for more rows."""
         is_short = not self._is_last and len(self._waiting) < LOW_REQUESTS
         return self._is_urgent or self._news.has_ended or (is_short and bool(self._news.finished))
 
@@ -212,7 +211,7 @@ class Worker:
                 self._work(stack)
         except EngineInterruptedError as stop:
             self._note(str(stop))
-        except BaseException as caught:  # whoever drives the worker decides what it means
+        except BaseException as caught:  # the driver decides how to handle it
             error = caught
         with self._changed:
             self._window = 0
@@ -220,13 +219,13 @@ class Worker:
             self._changed.notify_all()
 
     def _work(self, stack: contextlib.ExitStack) -> None:
-        """Claims, opens, answers; records why not. `stack` undoes it in reverse order."""
+        """Claim a device, open an engine and answer; record an error. `stack` undoes this in reverse order."""
         try:
             engine = self._open(stack)
             stack.callback(engine.close)
             self._answer(engine)
         except (EngineDiedError, EngineInterruptedError):
-            raise  # on record already, or no failure
+            raise  # already recorded, or not a failure
         except AssaylineError as error:
             self._record(self._generation, "failed", message=str(error))
             raise
@@ -245,7 +244,7 @@ class Worker:
         )
         self._begin_phase(STARTING)
         for orphan in self._device.orphans:
-            self._note(f"Ended {orphan}, which a killed run had left on {self._device.name}")
+            self._note(f"Ended {orphan}, left by a killed run on {self._device.name}")
         self._sampler = stack.enter_context(DeviceSampler(self._device.gpus, order.worker, order.clock))
         self._note(f"Opening an engine for {order.model} on {self._device.name}")
         hooks = EngineHooks(
@@ -260,14 +259,14 @@ class Worker:
         )
 
     def _wait_for_device(self, holders: str) -> None:
-        """Note who has the device, whenever that changes. Raises EngineInterruptedError if the worker is stopped."""
+        """Log the devices' holders whenever they change. Raises EngineInterruptedError if the worker is stopped."""
         if self._stopped.is_set():
             raise EngineInterruptedError("The worker was stopped on request before a device was free.")
         self._phase = "waiting for a device"
         if holders != self._holders:
             self._holders = holders
             wait_s = self._order.settings.device_wait_s
-            self._note(f"Every device is taken: {holders}. Waiting for up to {wait_s:g} s (ASSAYLINE_DEVICE_WAIT_S)")
+            self._note(f"Every device is taken: {holders}. Waiting up to {wait_s:g} s (ASSAYLINE_DEVICE_WAIT_S)")
 
     def _answer(self, engine: AdaptiveEngine) -> None:
         if self._order.spec.engine.warm_up and (first := self._wait_for_first()):
@@ -281,7 +280,7 @@ class Worker:
                     self._changed.notify_all()
 
     def _pull(self) -> Iterator[Request | None]:
-        """What the engine reads: the requests that wait; None: nothing now."""
+        """Yield the waiting requests to the engine; None if there is none now."""
         while True:
             with self._changed:
                 request = self._waiting.popleft() if self._waiting else None
@@ -292,7 +291,7 @@ class Worker:
             yield request
 
     def _wait_for_first(self) -> list[Request]:
-        """Return the requests of the first exchange that has any; none, if there will be none."""
+        """Wait for the first exchange with requests and return them; an empty list if none will follow."""
         with self._changed:
             while not self._waiting and not self._is_last:
                 if self._stopped.is_set():
@@ -328,7 +327,7 @@ class Worker:
                 self._news.notes.append(f"Engine start: {phase}, after {time.monotonic() - self._start_s:.0f} s")
 
     def _begin_phase(self, phase: str) -> None:
-        """Begin the first phase of an engine's start."""
+        """Set the first phase of an engine's start."""
         self._phase, self._start_s = phase, time.monotonic()
 
     def _keep_record(self, record: EngineEvent | TelemetrySample | DeviceSample) -> None:
@@ -343,7 +342,7 @@ class Worker:
         message: str | None = None,
         details: Mapping[str, Json] | None = None,
     ) -> None:
-        """Tell of an engine event at once."""
+        """Record an engine event and end the exchange early."""
         self._generation = generation
         details = dict(details or {})
         if event == "opened":
@@ -372,9 +371,9 @@ def open_adaptive_engine(
     open_engine_by: Callable[..., Engine] | None = None,
     may_isolate: Callable[[int], bool] = lambda isolated: True,
 ) -> AdaptiveEngine:
-    """Return the first engine of a worker, or as many as it takes; see AdaptiveEngine.
+    """Open an engine that is replaced after a crash; see AdaptiveEngine.
 
-    `open_engine_by` stands in place of `assayline.engines.open_engine`.
+    `open_engine_by` replaces `assayline.engines.open_engine`.
     """
     engine = order.spec.engine
     ordered = write_engine_order(order)
@@ -412,7 +411,7 @@ def open_adaptive_engine(
 
 
 def write_engine_order(order: WorkOrder) -> Open:
-    """Return the engine that a worker's spec asks for; its generations differ in their number and in `args` alone."""
+    """Return the engine in a worker's spec; its generations differ only in their number and `args`."""
     spec, engine = order.spec, order.spec.engine
     return Open(
         backend=engine.backend,

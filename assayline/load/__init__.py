@@ -1,1 +1,1 @@
-"""Load: when requests are due (`arrivals`), what ends the sending (`course`), and when an engine is overrun."""
+"""Load: due times of requests (`arrivals`), the end of sending (`course`), and overload (`saturation`)."""

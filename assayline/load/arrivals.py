@@ -1,8 +1,8 @@
-"""When requests are due: an arrival pattern as seconds since its start.
+"""Due times of requests: an arrival pattern in seconds since its start.
 
-Every pattern begins with its first request, at 0: n requests have n - 1 gaps between them. So a Poisson process is seen
-from one of its arrivals, which changes nothing about the gaps. The same seed gives the same times, and a pattern that
-is resumed in the middle continues exactly as it would have: what was drawn before is drawn again, and skipped.
+Every pattern begins with its first request, at 0, so n requests have n - 1 gaps between them; starting a Poisson
+process at an arrival does not change its gaps. The same seed gives the same times. A resumed pattern continues exactly,
+because the earlier times are drawn again and skipped.
 """
 
 import datetime
@@ -25,7 +25,7 @@ EXAMPLES = {
 
 
 def check_trace(load: LoadSpec | None, source: AnySource | None = None) -> None:
-    """Read a load's trace, or that of the prompts' source, to its end. Raises SpecError for what is wrong with it."""
+    """Read a load's trace, or that of the prompts' source, to its end. Raises SpecError if it is not valid."""
     if load is None or not isinstance(trace := load.arrival, Trace):
         return
     if trace.path is None:
@@ -33,11 +33,13 @@ def check_trace(load: LoadSpec | None, source: AnySource | None = None) -> None:
         trace = source.arrival.model_copy(update={"speed": trace.speed})
     stamps = sum(1 for _ in read_offsets(trace))
     if not stamps:
-        raise SpecError(f"load.arrival: the trace {trace.path} has no rows. Expected a stamp per request.")
+        raise SpecError(
+            f"load.arrival: the trace {trace.path} has no rows. hint: give a trace with a time stamp per request."
+        )
 
 
 def read_offsets(trace: Trace) -> Iterator[float]:
-    """Seconds since the trace's first stamp, at its speed. Raises SpecError at a row without one or out of order."""
+    """Yield seconds since the trace's first stamp, at its speed. Raises SpecError for a missing or unordered stamp."""
     scale = UNITS_PER_S[trace.unit] * trace.speed
     first: float | None = None
     last = -math.inf
@@ -46,22 +48,22 @@ def read_offsets(trace: Trace) -> Iterator[float]:
         if stamp < last:
             raise SpecError(
                 f"load.arrival: row {number} of the trace {trace.path} has {trace.column} {_show(stamp, trace)}, less "
-                f"than the {_show(last, trace)} above it. Expected stamps in the order of the requests: sort the file."
+                f"than the {_show(last, trace)} above it. hint: sort the file by time."
             )
         last = stamp
         yield (stamp - first) / scale
 
 
 def _read_stamps(trace: Trace) -> Iterator[float]:
-    """In the trace's unit."""
+    """Yield the stamps in the trace's unit."""
     try:
         for number, row in enumerate(read_files(str(trace.path)), start=1):
             if isinstance(row, UnreadableRow):
                 raise SpecError(f"load.arrival.path: {row.message}")
             if trace.column not in row:
                 raise SpecError(
-                    f"load.arrival: row {number} of the trace {trace.path} has no column {trace.column!r}, given "
-                    f"{', '.join(map(str, row)) or 'nothing'}. Set load.arrival.column."
+                    f"load.arrival: row {number} of the trace {trace.path} has no column {trace.column!r}, only "
+                    f"{', '.join(map(str, row)) or 'empty fields'}. hint: set load.arrival.column."
                 )
             yield _parse_stamp(row[trace.column], f"row {number} of the trace {trace.path}", trace)
     except PromptError as error:
@@ -76,17 +78,17 @@ def _parse_stamp(value: object, where: str, trace: Trace) -> float:
 
 
 def _show(stamp: float, trace: Trace) -> str:
-    """As the file has it."""
+    """Format a stamp as in the file."""
     if trace.unit == "date":
         return datetime.datetime.fromtimestamp(stamp, datetime.UTC).isoformat(" ")
     return f"{stamp:.17g}"
 
 
 def list_offsets(arrival: Arrival, first: int = 0) -> Iterator[float]:
-    """Due times in seconds since the pattern's start, from request number `first` on, 0 being the first of all.
+    """Return the due times in seconds since the pattern's start, from the 0-based request `first` on.
 
-    Endless, but for a trace. Raises SpecError for a trace that cannot be read, and ValueError for a closed loop, which
-    has no times, and for a trace whose times come with its requests.
+    Endless, except for a trace. Raises SpecError for an unreadable trace, and ValueError for a closed loop, which has
+    no times, and for a trace whose times come with its requests.
     """
     return itertools.islice(_list_all(arrival), first, None)
 

@@ -1,7 +1,7 @@
-"""The course of a load: how far it is, over all engines of an attempt, and what has ended it.
+"""The course of a load: its progress over all engines of an attempt, and the reason for its end.
 
-It outlives engines: one that replaces a dead one continues the pattern where that one was, and so does another attempt
-of the run, which is told what was settled before.
+It outlives engines: a replacement engine continues the pattern where the crashed one stopped, and so does another
+attempt of the run, which gets the counts of earlier attempts.
 """
 
 from collections.abc import Iterator
@@ -14,61 +14,61 @@ from assayline.spec.load import Concurrency, LoadSpec
 
 @dataclass(frozen=True, slots=True)
 class LoadEnd:
-    """Why nothing more is sent."""
+    """Reason for the end of sending."""
 
     reason: str
-    """max_requests, max_duration_s, max_errors, saturated or end_of_trace; before: an earlier attempt knew."""
+    """max_requests, max_duration_s, max_errors, saturated or end_of_trace; before: it ended in an earlier attempt."""
     message: str
-    """The same in a sentence."""
+    """Message for the log."""
     is_sudden: bool
-    """Whether what waits for its turn in the host is taken back; an end that was foreseen leaves it there."""
+    """Whether requests that wait in the host are taken back; at a foreseen end they stay."""
 
 
 class LoadCourse:
-    """Counts what is settled, and says when sending is over. Without a `LoadSpec` it never is."""
+    """Counts settled requests and decides when sending ends; without a `LoadSpec` it never ends."""
 
     def __init__(
         self, spec: LoadSpec | None = None, *, settled: int = 0, errors: int = 0, end_before: str | None = None
     ) -> None:
-        """`settled`, `errors` and, in words, the end are those of earlier attempts."""
+        """Start with the counts of earlier attempts, and the message of their end, if any."""
         self.spec = spec
         self.settled = settled
         self.errors = errors
         self.end = LoadEnd("before", end_before, is_sudden=False) if end_before else None
         self.is_announced = self.end is not None
-        """Whether the end was told to whoever listens."""
+        """Whether the end was reported."""
         self._deadline_s: float | None = None
 
     @property
     def is_open_loop(self) -> bool:
-        """Return whether requests are due at times."""
+        """True if requests have due times."""
         return self.spec is not None and self.spec.is_open_loop
 
     @property
     def trace_speed(self) -> float | None:
-        """Times as fast as recorded, where requests bring their own times."""
+        """Speed relative to the recording, if requests bring their own times."""
         return self.spec.trace_speed if self.spec is not None else None
 
     @property
     def window_requests(self) -> int | None:
-        """Requests in flight, where the pattern says how many."""
+        """Number of requests in flight, if the pattern sets it."""
         if self.spec is not None and isinstance(self.spec.arrival, Concurrency):
             return self.spec.arrival.requests
         return None
 
     @property
     def watches_saturation(self) -> bool:
-        """Return whether an engine that is overrun ends the load."""
+        """True if a saturated engine ends the load."""
         return self.spec is not None and self.spec.stop_when_saturated
 
     def list_offsets(self) -> Iterator[float]:
-        """Due times of the requests that are not settled yet, in seconds since the pattern's start."""
+        """Return due times of the requests not settled yet, in seconds since the pattern's start."""
         if self.spec is None:
             raise ValueError("without a load there is no arrival pattern")
         return list_offsets(self.spec.arrival, self.settled)
 
     def settle(self, completion: Completion) -> None:
-        """One more request is over."""
+        """Count a finished request; stop at `max_errors`."""
         if completion.error_kind == NOT_SENT:
             return
         self.settled += 1
@@ -78,27 +78,26 @@ class LoadCourse:
             self.stop("max_errors", f"{self.errors} requests ended as error rows, and load.max_errors is {limit}")
 
     def admit(self, number: int, offset_s: float | None) -> bool:
-        """Return whether the request of this number, 0 being the first of the run, may be sent; if not, that is the
-        end.
+        """Return True if the request with this 0-based number may be sent; otherwise end the load.
 
-        `offset_s` is its place in an open loop's pattern; None beyond the end of a trace.
+        `offset_s` is its time in an open loop's pattern; None beyond the end of a trace.
         """
         if self.spec is not None and self.end is None:
             self._check(self.spec, number, offset_s)
         return self.end is None
 
     def begin(self, now_s: float) -> None:
-        """Return the first request of this attempt is sent: from now on a closed loop's time counts."""
+        """Start the time limit of a closed loop at the first request of this attempt."""
         if self._deadline_s is None and self.spec is not None and self.spec.max_duration_s and not self.is_open_loop:
             self._deadline_s = now_s + self.spec.max_duration_s
 
     def check_time(self, now_s: float) -> None:
-        """End a closed loop whose time is over."""
+        """End a closed loop at its time limit."""
         if self.spec is not None and self._deadline_s is not None and now_s >= self._deadline_s:
             self.stop("max_duration_s", f"load.max_duration_s is {self.spec.max_duration_s:g}")
 
     def stop(self, reason: str, why: str) -> None:
-        """End the load at this moment, if nothing has ended it before."""
+        """End the load now, unless it has already ended."""
         self._end(reason, why, is_sudden=True)
 
     def _check(self, spec: LoadSpec, number: int, offset_s: float | None) -> None:
@@ -116,13 +115,13 @@ class LoadCourse:
 
 
 LEAD_S = 0.2
-"""From the first request's hand-over to its due time, so that the first ones are there when they are due."""
+"""Seconds from the first request's hand-over to its due time, so that the first requests arrive on time."""
 
 
 class Schedule:
-    """Goes through an arrival pattern from where `course` is, or by the times that requests bring themselves.
+    """Due times of an arrival pattern from the position of `course` on, or by the requests' own times.
 
-    Its start is the moment of the first `place`.
+    The pattern starts at the first call of `place`.
     """
 
     def __init__(self, course: LoadCourse) -> None:
@@ -135,19 +134,21 @@ class Schedule:
 
     @property
     def reads_requests(self) -> bool:
-        """Return whether a request must be seen to know when it is due."""
+        """True if the due time comes with the request."""
         return self._course.trace_speed is not None
 
     def next_due_s(self, request: Request | None = None) -> float | None:
-        """When the next request, or this one that brings its time, is due on the run's clock; None if at no time, or
-        before the first one."""
+        """Return the due time of the next request, or of this one with its own time, on the run's clock.
+
+        None without a due time, or before the first call of `place`.
+        """
         offset_s = self._find_offset(request)
         if self._begun_s is None or offset_s is None:
             return None
         return self._begun_s + offset_s
 
     def place(self, now_s: float, request: Request) -> float | None:
-        """Give the next request its place. Returns when it is due; None in a closed loop, or if the load has ended."""
+        """Schedule the next request. Return its due time; None in a closed loop, or if the load has ended."""
         self._course.begin(now_s)
         offset_s = self._find_offset(request)
         if self._begun_s is None and offset_s is not None:
@@ -161,7 +162,7 @@ class Schedule:
         return due_s
 
     def _find_offset(self, request: Request | None) -> float | None:
-        """Seconds since the pattern's start."""
+        """Return the request's time in seconds since the pattern's start; None if it has none."""
         if self._course.trace_speed is None:
             return self._offset_s
         if request is None or request.due_offset_s is None:

@@ -1,22 +1,21 @@
-"""Over-saturation: whether an open loop sends more than the engine can do, so that what is in flight piles up.
+"""Saturation: detect that an open loop sends more than the engine can serve, so that requests in flight pile up.
 
-In a stable queue the number in flight wanders, but comes back; beyond saturation it grows by what is sent and not
-finished, without end. The rule looks, about once a second, at the second half of the time so far, and wants three
-things:
+In a stable queue the number in flight fluctuates but returns; beyond saturation it grows without end. About once a
+second, the rule examines the second half of the time so far, and requires three conditions:
 
 1. The beginning is over. Requests in flight grow at first in any system, for as long as one request takes. Here that is
-   the time by which 90% of the first 50 requests were finished, and the half looked at begins after twice that time.
-2. It matters: at least a tenth of what was sent in that half is still there, on top of what was there before.
-3. It is not chance: the growth from look to look is above 0 by a one-sided t-test with t ≥ 4. The hypothesis tested is
-   the worst that is not overload, a load of exactly 100%, under which the number in flight is a random walk without
-   drift. Below that the drift is downwards, and alarms are rarer still. Since the half doubles as time passes, looks
-   are nearly independent only once per doubling, which is why t ≥ 4 suffices for runs of any length.
+   the time by which 90% of the first 50 requests were finished; the examined half begins after twice that time.
+2. The growth is large: the number in flight grew by at least a tenth of the requests sent in that half.
+3. The growth is significant: its mean from look to look is above 0 by a one-sided t-test with t ≥ 4. The null
+   hypothesis is a load of exactly 100%, the highest without overload, under which the number in flight is a random walk
+   without drift. Below that load the drift is downwards, and false alarms are rarer. Since the half doubles as time
+   passes, looks are nearly independent only once per doubling, so t ≥ 4 suffices for runs of any length.
 
 In simulations of one to sixteen servers at 90% load, with exponential and log-normal services (sigma 1), Poisson and
-bursty arrivals, one run of 30,000 requests in 1,200 was stopped; tests/load/test_saturation.py has some of them. A load
-of 120% is found after about a thousand requests, with exponential services in 95 of 100 runs within 3,000 and within
-7,500 if arrivals come in bursts; one of 150% after some 400. A single server with heavier tails (sigma 1.3), which one
-request can block for a thousand others, was taken for saturated in 4 of 100 runs.
+bursty arrivals, 1 of 1,200 runs of 30,000 requests was stopped; tests/load/test_saturation.py has some of them. A load
+of 120% is detected after about 1,000 requests; with exponential services, in 95 of 100 runs within 3,000 requests, or
+7,500 if arrivals come in bursts. A load of 150% is detected after about 400. A single server with heavier tails (sigma
+1.3), where one request can block 1,000 others, was declared saturated in 4 of 100 runs.
 """
 
 import math
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 FIRST_REQUESTS = 50
 FINISHED_SHARE = 0.9
 BEGINNING_TIMES = 2.0
-"""The half looked at begins after so many times the first requests took."""
+"""The examined half begins after this multiple of the time that the first requests took."""
 MIN_LOOKS = 10
 MIN_GROWTH_SHARE = 0.1
 MIN_T = 4.0
@@ -37,11 +36,11 @@ class _Look:
     in_flight: int
     sent: int
     squares: float
-    """Sum of the squared changes of `in_flight` so far: differences of it give the variance of any stretch."""
+    """Sum of squared changes of `in_flight` so far; a difference of two gives the variance between them."""
 
 
 class SaturationWatch:
-    """Watches one engine from its first request on."""
+    """Saturation test of one engine, from its first request on."""
 
     def __init__(self) -> None:
         self._expected = self._finished_first = 0
@@ -51,20 +50,20 @@ class SaturationWatch:
         self._half = 0
 
     def expect(self, due_at_s: float) -> None:
-        """Return a request will be sent at this time."""
+        """Record that a request is due at this time."""
         if self._expected < FIRST_REQUESTS:
             self._expected += 1
             self._first_until_s = due_at_s
 
     def finish(self, due_at_s: float, now_s: float) -> None:
-        """Return the request that was due then is over."""
+        """Record that the request with this due time has finished."""
         if self._settled_s is None and due_at_s <= self._first_until_s:
             self._finished_first += 1
             if self._expected == FIRST_REQUESTS and self._finished_first >= FINISHED_SHARE * FIRST_REQUESTS:
                 self._settled_s = now_s
 
     def observe(self, now_s: float, in_flight_requests: int, finished_requests: int) -> str | None:
-        """Take one look. Returns why the engine is taken for saturated, or None."""
+        """Add a look. Return the reason why the engine counts as saturated, or None."""
         before = self._looks[-1] if self._looks else None
         change = 0 if before is None else in_flight_requests - before.in_flight
         squares = (0.0 if before is None else before.squares) + change**2
@@ -89,6 +88,6 @@ class SaturationWatch:
             return None
         seconds = now.at_s - half.at_s
         return (
-            f"the engine cannot keep up. Of {sent} requests sent in the last {seconds:.0f} s, {growth} came on top of "
-            f"those in flight, now {now.in_flight}"
+            f"the engine cannot keep up. Requests in flight grew by {growth} to {now.in_flight} in the last "
+            f"{seconds:.0f} s, while {sent} were sent"
         )

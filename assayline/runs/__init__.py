@@ -1,1 +1,1 @@
-"""What a run is on disk: its manifest, its locks, its scorers."""
+"""A run on disk: its manifest, its lock and its added scorers."""

@@ -1,4 +1,4 @@
-"""The lock of a run: `flow.lock` in its folder, a `flock` that the kernel frees however its holder ends.
+"""The lock of a run: `flow.lock` in its folder, a `flock` that the kernel frees in any case when its holder exits.
 
 The process that drives a run holds it, so that no other process resumes or rebuilds the run meanwhile.
 """
@@ -17,21 +17,21 @@ FLOW_LOCK = "flow.lock"
 
 
 class RunLock:
-    """The right to drive a run. Freed by `release`, and by the end of the process."""
+    """The right to drive a run, until `release` or the end of the process."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def release(self) -> None:
-        """Free the run. Safe to call twice. The file keeps the last holder's name."""
+        """Release the lock; a second call has no effect. The file keeps the last holder's name."""
         self._file.close()
 
 
 def lock_run(run_dir: Path) -> RunLock | None:
-    """Take a run for this process; None if another process works on it. Raises StoreError."""
+    """Lock a run for this process; None if another process holds it. Raises StoreError."""
     path = run_dir / FLOW_LOCK
     try:
-        with contextlib.ExitStack() as stack:  # however this ends without a lock, nothing stays held
+        with contextlib.ExitStack() as stack:  # without a lock at the end, nothing stays open
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "a+", encoding="utf-8"))
             if not _try_lock(file, fcntl.LOCK_EX):
@@ -41,7 +41,7 @@ def lock_run(run_dir: Path) -> RunLock | None:
             file.flush()
             stack.pop_all()
             return RunLock(file)
-    except OSError as error:  # of the end of the file, too, which tries again to write what had no space
+    except OSError as error:  # also from closing the file, which writes again if the disk was full
         raise StoreError(
             f"The run's lock {path} cannot be made or taken: {error}. hint: the data folder (ASSAYLINE_DATA_DIR) "
             f"must be writable, on a file system that has locks (flock). {MAKE_ROOM}"
@@ -49,14 +49,14 @@ def lock_run(run_dir: Path) -> RunLock | None:
 
 
 def is_worked_on(run_dir: Path) -> bool:
-    """Return whether some process drives the run. Writes nothing."""
+    """Return True if a process drives the run. Writes nothing."""
     with contextlib.suppress(OSError), open(run_dir / FLOW_LOCK, encoding="utf-8") as file:
         return not _try_lock(file, fcntl.LOCK_SH)
     return False
 
 
 def name_holder(run_dir: Path) -> str:
-    """Who works on the run, or did last: `process 4711 on host`."""
+    """Return the current or last holder of the run: `process 4711 on host`."""
     try:
         return (run_dir / FLOW_LOCK).read_text(encoding="utf-8") or "another process"
     except OSError:
@@ -64,7 +64,7 @@ def name_holder(run_dir: Path) -> str:
 
 
 def was_driven_here(run_dir: Path) -> bool:
-    """Return whether this very process was the last to drive the run."""
+    """Return True if this process was the last to drive the run."""
     return name_holder(run_dir) == _own_name()
 
 

@@ -1,8 +1,8 @@
-"""A run's manifest, `run.json` in its folder: what it takes to resume the run, and to write its row of `runs` anew.
+"""A run's manifest, `run.json` in its folder: all that is needed to resume the run and to restore its row in `runs`.
 
-With the part files beside it, it is the truth about a run: the database can be made again from both
-(`assayline rebuild`). It is replaced as a whole and synced, so that a crash leaves the old one or the new one. Scorers
-that `assayline score` added to those of the spec are beside it, in `scorers.json`.
+Manifest and part files are the source of truth: `assayline rebuild` restores the database from them. The manifest is
+replaced atomically and synced, so that a crash leaves the old one or the new one. Scorers that `assayline score` added
+to those of the spec are in `scorers.json` in the same folder.
 """
 
 import difflib
@@ -27,35 +27,35 @@ from assayline.spec.file import explain
 MANIFEST_NAME = "run.json"
 SPEC_NAME = "spec.json"
 LAYOUT = 2
-"""Of the folder of a run: one process writes everything in it."""
+"""Version of the layout of a run's folder, in which one process writes all files."""
 
 STORE_MARK = "place.txt"
-"""In the folders of earlier versions that were copies of runs in object stores: the run's URL."""
+"""File with the run's URL, in run folders of earlier versions that are copies from an object store."""
 LAST = "last"
-"""Names the newest run on a command line."""
+"""Name of the newest run on a command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCounts:
-    """What came out of a prompt set."""
+    """Counts of a prepared prompt set."""
 
     prompt_rows: int
     duplicate_prompts: int
     requests: int
-    """Requests to answer, those that failed here included."""
+    """All requests, including those that failed in preparation."""
     failed_requests: int
     shards: int
     is_complete: bool = True
-    """Whether the prompt set was read to its end, and not stopped before."""
+    """Whether the prompt set was read to its end."""
     expected_requests: int = 0
-    """Requests whose answer's length was expected from earlier runs, and that were ordered by it."""
+    """Requests ordered by the length of their answers in earlier runs."""
     cut_prompts: dict[str, int] = field(default_factory=dict)
-    """Prompts that were cut on their left to fit the context, by task of lm-evaluation-harness."""
+    """Number of prompts truncated on the left to fit the context, by task of lm-evaluation-harness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One run. The fields named as columns of `runs` mean what those mean."""
+    """One run. Fields with the name of a column of `runs` have the same meaning."""
 
     run_id: str
     name: str
@@ -66,46 +66,46 @@ class Manifest:
     tokenizer_id: str
     sampling_id: str
     inputs: dict[str, str] | None
-    """sha256 of each file that the prompts and the chat template are read from; None where one is no regular file."""
+    """SHA-256 by input file (`digest_inputs`); None if one of them has no digest."""
     inputs_digest: str | None
     clock: RunClock
-    """The run's zero: that of its first attempt."""
+    """The run's clock: time zero is the start of its first attempt."""
     host_name: str
     assayline_version: str
     table_version: int
-    """Version of the raw tables when the newest part file was written; earlier parts may be of an older one."""
+    """Version of the raw tables at the newest part file; earlier parts may have an older version."""
     config_id: str | None = None
     benchmark_id: str | None = None
-    """The benchmark that the run is a part of."""
+    """Id of the benchmark to which the run belongs."""
     attempt: int = 1
     state: str = "running"
-    """running, completed, failed or cancelled. A killed run stays `running`: its lock says that nobody works on it, and
-    the database then has it as `interrupted`."""
+    """running, completed, failed or cancelled. A killed run stays `running`; its lock is free, and the database
+    shows it as `interrupted`."""
     is_final: bool = False
-    """Whether resuming would end the same way: nothing is left to ask."""
+    """Whether the run cannot be resumed, because no request is left to send or its prompts changed."""
     finished_at: str | None = None
     message: str | None = None
-    """What ended it, if it is not completed."""
+    """Error or reason that ended it, if it is not completed."""
     template_id: str | None = None
-    """None until the first prompt was rendered; until then the database knows nothing of the run."""
+    """Digest of the chat template; None until the first prompt is rendered, and until then the database has no row."""
     prompts: PromptCounts | None = None
-    """Set once every request is in a part."""
+    """Set when all requests are in parts."""
     is_longest_first: bool = False
-    """Whether requests are ordered by the lengths that their answers are expected to have; a run keeps its order."""
+    """Whether requests are ordered by the expected lengths of their answers; a run keeps its order."""
     is_deployed: bool = False
-    """Whether a deployed flow began it, such as a night's; a person's command does not resume it unasked."""
+    """Whether a deployed flow began it, such as a nightly one; other commands resume it only by its id."""
     layout: int = 1
-    """Of the run's folder: `LAYOUT`, or 1 for runs of version 0.1, whose workers shared a queue of files."""
+    """Layout of the run's folder: `LAYOUT`, or 1 for version 0.1, whose workers shared a queue of files."""
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:
     """Replace the manifest durably. Raises StoreError if the file system refuses."""
-    hint = f"{MAKE_ROOM} Then give the same command again; what was stored so far is kept."
+    hint = f"{MAKE_ROOM} Then run the same command again; results stored so far are kept."
     write_json(run_dir / MANIFEST_NAME, asdict(manifest), hint)
 
 
 def read_manifest(run_dir: Path) -> Manifest:
-    """Return the manifest in a run's folder. Raises StoreError where there is none that can be read."""
+    """Read the manifest in a run's folder. Raises StoreError if it is missing or unreadable."""
     _refuse_copy(run_dir)
     path = run_dir / MANIFEST_NAME
     try:
@@ -117,45 +117,44 @@ def read_manifest(run_dir: Path) -> Manifest:
         return Manifest(**values)
     except FileNotFoundError:
         raise StoreError(
-            f"{run_dir} has no {MANIFEST_NAME}: it is no run's folder, or one of an earlier assayline. Its "
-            "part files can be read with read_parquet."
+            f"{run_dir} has no {MANIFEST_NAME}: it is not a run's folder, or one of an earlier assayline. hint: check "
+            "the path; part files can be read with read_parquet."
         ) from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(
-            f"The run's manifest {path} cannot be read: {type(error).__name__}: {error}. Put a copy in its place; "
-            "without it the run cannot be resumed or loaded anew."
+            f"Manifest {path} cannot be read: {type(error).__name__}: {error}. hint: restore it from a "
+            "copy; without it the run cannot be resumed or rebuilt."
         ) from None
 
 
 def _refuse_copy(run_dir: Path) -> None:
-    """Raise StoreError for the copy of a run that an earlier version kept in an object store: it may lack parts."""
+    """Raise StoreError for a copy from an object store of an earlier version, because it may lack parts."""
     mark = run_dir / STORE_MARK
     try:
         url = mark.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return
     raise StoreError(
-        f"Run {run_dir.name} lives in an object store, {url}, which this version does not read. hint: copy all objects "
+        f"Run {run_dir.name} is in an object store, {url}, which this version does not read. hint: copy all objects "
         f"below that URL into {run_dir}, then remove {mark}."
     )
 
 
 def list_manifests(runs_dir: Path) -> list[Manifest]:
-    """Return the manifests of all runs in a data folder that can be read, newest run first."""
+    """Return all readable manifests of a data folder, newest run first."""
     found = []
     for path in runs_dir.glob(f"*/{MANIFEST_NAME}"):
         try:
             found.append(read_manifest(path.parent))
         except StoreError:
-            continue  # whoever asks for that run by its id is told
+            continue  # asking for the run by its id raises the error
     return sorted(found, key=lambda manifest: (manifest.clock.started_wall_s, manifest.run_id), reverse=True)
 
 
 def match_run_id(given: str, run_ids: Sequence[str]) -> str | None:
-    """Return the run that an id, the beginning of one or `last` names; None if there is none. `run_ids`: the newest
-    first.
+    """Return the run id that matches an id, the beginning of one, or `last`; None if there is none.
 
-    Raises SpecError if several ids begin so.
+    `run_ids` is ordered newest first. Raises SpecError if several ids begin with `given`.
     """
     if given in run_ids:
         return given
@@ -169,12 +168,12 @@ def match_run_id(given: str, run_ids: Sequence[str]) -> str | None:
 
 
 def list_run_ids(runs_dir: Path) -> list[str]:
-    """Return the names of the runs' folders, the newest first, as they begin with the time."""
+    """Return the names of the runs' folders, newest first; each begins with its time."""
     return sorted((path.name for path in runs_dir.glob("*") if path.is_dir()), reverse=True)
 
 
 def find_run(runs_dir: Path, run_id: str) -> Path:
-    """Return the folder of a run. Raises SpecError with the nearest ids, or the newest, for an id that is not there."""
+    """Return the folder of a run. Raises SpecError with the nearest or newest ids if there is none."""
     ids = list_run_ids(runs_dir)
     if run_id in ids:
         return runs_dir / run_id
@@ -182,14 +181,14 @@ def find_run(runs_dir: Path, run_id: str) -> Path:
 
 
 def unknown_run(run_id: str, run_ids: Sequence[str], where: str) -> SpecError:
-    """Return the error for a run that is not there. `run_ids`: the newest first."""
+    """Return the error for an unknown run id. `run_ids` is ordered newest first."""
     close = difflib.get_close_matches(run_id, run_ids, n=3, cutoff=0.6)
     told = f"nearest: {', '.join(close)}" if close else f"newest: {', '.join(run_ids[:3]) or 'none yet'}"
     return SpecError(f"There is no run {run_id!r} in {where} ({told}). hint: `assayline runs` lists them.")
 
 
 def read_spec_json(run_dir: Path) -> str:
-    """Return the canonical spec of a run, as JSON: with the field names of its version. Raises StoreError."""
+    """Return the canonical spec of a run as JSON, with the field names of its version. Raises StoreError."""
     _refuse_copy(run_dir)
     path = run_dir / SPEC_NAME
     try:
@@ -197,13 +196,13 @@ def read_spec_json(run_dir: Path) -> str:
         json.loads(text)
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"The run's spec {path} cannot be read: {error}. Put a copy in its place, or start a new run."
+            f"Spec {path} cannot be read: {error}. hint: restore it from a copy, or start a new run."
         ) from None
     return text
 
 
 def new_run_id(name: str, clock: RunClock) -> str:
-    """Sortable and speaking: UTC time, the spec's name, and four random hex digits."""
+    """Return a sortable, readable run id: UTC time, the spec's name, and four random hex digits."""
     when = datetime.fromtimestamp(clock.started_wall_s, UTC).strftime("%Y%m%d-%H%M%S")
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "run"
     return f"{when}-{slug}-{uuid.uuid4().hex[:4]}"
@@ -214,30 +213,30 @@ _ONE: TypeAdapter[Scorer] = TypeAdapter(Scorer)
 
 
 def read_run_scorers(run_dir: Path, spec: dict[str, Any]) -> list[Scorer]:
-    """All scorers of a run, the most important one first. `spec` is the run's, as its JSON has it.
+    """Return all scorers of a run, the most important one first. `spec` is the run's spec as parsed JSON.
 
-    One that was added under the name of another takes its place. Raises StoreError for a file that cannot be read.
+    An added scorer replaces the scorer of the same name. Raises StoreError for an unreadable file.
     """
     given = spec.get("scorers")
     if given is None and spec["prompts"]["source"]["kind"] == "lm_eval":
-        given = []  # the task's own metrics say what is right
+        given = []  # the task has its own metrics
     first = [ExactMatch()] if given is None else [_ONE.validate_python(scorer) for scorer in given]
     return list({scorer.label: scorer for scorer in [*first, *_read_added(run_dir)]}.values())
 
 
 def lay_over(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
-    """Return the scorers with others behind them, or, of the same name, in their place."""
+    """Return the scorers with `more` appended; a scorer of the same name is replaced in place."""
     return list({scorer.label: scorer for scorer in [*scorers, *more]}.values())
 
 
 def keep_added(run_dir: Path, more: Sequence[Scorer]) -> None:
-    """Add scorers to those that the run's folder keeps. Raises StoreError."""
+    """Add scorers to those kept in the run's folder. Raises StoreError."""
     kept = [scorer.model_dump(mode="json") for scorer in lay_over(_read_added(run_dir), more)]
     write_json(run_dir / SCORERS_NAME, kept, MAKE_ROOM)
 
 
 def parse_scorer(text: str) -> Scorer:
-    """Return a scorer as a command line gives it: a kind, or a mapping as in a spec. Raises SpecError."""
+    """Parse a scorer from the command line: a kind, or a mapping as in a spec. Raises SpecError."""
     try:
         return _ONE.validate_python(yaml.safe_load(text))
     except yaml.YAMLError as error:
@@ -261,6 +260,6 @@ def _read_added(run_dir: Path) -> list[Scorer]:
     except (OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise StoreError(
-            f"{path}, the scorers that were added to the run, cannot be read: {reason}. Put a copy in its place, or "
-            "remove it and score again."
+            f"{path}, the scorers added to the run, cannot be read: {reason}. hint: restore it from a copy, or remove "
+            "it and score the run again."
         ) from None

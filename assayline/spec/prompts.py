@@ -108,7 +108,7 @@ class SyntheticImages(SpecPart):
     count: int = Field(1, ge=1, le=10_000, description="Images per prompt.")
     width: int = Field(1024, ge=1, le=16_384, description="Width in pixels.")
     height: int = Field(1024, ge=1, le=16_384, description="Height in pixels.")
-    content: Literal["noise", "gradient", "solid"] = Field("noise", description="What the images show.")
+    content: Literal["noise", "gradient", "solid"] = Field("noise", description="Content of the images.")
 
 
 class SyntheticAudio(SpecPart):

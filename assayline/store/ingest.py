@@ -63,7 +63,7 @@ def judge_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Verdict:
 
 
 def read_integrity(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, int]:
-    """Return the counts of `request_integrity` by name; all are 0 for a sound run."""
+    """Return the counts of `request_integrity` by name; all are 0 if the run is consistent."""
     found = connection.execute("select * exclude (run_id, is_sound) from request_integrity where run_id = ?", [run_id])
     names = [column[0] for column in found.description or ()]
     rows = found.fetchall()

@@ -256,7 +256,7 @@ SHOWN = (
     Shown("send_lag_s", "p99", "sent late, p99"),
     Shown("images_per_s", "mean", "images"),
     Shown("megapixels_per_s", "mean", "pixels of images"),
-    Shown("audio_s_per_s", "mean", "seconds of sound per second (RTFx)"),
+    Shown("audio_s_per_s", "mean", "audio seconds per second (RTFx)"),
     Shown("video_s_per_s", "mean", "seconds of video per second"),
     Shown("media_tokens_per_s", "mean", "throughput, prompt tokens of media"),
     Shown("text_tokens_per_s", "mean", "throughput, prompt tokens of text"),

@@ -81,7 +81,7 @@ class JudgedScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FunctionScores:
-    """What one scoring function said of a run's answers."""
+    """Scores of a run's answers by one function."""
 
     definition: str
     """Digest of the function's code."""
@@ -150,7 +150,7 @@ def read_judged(run_dir: Path) -> Judged:
 
 
 def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -> None:
-    """Keeps scores of functions, by scorer, in the run's folder beside those of other scorers. Raises StoreError."""
+    """Add scores of functions, by scorer, to those in the run's folder. Raises StoreError."""
     kept = {**read_function_scores(run_dir), **scores}
     value = {
         name: {"definition": one.definition, "scores": [list(s) for s in one.scores]} for name, one in kept.items()
@@ -159,7 +159,7 @@ def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -
 
 
 def read_function_scores(run_dir: Path) -> dict[str, FunctionScores]:
-    """Scores of functions in the run's folder, by scorer. Raises StoreError for a file that cannot be read."""
+    """Read the scores of functions in the run's folder, by scorer. Raises StoreError for an unreadable file."""
     path = run_dir / FUNCTION_SCORES_NAME
     try:
         value = json.loads(path.read_bytes())
@@ -178,7 +178,7 @@ def read_function_scores(run_dir: Path) -> dict[str, FunctionScores]:
 
 
 class SampleToScore(NamedTuple):
-    """An answer that a function is to score."""
+    """An answer for a function to score."""
 
     prompt_id: str
     occurrence: int
@@ -191,7 +191,7 @@ class SampleToScore(NamedTuple):
 
 
 def read_samples(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[SampleToScore]:
-    """The run's generated answers, without errors."""
+    """Return the run's generated answers, without errors."""
     rows = connection.execute(
         """
         select prompt_id, occurrence, repeat_index, answer, samples.target, source_id, metadata_json
@@ -259,7 +259,8 @@ def score_run(
 
     `scorers` are all scorers of the run in order, after those in `judged`; `only` restricts the work to some names.
     Requests without an answer have no score, errors score 0, and prompts without a target have no score if the scorer
-    needs one. A scorer without scores is not recorded. `functions` has the scores of functions, by scorer. Stage the run first, else requests are combined once per scorer.
+    needs one. A scorer without scores is not recorded. `functions` has the scores of functions, by scorer. Stage the
+    run first, else requests are combined once per scorer.
     """
     forget_metrics(connection, run_id)
     counts = insert_judged(connection, run_id, judged)
@@ -302,7 +303,7 @@ def check_scorers(scorers: Sequence[Scorer]) -> None:
 
 
 def _check_sql(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> None:
-    """The expression is one, and has a type that can be a number."""
+    """Raise SpecError unless the SQL is one expression of a type that can be a number."""
     try:
         with _own_macro(connection, scorer):
             connection.execute(
@@ -372,7 +373,7 @@ from (
 
 @contextmanager
 def _own_macro(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> Iterator[None]:
-    """Meanwhile, the spec's expression is a macro."""
+    """Define the spec's expression as a macro during the block."""
     connection.execute(f"create or replace temp macro {OWN_MACRO}(answer, target, row) as (\n{scorer.sql}\n)")
     try:
         yield
@@ -381,7 +382,7 @@ def _own_macro(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> Iter
 
 
 def _insert_errors(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: ScorerPart) -> int:
-    """Scores only the samples that are errors."""
+    """Insert scores for samples that are errors; return their number."""
     values = {"run_id": run_id, "scorer": scorer.label, "needs_target": scorer.needs_target}
     return int(connection.execute(_INSERT.format(call="null", portion=""), values).fetchall()[0][0])
 
@@ -479,7 +480,7 @@ def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def _define_now(kind: str, arguments_json: str) -> str | None:
-    """A scorer's definition today; None for a function that cannot be found, which can score nothing again."""
+    """Return a scorer's current definition; None if its function cannot be found."""
     function = FUNCTION_KINDS.get(kind)
     if function is None:
         return define_scorer(kind)

@@ -82,7 +82,7 @@ def test_examples_that_changed_since_the_run_began_are_found_out(make_spec, sett
         assert evaluation.run_id == before.run_id
         evaluation.spec = spec_of(answer)
         if changed:
-            with pytest.raises(PromptsChangedError, match="requests part shard-000000 holds other rows"):
+            with pytest.raises(PromptsChangedError, match="requests part shard-000000 has other rows"):
                 evaluation.prepare()
             evaluation.abandon("failed")
         else:

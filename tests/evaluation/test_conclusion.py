@@ -40,14 +40,14 @@ def test_a_load_may_end_before_its_requests_do(reason):
 def test_a_load_that_its_errors_ended_fails_the_run_however_few_they_are(unsent, words):
     ends = {"max_errors": "Sending has ended: 3 requests ended as error rows, and load.max_errors is 3."}
     message = message_of(unsent=unsent, sent=100 - unsent, errors={"timeout": 2, "http_500": 1}, load_ends=ends)
-    assert "stopped by its errors. Sending has ended: 3 requests" in message and words in message
+    assert "stopped because of its errors. Sending has ended: 3 requests" in message and words in message
     assert "timeout 2, http_500 1" in message and "--fresh" in message
 
 
 def test_a_run_that_sent_nothing_fails():
     message = message_of(unsent=100, sent=0, load_ends={"end_of_trace": "Sending has ended: the trace has 0 stamps."})
     assert "sent nothing" in message and "the trace has 0 stamps" in message and "Change load" in message
-    assert "No event says why." in message_of(unsent=100, sent=0)
+    assert "No event gives the reason." in message_of(unsent=100, sent=0)
 
 
 def test_requests_that_could_not_be_rendered_are_not_sent_either():
@@ -63,4 +63,4 @@ def test_errors_are_counted_among_what_was_asked():
 
 def test_conclusion_reports_inconsistent_counts_first():
     run = conclude(broken={"missing_requests": 2}, load_ends={"max_errors": "Sending has ended."})
-    assert run.state == "failed" and not run.is_final and "does not add up" in str(run.message)
+    assert run.state == "failed" and not run.is_final and "is inconsistent" in str(run.message)

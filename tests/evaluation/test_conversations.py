@@ -137,7 +137,7 @@ def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, t
         "where turns = 5 order by 1",
     )
     assert [kind for _, kind, _ in rows] == [None, "fake_error", *[EARLIER_TURN] * 3]
-    assert rows[-1][2] == "It was not asked, as turn 2 of 5 of the conversation has no answer: asked to fail"
+    assert rows[-1][2] == "Not sent, because turn 2 of 5 of the conversation has no answer: asked to fail"
     assert query(settings, "select count(*) from completions where error_kind is null") == [(sum(TURNS) - 4,)]
     scores = query(settings, "select value, explanation from scores")
     assert len(scores) == len(TURNS), "one score a conversation, of its last turn"

@@ -184,7 +184,7 @@ def test_note_poison_request_ends_a_run_that_loses_too_many_requests(tmp_path):
     desk = Desk(tmp_path, max_error_fraction=0.1)
     desk.dispatcher.note_culprit("one")
     desk.dispatcher.note_culprit("two")
-    with pytest.raises(EngineError, match="3 requests killed what was to answer them, more than max_error_fraction"):
+    with pytest.raises(EngineError, match="3 requests killed their engines or workers, more than max_error_fraction"):
         desk.dispatcher.note_culprit("three")
 
 

@@ -140,7 +140,7 @@ def test_an_earlier_answer_that_cannot_be_read_costs_a_note(spec_of, settings, m
 def test_a_damaged_file_of_lengths_says_so(spec_of, settings):
     evaluation = begin_evaluation(spec_of(), settings)
     (evaluation.run_dir / LENGTHS_NAME).write_bytes(b"no parquet")
-    with pytest.raises(StoreError, match=rf"{LENGTHS_NAME}, which says in which order.*--fresh"):
+    with pytest.raises(StoreError, match=rf"{LENGTHS_NAME}, the expected lengths that order.*--fresh"):
         evaluation.prepare()
     evaluation.abandon("failed", "as tested")
 

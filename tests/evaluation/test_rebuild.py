@@ -228,9 +228,7 @@ def part_of_run(run_dir: Path, table: str, name: str) -> Path:
 def test_rebuild_rejects_a_run_of_another_table_version(run_dir, settings):
     manifest = read_manifest(run_dir)
     write_manifest(run_dir, dataclasses.replace(manifest, table_version=OLDEST_VERSION - 1, assayline_version="0.0.1"))
-    with pytest.raises(
-        StoreError, match=rf"tables of version {OLDEST_VERSION - 1}, and version {TABLE_VERSION} is need"
-    ):
+    with pytest.raises(StoreError, match=rf"tables of version {OLDEST_VERSION - 1}; version {TABLE_VERSION} is need"):
         rebuild_run(run_dir, settings.database_path, 10)
 
 
@@ -347,7 +345,7 @@ def test_answers_given_twice_stay_a_failure(spec, settings):
     work(evaluation)
     (twice,) = query_one(completions_part(evaluation.run_dir))
     write_part(evaluation.run_dir, "completions", "extra", [completion_of(twice)])
-    with pytest.raises(RunFailedError, match="Nothing is left to ask"):
+    with pytest.raises(RunFailedError, match="no request left to send"):
         evaluation.finish(counts)
     assert read_manifest(evaluation.run_dir).is_final
     assert rebuild_run(evaluation.run_dir, settings.database_path, 10).manifest.state == "failed"

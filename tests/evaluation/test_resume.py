@@ -78,7 +78,7 @@ def test_resume_skips_answered_requests(spec, settings):
     early = answers_of(before.run_dir)
     evaluation = begin_evaluation(spec, settings)
     assert evaluation.run_id == before.run_id
-    assert evaluation.notes == [f"Resuming run {before.run_id}, attempt 2: 11 of 30 requests are answered already."]
+    assert evaluation.notes == [f"Resuming run {before.run_id}, attempt 2: 11 of 30 requests are already answered."]
     assert evaluation.order("worker-0").attempt == 2
     assert [evaluation.order(f"worker-{number}").first_generation for number in range(2)] == [4, 0]
     counts = evaluation.prepare()
@@ -134,7 +134,7 @@ def test_begin_evaluation_leaves_a_run_to_the_kind_of_flow_that_began_it(spec, s
     vanish(begun)
     other = begin_evaluation(spec, settings, is_deployed=not is_deployed)
     assert other.run_id != begun.run_id
-    assert f"left to the {'deployment' if is_deployed else 'command'} that began it." in other.notes[0]
+    assert f"not resumed, because a {'deployment' if is_deployed else 'command'} began it." in other.notes[0]
     other.abandon("cancelled")
     named = begin_evaluation(spec, settings, begun.run_id, is_deployed=not is_deployed)
     assert (named.run_id, named.manifest.is_deployed) == (begun.run_id, is_deployed)
@@ -242,7 +242,7 @@ def test_a_run_that_is_killed_before_its_first_prompt_and_then_stopped_goes_on(s
     evaluation.stop()
     counts = evaluation.prepare()
     assert not counts.is_complete and list_parts(evaluation.run_dir, "requests") == []
-    with pytest.raises(RunFailedError, match="stopped before its prompts were all read"):
+    with pytest.raises(RunFailedError, match="stopped before all its prompts were read"):
         evaluation.finish(counts)
     evaluation.abandon("failed")
     assert complete(spec, settings).run_id == killed.run_id
@@ -322,7 +322,7 @@ def test_another_spec_of_the_same_name_is_a_new_run_and_the_fields_are_named(mak
     [note] = evaluation.notes
     assert f"Run {before.run_id} of this name is unfinished" in note
     assert "sampling.temperature: 0 → 0.7; sampling.top_p: unset → 0.9" in note
-    assert note.endswith("This is a new run.")
+    assert note.endswith("Starting a new run.")
     other = make_spec(name="other", engine=FAKE, prompts={"limit": 3})
     assert begin_evaluation(other, settings).notes == []
 
@@ -333,7 +333,7 @@ def test_a_run_that_is_resumed_is_not_called_a_new_one(make_spec, spec, settings
     begin_and_vanish(make_spec(engine=FAKE, prompts={"limit": 20}, shard_requests=8), settings, 1)
     evaluation = begin_evaluation(spec, settings)
     assert evaluation.run_id == before.run_id
-    assert evaluation.notes == [f"Resuming run {before.run_id}, attempt 2: 2 of 30 requests are answered already."]
+    assert evaluation.notes == [f"Resuming run {before.run_id}, attempt 2: 2 of 30 requests are already answered."]
 
 
 @pytest.fixture
@@ -372,10 +372,10 @@ def test_a_named_run_that_does_not_fit_is_an_error_that_says_why(make_spec, spec
     before = begin_and_vanish(spec, settings, 2)
     with pytest.raises(SpecError, match=rf"no run .*nearest: {before.run_id}"):
         begin_evaluation(spec, settings, before.run_id[:-1])
-    with pytest.raises(SpecError, match=r"this differs from when it began: prompts\.limit: 30 → 3"):
+    with pytest.raises(SpecError, match=r"differences from its start: prompts\.limit: 30 → 3"):
         begin_evaluation(make_spec(engine=FAKE, prompts={"limit": 3}, shard_requests=8), settings, before.run_id)
     evaluation = begin_evaluation(spec, settings, before.run_id)
-    with pytest.raises(SpecError, match=r"is in use by process \d+ on .*Wait for that process"):
+    with pytest.raises(SpecError, match=r"is in use by process \d+ on .*wait for that process"):
         begin_evaluation(spec, settings, before.run_id)
     counts = evaluation.prepare()
     work(evaluation)
@@ -481,7 +481,9 @@ def test_a_missing_answer_fails_the_run_which_then_goes_on(spec, settings):
     counts = evaluation.prepare()
     work(evaluation)
     lose_answers(evaluation, 8)
-    with pytest.raises(RunFailedError, match=r"does not add up: .*8.*Expected 30 requests.*The same command resumes"):
+    with pytest.raises(
+        RunFailedError, match=r"is inconsistent: .*8.*Expected 30 requests.*same command again, which resumes"
+    ):
         evaluation.finish(counts)
     assert query(settings, "select state, (select count(*) from completions) from runs") == [("failed", 22)]
     assert complete(spec, settings).run_id == evaluation.run_id

@@ -149,7 +149,7 @@ def test_a_scorer_that_is_none_is_refused_before_an_engine_starts(make_sums, set
 
 def test_a_scorer_that_no_row_can_serve_stops_the_run_at_once(make_sums, settings):
     evaluation = begin_evaluation(make_sums(columns={}, scorers=[{"kind": "json"}, {"kind": "numeric"}]), settings)
-    with pytest.raises(PromptError, match=r"The scorer numeric holds answers against a target.*prompts.columns.target"):
+    with pytest.raises(PromptError, match=r"The scorer numeric compares answers with a target.*prompts.columns.target"):
         evaluation.prepare()
     evaluation.abandon("failed")
     assert query(settings, "from runs") == []

@@ -225,7 +225,7 @@ def test_more_killers_than_the_spec_allows_end_the_worker(tmp_path, settings):
     def open_frail(order: Open, sizes: Sizes, *_: Any, **__: Any) -> FakeEngine:
         return Mortal(lambda live: bool(set(live) & set(ids[:9])), order.clock, window=sizes.window_requests or 4)
 
-    told = "5 requests killed what was to answer them, more than max_error_fraction allows"
+    told = "5 requests killed their engines or workers, more than max_error_fraction allows"
     with pytest.raises(EngineError, match=told):
         Work(tmp_path, settings, max_error_fraction=0.1).drive(open_engine=open_frail)
     rows = rows_of(tmp_path, "completions")
@@ -289,7 +289,7 @@ def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_
         assert len(work.notes) == 1, "a line for every look would fill the log"
         assert thread.is_alive()
     thread.join(20)
-    words = r"Every device is taken: cpu-\S+ by run 7 \(night\), process \d+, since .* UTC\. Waiting for up to 60 s"
+    words = r"Every device is taken: cpu-\S+ by run 7 \(night\), process \d+, since .* UTC\. Waiting up to 60 s"
     assert re.match(words, work.notes[0])
     assert sorted(answered(tmp_path)) == sorted(ids)
 

@@ -123,7 +123,7 @@ def test_ray_actor_that_is_killed_is_replaced_and_costs_no_request(nodes, tmp_pa
         wait_for_engines(work, 3)
         work.dispatcher.close()
         finish(work, threads, ids)
-    assert any("lost, and others answer" in note for note in work.notes)
+    assert any("and requeued its requests" in note for note in work.notes)
     opened = [event.engine_generation for event in work.events if event.event == "opened"]
     assert sorted(opened) == [0, 0, 1], "the replacement's engine has a number of its own"
 

@@ -63,7 +63,7 @@ def test_a_manifest_of_a_newer_version_with_more_in_it_can_be_read(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"run_id": "x"}', '{"clock": 1, "prompts": null}'])
 def test_read_manifest_rejects_a_damaged_file(tmp_path, text):
     (tmp_path / MANIFEST_NAME).write_text(text)
-    with pytest.raises(StoreError, match=r"manifest \S*run\.json cannot be read: .*Put a copy"):
+    with pytest.raises(StoreError, match=r"Manifest \S*run\.json cannot be read: .*restore it from"):
         read_manifest(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
 @pytest.mark.parametrize("folder", ["/proc/none", "below-a-file"])
 def test_write_manifest_rejects_a_folder_that_cannot_be_created(tmp_path, folder):
     (tmp_path / "below-a-file").write_text("")
-    with pytest.raises(StoreError, match=r"Cannot write .*run\.json: .*what was stored so far is kept"):
+    with pytest.raises(StoreError, match=r"Cannot write .*run\.json: .*results stored so far are kept"):
         write_manifest(tmp_path / folder / "run", manifest_of())
 
 
@@ -120,7 +120,7 @@ def test_read_manifest_names_the_url_when_the_run_lives_in_an_object_store(tmp_p
     write_manifest(tmp_path / "run", manifest_of())
     (tmp_path / "run" / "place.txt").write_text("s3://bucket/prefix/run\n")
     for read in (read_manifest, read_spec_json):
-        with pytest.raises(StoreError, match=r"Run run lives in an object store, s3://bucket/prefix/run, which this"):
+        with pytest.raises(StoreError, match=r"Run run is in an object store, s3://bucket/prefix/run, which this"):
             read(tmp_path / "run")
     assert list_manifests(tmp_path) == []
 

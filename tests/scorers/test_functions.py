@@ -132,7 +132,7 @@ def test_what_a_function_may_not_return(returned):
     [
         ("own_scoring:missing", "AttributeError: module 'own_scoring' has no attribute 'missing'"),
         ("own_scoring:number", "own_scoring:number is int, not a function"),
-        ("nowhere:f", r"no module 'nowhere'.*hint: nowhere.py belongs into"),
+        ("nowhere:f", r"no module 'nowhere'.*hint: put nowhere\.py in the"),
         ("own_scoring:", "does not name a function"),
         ("closeness", "No installed package registers 'closeness'"),
     ],

@@ -130,7 +130,7 @@ def test_the_machines_price_is_that_of_specs_without_one(tmp_path):
 
 def test_a_machines_price_that_is_none_names_the_setting(tmp_path):
     settings = Settings(data_dir=tmp_path, price={"per_gpu_hour": "dear"})
-    with pytest.raises(SpecError, match=r"ASSAYLINE_PRICE was given .*price\.per_gpu_hour: .*Expected JSON"):
+    with pytest.raises(SpecError, match=r"ASSAYLINE_PRICE: given .*price\.per_gpu_hour: .*hint: give JSON"):
         add_price(spec_of(), settings)
 
 

@@ -164,7 +164,7 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
 
 
 def say_limits(comparison: ComparisonRows) -> list[str]:
-    """Return the gate's verdict as a list with one sentence; empty if no gate judged these two runs."""
+    """Return the gate's verdict as a list with one text; empty if no gate judged these two runs."""
     if not comparison.limits:
         return []
     verdicts = [row["verdict"] for row in comparison.limits]
