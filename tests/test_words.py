@@ -127,7 +127,7 @@ RULES = [
     Rule("metaphor", r"\b(lookouts?|parcels?|shel(f|ves)|cr(y|ies) wolf|drowns?|held against)\b",
          "the field's term", "a server that drowns", "a saturated server"),
     Rule("media",
-         r"\bfilms?\b|(?<!/)\bpictures?\b|\bsounds\b(?! (like|right|as))|\b(a|the|its|and|or|no|of|one) sounds?\b",
+         r"\bfilms?\b|(?<![/.])\bpictures?\b|\bsounds\b(?! (like|right|as))|\b(a|the|its|and|or|no|of|one) sounds?\b",
          "images, audio, video", "pictures, sounds and films", "images, audio and video; this sounds right"),
     # Kinds of text
     Rule("history", r"\bhad been\b|\b(formerly|until now|up to now)\b",
