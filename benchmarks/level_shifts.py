@@ -85,7 +85,7 @@ def main() -> None:
 
 def measure_stable(pages: int, seed: int) -> Iterator[dict[str, Any]]:
     """Return the share of histories with a false positive."""
-    print("nights  noise    alike  pages with a shift  t-test of the last ten", flush=True)
+    print("nights  noise    corr.  pages with a shift  t-test of the last ten", flush=True)
     for number, case in enumerate(STABLE):
         dice = np.random.default_rng([seed, number])
         alarms = naive = 0
@@ -104,7 +104,7 @@ def measure_stable(pages: int, seed: int) -> Iterator[dict[str, Any]]:
 
 def measure_shifted(pages: int, seed: int) -> Iterator[dict[str, Any]]:
     """Return the share of shifts found, and the distance of the reported night from the true one, in nights."""
-    print("nights  size  last nights  alike  mended  found  named night off by, median", flush=True)
+    print("nights  size  last nights  corr.  revert  found  named night off by, median", flush=True)
     for number, case in enumerate(SHIFTED):
         dice = np.random.default_rng([seed, 1000 + number])
         begin = case.nights - case.last

@@ -57,7 +57,7 @@ def register() -> None:
     from vllm.model_executor.models.llama import LlamaForCausalLM
 
     class PacedLlamaForCausalLM(LlamaForCausalLM):
-        """Reads the minimum time from the model's configuration."""
+        """A Llama that reads the minimum time from the model's configuration."""
 
         def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
             super().__init__(vllm_config=vllm_config, prefix=prefix)

@@ -87,11 +87,11 @@ def _find_rates(plan: Plan, settings: Settings) -> tuple[Plan, list[Configuratio
 
 POINT_HEADERS = (
     "load",
-    "answered /s",
-    "tokens /s",
-    "first token p50",
-    "first token p99",
-    "end to end p50",
+    "answered (req/s)",
+    "output tokens/s",
+    "TTFT p50",
+    "TTFT p99",
+    "E2E p50",
     "in flight",
     "note",
 )

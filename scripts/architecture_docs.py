@@ -19,11 +19,13 @@ from typing import Any
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "multimodal-architectures.md"
 HEAD = """# Multimodal architectures on the CPU set-up
 
-Written on {date} by `python scripts/architecture_docs.py`, with {versions}.
+Written on {date} by `python scripts/architecture_docs.py`, with
+{versions}.
 
-{able} of the {count} architectures in vLLM's registry of multimodal models can be imported after `make setup`, {bare}
-without torchvision. A successful import does not prove that a checkpoint of the architecture loads and answers. The
-CUDA environment has torchvision and torchaudio with all their operators.
+{able} of the {count} architectures in vLLM's registry of multimodal models can be imported after
+`make setup`, {bare} without torchvision. A successful import does not prove that a checkpoint of the
+architecture loads and answers. The CUDA environment has torchvision and torchaudio with all their
+operators.
 
 | architecture | module | imports | without torchvision | missing |
 |---|---|---|---|---|

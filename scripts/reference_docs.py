@@ -209,7 +209,7 @@ ERROR_KINDS = {
     ],
 }
 TEST_KINDS = frozenset({"fake_error"})
-"""Of the engine for tests."""
+"""Kinds that only the engine for tests produces."""
 
 
 class EngineCause(NamedTuple):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
 STEP = re.compile(
-    r"^(?:New file `(?P<new>[^`]+)`|In `(?P<file>[^`]+)`, (?P<how>before|replace) `(?P<line>[^`]+)`|Try it)\n\n"
+    r"^(?:New file `(?P<new>[^`]+)`|In `(?P<file>[^`]+)`, (?P<how>before|replace)\s`(?P<line>[^`]+)`|Try it)\n\n"
     r"```\w+\n(?P<code>.*?)```$",
     flags=re.MULTILINE | re.DOTALL,
 )

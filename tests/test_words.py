@@ -31,7 +31,11 @@ FOLDERS = (
 )
 TEXT = "page comment docstring string"
 
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS = {
+    # The bytes of these files are part of the models' identity.
+    "examples/tiny_folder.py": "so it is no tiny model",
+    "examples/tiny_model.py": "without roles is no question",
+}
 """File to words that break a rule on purpose. At most ten."""
 
 
@@ -123,7 +127,7 @@ RULES = [
     Rule("metaphor", r"\b(lookouts?|parcels?|shel(f|ves)|cr(y|ies) wolf|drowns?|held against)\b",
          "the field's term", "a server that drowns", "a saturated server"),
     Rule("media",
-         r"\bfilms?\b|\bpictures?\b|\bsounds\b(?! (like|right|as))|\b(a|the|its|and|or|no|of|one) sounds?\b",
+         r"\bfilms?\b|(?<![/.])\bpictures?\b|\bsounds\b(?! (like|right|as))|\b(a|the|its|and|or|no|of|one) sounds?\b",
          "images, audio, video", "pictures, sounds and films", "images, audio and video; this sounds right"),
     # Kinds of text
     Rule("history", r"\bhad been\b|\b(formerly|until now|up to now)\b",
@@ -173,7 +177,8 @@ def read_page(text: str) -> Found:
         if not is_generated and not words.startswith(("    ", "|")):
             yield "line", line, words
     for found in re.finditer(r"^#+ (.*)|(?:^(?!#|    ).*\S.*\n?)+", text, flags=re.M):
-        yield "heading" if found[1] else "page", _line(text, found), _strip_code(found[1] or found[0])
+        kind = "heading" if found[1] else "comment" if is_generated else "page"
+        yield kind, _line(text, found), _strip_code(found[1] or found[0])
 
 
 def read_sql(text: str) -> Found:

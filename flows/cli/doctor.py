@@ -133,7 +133,7 @@ def check_package(name: str, versions: Versions, purpose: str | None = None) -> 
 
 
 def check_vllm(versions: Versions, has_gpu: bool) -> Finding:
-    """Which build of vLLM is installed, whether assayline knows its version, and whether it uses the GPUs."""
+    """Check the build of vLLM, whether its version is tested, and whether it uses the GPUs."""
     found = {name: version for name in VLLM_BUILDS if (version := versions(name))}
     if not found:
         return Finding(
@@ -265,7 +265,7 @@ def find_prefect_api(environ: Mapping[str, str]) -> str | None:
 
 
 def check_prefect_api(url: str | None) -> Finding:
-    """Whether the API that is set answers. One that asks for a login does; another error may be a proxy's."""
+    """Check that the API in the settings answers. A request for a login is an answer; other errors may be a proxy's."""
     from urllib.error import HTTPError
     from urllib.request import urlopen
 
@@ -297,7 +297,7 @@ def check_prefect_api(url: str | None) -> Finding:
 
 
 def check_data_dir(settings: "Settings") -> Finding:
-    """Whether the data folder can be written, and the space left there."""
+    """Check that the data folder can be written, and how much space it has left."""
     from assayline.files import check_data_folder
 
     folder = settings.data_dir.absolute()
@@ -314,7 +314,7 @@ def check_data_dir(settings: "Settings") -> Finding:
 
 
 def check_database(settings: "Settings") -> Finding:
-    """Whether the database can be opened now, and who holds it if not."""
+    """Check that the database can be opened now; if not, name the process that holds it."""
     from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
     from assayline.store.database import connect
 

@@ -2,7 +2,7 @@
 
     assayline init DIR [--model MODEL]
 
-The files are in `project/` beside this module. Names there have no leading dot, and Python files end in .txt, so that
+The files are in `project/` next to this module. Names there have no leading dot, and Python files end in .txt, so that
 packaging and tests leave them alone.
 """
 
@@ -64,9 +64,9 @@ def run(arguments: list[str]) -> int:
 
 
 def create_project(folder: Path, model: str) -> list[str]:
-    """Writes a project's files, except those of KEPT that exist, and returns their names.
+    """Write a project's files, except those of KEPT that exist, and return their names.
 
-    Raises SpecError, and then writes nothing, if another one exists or `folder` is not a folder; StoreError if the file
+    Raise SpecError, and then write nothing, if another one exists or `folder` is not a folder; StoreError if the file
     system refuses.
     """
     if folder.exists() and not folder.is_dir():
