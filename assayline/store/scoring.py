@@ -259,7 +259,8 @@ def score_run(
 
     `scorers` are all scorers of the run in order, after those in `judged`; `only` restricts the work to some names.
     Requests without an answer have no score, errors score 0, and prompts without a target have no score if the scorer
-    needs one. A scorer without scores is not recorded. `functions` has the scores of functions, by scorer. Stage the run first, else requests are combined once per scorer.
+    needs one. A scorer without scores is not recorded. `functions` has the scores of functions, by scorer. Stage the
+    run first, else requests are combined once per scorer.
     """
     forget_metrics(connection, run_id)
     counts = insert_judged(connection, run_id, judged)
