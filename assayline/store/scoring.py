@@ -373,8 +373,11 @@ from (
 
 @contextmanager
 def _own_macro(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> Iterator[None]:
-    """Meanwhile, the spec's expression is a macro."""
-    connection.execute(f"create or replace temp macro {OWN_MACRO}(answer, target, row) as (\n{scorer.sql}\n)")
+    """Define the spec's expression as a macro during the block. Raises duckdb.Error for anything but one expression."""
+    statement = f"create or replace temp macro {OWN_MACRO}(answer, target, row) as (\n{scorer.sql}\n)"
+    if len(connection.extract_statements(statement)) != 1:
+        raise duckdb.ParserException("Parser Error: it closes a parenthesis that it does not open")
+    connection.execute(statement)
     try:
         yield
     finally:

@@ -248,6 +248,8 @@ def test_likelihoods_of_options_are_not_scored_by_a_function(make_spec):
         ({"kind": "sql", "file": "nowhere.sql"}, "nowhere.sql cannot be read"),
         ({"kind": "sql", "sql": "answer +"}, "the SQL of sql cannot be used"),
         ({"kind": "sql"}, "no expression is given"),
+        ({"kind": "sql", "sql": "1); drop table runs; select (1"}, "closes a parenthesis that it does not open"),
+        ({"kind": "sql", "sql": "(select 1)"}, "without a subquery"),
     ],
 )
 def test_a_scorer_that_cannot_be_used_stops_a_run_at_its_start(make_sums, scorer, sentence):
