@@ -9,7 +9,7 @@ from assayline.store.scoring import SCORER_ERROR, FunctionScores, JudgedScore, S
 
 
 def pick_functions(scorers: Sequence[Scorer]) -> list[FunctionScorer]:
-    """Those that are Python functions."""
+    """Return the scorers that are Python functions."""
     return [scorer for scorer in scorers if isinstance(scorer, FunctionScorer)]
 
 

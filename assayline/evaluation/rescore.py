@@ -58,7 +58,7 @@ class _Plan:
     keep: bool
     most_examples: int
     functions: Mapping[str, FunctionScores] = field(default_factory=dict)
-    """What functions said, by scorer."""
+    """Scores by functions, by scorer."""
 
     @property
     def asked(self) -> list[str]:

@@ -148,7 +148,7 @@ class FunctionScorer(ScorerPart):
     memory_gib: float = Field(2.0, gt=0, description="Most memory that the function's process may allocate, GiB.")
 
     hint: ClassVar[str] = ""
-    """What to do if it cannot be imported."""
+    """Next step if it cannot be imported."""
     package: ClassVar[str | None] = None
     """The package that does the work, whose version is part of what defines a score."""
 
@@ -169,7 +169,7 @@ class FunctionScorer(ScorerPart):
 
     @property
     def call_arguments(self) -> dict[str, Any]:
-        """What the function gets by keyword, besides answers, targets and rows."""
+        """Keyword arguments of the function, besides answers, targets and rows."""
         return {}
 
 

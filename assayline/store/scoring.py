@@ -81,7 +81,7 @@ class JudgedScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FunctionScores:
-    """What one scoring function said of a run's answers."""
+    """Scores of a run's answers by one scoring function."""
 
     definition: str
     """Digest of the function's code."""
@@ -150,7 +150,7 @@ def read_judged(run_dir: Path) -> Judged:
 
 
 def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -> None:
-    """Keeps scores of functions, by scorer, in the run's folder beside those of other scorers. Raises StoreError."""
+    """Keep scores of functions, by scorer, in the run's folder with those of other functions. Raises StoreError."""
     kept = {**read_function_scores(run_dir), **scores}
     value = {
         name: {"definition": one.definition, "scores": [list(s) for s in one.scores]} for name, one in kept.items()

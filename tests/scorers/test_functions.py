@@ -117,12 +117,12 @@ def test_too_few_scores_for_a_batch_are_failures():
         (None, None),
     ],
 )
-def test_what_a_function_may_return(returned, expected):
+def test_read_score_takes_numbers_tuples_and_mappings(returned, expected):
     assert read_score(returned) == expected
 
 
 @pytest.mark.parametrize("returned", [math.inf, -0.1, "x", (), (1, 2, 3, 4), {"score": 1, "value": 2}, {}])
-def test_what_a_function_may_not_return(returned):
+def test_read_score_refuses_other_values(returned):
     with pytest.raises(ValueError, match="the function returned"):
         read_score(returned)
 
@@ -132,7 +132,7 @@ def test_what_a_function_may_not_return(returned):
     [
         ("own_scoring:missing", "AttributeError: module 'own_scoring' has no attribute 'missing'"),
         ("own_scoring:number", "own_scoring:number is int, not a function"),
-        ("nowhere:f", r"no module 'nowhere'.*hint: nowhere.py belongs into"),
+        ("nowhere:f", r"no module 'nowhere'.*hint: nowhere.py is expected in"),
         ("own_scoring:", "does not name a function"),
         ("closeness", "No installed package registers 'closeness'"),
     ],
