@@ -51,8 +51,8 @@ def find_function(name: str, group: str) -> Function:
     file = _find_file(module)
     if file is None:
         raise SpecError(
-            f"There is no module {module!r} for the function {reference}. hint: {module.split('.')[0]}.py is expected in "
-            f"the folder where the command is started ({Path.cwd()}), or in an installed package."
+            f"There is no module {module!r} for the function {reference}. hint: {module.split('.')[0]}.py is "
+            f"expected in the folder where the command is started ({Path.cwd()}), or in an installed package."
         )
     return Function(reference, file)
 
