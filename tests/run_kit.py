@@ -243,6 +243,17 @@ def answer_some(evaluation: Evaluation, *counts: int) -> list[str]:
     return ids
 
 
+def answer_in_order(evaluation: Evaluation, *texts: str | None, first: int = 0) -> None:
+    """Answer requests by hand, in the order of their prompts from the first one on; None is an error."""
+    shards = sorted(list_parts(evaluation.run_dir, "requests"))
+    requests: list[Request] = [request for shard in shards for request in read_shard(shard)]
+    rows = [
+        completion_of(request.request_id, text=text, error_kind="broken" if text is None else None)
+        for request, text in zip(requests[first:], texts, strict=False)
+    ]
+    write_part(evaluation.run_dir, "completions", f"by-hand-{first}-{len(texts)}", rows)
+
+
 def lose_answers(evaluation: Evaluation, count: int) -> None:
     """Behave as if that many stored answers had got lost."""
     evaluation.writer.flush()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from assayline.errors import SpecError
 from assayline.scorers.process import Answer, define_function, score_answers
 from assayline.spec.criteria import FunctionScorer, Scorer
 from assayline.store.scoring import SCORER_ERROR, FunctionScores, JudgedScore, SampleToScore
@@ -15,12 +16,17 @@ def pick_functions(scorers: Sequence[Scorer]) -> list[FunctionScorer]:
 def score_samples(
     scorers: Sequence[FunctionScorer], samples: Sequence[SampleToScore]
 ) -> tuple[dict[str, FunctionScores], list[str]]:
-    """Return the scores by scorer, and a note for each scorer that failed on some answers. Raises SpecError."""
-    scores, notes = {}, []
+    """Return scores by scorer, and a note for each scorer that failed on some answers or cannot be used at all."""
+    scores: dict[str, FunctionScores] = {}
+    notes: list[str] = []
     answers = [Answer(sample.answer, sample.target, _with_id(sample)) for sample in samples]
     for scorer in scorers:
-        definition = define_function(scorer)
-        found = score_answers(scorer, answers)
+        try:
+            definition = define_function(scorer)
+            found = score_answers(scorer, answers)
+        except SpecError as error:
+            notes.append(f"{scorer.label} scored nothing. {error}")
+            continue
         rows = [
             JudgedScore(
                 scorer=scorer.label,

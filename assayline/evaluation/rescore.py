@@ -23,6 +23,7 @@ from assayline.store.scoring import (
     WrongAnswer,
     check_scorers,
     list_stale,
+    read_function_scores,
     read_judged,
     read_samples,
     read_wrong_answers,
@@ -57,7 +58,7 @@ class _Plan:
     keep: bool
     most_examples: int
     functions: Mapping[str, FunctionScores] = field(default_factory=dict)
-    """Scores of functions, by scorer."""
+    """Scores by functions, by scorer."""
 
     @property
     def asked(self) -> list[str]:
@@ -98,7 +99,8 @@ def rescore_run(
         if functions:
             samples = database.run(lambda connection: read_samples(connection, run.run_id))
             scores, notes = score_samples(functions, samples)
-            plan = replace(plan, functions=scores)
+            kept = read_function_scores(run_dir)  # of a function that is gone
+            plan = replace(plan, functions={**kept, **scores})
         rescored = database.run(lambda connection: _rescore(connection, plan))
         return replace(rescored, notes=notes) if functions else rescored
     finally:

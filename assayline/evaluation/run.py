@@ -17,7 +17,7 @@ from typing import Any
 
 from assayline import __version__
 from assayline.clock import RunClock, utc_now
-from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, SpecError, StoreError
+from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
@@ -323,8 +323,8 @@ class Evaluation:
             renderer = ChatRenderer(plan_chat(self.spec), open_tokenizer(self.spec, self.model)[0])
             answers = self.database.run(self._read_answers)
             notes = judge_task(self.spec, task, self.run_dir, answers, renderer)
-        notes += self._score_by_functions()
         try:
+            notes += self._score_by_functions()
             self.manifest, metrics = self.database.run(self._conclude)
         except StoreError as error:
             raise self._end_unrecorded("failed", error) from error
@@ -368,20 +368,19 @@ class Evaluation:
                 return ended, read_metric_table(connection, self.run_id)
 
     def _score_by_functions(self) -> list[str]:
-        """Score the answers by functions and keep the scores in the run's folder; return notes for the run's log.
+        """Score the answers by functions, and keep the scores in the run's folder. Return notes for the run's log.
 
-        A function that cannot be found leaves the run without its scores; `assayline score` adds them. Raises
-        StoreError.
+        Without its function, a scorer has no scores; `assayline score` adds them. Raises StoreError.
         """
         functions = pick_functions(self._read_scorers())
         if not functions:
             return []
         samples = self.database.run(self._read_samples)
-        try:
-            scores, notes = score_samples(functions, samples)
-        except SpecError as error:
-            return [f"{error} Then run `assayline score {self.run_id}`."]
-        write_function_scores(self.run_dir, scores)
+        scores, notes = score_samples(functions, samples)
+        if scores:
+            write_function_scores(self.run_dir, scores)
+        if len(scores) < len(functions):
+            notes.append(f"`assayline score {self.run_id}` adds the scores that are missing.")
         return notes
 
     def _read_samples(self, connection: Connection) -> list[SampleToScore]:

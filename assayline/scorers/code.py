@@ -117,7 +117,7 @@ def run_program(text: str, timeout_s: float, memory_gib: float) -> str | None:
 
 
 def _feed(child: subprocess.Popen[bytes], text: str) -> None:
-    """Writes the program, which its process reads at once."""
+    """Write the program, which its process reads at once."""
     assert child.stdin is not None
     try:
         child.stdin.write(text.encode("utf-8", "replace"))

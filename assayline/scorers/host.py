@@ -61,7 +61,7 @@ def score(function: Callable[..., Any], answers: list[Any], arguments: dict[str,
 
 
 def read_score(returned: Any) -> tuple[float, str | None, str] | None:
-    """`(value, extracted, reason)` from a number, a tuple of these, or a mapping; None is no score.
+    """`(value, extracted, reason)` from a number, a tuple of these, or a mapping; None means that there is no score.
 
     Raises ValueError unless the value is a number from 0 to 1.
     """

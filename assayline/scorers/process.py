@@ -32,7 +32,7 @@ MOST_PROCESSES = 4
 
 
 class Answer(NamedTuple):
-    """What a scorer gets."""
+    """Arguments of one call of a scoring function."""
 
     text: str
     target: str | None
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 class FunctionScore(NamedTuple):
-    """What a function says of an answer."""
+    """Score of an answer by a function."""
 
     value: float
     extracted: str | None
@@ -72,7 +72,7 @@ def define_function(scorer: FunctionScorer) -> str:
 
 
 def check_function(scorer: FunctionScorer) -> None:
-    """Imports a scorer's function in a process of its own. Raises SpecError if that fails."""
+    """Import a scorer's function in a process of its own. Raises SpecError if that fails."""
     function = locate(scorer)
     process = _Process(scorer, function)
     try:
@@ -171,7 +171,7 @@ class _Process:
         return self._exchange(answers, self._scorer.call_timeout_s, "scoring took")
 
     def start(self) -> None:
-        """Imports the function. Raises _FailedError."""
+        """Import the function. Raises _FailedError."""
         folders = dict.fromkeys([str(Path.cwd()), *filter(None, sys.path)])
         self._child = subprocess.Popen(
             [sys.executable, "-m", "assayline.scorers.host", self._function.reference],
@@ -193,7 +193,7 @@ class _Process:
         self._exchange(order, START_TIMEOUT_S, "importing it took")
 
     def kill(self) -> None:
-        """Ends the process and all that it started."""
+        """End the process and all that it started."""
         if self._child is None:
             return
         with suppress(ProcessLookupError, PermissionError):
@@ -219,7 +219,7 @@ class _Process:
         return list(reply)
 
     def _write_and_read(self, line: bytes, deadline_s: float) -> Any:
-        """Writes a line, of any length, and returns the value of the one that comes back.
+        """Write a line, of any length, and return the value of the one that comes back.
 
         Raises TimeoutError, OSError or EOFError.
         """

@@ -81,7 +81,7 @@ class JudgedScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FunctionScores:
-    """Scores of a run's answers by one function."""
+    """Scores of a run's answers by one scoring function."""
 
     definition: str
     """Digest of the function's code."""
@@ -150,7 +150,7 @@ def read_judged(run_dir: Path) -> Judged:
 
 
 def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -> None:
-    """Add scores of functions, by scorer, to those in the run's folder. Raises StoreError."""
+    """Keep scores of functions, by scorer, in the run's folder with those of other functions. Raises StoreError."""
     kept = {**read_function_scores(run_dir), **scores}
     value = {
         name: {"definition": one.definition, "scores": [list(s) for s in one.scores]} for name, one in kept.items()
@@ -373,8 +373,11 @@ from (
 
 @contextmanager
 def _own_macro(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> Iterator[None]:
-    """Define the spec's expression as a macro during the block."""
-    connection.execute(f"create or replace temp macro {OWN_MACRO}(answer, target, row) as (\n{scorer.sql}\n)")
+    """Define the spec's expression as a macro during the block. Raises duckdb.Error for anything but one expression."""
+    statement = f"create or replace temp macro {OWN_MACRO}(answer, target, row) as (\n{scorer.sql}\n)"
+    if len(connection.extract_statements(statement)) != 1:
+        raise duckdb.ParserException("Parser Error: it closes a parenthesis that it does not open")
+    connection.execute(statement)
     try:
         yield
     finally:

@@ -124,7 +124,8 @@ SCORES = (
 
 def _print_example(scorer: str, wrong: "WrongAnswer", console: "Console") -> None:
     repeat = f", repeat {wrong.repeat_index}" if wrong.repeat_index else ""
-    print_text(f"{scorer} {show_value(wrong.value)}, row {wrong.source_row}{repeat}: {wrong.explanation}", console)
+    reason = f": {wrong.explanation}" if wrong.explanation else ""
+    print_text(f"{scorer} {show_value(wrong.value)}, row {wrong.source_row}{repeat}{reason}", console)
     print_text(f"    target   {_in_a_line(wrong.target)}", console)
     if wrong.answer is not None:
         print_text(f"    answer   {_in_a_line(wrong.answer)}", console)

@@ -136,8 +136,8 @@ def test_a_cancelled_run_has_scores_of_what_was_answered_and_a_resumed_one_of_al
     [
         ({"kind": "regex", "pattern": "(a"}, "not a valid RE2 pattern.*missing \\)"),
         ({"kind": "regex", "pattern": r"(a)\1"}, "no backreferences"),
-        ({"kind": "regex", "pattern": "a"}, "group 1 of the pattern 'a', and there is none"),
-        ({"kind": "regex", "pattern": "(a)", "group": 2, "name": "mine"}, "mine is group 2"),
+        ({"kind": "regex", "pattern": "a"}, "the pattern 'a' of regex has no group 1"),
+        ({"kind": "regex", "pattern": "(a)", "group": 2, "name": "mine"}, "of mine has no group 2"),
         ({"kind": "choice", "letters": "AA"}, "expected different letters"),
         ({"kind": "choice", "letters": "A]"}, "expected different letters"),
     ],
@@ -256,7 +256,7 @@ def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
     before = query(settings, SCORES)
     assert run("score", [run_dir.name, "--scorer", "numeric", "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "Nothing was stored." in shown and "0.5" in shown
+    assert "Dry run: nothing was stored." in shown and "0.5" in shown
     assert query(settings, SCORES) == before
     assert not (run_dir / SCORERS_NAME).exists()
     assert query(settings, "select run_id from measured_runs") == [(run_dir.name,)]
@@ -272,7 +272,7 @@ def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
         (["--scorer", "{kind: numeric, tolerance: -1}"], "tolerance: given -1"),
         (["--scorer", "{kind: regex, pattern: '(a'}"], "not a valid RE2 pattern"),
         (["--scorer", "{kind: json, json_schema: {type: x}}"], "not a valid JSON schema"),
-        (["--scorer", "{pattern: a}"], "names no kind"),
+        (["--scorer", "{pattern: a}"], "without a kind"),
         (["--scorer", "[1]"], "the scorer: given [1]; expected a mapping"),
         (["--scorer", "{"], "neither a kind nor a YAML mapping"),
         (["--scorer", "numeric", "--scorer", "numeric"], "two scorers are called numeric"),

@@ -10,11 +10,12 @@ import flow_kit
 import jsonschema
 import pytest
 import yaml
+from run_kit import complete, query
 
 from assayline.errors import SpecError
 from assayline.flows.cli.init import DEFAULT_MODEL, FILES, SCHEMA_FILE, TEMPLATES, create_project
 from assayline.settings import Settings
-from assayline.spec.file import load_spec
+from assayline.spec.file import load_spec, parse_spec
 
 
 def read_all(folder: Path) -> dict[str, bytes]:
@@ -87,6 +88,17 @@ def test_scorer_of_a_project_passes_its_own_test(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_run_of_a_project_is_scored_by_its_own_scorer(tmp_path, monkeypatch, modest_model):
+    create_project(tmp_path, str(modest_model))
+    monkeypatch.chdir(tmp_path)
+    spec = load_spec("spec.yaml").model_dump(mode="json")
+    spec["engine"] = {"backend": "fake"}  # answers with the last word of a question
+    settings = Settings(data_dir=tmp_path / "data", lock_dir=tmp_path / "locks")
+    complete(parse_spec(spec), settings)
+    means = query(settings, "select scorer, samples, mean > 0 from accuracy order by ordinal")
+    assert means == [("numeric", 10, False), ("closeness", 10, True)]
 
 
 def test_settings_and_deployment_of_a_project_are_known_ones(tmp_path):

@@ -117,12 +117,12 @@ def test_too_few_scores_for_a_batch_are_failures():
         (None, None),
     ],
 )
-def test_read_score_accepts_numbers_tuples_and_dicts(returned, expected):
+def test_read_score_takes_numbers_tuples_and_mappings(returned, expected):
     assert read_score(returned) == expected
 
 
 @pytest.mark.parametrize("returned", [math.inf, -0.1, "x", (), (1, 2, 3, 4), {"score": 1, "value": 2}, {}])
-def test_read_score_rejects_other_values(returned):
+def test_read_score_refuses_other_values(returned):
     with pytest.raises(ValueError, match="the function returned"):
         read_score(returned)
 

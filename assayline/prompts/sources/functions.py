@@ -13,7 +13,7 @@ from assayline.spec.prompts import PythonSource
 
 
 def read_function(source: PythonSource) -> Iterator[Row | UnreadableRow]:
-    """Yields the rows of the source's function, each a mapping from column to value.
+    """Yield the rows of the source's function, each a mapping from column to value.
 
     Anything else is an unreadable row. Raises SpecError if there is no such function, and PromptError if it cannot be
     imported or raises an exception.

@@ -1,0 +1,257 @@
+"""Runs scored by functions and SQL of one's own: their failures, and what becomes of the scores afterwards."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_kit import FAKE, answer_in_order, begin_and_vanish, query
+
+from assayline.errors import SpecError, StoreError
+from assayline.evaluation.begin import RunResult, begin_evaluation, plan_run
+from assayline.evaluation.rebuild import rebuild_run
+from assayline.flows.cli import run
+from assayline.runs.manifest import SCORERS_NAME
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.store.scoring import FUNCTION_SCORES_NAME
+
+pytestmark = pytest.mark.slow
+
+MODULE = """
+def closeness(answer, target, row):
+    return 1 / (1 + abs(float(answer) - float(target))), answer, f"row {row['id']}"
+
+def no_longer_than(answer, target, row, most=1):
+    return {"score": len(answer) <= most, "reason": row["unit"]}
+"""
+SQL = "1 / (1 + abs(answer::double - target::double))"
+CLOSENESS = {"kind": "python", "function": "own_closeness:closeness"}
+CLOSE_IN_SQL = {"kind": "sql", "file": "closer.sql"}
+ROWS = [{"id": f"q{n}", "question": f"{n} + {n}", "answer": str(2 * n), "unit": "apples"} for n in range(6)]
+ANSWERS = ["0", "3", "four", "6", None, "11"]
+"""Two right, two close, one that no function reads, one error of the engine."""
+SCORES = "select scorer, value, extracted, explanation, error_kind from scores order by all"
+VALUES = "select prompt_id, value from scores where scorer = '{}' order by prompt_id"
+MEANS = "select scorer, samples, round(mean, 4), round(mean_without_errors, 4) from accuracy order by ordinal"
+EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS = round(3 / 6, 4), round(3 / 4, 4)
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a function and an SQL file, which is the working folder."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "own_closeness.py").write_text(MODULE, encoding="utf-8")
+    (folder / "closer.sql").write_text(SQL, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def make_sums(make_spec: Any) -> Callable[..., EvalSpec]:
+    """A spec of six sums for the fake engine."""
+
+    def make(scorers: list[Any], **fields: Any) -> EvalSpec:
+        prompts = {
+            "source": {"kind": "inline", "rows": ROWS},
+            "columns": {"target": "answer", "id": "id", "metadata": ["unit"]},
+        }
+        made: EvalSpec = make_spec(engine=FAKE, prompts=prompts, chat={"template": "plain"}, scorers=scorers, **fields)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def run_with(settings: Settings) -> Callable[..., RunResult]:
+    """Completes a new run of a spec with `ANSWERS`, after `before_end`."""
+
+    def complete(spec: EvalSpec, before_end: Callable[[], object] = lambda: None) -> RunResult:
+        evaluation = begin_evaluation(spec, settings, "never")
+        counts = evaluation.prepare()
+        answer_in_order(evaluation, *ANSWERS)
+        before_end()
+        return evaluation.finish(counts)
+
+    return complete
+
+
+def test_a_run_is_scored_by_a_function_and_by_an_sql_file(make_sums, settings, run_with):
+    notes = run_with(make_sums([CLOSENESS, CLOSE_IN_SQL])).notes
+    assert query(settings, MEANS) == [
+        ("closeness", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS),
+        ("closer", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS),
+    ]
+    assert query(settings, SCORES.replace("order by all", "where value = 0 order by all")) == [
+        ("closeness", 0.0, None, "ValueError: could not convert string to float: 'four'", "scorer_error"),
+        ("closeness", 0.0, None, "error: broken", "broken"),
+        ("closer", 0.0, None, "error: broken", "broken"),
+        ("closer", 0.0, None, "the SQL gave no number: NULL, or an error", "scorer_error"),
+    ]
+    assert query(settings, "select extracted, explanation from scores where scorer = 'closeness' and value = 0.5") == [
+        ("3", "row q1"), ("11", "row q5")
+    ]  # fmt: skip
+    (note,) = [note for note in notes if "closeness" in note]
+    assert note == (
+        "closeness failed on 1 of 5 answers, which count as errors with a score of 0. The first: "
+        "ValueError: could not convert string to float: 'four'."
+    )
+
+
+def test_accuracy_without_errors_excludes_failures_of_a_scorer(make_sums, settings, run_with):
+    run_with(make_sums([CLOSENESS]))
+    values = (
+        "select metric, value from metric_values where metric in ('accuracy', 'accuracy_without_errors') order by all"
+    )
+    assert query(settings, values) == [("accuracy", 0.5), ("accuracy_without_errors", 0.75)]
+
+
+def test_scores_of_a_function_survive_a_rebuild_without_its_file(make_sums, settings, project, run_with):
+    result = run_with(make_sums([CLOSENESS]))
+    before = query(settings, SCORES)
+    (project / "own_closeness.py").unlink()
+    settings.database_path.unlink()
+    rebuilt = rebuild_run(settings.run_dir(result.run_id), settings.database_path, 10)
+    assert rebuilt.scores == {"closeness": 6}
+    assert query(settings, SCORES) == before
+
+
+def test_score_adds_a_function_to_a_run_that_a_rebuild_keeps(make_sums, settings, run_with, project, capsys):
+    run_dir = settings.run_dir(run_with(make_sums(["numeric"])).run_id)
+    added = "{kind: python, function: 'own_closeness:no_longer_than', arguments: {most: 1}, name: short}"
+    assert run("score", [run_dir.name, "--scorer", added, "--dry-run"]) == 0
+    assert "short" in capsys.readouterr().out
+    assert not (run_dir / FUNCTION_SCORES_NAME).exists() and not (run_dir / SCORERS_NAME).exists()
+    assert query(settings, "select distinct scorer from scores") == [("numeric",)]
+    assert run("score", [run_dir.name, "--scorer", added]) == 0
+    expected = [(0.0, "apples"), (0.0, "apples"), (0.0, "error: broken"), *[(1.0, "apples")] * 3]
+    read = "select value, explanation from scores where scorer = 'short' order by all"
+    assert query(settings, read) == expected
+    settings.database_path.unlink()
+    (project / "own_closeness.py").unlink()
+    rebuild_run(run_dir, settings.database_path, 10)
+    assert query(settings, read) == expected
+    assert query(settings, "select scorer from accuracy order by ordinal") == [("numeric",), ("short",)]
+
+
+def test_score_prints_the_failures_of_a_function(make_sums, settings, run_with, capsys):
+    run_id = run_with(make_sums(["numeric"])).run_id
+    assert run("score", [run_id, "--scorer", json.dumps(CLOSENESS)]) == 0
+    assert "closeness failed on 1 of 5 answers" in " ".join(capsys.readouterr().out.split())
+
+
+def test_score_stale_scores_runs_again_whose_function_changed(make_sums, settings, project, run_with):
+    old = run_with(make_sums([CLOSENESS])).run_id
+    file = project / "own_closeness.py"
+    file.write_text(MODULE.replace("(1 + abs", "(2 + abs"), encoding="utf-8")
+    new = run_with(make_sums([CLOSENESS])).run_id
+    verdict = f"select verdict, same_scorer from compare_runs('{new}', '{old}')"
+    assert query(settings, verdict) == [("other_scorer", False)]
+    assert run("score", ["--stale"]) == 0
+    ((now, is_same),) = query(settings, verdict)
+    assert now != "other_scorer" and is_same
+    assert query(settings, f"select max(value) from scores where run_id = '{old}'") == [(0.5,)]
+    file.unlink()
+    assert run("score", ["--stale"]) == 0, "a function that is gone makes no run stale"
+
+
+def test_a_changed_sql_file_is_another_scorer(make_sums, settings, project, run_with):
+    old = run_with(make_sums([CLOSE_IN_SQL])).run_id
+    (project / "closer.sql").write_text(SQL.replace("(1 + abs", "(2 + abs"), encoding="utf-8")
+    new = run_with(make_sums([CLOSE_IN_SQL])).run_id
+    verdict = f"select verdict, same_scorer from compare_runs('{new}', '{old}')"
+    assert query(settings, verdict) == [("other_scorer", False)]
+    assert run("score", [old]) == 0, "a run keeps its expression"
+    assert query(settings, verdict) == [("other_scorer", False)]
+    assert run("score", [old, "--scorer", "{kind: sql, file: closer.sql}"]) == 0
+    assert query(settings, verdict)[0][1]
+
+
+def test_a_run_whose_function_disappears_completes_without_its_scores(make_sums, settings, project, run_with, capsys):
+    moved = project / "elsewhere"
+    scorers = [CLOSENESS, {**CLOSENESS, "function": "other:closeness", "name": "other"}, "numeric"]
+    shutil.copy(project / "own_closeness.py", project / "other.py")
+    result = run_with(make_sums(scorers), lambda: (project / "own_closeness.py").rename(moved))
+    assert query(settings, "select state from runs") == [("completed",)]
+    assert query(settings, "select scorer, samples from accuracy order by ordinal") == [("other", 6), ("numeric", 6)]
+    assert [note for note in result.notes if note.startswith("closeness scored nothing. There is no module")]
+    assert f"`assayline score {result.run_id}` adds the scores that are missing." in result.notes
+    moved.rename(project / "own_closeness.py")
+    assert run("score", [result.run_id]) == 0
+    scored = query(settings, "select scorer, samples from accuracy order by ordinal")
+    assert scored == [("closeness", 6), ("other", 6), ("numeric", 6)]
+    before = query(settings, SCORES)
+    (project / "own_closeness.py").unlink()
+    capsys.readouterr()
+    assert run("score", [result.run_id]) == 0
+    assert "closeness scored nothing." in " ".join(capsys.readouterr().out.split())
+    assert query(settings, SCORES) == before, "scores of a function that is gone are kept"
+
+
+def test_an_unfinished_run_has_its_scores_after_resuming(make_sums, settings):
+    spec = make_sums([CLOSENESS])
+    killed = begin_and_vanish(spec, settings)
+    answer_in_order(killed, *ANSWERS[:2])
+    evaluation = begin_evaluation(spec, settings)
+    assert evaluation.run_id == killed.run_id
+    counts = evaluation.prepare()
+    answer_in_order(evaluation, *ANSWERS[2:], first=2)
+    evaluation.finish(counts)
+    assert query(settings, MEANS) == [("closeness", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS)]
+
+
+@pytest.mark.parametrize("damaged", ["{", "[1]", '{"closeness": {"definition": "x"}}', '{"closeness": 1}'])
+def test_damaged_scores_are_an_error_with_a_hint(make_sums, settings, run_with, capsys, damaged):
+    run_dir = settings.run_dir(run_with(make_sums([CLOSENESS])).run_id)
+    before = query(settings, SCORES)
+    (run_dir / FUNCTION_SCORES_NAME).write_text(damaged)
+    with pytest.raises(StoreError, match=rf"scores of functions.*hint: .*remove it.*assayline score {run_dir.name}"):
+        rebuild_run(run_dir, settings.database_path, 10)
+    assert run("score", [run_dir.name]) == 6
+    assert FUNCTION_SCORES_NAME in capsys.readouterr().err
+    (run_dir / FUNCTION_SCORES_NAME).unlink()
+    assert run("score", [run_dir.name]) == 0
+    assert query(settings, SCORES) == before
+
+
+def test_damaged_scores_at_the_end_of_a_run_lose_no_answer(make_sums, settings):
+    evaluation = begin_evaluation(make_sums([CLOSENESS]), settings)
+    counts = evaluation.prepare()
+    answer_in_order(evaluation, *ANSWERS)
+    (evaluation.run_dir / FUNCTION_SCORES_NAME).write_text("{")
+    with pytest.raises(StoreError, match=r"scores of functions.*cannot be read"):
+        evaluation.finish(counts)
+    (evaluation.run_dir / FUNCTION_SCORES_NAME).unlink()
+    again = begin_evaluation(evaluation.spec, settings)
+    assert again.run_id == evaluation.run_id and again.is_answered
+    again.finish(again.prepare())
+    assert query(settings, MEANS) == [("closeness", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS)]
+
+
+def test_likelihoods_of_options_are_not_scored_by_a_function(make_spec):
+    prompts = {
+        "source": {"kind": "inline", "rows": [{"question": "1", "options": ["a", "b"], "answer": 0}]},
+        "columns": {"target": "answer", "options": "options"},
+    }
+    with pytest.raises(SpecError, match="loglikelihood"):
+        plan_run(make_spec(engine=FAKE, prompts=prompts, scorers=["loglikelihood", CLOSENESS]))
+
+
+@pytest.mark.parametrize(
+    ("scorer", "sentence"),
+    [
+        ({**CLOSENESS, "function": "own_closeness:missing"}, "has no attribute 'missing'"),
+        ({**CLOSENESS, "function": "nowhere:f"}, "no module 'nowhere'"),
+        ({"kind": "sql", "file": "nowhere.sql"}, "nowhere.sql cannot be read"),
+        ({"kind": "sql", "sql": "answer +"}, "the SQL of sql cannot be used"),
+        ({"kind": "sql"}, "no expression is given"),
+        ({"kind": "sql", "sql": "1); drop table runs; select (1"}, "closes a parenthesis that it does not open"),
+        ({"kind": "sql", "sql": "(select 1)"}, "without a subquery"),
+    ],
+)
+def test_a_scorer_that_cannot_be_used_stops_a_run_at_its_start(make_sums, scorer, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        plan_run(make_sums([scorer]))
