@@ -16,6 +16,7 @@ from assayline.errors import EngineError, SpecError
 from assayline.spec.checks import engine_argument_names, sampling_parameter_names
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import RENAMED
+from assayline.spec.named import read_named
 from assayline.words import as_sentence, nearest
 
 
@@ -25,7 +26,7 @@ def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> E
     `overrides` maps dotted fields to YAML text, as typed on a command line: {"prompts.limit": "10"}.
     Raises SpecError for a missing file, bad YAML, unknown keys (naming the nearest known) and wrong values.
     """
-    data = _read_yaml(Path(path))
+    data = read_named(str(path)) if str(path).startswith("@") else _read_yaml(Path(path))
     for field, text in (overrides or {}).items():
         _set_field(data, field, _parse_value(text))
     return parse_spec(data, origin=str(path))

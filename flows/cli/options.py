@@ -9,6 +9,7 @@ COMMANDS = {
     "init": "Create a project: a spec, questions, a scorer, a schedule and settings.",
     "doctor": "Check what this machine can run.",
     "evaluate": "Evaluate a model on a prompt set.",
+    "benchmarks": "List named benchmarks, such as @gsm8k.",
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
     "runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
