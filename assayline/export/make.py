@@ -35,7 +35,7 @@ from assayline.store.database import Connection
 from assayline.store.ingest import load_parts
 from assayline.store.thread import DatabaseThread
 
-ADVICE = "hint: free space, or choose another place with --output."
+ADVICE = "free space, or choose another place with --output."
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def write_report(document: Document, folder: Path, settings: Settings) -> Writte
     """Write HTML and Markdown. Raises StoreError if the folder is not writable."""
     html, markdown = render_html(document, settings.data_dir / "cache"), render_markdown(document)
     html, markdown = (text.replace("\0", "\ufffd") for text in (html, markdown))  # neither format can represent it
-    with storing(f"The report cannot be written to {folder}", "hint: pass another folder with --out."):
+    with storing(f"The report cannot be written to {folder}", "pass another folder with --out."):
         replace_file(folder / HTML_NAME, lambda file: file.write(html.encode("utf-8", "replace")))
         replace_file(folder / MARKDOWN_NAME, lambda file: file.write(markdown.encode("utf-8", "replace")))
     return Written(folder / HTML_NAME, folder / MARKDOWN_NAME, markdown, document)

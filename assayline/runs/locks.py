@@ -44,7 +44,7 @@ def lock_run(run_dir: Path) -> RunLock | None:
     except OSError as error:  # also from closing the file, which writes again if the disk was full
         raise StoreError(
             f"The run's lock {path} cannot be made or taken: {error}. hint: the data folder (ASSAYLINE_DATA_DIR) "
-            f"must be writable, on a file system that has locks (flock). {MAKE_ROOM}"
+            f"must be writable, on a file system that has locks (flock); {MAKE_ROOM}"
         ) from error
 
 
