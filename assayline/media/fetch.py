@@ -38,7 +38,7 @@ class Fetcher:
         self._spec = spec
 
     def fetch(self, kind: MediaKind, url: str) -> bytes:
-        """Return the content of a URL. Raises MediaError, saying what the server, or the spec, said."""
+        """Return the content of a URL. Raises MediaError with the server's reason, or the spec's limit."""
         deadline_s = time.monotonic() + self._spec.fetch_timeout_s
         at = url
         for _ in range(MOST_REDIRECTS + 1):
@@ -124,7 +124,7 @@ class Fetcher:
 
 
 def _is_public(address: str) -> bool:
-    """Return whether an address is on the internet. One of IPv6 that stands for one of IPv4 is judged as that one."""
+    """Return whether an address is public. An IPv6 address that maps an IPv4 address is judged as that one."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)

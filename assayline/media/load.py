@@ -74,7 +74,7 @@ def load_all(media: Sequence[Media], spec: MediaSpec, hearing: Hearing) -> tuple
 
 
 def read_content(media: Media) -> bytes:
-    """Return the bytes that a reference stands for. Raises MediaError where they are gone, or are not what they were."""
+    """Return the bytes of a reference. Raises MediaError if they are missing or have changed."""
     path = Path(media["path"])
     try:
         size = path.stat().st_size
@@ -113,14 +113,13 @@ def _load(media: Media, spec: MediaSpec, hearing: Hearing) -> Loaded:
 
 
 def refer_synthetic(kind: MediaKind, **values: int | float | str) -> Media:
-    """Return a medium to be made. image: width, height, content (noise, gradient or solid) and seed; audio: seconds,
-    seed."""
+    """Return a synthetic medium. image: width, height, content (noise, gradient, solid), seed; audio: seconds, seed."""
     path = f"{SCHEME}{kind}?{urlencode(values)}"
     return Media(kind=kind, path=path, digest=digest_text(path))
 
 
 def is_synthetic(media: Media) -> bool:
-    """Return whether it is to be made, and not read."""
+    """Return whether the medium is generated, not read."""
     return media["path"].startswith(SCHEME)
 
 

@@ -28,7 +28,7 @@ MOST_FRAMES = 1_000_000
 
 
 def decode_image(content: bytes, spec: MediaSpec) -> Any:
-    """Return a `PIL.Image` in RGB, upright, of at most `max_pixels`. Raises MediaError for what is no whole picture."""
+    """Return a `PIL.Image` in RGB, upright, of at most `max_pixels`. Raises MediaError for an incomplete image."""
     from PIL import Image, ImageOps
 
     try:
@@ -73,7 +73,7 @@ def _as_rgb(image: Any) -> Any:
 
 
 def encode_png(image: Any) -> bytes:
-    """Return a picture as a PNG file, which loses nothing; with little compression, as it is read once."""
+    """Encode an image as PNG, which is lossless; with little compression, because it is read once."""
     content = io.BytesIO()
     image.save(content, "PNG", compress_level=1)
     return content.getvalue()

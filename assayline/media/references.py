@@ -41,7 +41,7 @@ class Shelf:
         self._run_dir = run_dir
 
     def refer(self, kind: MediaKind, path: Path) -> Media:
-        """Return a file where it is. Raises MediaError where there is none to read."""
+        """Return a reference to a file in its place. Raises MediaError if it cannot be read."""
         try:
             found = path.stat()
             if not path.is_file():
@@ -67,7 +67,7 @@ class Shelf:
 
 
 def find_media(media: Media, run_dir: Path) -> Media:
-    """Return the same with a path that is absolute, wherever the run's folder is now."""
+    """Return the reference with an absolute path in the run's current folder."""
     if not media["path"].startswith(f"{SHELF_NAME}{os.sep}"):
         return media
     return {**media, "path": str(run_dir / media["path"])}
@@ -100,7 +100,7 @@ class MediaReader:
         return [] if value is None else [self.read_one(kind, value, folder)]
 
     def read_one(self, kind: MediaKind, value: Any, folder: Path | None) -> Media:
-        """Raise MediaError for what is not there, cannot be fetched or is no reference to media."""
+        """Read one reference. Raises MediaError if it is missing, cannot be fetched or is not a reference."""
         match value:
             case bytes() | bytearray() | memoryview():
                 return self._shelf.keep(kind, bytes(value))

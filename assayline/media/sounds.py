@@ -22,7 +22,7 @@ SHORTEST_S = 0.02
 
 
 def decode_sound(content: bytes, rate_hz: int = RATE_HZ, most_s: float | None = None, cuts: bool = False) -> Any:
-    """Return a float32 array [samples] at `rate_hz`. What is longer than `most_s` is cut if `cuts`, else refused.
+    """Return a float32 array [samples] at `rate_hz`. A sound longer than `most_s` is cut if `cuts`, else refused.
 
     Raises MediaError for what is no sound, is empty, too short, too long, or holds values that are no numbers.
     """
@@ -49,7 +49,7 @@ def decode_sound(content: bytes, rate_hz: int = RATE_HZ, most_s: float | None = 
 
 
 def encode_wav(samples: Any, rate_hz: int, *, is_float: bool = False) -> bytes:
-    """Return a WAV file of samples [frames] or [frames, channels]: 16-bit, as servers take it, or 32-bit floats."""
+    """Return a WAV file of samples [frames] or [frames, channels]: 16-bit, which servers accept, or 32-bit floats."""
     import numpy as np
 
     channels = samples.shape[1] if samples.ndim == 2 else 1

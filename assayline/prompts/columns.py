@@ -142,7 +142,7 @@ def _read_options(value: Any, where: str) -> list[str]:
 
 
 def _find_optional(row: Row, named: str | None, default: str) -> Any:
-    """Return the value of the column that the spec names, which must exist, or of the default column if there is one."""
+    """Return the value of the column named in the spec, which must exist, or of the default column if present."""
     return row.get(default) if named is None else find_column(row, named, f"prompts.columns.{default}")
 
 

@@ -109,7 +109,7 @@ class _Pool:
         return key not in self._by_key and (len(self._by_key) < self._size or key < -self._largest[0])
 
     def add(self, example: Example) -> None:
-        """Take an example that it wants, and gives up the one with the largest hash if there are too many."""
+        """Add a wanted example, and drop the one with the largest hash if there are too many."""
         key = self._hash(example.question_id)
         self._by_key[key] = example
         heapq.heappush(self._largest, -key)
@@ -127,7 +127,7 @@ def _fill(
     few_shot: FewShotSpec,
     shelf: Shelf | None,
 ) -> str | None:
-    """Offer every row to the pool. Returns why the last row that cannot be an example cannot."""
+    """Offer every row to the pool. Returns why the last rejected row cannot be an example."""
     columns = spec.columns
     target = None if few_shot.answer is not None else columns.target
     unused = dict.fromkeys(("id", "sampling", "output_tokens", "options"))

@@ -72,7 +72,7 @@ class MediaPlaces:
         return variables
 
     def read_part(self, part: dict[str, Any], where: str, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a content part with its reference; without content of its own, it takes the next of the row's columns."""
+        """Return a content part with its reference, or with the next one of the row's columns if it has no content."""
         kind = PART_KINDS.get(part["type"])
         if kind is None:
             raise RowError(
@@ -87,7 +87,7 @@ class MediaPlaces:
         return {"type": kind, "media": found[0]}
 
     def place(self, messages: list[Message], media: dict[MediaKind, list[Media]]) -> list[Message]:
-        """Return the messages with all media in their places. Raises RowError where places and media do not fit."""
+        """Return the messages with all media in their places. Raises RowError if places and media do not match."""
         waiting: Waiting = {kind: dict(enumerate(found)) for kind, found in media.items()}
         if not self._given and not any(waiting.values()) and all(isinstance(m.get("content"), str) for m in messages):
             return messages
@@ -138,13 +138,13 @@ def _find_content(part: dict[str, Any], kind: MediaKind) -> Any:
 
 
 def separate_media(messages: list[Message]) -> tuple[list[Message], list[Media] | None]:
-    """Return the messages with parts that say only of what kind they are, and the references in their order."""
+    """Return the messages with parts that name only their kind, and the references in order."""
     media = [part["media"] for message in messages for part in _list_parts(message) if "media" in part]
     return [_replace_media(message, lambda _: {}) for message in messages] if media else messages, media or None
 
 
 def identify_media(messages: list[Message]) -> list[Message]:
-    """Return the messages with digests in the place of references: where a picture is stored is not what is asked."""
+    """Return the messages with digests instead of references, as a file's location is not part of the question."""
     return [_replace_media(message, lambda media: {"digest": media["digest"]}) for message in messages]
 
 

@@ -54,7 +54,7 @@ class BadRow:
 
 
 def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = None) -> Iterator[Prompt | BadRow]:
-    """Return the prompts of a spec, in the order in which they are asked: one Prompt or BadRow per selected row.
+    """Yield the prompts of a spec in order: one Prompt or BadRow per selected row.
 
     The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
     rows (None: nobody does, and they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before
@@ -69,7 +69,7 @@ def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = 
 
 
 def _check_rows(spec: PromptSpec, rows: Iterator[Any], reader: Reader) -> Iterator[Any]:
-    """Return the rows again, the first readable one checked."""
+    """Yield the same rows after checking the first readable one."""
     head, first = split_head(rows)
     if first is None:
         raise PromptError(f"Prompt set {spec.set_name!r} has no rows. Expected at least one: check prompts.source.")
@@ -78,7 +78,7 @@ def _check_rows(spec: PromptSpec, rows: Iterator[Any], reader: Reader) -> Iterat
 
 
 def split_head(rows: Iterator[Row | UnreadableRow]) -> tuple[list[Row | UnreadableRow], Row | None]:
-    """Take rows up to the first that is readable: all that were taken, and that one, or None if there are no rows.
+    """Take rows up to the first readable one. Returns all rows taken, and that one or None.
 
     Raises PromptError where the first HOPELESS_ROWS, or all that there are, cannot be read.
     """
@@ -172,7 +172,7 @@ def _count(seen: Counter[int], prompt_id: str) -> int:
 
 
 def _choose_turns(spec: PromptSpec, messages: list[Message]) -> tuple[list[Message], list[int] | None]:
-    """Return the messages that are asked and, where they are asked turn by turn, how many each turn adds."""
+    """Return the messages to send and, if they are sent turn by turn, the number that each turn adds."""
     if spec.turns == "given":
         return messages, None
     if spec.turns == "first":

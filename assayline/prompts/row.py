@@ -79,10 +79,10 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, row: Any) -> PromptParts:
-        """Raise RowShapeError for what the row lacks, RowError for values that cannot be used."""
+        """Read one row. Raises RowShapeError if parts are missing, RowError for unusable values."""
 
     def identify(self, row: Any) -> tuple[str | None, str | None]:
-        """Return the own id and the target of a row that cannot be read, as far as it has them."""
+        """Return the id and the target of an unreadable row, if it has them."""
         return None, None
 
     def check_first(self, row: Any) -> None:
@@ -96,7 +96,7 @@ class Reader(ABC):
 
 
 def find_column(row: dict[str, Any], column: str, setting: str) -> Any:
-    """Return the row's value in a column. Raises RowShapeError, naming the setting that asks for it and what there is."""
+    """Return the row's value in a column. Raises RowShapeError with the setting that needs it and the columns."""
     try:
         return row[column]
     except KeyError:
@@ -111,13 +111,13 @@ def hint(name: str, columns: Iterable[str]) -> str:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return the names for a message, forty at most."""
+    """Format names for a message, at most forty."""
     shown = sorted(names)
     return ", ".join(shown[:40]) + (f" and {len(shown) - 40} more" if len(shown) > 40 else "") if shown else "(none)"
 
 
 def as_text(value: Any, where: str) -> str | None:
-    """Return a value as the text that a person would write: 7 → "7", 7.0 → "7.0", True → "true", a list → JSON.
+    """Format a value as a person would write it: 7 → "7", 7.0 → "7.0", True → "true", a list → JSON.
 
     None and NaN are None. Raises RowError for bytes and for text that is not Unicode.
     """
@@ -135,7 +135,7 @@ def as_text(value: Any, where: str) -> str | None:
 
 
 def as_json(value: Any, where: str) -> Any:
-    """Return a value that `json.dumps` takes: dates as ISO text, decimals as digits, NaN as None, keys as text.
+    """Convert a value for `json.dumps`: dates as ISO text, decimals as digits, NaN as None, keys as text.
 
     Raises RowError for bytes, other objects and text that is not Unicode.
     """
@@ -167,7 +167,7 @@ def _refuse_infinity(value: float, where: str) -> NoReturn:
 
 
 def check_text(text: str, where: str) -> str:
-    """Return the text itself. Raises RowError for a lone surrogate, which neither tokenizer nor database takes."""
+    """Return the text itself. Raises RowError for a lone surrogate, which neither tokenizer nor database accepts."""
     if not text.isascii():
         try:
             text.encode()
@@ -180,7 +180,7 @@ def check_text(text: str, where: str) -> str:
 
 
 def read_stamp(value: Any, unit: Literal["s", "ms", "date"]) -> float | None:
-    """Return a moment in its unit, a date in seconds since 1970 (UTC, where it names no offset); None for what is none."""
+    """Return a timestamp in its unit, a date in seconds since 1970 (UTC without an offset); None if invalid."""
     try:
         if unit == "date":
             date = value if isinstance(value, datetime.datetime) else datetime.datetime.fromisoformat(value)
@@ -247,13 +247,13 @@ def _read_part(part: Any, where: str, read_part: ReadPart) -> dict[str, Any]:
 
 
 def cut_first_turn(messages: list[Message]) -> list[Message]:
-    """Return the messages up to the first from the user; all of them where none is."""
+    """Return the messages up to the first from the user; all if there is none."""
     first = next((place for place, message in enumerate(messages) if message["role"] == "user"), len(messages) - 1)
     return messages[: first + 1]
 
 
 def split_turns(messages: list[Message]) -> list[list[Message]]:
-    """Return the messages that each turn adds, without recorded answers and what follows the last of them.
+    """Return the messages that each turn adds, without recorded answers and messages after the last of them.
 
     A turn is what stands between two answers, and has a message from the user. What stands before the first such
     message is kept as it is, a greeting of the assistant's too: no question asks for it. Raises RowError for a

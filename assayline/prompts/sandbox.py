@@ -79,7 +79,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        """Join what a template, a macro or a block has written."""
+        """Join the output of a template, a macro or a block."""
         return "".join(_counted(pieces))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -219,7 +219,7 @@ def _watched(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _counted(items: Iterable[Any], separator: Any = "") -> Iterator[Any]:
-    """Return the items that are to be joined, as long as all of them together are not too long."""
+    """Yield the items to join. Raises SecurityError if they are too long together."""
     between = len(separator if isinstance(separator, bytes) else str(separator))
     chars = 0
     for item in items:
@@ -317,7 +317,7 @@ def _indents(value: Any, depth: int = 1) -> int:
 
 
 def _check_format(text: str | bytes, values: Any) -> None:
-    """Raise SecurityError for what `%` would make too long: the operator has a value, or a tuple or dict of them."""
+    """Raise SecurityError if `%` would make too long a text; `values` is a value, or a tuple or dict of them."""
     if isinstance(text, bytes):
         text = text.decode("latin-1")
     if OPAQUE_FIELD.search(text):
@@ -375,7 +375,7 @@ class _Clock(threading.local):
         self._looked_s = math.inf
 
     def look(self) -> None:
-        """Raise RenderStoppedError for a render that is over a limit; again and again, should somebody catch it."""
+        """Raise RenderStoppedError if the render is over a limit, and again at later looks if it is caught."""
         now_s = time.monotonic()
         if now_s - self._looked_s < LOOK_INTERVAL_S:
             return

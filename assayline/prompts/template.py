@@ -40,8 +40,10 @@ class PromptTemplate:
         self._text = "\n".join(one.content for one in messages)
 
     def render(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """Raise RowShapeError for an undefined variable or a forbidden access, RowError for other failures, and
-        PromptError for a template that has to be stopped again and again. NaN is null, as everywhere."""
+        """Render a row; NaN becomes null.
+
+        Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures, and
+        PromptError for a template that has to be stopped again and again."""
         if self._prints_self and "self" in row:
             raise RowShapeError(
                 f"{self._setting} uses `self`, which Jinja2 keeps for itself. hint: write row['self'] for the column.",
@@ -82,7 +84,7 @@ class NullOutputError(ValueError):
 
 
 def describe_error(error: Exception) -> str:
-    """Return an exception's type and message, without the text of megabytes that the message may quote."""
+    """Return an exception's type and message, cut because the message may quote megabytes of text."""
     return f"{type(error).__name__}: {error!s:.500}"
 
 

@@ -78,7 +78,7 @@ def build_requests(
     """Yield one Prepared per prompt, in order, reading no prompt ahead.
 
     `max_model_len` is in tokens, prompt and answer together; None: unknown, nothing is refused for its length. Raises
-    SpecError at once for `sampling.n` or `sampling.seed` that are no whole numbers.
+    SpecError at once if `sampling.n` or `sampling.seed` is not a whole number.
     """
     repeats = repeats_per_prompt(spec)
     _check_seed(spec.sampling, SpecError)
@@ -103,8 +103,7 @@ def repeats_per_prompt(spec: EvalSpec) -> int:
 def make_request_id(
     prompt_id: str, occurrence: int, repeat_index: int, option_index: int | None = None, turn_index: int | None = None
 ) -> str:
-    """Return the same prompt, asked the nth time, has the same id in every run; and so has each of its options or
-    turns."""
+    """Return the id of a prompt's nth repeat, option or turn, which is the same in every run."""
     option = "" if option_index is None else f"/{option_index}"
     turn = "" if turn_index is None else f"/turn-{turn_index}"
     return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}{option}{turn}")
@@ -222,7 +221,7 @@ def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], rep
 
 
 def _spread_turns(prompt: Prompt, turn_sizes: list[int], first: Request) -> Iterator[Request]:
-    """Return a request per turn. Where the first one cannot be asked, none can."""
+    """Yield a request per turn. If the first one cannot be sent, none can."""
     can_be_asked = bool(first.prompt_token_ids or first.messages)
     end = 0
     for turn_index, size in enumerate(turn_sizes):
@@ -261,7 +260,7 @@ def _check_seed(sampling: Mapping[str, Any], error: Any) -> None:
 
 
 def seed_repeat(sampling: Mapping[str, Any], repeat_index: int) -> dict[str, Any]:
-    """Return the repeats with one seed would give one answer many times. -1 is vLLM's way to write "no seed"."""
+    """Return the sampling with a seed per repeat, as one seed would repeat one answer. vLLM reads -1 as "no seed"."""
     seed = sampling.get("seed")
     if seed in (None, -1):
         return dict(sampling)
@@ -302,7 +301,7 @@ def check_length(tokens: int, max_model_len: int | None, min_tokens: Any = None)
 
 
 def error_of(request: Request, error: RowError, prompt_tokens: int | None = None) -> Completion:
-    """Return the row of a request that no engine is asked."""
+    """Return the error row of a request that is not sent."""
     return Completion(
         request_id=request.request_id,
         worker=WORKER,
@@ -323,7 +322,7 @@ WARM_UP_OUTPUT_TOKENS = 4
 def write_warm_up(
     first: Sequence[Request], sampling: Mapping[str, Json], worker: str, max_model_len: int | None
 ) -> tuple[Request, int]:
-    """Return a request that warms an engine up, and how many leading tokens the `first` requests share.
+    """Return a warm-up request, and the number of leading tokens that the `first` requests share.
 
     It belongs to no run, compiles what is compiled late, and primes the prefix that prompts share. `sampling` is the
     spec's; `max_model_len` in tokens, None where a server does not say.
@@ -353,7 +352,7 @@ def write_warm_up(
 
 
 def shared_prefix(prompts: list[list[int]]) -> list[int]:
-    """Return the longest common prefix of two or more prompts; empty for a single one, which shares with nobody."""
+    """Return the longest common prefix of two or more prompts; empty for a single one."""
     if len(prompts) < 2:
         return []
     low, high = min(prompts), max(prompts)

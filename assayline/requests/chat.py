@@ -179,7 +179,7 @@ class ChatRenderer:
         return Rendered(text, self.encode(text))
 
     def _replace_special(self, value: Any) -> Any:
-        """Return a row's part with stand-ins for special tokens. Raises RowError if there may be none."""
+        """Return a row's part with stand-ins for special tokens. Raises RowError if special tokens are not allowed."""
         if isinstance(value, str):
             return self._special.sub(self._replace_one, value) if self._special else value
         if isinstance(value, list):
@@ -238,7 +238,7 @@ class ChatRenderer:
         return ids
 
     def apply(self, conversation: list[Message], add_generation_prompt: bool = True) -> str:
-        """Return the text of a conversation as it is; without a generation prompt, its last message is continued."""
+        """Return the unchanged text of a conversation; without a generation prompt, its last message is continued."""
         return self._apply(conversation, continues=not add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
@@ -352,7 +352,7 @@ class ChatRenderer:
 
 
 def _list_special(tokenizer: Any, wanted: str) -> tuple[dict[str, str], re.Pattern[str] | None]:
-    """Return a stand-in for each special token, and what finds these tokens. Raises SpecError."""
+    """Return a stand-in for each special token, and a pattern that finds these tokens. Raises SpecError."""
     if wanted == "control":
         return {}, None
     known = getattr(tokenizer, "added_tokens_decoder", None)
@@ -445,8 +445,7 @@ class ServedChat:
         self.template_id = digest_json({"mode": "served", "system": spec.system, "kwargs": spec.kwargs})
 
     def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
-        """Return the messages to send. Raises RowError for what a batch file's body wants and messages alone cannot
-        say."""
+        """Return the messages to send. Raises RowError if a batch file's body needs more than messages."""
         if body is not None and (body.text is not None or body.variables or body.continues):
             what = "a prompt that is no chat" if body.text is not None else "tools, or other variables of the template"
             raise RowError(
@@ -458,7 +457,7 @@ class ServedChat:
         return Rendered("", [], messages)
 
     def encode(self, text: str) -> list[int]:
-        """Raise SpecError, as does `encode_media`: what needs token ids is refused with the spec, and here again."""
+        """Raise SpecError, like `encode_media`, because the server has the only tokenizer."""
         raise _no_tokenizer("The likelihood of an option")
 
     def encode_media(self, messages: list[Message]) -> list[int]:

@@ -46,7 +46,7 @@ NAMES: dict[MediaKind, str] = {"image": "an image", "audio": "a sound", "video":
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return a model folder's config.json; empty where there is none that can be read."""
+    """Return a model folder's config.json; empty if there is no readable one."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -105,7 +105,7 @@ def find_placeholders(folder: Path, tokenizer: Any, given: Placeholders) -> Plac
 
 
 def names_media(config: dict[str, Any]) -> bool:
-    """Return whether a config.json is of a model that takes media, as far as it says."""
+    """Return whether a config.json declares a model that takes media."""
     keys = {key.format(kind=kind) for kind in NAMES for key in _CONFIG_KEYS}
     return bool(keys & config.keys()) or str(config.get("model_type")) in BY_MODEL_TYPE
 
@@ -118,7 +118,7 @@ def list_kinds(messages: list[dict[str, Any]]) -> list[MediaKind]:
 
 
 def check_kinds(kinds: list[MediaKind], placeholders: Placeholders) -> None:
-    """Raise RowError for a medium that the model has no place for."""
+    """Raise RowError for a medium that the model does not take."""
     for kind in sorted(set(kinds) - set(placeholders)):
         takes = ", ".join(placeholders) or "text alone"
         raise RowError(
@@ -155,7 +155,7 @@ def _count(text: str, placeholder: str) -> int:
 
 
 def choose_media_args(spec: EvalSpec, folder: Path | None) -> dict[str, Json]:
-    """Return the arguments of vLLM that the spec does not give, for a model in `folder` that takes media; none for others.
+    """Return vLLM arguments that the spec leaves out, for a model in `folder` that takes media; empty for others.
 
     `language_model_only` where no prompt can have media; `limit_mm_per_prompt` 0 for each kind that none can have;
     `mm_processor_cache_gb` 0 where each medium is sent once. Where messages are columns, what is in them is not known.

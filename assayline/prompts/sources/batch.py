@@ -93,7 +93,7 @@ class BatchReader(Reader):
         self._model: Json = None
 
     def check_first(self, row: Row) -> None:
-        """Raise PromptError if the first line is not of a batch file. Nothing is remembered of it."""
+        """Raise PromptError if the first line is not of a batch file. Stores nothing."""
         try:
             _check_line(row)
         except RowShapeError as error:
@@ -102,14 +102,14 @@ class BatchReader(Reader):
             pass  # a fault of this line alone
 
     def read(self, row: Row) -> PromptParts:
-        """Raise RowError for a line that cannot be asked."""
+        """Read one line. Raises RowError if it cannot be sent."""
         try:
             return self._read(row)
         except RecursionError:
             raise RowError("The line holds lists or objects that are nested hundreds of levels deep.") from None
 
     def identify(self, row: Row) -> tuple[str | None, None]:
-        """Return the custom_id of a line that cannot be read, if it has one; such lines have no target."""
+        """Return the custom_id of an unreadable line, if it has one; such lines have no target."""
         name = row.get("custom_id")
         try:
             return check_text(name, "custom_id") if isinstance(name, str) and name else None, None
@@ -180,7 +180,7 @@ def _check_line(row: Row) -> None:
 
 
 def read_chat_body(body: Mapping[str, Json]) -> Wishes:
-    """Return the body of a line for /v1/chat/completions. Raises RowError for what cannot be done."""
+    """Read the body of a line for /v1/chat/completions. Raises RowError for unsupported fields."""
     given = _drop_null(body)
     if "messages" not in given:
         raise RowError(f"The body has no messages, expected a list. Its keys: {list_names(body)}.")
@@ -202,7 +202,7 @@ def read_chat_body(body: Mapping[str, Json]) -> Wishes:
 
 
 def read_text_body(body: Mapping[str, Json]) -> Wishes:
-    """Return the body of a line for /v1/completions. Raises RowError for what cannot be done."""
+    """Read the body of a line for /v1/completions. Raises RowError for unsupported fields."""
     given = _drop_null(body)
     prompt = given.pop("prompt", None)
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
@@ -275,7 +275,7 @@ def _read_template_kwargs(value: Json) -> dict[str, Json]:
 
 
 def _read_continuation(given: dict[str, Json]) -> bool:
-    """Return whether the last message is to be continued. Raises RowError for a chat that ends in neither way."""
+    """Return whether to continue the last message. Raises RowError if both flags are equal."""
     opens, continues = given.pop("add_generation_prompt", None), given.pop("continue_final_message", False)
     if continues not in (True, False) or opens not in (None, not continues):
         raise RowError(
@@ -286,7 +286,7 @@ def _read_continuation(given: dict[str, Json]) -> bool:
 
 
 def _open_tool_calls(messages: Json) -> Json:
-    """Return the arguments of tool calls as objects, which templates want; in OpenAI's interface they are text."""
+    """Return tool calls with arguments as objects, which templates need; OpenAI's API has them as text."""
     if not isinstance(messages, list):
         return messages
     return [

@@ -56,7 +56,7 @@ def read_files(pattern: str, format: str = "auto") -> Iterator[FileRow | Unreada
 
 
 def find_files(pattern: str) -> list[Path]:
-    """Return the file of that name, or the glob's files sorted by name. Raises PromptError where there is none."""
+    """Return the file of that name, or the glob's files sorted by name. Raises PromptError if there is none."""
     try:
         path = Path(pattern).expanduser()
         is_folder, is_there = path.is_dir(), path.exists()
@@ -175,7 +175,7 @@ class _CsvLines:
         return "".join(self._of_row)
 
     def begin_row(self) -> None:
-        """Forget the lines of the row before."""
+        """Forget the lines of the previous row."""
         self._of_row, self.problem = [], ""
 
     def __iter__(self) -> Iterator[str]:
@@ -207,7 +207,7 @@ def _check_header(fields: list[str], path: Path) -> list[str]:
 
 
 def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Return the lines from 1 with their ends, without a byte order mark."""
+    """Yield line numbers from 1 and lines with their ends, without a byte order mark."""
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE_BYTES), b""), start=1):
@@ -239,7 +239,7 @@ def _json_type(value: Any) -> str:
 
 
 def read_json_array(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Row | UnreadableRow]:
-    """Yield the array's objects. Raises PromptError for a file that is no array, or cannot be read on."""
+    """Yield the array's objects. Raises PromptError if the file is not an array or is damaged."""
     try:
         with open(path, "rb") as file:
             reader = _ArrayReader(path, iter(lambda: file.read(chunk_bytes), b""))
@@ -290,7 +290,7 @@ class _ArrayReader:
         return f"{self._path}, element {self._number}"
 
     def _decode(self) -> tuple[Any, str]:
-        """Return the value that begins here, and its text. More is read for as long as it is not whole."""
+        """Return the value that begins here, and its text. Reads on until the value is complete."""
         decoder = json.JSONDecoder()
         while True:
             try:
@@ -306,7 +306,7 @@ class _ArrayReader:
             return value, text
 
     def _next_sign(self) -> str:
-        """Return the next character that is not blank; empty at the file's end."""
+        """Return the next non-blank character; empty at the end of the file."""
         while True:
             found = _BLANKS.match(self._text, self._place)
             self._place = found.end() if found else self._place
@@ -314,7 +314,7 @@ class _ArrayReader:
                 return self._text[self._place : self._place + 1]
 
     def _grow(self) -> bool:
-        """Read as much again as there is, at least a chunk, so that a long element is not tried too often."""
+        """Double the text read so far, by at least a chunk, so that a long element is not parsed too often."""
         if self._is_ended:
             return False
         parts = [self._text[self._place :]]
@@ -358,7 +358,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
 
 
 def _as_python(column: Any) -> Any:
-    """Return the column with types that Python has the like of; 32-bit numbers go by their shortest text."""
+    """Return the column with types that Python can represent; 32-bit floats convert by their shortest text."""
     import pyarrow as pa
 
     texts, doubles = _replace(column.type, pa.string()), _replace(column.type, pa.float64())
@@ -366,7 +366,7 @@ def _as_python(column: Any) -> Any:
 
 
 def _replace(given: Any, float32: Any) -> Any:
-    """Return an Arrow type with others in place of 32-bit numbers and of nanoseconds, in lists and objects too."""
+    """Return an Arrow type with 32-bit floats and nanoseconds replaced, also inside lists and objects."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(given) and given.unit == "ns":

@@ -35,7 +35,7 @@ class ShareGptReader(RowReader):
         self._tokenizer = tokenizer
 
     def read(self, row: Row) -> PromptParts:
-        """Raise RowShapeError for a row without conversations, RowError for one that asks nothing, or has no answer
+        """Read one row. Raises RowShapeError without conversations, RowError if it has no question, or no answer
         whose length is wanted."""
         if not self._counts_answers:
             return super().read(read_conversation(row))
@@ -52,7 +52,7 @@ def read_conversation(row: Row) -> Row:
 
 
 def read_answered(row: Row, *, first: bool) -> tuple[Row, str]:
-    """Return the same up to its last question that has an answer, or its first one, and the answer that was recorded."""
+    """Return the row up to its last (or first) question that has an answer, and the recorded answer."""
     messages, questions = _read_messages(row)
     answered = [place for place in (questions[:1] if first else questions) if _find_answer(messages, place)]
     if not answered:

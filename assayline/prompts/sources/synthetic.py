@@ -31,7 +31,7 @@ class SyntheticPrompts(Reader):
     """A synthetic source under one tokenizer."""
 
     def __init__(self, source: SyntheticSource, tokenizer: Any) -> None:
-        """Raise ModelError for a tokenizer without tokens to use, SpecError for lengths that cannot hold."""
+        """Raise ModelError for a tokenizer without usable tokens, SpecError for impossible lengths."""
         usable = usable_ids(tokenizer)
         words = stable_words(tokenizer, usable)
         self.round_trips = len(words) >= source.count

@@ -58,7 +58,7 @@ class TraceRow(Row):
 
 
 def read_trace(source: TraceSource) -> Iterator[TraceRow | UnreadableRow]:
-    """Yield the rows, those without a usable stamp with an offset of None. Raises PromptError as `read_files` does."""
+    """Yield the rows; without a usable timestamp, the offset is None. Raises PromptError like `read_files`."""
     arrival = source.arrival
     first: float | None = None
     for number, row in enumerate(read_files(source.path)):
@@ -77,7 +77,7 @@ class TracePrompts(Reader):
     """A trace's prompts under one tokenizer."""
 
     def __init__(self, source: TraceSource, tokenizer: Any) -> None:
-        """Raise ModelError for a tokenizer without tokens to use."""
+        """Raise ModelError for a tokenizer without usable tokens."""
         usable = usable_ids(tokenizer)
         words = stable_words(tokenizer, usable)
         self.round_trips = len(words) >= LEAST_WORDS
@@ -92,7 +92,7 @@ class TracePrompts(Reader):
         self._tokenizer = tokenizer
 
     def read(self, row: TraceRow) -> PromptParts:
-        """Return the row's prompt. Raises RowShapeError for what the row lacks, RowError for lengths that cannot be."""
+        """Return the row's prompt. Raises RowShapeError for missing columns, RowError for impossible lengths."""
         prompt_tokens, output_tokens = (_read_length(row, column) for column in LENGTH_COLUMNS[self._source.format])
         find_column(row, self._stamp, "prompts.source.format")
         ids = self._draw_prompt(row.number, prompt_tokens, self._read_blocks(row, prompt_tokens))
@@ -105,7 +105,7 @@ class TracePrompts(Reader):
         )
 
     def _read_blocks(self, row: TraceRow, prompt_tokens: int) -> list[int]:
-        """Return the numbers of the prompt's blocks; none where the format, or the row, has none."""
+        """Return the numbers of the prompt's blocks; empty if the format or the row has none."""
         numbers = row.get(HASH_IDS) if self._source.format == "mooncake" else None
         if numbers is None:
             return []
