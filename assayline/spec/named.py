@@ -25,7 +25,7 @@ class NamedBenchmark:
     harness_task: str
     """Task of lm-evaluation-harness over the same data."""
     tested_on: str
-    """What its spec has been tested on: the published data, or rows or tasks like them."""
+    """Data that its spec has been tested on: the published data, or rows or tasks like them."""
     spec: dict[str, Any]
     """The spec, without its model."""
 

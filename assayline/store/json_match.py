@@ -1,9 +1,9 @@
-"""The scorer `json`: whether an answer is JSON, and valid under a schema. Not SQL, as DuckDB knows no schemas.
+"""The scorer `json`: check that an answer is JSON and valid under a schema. In Python, because DuckDB has no schemas.
 
-What is JSON: one value as RFC 8259 has it, white space around it allowed, without NaN and Infinity, which Python's
-parser would take. A Markdown fence around the whole answer is taken off first, as IFEval's check of the JSON format
-does (Zhou et al. 2023). The schema's own `$schema` chooses the draft, 2020-12 if there is none; a `$ref` to the network
-is not followed; `format` is an annotation, as the drafts have it.
+JSON is one value as in RFC 8259, with white space around it, and without NaN and Infinity, which Python's parser
+accepts. A Markdown fence around the complete answer is removed first, as in IFEval's check of the JSON format (Zhou et
+al. 2023). `$schema` selects the draft, 2020-12 by default. A `$ref` to the network is not followed. `format` is an
+annotation, as in the drafts.
 """
 
 import json
@@ -16,16 +16,16 @@ FENCE = re.compile(r"\A```[A-Za-z]*[ \t]*\n(.*)\n[ \t]*```\Z", re.DOTALL)
 
 
 class Score(NamedTuple):
-    """What a scorer says of one answer, as the SQL macro make_score."""
+    """Score of one answer, with the fields of the SQL macro make_score."""
 
     value: float
     extracted: str | None
-    """What was taken for the answer."""
+    """The JSON text in the answer."""
     explanation: str
 
 
 def make_json_scorer(schema: dict[str, Any] | None) -> Callable[[str | None], Score]:
-    """The function that scores one answer. It never raises, whatever the answer is."""
+    """Return the function that scores one answer. It never raises, whatever the answer is."""
     find_fault = _make_validator(schema) if schema is not None else lambda _: None
 
     def score(answer: str | None) -> Score:
@@ -37,9 +37,9 @@ def make_json_scorer(schema: dict[str, Any] | None) -> Callable[[str | None], Sc
         try:
             value = json.loads(text, parse_constant=_refuse_constant)
         except ValueError as error:
-            return Score(0.0, None, _shorten(f"no JSON: {error}"))
+            return Score(0.0, None, _shorten(f"invalid JSON: {error}"))
         except RecursionError:
-            return Score(0.0, None, "no JSON that can be read: nested too deeply")
+            return Score(0.0, None, "invalid JSON: nested too deeply")
         if fault := find_fault(value):
             return Score(0.0, text, _shorten(fault))
         return Score(1.0, text, "JSON" if schema is None else "JSON, valid under the schema")
@@ -68,7 +68,7 @@ def _make_validator(schema: dict[str, Any]) -> Callable[[Any], str | None]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _shorten(text: str) -> str:

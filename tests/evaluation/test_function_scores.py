@@ -96,7 +96,7 @@ def test_a_run_is_scored_by_a_function_and_by_an_sql_file(make_sums, settings, r
     ]  # fmt: skip
     (note,) = [note for note in notes if "closeness" in note]
     assert note == (
-        "closeness failed on 1 of 5 answers, which count as errors with a score of 0. The first: "
+        "closeness failed on 1 of 5 answers, which count as errors with a score of 0. The first error: "
         "ValueError: could not convert string to float: 'four'."
     )
 

@@ -53,7 +53,7 @@ def test_old_python_gets_a_message():
         ("x86_64", "cpu", 4, "fpu avx", "needs AVX2"),
         ("x86_64", "cuda", 12, "fpu avx", None),
         ("x86_64", "cpu", 1.5, "avx2", r"1\.5 GB of disk are free; .* needs 4 GB"),
-        ("arm64", "cpu", 4, "", r"on arm64; .*docs/guides/load-testing\.md"),
+        ("arm64", "cpu", 4, "", r"on arm64: .*docs/guides/load-testing\.md"),
     ],
 )
 def test_check_machine(tmp_path, monkeypatch, machine, target, free_gb, flags, message):

@@ -55,7 +55,7 @@ def test_json_scorer_accepts_only_json(answer: str | None, value: float, extract
         ('{"age": 36}', 0.0, "'name' is a required property"),
         ('{"name": "Ada", "age": -1}', 0.0, "at age, -1 is less than the minimum"),
         ("[]", 0.0, "at the top, [] is not of type 'object'"),
-        ("no", 0.0, "no JSON"),
+        ("no", 0.0, "invalid JSON"),
     ],
 )
 def test_json_scorer_validates_schemas(answer: str, value: float, words: str) -> None:
