@@ -85,7 +85,7 @@ def read_content(media: Media) -> bytes:
     except OSError as error:
         raise MediaError(f"{path} cannot be read: {error.strerror or error}.") from None
     if digest_bytes(content) != media["digest"]:
-        raise MediaError(f"{path} has changed after the prompts were read. hint: restore the file.")
+        raise MediaError(f"{path} changed after the prompts were read. hint: restore the file.")
     return content
 
 

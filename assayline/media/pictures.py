@@ -1,8 +1,7 @@
 """Images and videos: from any common format to the upright RGB that a model's processor takes.
 
 Processors of vision models differ in how they treat transparency, palettes, 16 bits and rotation tags, and some fail or
-are wrong. So this module does it once, the same for every model and engine. Frames of a video are sampled at even
-distances.
+are wrong. So this module does it once, the same for every model and engine. A video becomes evenly spaced frames.
 """
 
 import io
