@@ -27,7 +27,7 @@ MOST_FRAMES = 1_000_000
 
 
 def decode_image(content: bytes, spec: MediaSpec) -> Any:
-    """Decode an upright RGB `PIL.Image` of at most `max_pixels`. Raises MediaError unless it is one complete image."""
+    """Decode an upright RGB `PIL.Image` of at most `max_pixels`. Raises MediaError if it is invalid or animated."""
     from PIL import Image, ImageOps
 
     try:

@@ -22,7 +22,7 @@ SHORTEST_S = 0.02
 
 
 def decode_sound(content: bytes, rate_hz: int = RATE_HZ, most_s: float | None = None, cuts: bool = False) -> Any:
-    """Decode audio to a float32 array [samples] at `rate_hz`. Cut or refuse audio longer than `most_s`, by `cuts`.
+    """Decode audio to a float32 array [samples] at `rate_hz`. Longer than `most_s`, it is cut if `cuts`, else refused.
 
     Raises MediaError if it is not audio, is empty, too short or too long, or has NaN or infinite samples.
     """
