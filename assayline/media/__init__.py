@@ -1,1 +1,1 @@
-"""Pictures, sounds and videos of prompts: where a row's value points, what it holds, and what the model is given."""
+"""Images, audio and video of prompts: references in rows, their content, and the input that a model takes."""

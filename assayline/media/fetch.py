@@ -1,8 +1,8 @@
-"""Media from URLs: only from hosts that the spec allows, never from inside the own network, within time and size.
+"""Media from URLs: only from hosts that the spec allows, never from private networks, within limits of time and size.
 
-A prompt file is foreign data. A URL in it must not make this machine ask a cloud's metadata service or a neighbour's
-printer: each address that a name stands for is looked at, the connection goes to the very address that was looked at,
-and a redirect is looked at like the first URL. A proxy would look names up by itself, so none is used.
+A prompt file is untrusted. A URL in it must not make this machine ask a cloud's metadata service or a neighbour's
+printer: each address that a name resolves to is checked, the connection goes to the checked address itself, and a
+redirect is checked like the first URL. No proxy is used, because it would resolve names itself.
 """
 
 import http.client
@@ -22,23 +22,24 @@ MOST_REDIRECTS = 3
 CHUNK_BYTES = 2**16
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
-"""Allowed by name, these may be asked although they are private."""
+"""Private hosts that are fetched from if the spec allows them by name."""
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-"""All that IANA has allocated. Beside it are IPv4 addresses in several forms, and private networks."""
+"""All public addresses that IANA allocates. Outside it are IPv4 addresses in several forms, and private networks."""
 PROVIDERS = tuple(map(ipaddress.IPv4Network, ("168.63.129.16/32", "192.0.0.0/24")))
-"""Public by their numbers, and served by the cloud to its own machines: Azure's WireServer, and Oracle's metadata at
-192.0.0.192 in a block that IANA keeps for protocols. Other clouds' metadata have private or link-local addresses."""
+"""Public by their numbers, but served by a cloud to its own machines: Azure's WireServer, and Oracle's metadata service
+at 192.0.0.192, in a block that IANA reserves for protocols. Other clouds' metadata services have private or link-local
+addresses."""
 
 
 class Fetcher:
-    """Fetches for one prompt set."""
+    """Fetcher of the media of one prompt set."""
 
     def __init__(self, spec: MediaSpec) -> None:
         self._spec = spec
 
     def fetch(self, kind: MediaKind, url: str) -> bytes:
-        """Return the content of a URL. Raises MediaError with the server's reason, or the spec's limit."""
+        """Fetch the content of a URL. Raises MediaError if the server or the spec refuses it or a limit is exceeded."""
         deadline_s = time.monotonic() + self._spec.fetch_timeout_s
         at = url
         for _ in range(MOST_REDIRECTS + 1):
@@ -49,13 +50,13 @@ class Fetcher:
         raise MediaError(f"The {kind} {hide_secrets(url):.200} was redirected more than {MOST_REDIRECTS} times.")
 
     def _get(self, kind: MediaKind, url: str, deadline_s: float) -> tuple[bytes, str | None]:
-        """(content, None), or where it has moved to."""
-        shown = hide_secrets(url)  # in messages, which are stored: links to private files are signed
+        """Return (content, None), or (b"", target) for a redirect."""
+        shown = hide_secrets(url)  # for messages, which are stored: links to private files are signed
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise MediaError(f"The {kind} {shown!r:.200} is no URL: {error}.") from None
+            raise MediaError(f"The {kind} {shown!r:.200} is not a valid URL: {error}.") from None
         host = (parts.hostname or "").lower()
         self._check(kind, shown, parts, host)
         addresses = self._find_addresses(kind, host, port, parts)
@@ -63,7 +64,7 @@ class Fetcher:
         try:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", target, headers={"Accept-Encoding": "identity", "User-Agent": "assayline"})
-            channel = connection.sock  # which the connection lets go of when the answer is its last
+            channel = connection.sock  # the connection drops it if the response is its last
             answer = connection.getresponse()
             if answer.status in REDIRECTS and (moved := answer.getheader("Location")):
                 return b"", moved
@@ -90,27 +91,28 @@ class Fetcher:
             content += chunk
             if len(content) > self._spec.fetch_bytes:
                 raise MediaError(
-                    f"The {kind} {shown:.200} has more than {self._spec.fetch_bytes} bytes (prompts.media.fetch_bytes)."
+                    f"The {kind} {shown:.200} has more than {self._spec.fetch_bytes} bytes. hint: raise "
+                    "prompts.media.fetch_bytes."
                 )
             channel.settimeout(_time_left(deadline_s))
         return bytes(content)
 
     def _check(self, kind: MediaKind, shown: str, parts: SplitResult, host: str) -> None:
         if parts.scheme not in ("http", "https") or not host:
-            raise MediaError(f"The {kind} {shown!r:.200} leads to no http(s) URL with a host.")
+            raise MediaError(f"The {kind} {shown!r:.200} is not an http(s) URL with a host.")
         allowed = [domain.lower() for domain in self._spec.allowed_domains]
         if host not in allowed and "*" not in allowed:
             given = ", ".join(allowed) or "none"
             raise MediaError(
-                f"The {kind} is at {host}, which prompts.media.allowed_domains does not allow (given: {given}). Add "
-                "it there, or give files."
+                f"The {kind} is at {host}, which prompts.media.allowed_domains does not allow (given: {given}). hint: "
+                "add the host there, or give paths of files."
             )
 
     def _find_addresses(self, kind: MediaKind, host: str, port: int | None, parts: SplitResult) -> list[str]:
         try:
             found = socket.getaddrinfo(host, port or parts.scheme, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise MediaError(f"The {kind}'s host {host} is not known: {error.strerror}.") from None
+            raise MediaError(f"The {kind}'s host {host} cannot be resolved: {error.strerror}.") from None
         addresses = list(dict.fromkeys(str(address[4][0]) for address in found))
         if host in LOOPBACK_NAMES and host in self._spec.allowed_domains:
             return addresses
@@ -124,7 +126,7 @@ class Fetcher:
 
 
 def _is_public(address: str) -> bool:
-    """Return whether an address is public. An IPv6 address that maps an IPv4 address is judged as that one."""
+    """Return True if an address is public. An IPv6 address that embeds an IPv4 address counts as the latter."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
@@ -137,7 +139,7 @@ def _is_public(address: str) -> bool:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to addresses that were looked at, for a host by its name."""
+    """A connection to a host at addresses that were checked."""
 
     def __init__(self, host: str, port: int | None, is_secure: bool, addresses: list[str], deadline_s: float) -> None:
         super().__init__(host, port or (443 if is_secure else 80))
@@ -146,8 +148,10 @@ class _Connection(http.client.HTTPConnection):
         self._deadline_s = deadline_s
 
     def connect(self) -> None:
-        """As the base class does, but to the addresses, and not to what the name may stand for by now. Each one has an
-        equal share of the time that is left."""
+        """Connect to the checked addresses in turn, without resolving the name again.
+
+        Each address has an equal share of the time that is left.
+        """
         for left in range(len(self._addresses), 0, -1):
             try:
                 self.sock = socket.create_connection(

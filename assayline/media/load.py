@@ -1,7 +1,7 @@
-"""From a reference to what a model's processing takes, with the numbers that metrics are made of.
+"""Loading of media: from a reference to the input of a model's processor, with the numbers that metrics use.
 
-It happens where the engine is, and only for requests in flight: a reference is a line, a picture is megabytes. The
-reference of a synthetic picture or sound describes it, and it is made from that, the same each time.
+Media are loaded next to the engine, and only for requests in flight: a reference is a line, an image is megabytes. A
+synthetic image or audio clip is generated from its reference, and is the same each time.
 """
 
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ SCHEME = "synthetic:"
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """What sounds a model takes."""
+    """Audio that a model takes."""
 
     rate_hz: int = RATE_HZ
     longest_s: float | None = None
-    """None: it takes any length, or does not say."""
+    """None: any length, or the model states no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaFacts:
-    """The columns of a completion that say what its media were; None where there are none of a kind."""
+    """Columns of a completion that describe its media. None if it has no media of that kind."""
 
     images: int | None = None
     image_pixels: int | None = None
@@ -44,7 +44,7 @@ class MediaFacts:
     media_bytes: int | None = None
 
     def add(self, other: "MediaFacts") -> "MediaFacts":
-        """Both together."""
+        """Return the sum of both, field by field."""
         names = (name for name in self.__slots__ if getattr(other, name) is not None)
         return replace(self, **{name: (getattr(self, name) or 0) + getattr(other, name) for name in names})
 
@@ -60,21 +60,22 @@ class Loaded:
 
 
 def load_all(media: Sequence[Media], spec: MediaSpec, hearing: Hearing) -> tuple[list[Loaded], MediaFacts]:
-    """Everything that a prompt refers to, in its order, and the sums. Raises MediaError, saying which one it is."""
+    """Load the media of a prompt in order, and sum their facts. Raises MediaError that names the unusable one."""
     loaded, facts = [], MediaFacts()
     for number, one in enumerate(media, start=1):
         try:
             loaded.append(_load(one, spec, hearing))
         except MediaError as error:
             of = f", {number} of {len(media)}" if len(media) > 1 else ""
-            where = "" if one["path"] in str(error) else f" It is {one['path']:.300}{of}."
-            raise MediaError(f"{error}{where}") from None
+            where = "" if one["path"] in str(error) else f" Its path is {one['path']:.300}{of}."
+            cause, hint, step = str(error).partition(" hint: ")
+            raise MediaError(f"{cause}{where}{hint}{step}") from None
         facts = facts.add(loaded[-1].facts)
     return loaded, facts
 
 
 def read_content(media: Media) -> bytes:
-    """Return the bytes of a reference. Raises MediaError if they are missing or have changed."""
+    """Read the file of a reference. Raises MediaError if it cannot be read, is too large or has changed."""
     path = Path(media["path"])
     try:
         size = path.stat().st_size
@@ -84,7 +85,7 @@ def read_content(media: Media) -> bytes:
     except OSError as error:
         raise MediaError(f"{path} cannot be read: {error.strerror or error}.") from None
     if digest_bytes(content) != media["digest"]:
-        raise MediaError(f"{path} is not what it was when the prompts were read: its content changed.")
+        raise MediaError(f"{path} changed after the prompts were read. hint: restore the file.")
     return content
 
 
@@ -113,18 +114,21 @@ def _load(media: Media, spec: MediaSpec, hearing: Hearing) -> Loaded:
 
 
 def refer_synthetic(kind: MediaKind, **values: int | float | str) -> Media:
-    """Return a synthetic medium. image: width, height, content (noise, gradient, solid), seed; audio: seconds, seed."""
+    """Return the reference of a medium to generate.
+
+    Values of an image: width, height, content (noise, gradient or solid) and seed; of audio: seconds and seed.
+    """
     path = f"{SCHEME}{kind}?{urlencode(values)}"
     return Media(kind=kind, path=path, digest=digest_text(path))
 
 
 def is_synthetic(media: Media) -> bool:
-    """Return whether the medium is generated, not read."""
+    """Return True if the medium is generated, not read."""
     return media["path"].startswith(SCHEME)
 
 
 def make_image(media: Media) -> Any:
-    """Return the `PIL.Image` that a reference describes."""
+    """Generate the `PIL.Image` that a reference describes."""
     import numpy as np
     from PIL import Image
 
@@ -144,7 +148,7 @@ def make_image(media: Media) -> Any:
 
 
 def make_sound(media: Media, rate_hz: int) -> Any:
-    """Return the float32 array [samples] that a reference describes: quiet noise."""
+    """Generate the audio that a reference describes, quiet noise, as a float32 array [samples]."""
     import numpy as np
 
     values = _values(media)

@@ -1,8 +1,7 @@
-"""Pictures and videos: any format that people have, as the upright RGB that a model's processing takes.
+"""Images and videos: from any common format to the upright RGB that a model's processor takes.
 
-Processing of vision models differs in what it does with transparency, palettes, 16 bits and rotation notes, and some of
-it does it wrong or fails. So it is done here, once, the same for every model and engine. Of a video some frames are
-taken, evenly spaced.
+Processors of vision models differ in how they treat transparency, palettes, 16 bits and rotation tags, and some fail or
+are wrong. So this module does it once, the same for every model and engine. A video becomes evenly spaced frames.
 """
 
 import io
@@ -16,26 +15,26 @@ from assayline.spec.prompts import MediaSpec
 
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 178_956_970
-"""More is taken for an attack: Pillow's own limit, and vLLM's."""
+"""A larger image is treated as an attack. The limit is that of Pillow and vLLM."""
 
 ANIMATED = frozenset({"GIF", "PNG", "WEBP"})
-"""Formats whose further frames are a film. Those of a TIFF are pages, those of a phone's JPEG (MPO) a preview."""
+"""Formats whose further frames are an animation. Those of a TIFF are pages, those of a phone's JPEG (MPO) a preview."""
 
 BACKGROUND = (255, 255, 255)
-"""Behind what is transparent."""
+"""Colour behind transparent pixels."""
 
 MOST_FRAMES = 1_000_000
 
 
 def decode_image(content: bytes, spec: MediaSpec) -> Any:
-    """Return a `PIL.Image` in RGB, upright, of at most `max_pixels`. Raises MediaError for an incomplete image."""
+    """Decode an upright RGB `PIL.Image` of at most `max_pixels`. Raises MediaError if it is invalid or animated."""
     from PIL import Image, ImageOps
 
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             _check(opened)
             opened.load()
-            ImageOps.exif_transpose(opened, in_place=True)  # the other way copies what it need not turn
+            ImageOps.exif_transpose(opened, in_place=True)  # without in_place, an upright image is copied
             image = _as_rgb(opened)
     except MediaError:
         raise
@@ -49,10 +48,12 @@ def _check(image: Any) -> None:
     if width < 1 or height < 1:
         raise MediaError(f"The image is {width} x {height} pixels, expected at least 1 x 1.")
     if width * height > MOST_PIXELS:
-        raise MediaError(f"The image is {width} x {height} pixels, expected at most {MOST_PIXELS} in all.")
+        raise MediaError(f"The image is {width} x {height} pixels, expected at most {MOST_PIXELS} in total.")
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format in ANIMATED:
-        raise MediaError(f"The image is animated: {frames} frames of a {image.format}, expected one.")
+        raise MediaError(
+            f"The image is animated: {frames} frames of a {image.format}, expected one. hint: save one frame."
+        )
 
 
 def _as_rgb(image: Any) -> Any:
@@ -63,7 +64,7 @@ def _as_rgb(image: Any) -> Any:
 
         return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
-        raise MediaError("The image has floating-point pixels, whose white is not known. Save it with 8 bits.")
+        raise MediaError("The image has floating-point pixels of unknown range. hint: save it with 8 bits a channel.")
     if image.has_transparency_data:
         layered = image.convert("RGBA")
         background = Image.new("RGB", image.size, BACKGROUND)
@@ -73,7 +74,7 @@ def _as_rgb(image: Any) -> Any:
 
 
 def encode_png(image: Any) -> bytes:
-    """Encode an image as PNG, which is lossless; with little compression, because it is read once."""
+    """Encode an image as a PNG file, without loss. Compression is low, because the file is read once."""
     content = io.BytesIO()
     image.save(content, "PNG", compress_level=1)
     return content.getvalue()
@@ -104,12 +105,12 @@ class Video:
     frames: Any
     """uint8 [frames, height, width, 3]."""
     metadata: dict[str, Any]
-    """As vLLM's processing takes it."""
+    """In the form that vLLM's processor takes."""
     seconds: float
 
 
 def decode_video(content: bytes, spec: MediaSpec) -> Video:
-    """At most `video_frames` frames. Raises MediaError for what is no video, or has no frames."""
+    """Decode at most `video_frames` frames. Raises MediaError if it is not a video, has no frames or is too large."""
     import av
     import numpy as np
 
@@ -137,11 +138,13 @@ def decode_video(content: bytes, spec: MediaSpec) -> Video:
 
 
 def _measure(container: Any, stream: Any) -> tuple[int, float]:
-    """(frames, seconds), counted by decoding: what headers say of either is often wrong, or missing."""
+    """Return (frames, seconds), counted by decoding, because headers are often wrong or incomplete."""
     total, last_s = 0, 0.0
     for frame in container.decode(stream):
         if frame.width * frame.height > MOST_PIXELS or total >= MOST_FRAMES:
-            raise MediaError(f"The video has over {MOST_FRAMES} frames, or over {MOST_PIXELS} pixels each.")
+            raise MediaError(
+                f"The video has more than {MOST_FRAMES} frames, or frames of more than {MOST_PIXELS} pixels."
+            )
         total += 1
         last_s = max(last_s, float(frame.time or 0.0) + float((frame.duration or 0) * (frame.time_base or 0)))
     if not total:

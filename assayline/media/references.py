@@ -1,9 +1,9 @@
-"""Media of rows: from a value to a reference, and where the content of a reference is kept.
+"""Media of rows: from a value to a reference, and storage for the content of references.
 
-A value is a path, a file:// or data: URI, base64, bytes, a URL, or what Hugging Face's Image and Audio columns hold.
-What it is, is decided by its form alone: a text is a URI by its scheme, a path if such a file exists, and base64 only
-if it is long and decodes. Files stay where they are; content that came inside a row is kept once, in the run's folder
-under its digest. Requests carry references, which a worker or a later attempt can follow.
+A value is a path, a file:// or data: URI, base64, bytes, a URL, or a value of Hugging Face's Image and Audio columns.
+The form alone decides: text is a URI if it has a known scheme, base64 if it is long, has only characters of base64 and
+is not the path of a file, and a path otherwise. Files stay where they are; content from a row or a URL is stored once,
+in the run's folder under its digest. Requests carry references, which a worker or a later attempt can follow.
 """
 
 import base64
@@ -25,38 +25,38 @@ from assayline.media.sounds import encode_wav
 from assayline.records import Media, MediaKind
 
 SHELF_NAME = "media"
-"""Folder in a run's folder."""
+"""Folder for media in a run's folder."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 SHORTEST_BASE64 = 64
-"""Characters: no picture or sound is smaller, and a mistyped file name is no base64."""
+"""In characters. No image or audio clip is smaller, so shorter text is a path, even a mistyped one."""
 
 LONGEST_PATH = 4096
 
 
 class Shelf:
-    """The media of one run; without a folder, as in a dry run, nothing is kept."""
+    """Media of one run. Without a folder, as in a dry run, nothing is stored."""
 
     def __init__(self, run_dir: Path | None) -> None:
         self._run_dir = run_dir
 
     def refer(self, kind: MediaKind, path: Path) -> Media:
-        """Return a reference to a file in its place. Raises MediaError if it cannot be read."""
+        """Return a reference to a file in its place. Raises MediaError if the file cannot be read."""
         try:
             found = path.stat()
             if not path.is_file():
-                raise MediaError(f"{_name(kind)} {path} is no regular file, expected one.")
+                raise MediaError(f"{_name(kind)} {path} is not a regular file. hint: give the path of a file.")
             digest = _digest(path.absolute(), found.st_size, found.st_mtime_ns, found.st_ino)
         except (OSError, ValueError, ModelError) as error:  # ValueError: a NUL in the name
             reason = ((error.strerror if isinstance(error, OSError) else None) or str(error)).removesuffix(".")
             raise MediaError(
-                f"{_name(kind)} {str(path)!r:.300} cannot be read: {reason}. Expected a file; paths are relative to "
-                "the data file's folder."
+                f"{_name(kind)} {str(path)!r:.300} cannot be read: {reason}. hint: give the path of a file; "
+                "relative paths start at the data file's folder."
             ) from None
         return Media(kind=kind, path=str(path.absolute()), digest=digest)
 
     def keep(self, kind: MediaKind, content: bytes) -> Media:
-        """What came inside a row, or from a URL, written once. Raises MediaError for nothing, StoreError."""
+        """Store content from a row or a URL once. Raises MediaError if it is empty, StoreError if writing fails."""
         if not content:
             raise MediaError(f"{_name(kind)} is empty (0 bytes), expected the content of a file.")
         digest = digest_bytes(content)
@@ -67,7 +67,7 @@ class Shelf:
 
 
 def find_media(media: Media, run_dir: Path) -> Media:
-    """Return the reference with an absolute path in the run's current folder."""
+    """Return the reference with an absolute path, in the run's folder as it is now."""
     if not media["path"].startswith(f"{SHELF_NAME}{os.sep}"):
         return media
     return {**media, "path": str(run_dir / media["path"])}
@@ -75,7 +75,7 @@ def find_media(media: Media, run_dir: Path) -> Media:
 
 @lru_cache(maxsize=4096)
 def _digest(path: Path, size: int, modified_ns: int, inode: int) -> str:
-    """Remembered: many prompts may show one picture."""
+    """Return the digest of a file, from the cache if the file is unchanged. Many prompts may share an image."""
     return digest_file(path)[:32]
 
 
@@ -84,23 +84,25 @@ def _name(kind: MediaKind) -> str:
 
 
 class MediaReader:
-    """Makes references of values, for one run."""
+    """Reader of values for one run. It makes references of them."""
 
     def __init__(self, shelf: Shelf, fetcher: Fetcher) -> None:
         self._shelf = shelf
         self._fetcher = fetcher
 
     def read(self, kind: MediaKind, value: Any, folder: Path | None) -> list[Media]:
-        """One value, or a list of them; None is none. `folder` is what relative paths are relative to (None: the
-        working folder). Raises MediaError."""
+        """Return the references of a value or a list of values; none for None.
+
+        Relative paths start at `folder` (None: the working folder). Raises MediaError.
+        """
         if isinstance(value, list):
             if _is_samples(value):
-                raise MediaError(f"The {kind} is a list of numbers, whose sampling rate is not known. Give a file.")
+                raise MediaError(f"The {kind} is a list of numbers without a sampling rate. hint: give a file.")
             return [self.read_one(kind, item, folder) for item in value if item is not None]
         return [] if value is None else [self.read_one(kind, value, folder)]
 
     def read_one(self, kind: MediaKind, value: Any, folder: Path | None) -> Media:
-        """Read one reference. Raises MediaError if it is missing, cannot be fetched or is not a reference."""
+        """Return the reference of a value. Raises MediaError if it cannot be read or has an unknown form."""
         match value:
             case bytes() | bytearray() | memoryview():
                 return self._shelf.keep(kind, bytes(value))
@@ -118,7 +120,7 @@ class MediaReader:
                 return self._read_text(kind, url, folder)
             case {"array": array, "sampling_rate": int() as rate_hz}:
                 return self._shelf.keep(kind, _write_sound(array, rate_hz))
-            case _ if callable(getattr(value, "save", None)):  # a picture that `datasets` has decoded
+            case _ if callable(getattr(value, "save", None)):  # an image that `datasets` has decoded
                 return self._shelf.keep(kind, _write_image(value))
         raise MediaError(
             f"The {kind} is {value!r:.80}, expected a path, a file:// or data: URI, base64, bytes, a URL, or an object "
@@ -138,17 +140,17 @@ class MediaReader:
             if BASE64.fullmatch(text):
                 return self._shelf.keep(kind, _decode_base64(kind, text))
             if len(text) > LONGEST_PATH:
-                raise MediaError(f"The {kind} is a text of {len(text)} characters, and neither a path nor base64.")
+                raise MediaError(f"The {kind} is a text of {len(text)} characters, but neither a path nor base64.")
         if "://" in text:
-            raise MediaError(f"The {kind} {text!r:.200} is of an unknown scheme, expected file, data or http(s).")
+            raise MediaError(f"The {kind} {text!r:.200} has an unknown scheme, expected file, data or http(s).")
         return self._shelf.refer(kind, _expand(kind, text, folder))
 
 
 def _expand(kind: MediaKind, text: str, folder: Path | None) -> Path:
     try:
         return (folder or Path()) / Path(text).expanduser()
-    except RuntimeError:  # a ~user who is not there
-        raise MediaError(f"The {kind}'s path {text!r:.200} begins with a user who is not there.") from None
+    except RuntimeError:  # ~user does not exist
+        raise MediaError(f"The {kind}'s path {text!r:.200} begins with a user that does not exist.") from None
 
 
 def _exists(text: str, folder: Path | None) -> bool:
@@ -176,7 +178,7 @@ def _decode_base64(kind: MediaKind, text: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise MediaError(f"The {kind} is not base64: {error}. It begins {text[:40]!r}.") from None
+        raise MediaError(f"The {kind} is not base64: {error}. It begins with {text[:40]!r}.") from None
 
 
 def _is_samples(value: list[Any]) -> bool:

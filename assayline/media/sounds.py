@@ -1,7 +1,7 @@
-"""Sounds: any format that people have, as one channel of 32-bit floats at the model's own rate.
+"""Audio: from any common format to one channel of 32-bit floats at the model's own rate.
 
-Engines resample with packages that are often not there, and cut what is too long in silence. Both are done here: by
-soxr, and not at all unless the spec says so.
+Engines resample with packages that are often missing, and silently cut audio that is too long. This module resamples
+with soxr, and cuts only if the spec allows it.
 """
 
 import io
@@ -12,28 +12,28 @@ from typing import Any
 from assayline.errors import MediaError
 
 RATE_HZ = 16_000
-"""What nearly all models that hear were trained on."""
+"""Rate that nearly all audio models were trained on."""
 
 LONGEST_S = 3600.0
-"""More is taken for a mistake: an hour at 16 kHz is 230 MB."""
+"""Longer audio is treated as a mistake: an hour at 16 kHz is 230 MB."""
 
 SHORTEST_S = 0.02
-"""Two frames of the usual spectrogram; less has no sound in it."""
+"""Two frames of the usual spectrogram; shorter audio has nothing to hear."""
 
 
 def decode_sound(content: bytes, rate_hz: int = RATE_HZ, most_s: float | None = None, cuts: bool = False) -> Any:
-    """Return a float32 array [samples] at `rate_hz`. A sound longer than `most_s` is cut if `cuts`, else refused.
+    """Decode audio to a float32 array [samples] at `rate_hz`. Longer than `most_s`, it is cut if `cuts`, else refused.
 
-    Raises MediaError for what is no sound, is empty, too short, too long, or holds values that are no numbers.
+    Raises MediaError if it is not audio, is empty, too short or too long, or has NaN or infinite samples.
     """
     import numpy as np
 
     samples, given_hz = _read_frames(content)
     if len(samples) < SHORTEST_S * given_hz:
-        raise MediaError(f"The sound is {len(samples) / given_hz:.3f} s long, expected at least {SHORTEST_S} s.")
+        raise MediaError(f"The audio is {len(samples) / given_hz:.3f} s long, expected at least {SHORTEST_S} s.")
     mono = samples.mean(axis=1, dtype=np.float32)
     if not np.isfinite(mono).all():
-        raise MediaError("The sound holds samples that are no numbers (NaN or infinite). Write it again.")
+        raise MediaError("The audio has NaN or infinite samples. hint: export the file again.")
     if given_hz != rate_hz:
         import soxr
 
@@ -41,15 +41,15 @@ def decode_sound(content: bytes, rate_hz: int = RATE_HZ, most_s: float | None = 
     if most_s is not None and len(mono) > most_s * rate_hz:
         if not cuts:
             raise MediaError(
-                f"The sound is {len(mono) / rate_hz:.1f} s long, and the model takes {most_s:g} s. Shorten it, or set "
-                "prompts.media.cut_audio to true."
+                f"The audio is {len(mono) / rate_hz:.1f} s long, but the model takes at most {most_s:g} s. hint: "
+                "shorten it, or set prompts.media.cut_audio to true."
             )
         mono = mono[: int(most_s * rate_hz)]
     return mono
 
 
 def encode_wav(samples: Any, rate_hz: int, *, is_float: bool = False) -> bytes:
-    """Return a WAV file of samples [frames] or [frames, channels]: 16-bit, which servers accept, or 32-bit floats."""
+    """Encode samples [frames] or [frames, channels] as a WAV file: 16-bit, as servers take it, or 32-bit floats."""
     import numpy as np
 
     channels = samples.shape[1] if samples.ndim == 2 else 1
@@ -64,7 +64,7 @@ def encode_wav(samples: Any, rate_hz: int, *, is_float: bool = False) -> bytes:
 
 
 def _read_frames(content: bytes) -> tuple[Any, int]:
-    """(float32 [frames, channels], rate in Hz)."""
+    """Return (float32 [frames, channels], rate in Hz)."""
     import av
     import numpy as np
 
@@ -73,19 +73,19 @@ def _read_frames(content: bytes) -> tuple[Any, int]:
         with av.open(io.BytesIO(content)) as container:
             stream = container.streams.audio[0]
             rate_hz = int(stream.rate)
-            plain = av.AudioResampler(format="fltp", rate=rate_hz)  # of another sample format alone
+            plain = av.AudioResampler(format="fltp", rate=rate_hz)  # converts the sample format only
             for frame in itertools.chain(container.decode(stream), [None]):
                 for part in plain.resample(frame):
                     blocks.append(part.to_ndarray().T)
                     frames += len(blocks[-1])
                     _check_length(frames / rate_hz)
     except (av.FFmpegError, IndexError, ValueError, OSError) as error:
-        raise MediaError(f"The sound cannot be read: {type(error).__name__}: {error!s:.200}.") from None
+        raise MediaError(f"The audio cannot be read: {type(error).__name__}: {error!s:.200}.") from None
     if not blocks:
-        raise MediaError("The sound is empty: its file has no samples.")
+        raise MediaError("The audio is empty: its file has no samples.")
     return np.concatenate(blocks).astype(np.float32, copy=False), rate_hz
 
 
 def _check_length(seconds: float) -> None:
     if seconds > LONGEST_S:
-        raise MediaError(f"The sound is {seconds:.0f} s long, expected at most {LONGEST_S:.0f} s.")
+        raise MediaError(f"The audio is {seconds:.0f} s long, expected at most {LONGEST_S:.0f} s.")

@@ -78,10 +78,10 @@ def test_an_allowed_host_is_asked(served):
     [
         ("/nothing", "HTTP 404"),
         ("/page", "is text/html, expected image"),
-        ("/large", r"has more than 1000 bytes \(prompts.media.fetch_bytes\)"),
+        ("/large", r"has more than 1000 bytes\. hint: raise prompts\.media\.fetch_bytes"),
         ("/inside", "allowed_domains does not allow"),
         ("/round", "redirected more than 3 times"),
-        ("/to-file", r"leads to no http\(s\) URL"),
+        ("/to-file", r"is not an http\(s\) URL"),
     ],
 )
 def test_fetch_error_describes_the_response(served, path, words):

@@ -99,7 +99,7 @@ def test_decoded_columns_of_datasets_are_read_too(reader, tmp_path):
     [
         ("missing.png", "missing.png' cannot be read: No such file"),
         ("/no/such/folder/a.png", "No such file"),
-        (".", "is no regular file"),
+        (".", "is not a regular file"),
         ("a\0b.png", "null"),
         ("file://other-machine/a.png", "on another machine"),
         ("file:///no/such.png", "No such file"),
@@ -109,7 +109,7 @@ def test_decoded_columns_of_datasets_are_read_too(reader, tmp_path):
         ("ftp://host/a.png", "unknown scheme"),
         ("http://example.com/a.png", "allowed_domains does not allow"),
         ("x" * 5000 + "!", "neither a path nor base64"),
-        ("~nobody-of-that-name/a.png", "user who is not there"),
+        ("~nobody-of-that-name/a.png", "user that does not exist"),
         (b"", "empty"),
         ("", "is an empty text. hint: write null"),
         ([" "], "is an empty text. hint: write null"),
@@ -129,7 +129,7 @@ def test_a_file_that_changed_is_not_taken_for_what_it_was(folder, reader):
     file = folder / "my pictures" / "a 1.png"
     media = reader.read("image", str(file), folder)
     file.write_bytes(encode(picture(30, 30)))
-    with pytest.raises(MediaError, match="its content changed"):
+    with pytest.raises(MediaError, match="changed after the prompts were read"):
         load_all(media, MediaSpec(), Hearing())
     file.unlink()
     with pytest.raises(MediaError, match="cannot be read: No such file"):
