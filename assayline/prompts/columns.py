@@ -30,7 +30,7 @@ from assayline.spec.prompts import Columns, MediaSpec, MessageTemplate
 
 
 class RowReader(Reader):
-    """Reads rows by a spec's columns and template."""
+    """Read rows by a spec's columns and template."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class RowReader(Reader):
         if columns.prompt or "prompt" in row:
             return _user_message(_find_optional(row, columns.prompt, "prompt"))
         raise RowShapeError(
-            "It has neither a column `messages` nor a column `prompt`. Name yours in "
+            "It has neither a column `messages` nor a column `prompt`. hint: name yours in "
             f"prompts.columns.messages or prompts.columns.prompt, or write prompts.template. Columns: "
             f"{list_names(row)}."
         )
@@ -107,7 +107,7 @@ class RowReader(Reader):
 def _user_message(prompt: Any) -> list[Message]:
     if isinstance(prompt, (list, dict)):
         raise RowError(
-            f"The prompt is {prompt!r:.80}, expected text. Name a column of messages in prompts.columns.messages."
+            f"The prompt is {prompt!r:.80}, expected text. hint: name a column of messages in prompts.columns.messages."
         )
     text = as_text(prompt, "The prompt")
     if text is None:

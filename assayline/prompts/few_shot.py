@@ -1,9 +1,9 @@
 """Few-shot examples: questions with their answers, as turns of the chat before the question.
 
-An example is drawn by a hash of (seed, its question), so that the same ones come out on every machine, in whatever
-order the rows stand, and whatever rows are added that hash behind them. Only the drawn are held in memory, but all rows
-are read before the first prompt is. A prompt's own question is never among its examples, which is decided by what the
-messages say (system messages apart): the same question in another row, or with another answer, is left out as well.
+An example is drawn by a hash of the seed and its question, so every machine draws the same examples, regardless of the
+order of rows and of added rows with higher hashes. Only drawn examples are held in memory, but all rows are read before
+the first prompt. A prompt's own question is never among its examples. Questions are compared by their messages, without
+system messages, so the same question in another row or with another answer is left out, too.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from assayline.prompts.template import PromptTemplate
 from assayline.spec.prompts import FewShotSpec, PromptSpec
 
 POOL_EXAMPLES = 1000
-"""Of so many drawn examples, each prompt gets some of its own where `per_prompt` is on."""
+"""Number of drawn examples of which each prompt gets some of its own, with `per_prompt`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FewShot:
         if once := next((path for path in own_files if not path.is_file()), None):
             raise PromptError(
                 f"The examples come from the prompt set itself, and {once} can be read only once. "
-                "Give prompts.few_shot.source, or a regular file."
+                "hint: set prompts.few_shot.source, or use a regular file."
             )
         pool = _Pool(
             few_shot.seed, max(POOL_EXAMPLES, few_shot.count + 1) if few_shot.per_prompt else few_shot.count + 1
@@ -60,7 +60,7 @@ class FewShot:
             last = f" The last one that cannot be used: {reason}" if reason else ""
             raise PromptError(
                 f"prompts.few_shot.count is {few_shot.count}, which needs {needed} rows with different "
-                f"questions and an answer each, but there are {len(self._examples)}. Lower it, or see "
+                f"questions and an answer each, but there are {len(self._examples)}. hint: lower it, or see "
                 f"prompts.few_shot.source, .answer and prompts.columns.target.{last}"
             )
 
@@ -72,7 +72,7 @@ class FewShot:
         if len(chosen) < self._spec.count:
             raise RowError(
                 f"Only {len(chosen)} of the few-shot examples ask something else than this "
-                f"prompt, expected {self._spec.count}. Add rows to prompts.few_shot.source."
+                f"prompt, expected {self._spec.count}. hint: add rows to prompts.few_shot.source."
             )
         start = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
         turns = [turn for example in chosen for turn in example.turns]

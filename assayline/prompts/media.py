@@ -1,11 +1,11 @@
-"""Media in a row: from its columns and from parts of its messages to parts in their places.
+"""Media of a row: from its columns and parts of its messages to parts in their places.
 
     columns (images: page)  ──►  references, in order  ──►  marks in the text, or parts without content, take the next
-    parts {type: image_url, …}  ──►  a reference each, where they stand
+    parts {type: image_url, …}  ──►  a reference each, in place
 
-A part leaves here as `{"type": "image", "media": <reference>}`. What no mark and no part asks for stands before the
-text of the last user message, as most people mean it. Everything is asked for once, or the row is an error row: a
-picture that is dropped in silence is a wrong answer.
+The result is parts of the form `{"type": "image", "media": <reference>}`. Media that no mark and no part takes stand
+before the text of the last user message. Each medium is used exactly once; otherwise the row is an error row, because
+an answer without its image would be wrong without notice.
 """
 
 import re
@@ -21,7 +21,7 @@ from assayline.spec.prompts import Columns, MediaSpec
 
 Message = dict[str, Any]
 Waiting = dict[MediaKind, dict[int, Media]]
-"""What the row's columns hold and no place has taken yet, by number."""
+"""Media of the row's columns that no place has taken yet, by number."""
 
 PART_KINDS: dict[str, MediaKind] = {
     "image": "image", "image_url": "image", "input_image": "image",
@@ -33,7 +33,7 @@ PART_KINDS: dict[str, MediaKind] = {
 SETTINGS: dict[MediaKind, str] = {"image": "images", "audio": "audios", "video": "videos"}
 _NONCE = secrets.token_hex(8)
 _MARK = rf"\ue000{_NONCE}:(?P<kind>image|audio|video):(?P<at>\d*)\ue001"
-"""What a template prints for a medium: no prompt file can hold it."""
+"""Text that a template prints for a medium; it cannot occur in a prompt file."""
 
 
 class MediaPlaces:
@@ -57,7 +57,7 @@ class MediaPlaces:
         }
 
     def list_variables(self, row: dict[str, Any], media: dict[MediaKind, list[Media]]) -> dict[str, Any]:
-        """What a template prints: `{{ image }}` is the row's next one, a column's own name that column's."""
+        """Return the variables of a template: `{{ image }}` is the row's next image, a column's name that column's."""
         variables: dict[str, Any] = {
             kind: _mark(kind) if media[kind] else "" for kind in self._columns if kind not in row
         }
@@ -129,7 +129,7 @@ class MediaPlaces:
 
 
 def _find_content(part: dict[str, Any], kind: MediaKind) -> Any:
-    """What a part holds, by any of the names that the field has for it; None where it holds nothing."""
+    """Return the content of a part, under any of the names in use for it; None if it has none."""
     names = (part["type"], kind, f"{kind}_url", "url", "path")
     value = next((part[name] for name in names if part.get(name)), None)
     if isinstance(value, dict) and isinstance(value.get("data"), str):  # OpenAI's input_audio

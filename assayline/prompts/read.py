@@ -38,7 +38,7 @@ from assayline.spec.prompts import PromptSpec
 T = TypeVar("T")
 
 HOPELESS_ROWS = 10
-"""So many rows at the beginning, none of them readable, are a file of another format."""
+"""A file is of another format if this many rows at its beginning are all unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,10 @@ def _choose_turns(spec: PromptSpec, messages: list[Message]) -> tuple[list[Messa
 
 
 def _identify(parts: PromptParts, messages: list[Message], turn_sizes: list[int] | None) -> str:
-    """What is asked, and what the answer should be. Examples are left out: with five or none, it is one question, and
-    runs are compared question by question. A conversation of one turn is the same question, however it is asked."""
+    """Return what identifies a prompt: its question and target.
+
+    Few-shot examples are left out, so that runs with and without them are compared prompt by prompt. A conversation of
+    one turn is the same prompt, with or without `prompts.turns`."""
     more: dict[str, Any] = {} if parts.options is None else {"options": parts.options}
     if parts.body is not None:
         more["body"] = [parts.body.text, parts.prompt_token_ids, parts.body.variables, parts.body.continues]

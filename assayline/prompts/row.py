@@ -30,7 +30,7 @@ SPEAKERS = frozenset({"user", "system", "developer"})
 """Roles whose messages are said to the model."""
 
 ReadPart = Callable[[dict[str, Any], str], dict[str, Any]]
-"""Reads a content part that is no text; the text is where it stands, for messages."""
+"""Read a content part other than text; the string is its location, for messages."""
 
 
 class RowShapeError(RowError):
@@ -42,7 +42,7 @@ class UnreadableRow:
     """A row that is there and is not of its file's format."""
 
     text: str
-    """As the file has it; bytes that are no UTF-8 are written as \\xff."""
+    """The row as in the file; bytes other than UTF-8 are written as \\xff."""
     message: str
     """File, line, what is wrong, and what was expected."""
 
@@ -59,7 +59,7 @@ class FileRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptParts:
-    """What a row says, before it has an identity."""
+    """Content of a row, before it has an identity."""
 
     messages: list[Message]
     """Media in them are parts with a reference (`media.py`)."""
@@ -70,12 +70,12 @@ class PromptParts:
     prompt_token_ids: list[int] | None = None
     options: list[str] | None = None
     body: AskedBody | None = None
-    """Of a line of a batch file (`sources/batch.py`)."""
+    """Body of a line of a batch file (`sources/batch.py`)."""
     due_offset_s: float | None = None
 
 
 class Reader(ABC):
-    """What each row of a source asks."""
+    """Reader of the rows of a source."""
 
     @abstractmethod
     def read(self, row: Any) -> PromptParts:
@@ -174,7 +174,7 @@ def check_text(text: str, where: str) -> str:
         except UnicodeEncodeError as error:
             raise RowError(
                 f"{where} holds a lone surrogate ({text[error.start]!a}, character "
-                f"{error.start}), which is not Unicode text. Write it in UTF-8."
+                f"{error.start}), which is not Unicode text. hint: write it in UTF-8."
             ) from None
     return text
 

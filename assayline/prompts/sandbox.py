@@ -42,7 +42,7 @@ LONGEST_CHARS = 2**23
 """Characters of a text, or of a list with all its texts: two million tokens or so."""
 LARGEST_BITS = 2**16
 CALLERS = frozenset({"_loop_vars", "_block_vars"})
-"""What Jinja hands to each call in a loop or a block, besides the arguments."""
+"""Arguments that Jinja adds to each call in a loop or a block."""
 COMPARED_CHARS = 64
 """Searches that compare every character with every other get this many of them for one character of LONGEST_CHARS."""
 PERCENT_FIELD = re.compile(r"%(?:\([^()]*\))?[-+ #0]*(\d*)\.?(\d*)")
@@ -54,7 +54,7 @@ MOST_BYTES = 2**30
 """How much larger the process may become while one prompt renders; looked at where that takes over LOOK_INTERVAL_S."""
 LOOK_INTERVAL_S = 0.25
 TURNS_PER_LOOK = 64
-"""Of a loop, whose calls and values look, too."""
+"""Turns of a loop between two looks at the clock; its calls and values look, too."""
 MOST_STOPPED = 3
 """Prompts that may be stopped before the run is: with a million of them it would take months."""
 
@@ -124,8 +124,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
 
 class _Bounds(NodeTransformer):
-    """Makes filters, which are bounded, of what asks nobody: `~`, and lists, tuples and dicts that are written out; and
-    has the turns of loops watched."""
+    """Turn `~` and literal lists, tuples and dicts into bounded filters, and watch the turns of loops."""
 
     def visit_List(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Node:
         return _filter("bound", self.generic_visit(node))
@@ -229,7 +228,7 @@ def _counted(items: Iterable[Any], separator: Any = "") -> Iterator[Any]:
 
 
 def bound(made: Any) -> Any:
-    """What a template has made. Raises SecurityError if it is too large."""
+    """Return a value that a template made. Raises SecurityError if it is too large."""
     CLOCK.look()
     if isinstance(made, int):
         _check_bits(made.bit_length())
@@ -343,7 +342,7 @@ class RenderGuard:
         self._stopped = 0
 
     def run(self, render: Callable[[], Made]) -> Made:
-        """What `render` returns. Raises RowError if it was stopped, PromptError when that happens too often."""
+        """Return the result of `render`. Raises RowError if it was stopped, PromptError if too many were."""
         CLOCK.start()
         try:
             return render()
@@ -371,7 +370,7 @@ class _Clock(threading.local):
         self._first_bytes: int | None = None
 
     def stop(self) -> None:
-        """Nothing is rendered here now."""
+        """Stop the clock: nothing is rendered in this thread now."""
         self._looked_s = math.inf
 
     def look(self) -> None:

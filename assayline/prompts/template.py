@@ -125,8 +125,9 @@ def _is_null(value: Any) -> bool:
 
 
 def _write(value: Any) -> Any:
-    """What a template writes of a value. Raises NullOutputError for None, and for NaN, which tables have for it, and
-    RowError for bytes."""
+    """Return the text of a value in a template.
+
+    Raises NullOutputError for None and for NaN, which stands for it in tables, and RowError for bytes."""
     if _is_null(value):
         raise NullOutputError("null")
     is_infinite = isinstance(value, float) and math.isinf(value)

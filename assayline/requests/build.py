@@ -1,10 +1,10 @@
-"""From prompts to requests: repeats, options, sampling, rendering, and the checks that can be made without an engine.
+"""Turn prompts into requests: repeats, options, sampling, rendering, and the checks that need no engine.
 
-Count in = count out: every prompt gives exactly `repeats_per_prompt` requests, times its options where their likelihood
-is asked for, times its turns where those are asked one by one (a bad row, of which neither is known, counts once). Each
-request either goes to an engine or has its error here. vLLM fails a whole call for one bad prompt, so what can be known
-before is answered before; the engine's own check stays the authority. Of a conversation's later turns nothing is known
-before, not even the prompt: they leave here without one (`evaluation/order.py` renders them).
+Every prompt gives exactly `repeats_per_prompt` requests, times its options if their likelihood is computed, times its
+turns if they are sent one by one. A bad row counts once, since neither number is known. Each request either goes to an
+engine or gets its error here: vLLM fails a whole call for one bad prompt, so errors are found early where possible. The
+engine's own check remains the authority. Later turns of a conversation have no prompt yet (`evaluation/order.py`
+renders them).
 
 Where a prompt ends and its option begins is decided as in lm-evaluation-harness (`TemplateLM._encode_pair` of
 lm_eval/api/model.py): white space at the prompt's end belongs to the answer, since tokenizers join a blank with the
@@ -33,7 +33,7 @@ WORKER = "prepare"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What becomes of one prompt: requests for an engine, or requests with an error each."""
+    """Requests of one prompt: for an engine, or with an error each."""
 
     prompt: Prompt
     requests: list[Request]
@@ -63,7 +63,7 @@ class RenderedOption:
 
 
 class Renderer(Protocol):
-    """What `chat.ChatRenderer` is to this module."""
+    """The part of `chat.ChatRenderer` that this module uses."""
 
     def render(self, messages: list[dict[str, Any]], body: AskedBody | None = None) -> Rendered: ...
 
@@ -244,7 +244,7 @@ def _overlay(sampling: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     """
     if "n" in overrides:
         raise RowError(
-            "The row's sampling sets n, which would change how many requests the run has. Set "
+            "The row's sampling sets n, which would change how many requests the run has. hint: set "
             "sampling.n or prompts.repeats in the spec."
         )
     _check_seed(overrides, lambda message: RowError(f"The row's {message}"))
@@ -279,7 +279,7 @@ def _render(prompt: Prompt, renderer: Renderer) -> Rendered:
 
 
 def read_text(message: Mapping[str, Any]) -> str:
-    """What a message says, its media apart."""
+    """Return the text of a message, without its media."""
     content = message.get("content")
     if isinstance(content, list):
         return " ".join(part["text"] for part in content if part["type"] == "text")

@@ -59,7 +59,7 @@ class Rendered:
     """A prompt as the model reads it."""
 
     text: str
-    """What was tokenised. In mode plain the tokenizer's own BOS is in `token_ids` alone."""
+    """The tokenized text. In mode plain, the tokenizer's own BOS is only in `token_ids`."""
     token_ids: list[int]
     messages: list[Message] | None = None
     """The chat as it is, where a server renders it; then there is neither text nor token ids."""
@@ -89,8 +89,8 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     except Exception as error:  # a damaged tokenizer.json raises bare Exception
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(
-            f"The tokenizer in {folder} cannot be loaded: {reason[0]} Expected tokenizer.json, or another "
-            "tokenizer that transformers knows, beside config.json."
+            f"The tokenizer in {folder} cannot be loaded: {reason[0]} hint: the folder needs tokenizer.json, or "
+            "another tokenizer that transformers knows, in addition to config.json."
         ) from None
     return tokenizer
 
@@ -119,7 +119,7 @@ class ChatRenderer:
         """`placeholders` are those of the model (None: it takes text alone).
 
         Raises ModelError for a model without the template, SpecError for a file that is not there, a template that
-        is not Jinja2 and kwargs that are no variables of a template."""
+        is not Jinja2 and kwargs that are not variables of a template."""
         reserved = sorted(RESERVED & set(spec.kwargs))
         if reserved:
             raise SpecError(
@@ -325,7 +325,7 @@ class ChatRenderer:
         ]
 
     def _find_content_form(self) -> Literal["text", "parts", "both"]:
-        """What the template takes as content. Given the other, most print Python's repr, or nothing, without an error.
+        """Return the form of content that the template takes. Most print Python's repr, or nothing, for the other form.
 
         Raises SpecError or ModelError if the template cannot be compiled, RowError if it has to be stopped.
         """
@@ -410,8 +410,8 @@ def find_template(spec: ChatSpec, tokenizer: Any) -> tuple[str, str | None]:
     except FileNotFoundError:
         names = ["default", "plain", *(own if isinstance(own, dict) else [])]
         raise SpecError(
-            f"chat.template is {given!r}, which is no file (working folder: {Path.cwd()}), no Jinja2 and "
-            f"no name; {nearest(given, names)}"
+            f"chat.template is {given!r}, which is not a file (working folder: {Path.cwd()}), Jinja2 or "
+            f"a known name; {nearest(given, names)}"
         ) from None
     except (OSError, ValueError, RuntimeError) as error:  # not UTF-8, or no path: a NUL in it, a ~user who is not there
         raise SpecError(f"chat.template {given!r:.200} cannot be read as text: {error!s:.200}.") from None
@@ -424,12 +424,12 @@ def _find_default(own: Any, spec: ChatSpec) -> str:
             return str(own[name])
         raise ModelError(
             f"The model's tokenizer has chat templates named {', '.join(sorted(own))} and none named "
-            "default. Give one of these names in chat.template."
+            "default. hint: set chat.template to one of these names."
         )
     if not own:
         raise ModelError(
             "The model's tokenizer has no chat template: it is a base model, or the template is "
-            "elsewhere. Set chat.template to plain, to a Jinja2 file, or to inline Jinja2."
+            "elsewhere. hint: set chat.template to plain, to a Jinja2 file, or to inline Jinja2."
         )
     return str(own)
 
@@ -447,9 +447,9 @@ class ServedChat:
     def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
         """Return the messages to send. Raises RowError if a batch file's body needs more than messages."""
         if body is not None and (body.text is not None or body.variables or body.continues):
-            what = "a prompt that is no chat" if body.text is not None else "tools, or other variables of the template"
+            what = "a text prompt" if body.text is not None else "tools, or other variables of the template"
             raise RowError(
-                f"The body has {what}, for which prompts must be rendered here. Set engine.server.endpoint to "
+                f"The body has {what}, for which prompts must be rendered here. hint: set engine.server.endpoint to "
                 "completions."
             )
         if self._system is not None and all(message.get("role") != "system" for message in messages):
@@ -466,6 +466,6 @@ class ServedChat:
 
 def _no_tokenizer(what: str) -> SpecError:
     return SpecError(
-        f"{what} needs a tokenizer, and with engine.server.endpoint chat the server alone has one. Set the endpoint to "
-        "completions, or engine.backend to offline or async."
+        f"{what} needs a tokenizer, and with engine.server.endpoint chat only the server has one. hint: set the "
+        "endpoint to completions, or engine.backend to offline or async."
     )

@@ -1,5 +1,5 @@
-"""What a model's config.json says of prompts: its context's length, its placeholders for media, and what follows for
-the engine's arguments.
+"""Facts about prompts in a model's config.json: context length, placeholders for media, and the engine arguments that
+follow from them.
 
 vLLM puts media in the places of placeholders, and says nothing of one without a medium: it answers as if nothing had
 been there. So placeholders are counted here, in the rendered text, before anything is sent. What a placeholder is, is
@@ -21,7 +21,7 @@ LENGTH_KEYS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
     "max_sequence_length", "max_seq_length", "seq_len",
 )  # fmt: skip
-"""Where config.json files say how long a text the model takes."""
+"""Fields of config.json with the model's context length."""
 
 ALREADY_SCALED = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 """RoPE types whose max_position_embeddings is the scaled length, so that `factor` is not applied again."""
@@ -42,7 +42,7 @@ BY_MODEL_TYPE: dict[str, Placeholders] = {
 """Models whose placeholder is another text than the token that config.json names (vLLM 0.32, `get_placeholder_str`)."""
 
 _CONFIG_KEYS = ("{kind}_token_id", "{kind}_token_index")
-NAMES: dict[MediaKind, str] = {"image": "an image", "audio": "a sound", "video": "a video"}
+NAMES: dict[MediaKind, str] = {"image": "an image", "audio": "audio", "video": "a video"}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _rope_factor(config: dict[str, Any]) -> float:
 
 
 def find_placeholders(folder: Path, tokenizer: Any, given: Placeholders) -> Placeholders:
-    """Those of a model; empty for one that takes text alone."""
+    """Return the placeholders of a model; empty for a model that takes only text."""
     config = read_config(folder)
     found: dict[MediaKind, str] = {}
     for kind in NAMES:

@@ -23,7 +23,7 @@ Rows = Iterator[Any]
 
 
 def read_columns(source: AnySource, spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> Reader:
-    """What reads rows by the spec's columns and template."""
+    """Return a reader of rows by the spec's columns and template."""
     return RowReader(spec.columns, spec.template, spec.media, shelf)
 
 
@@ -31,7 +31,7 @@ class SourceKind(NamedTuple):
     rows: Callable[[Any], Rows]
     """Gives the rows of a source in their order. Raises PromptError, saying where, for what cannot be read on."""
     reader: Callable[[Any, PromptSpec, Any, Shelf | None], Reader] = read_columns
-    """Makes what reads them, from the source, its spec, a tokenizer, and the shelf for media that come inside rows."""
+    """Make their reader from the source, its spec, a tokenizer, and the folder for media that come inside rows."""
 
 
 SOURCES: dict[str, SourceKind] = {
@@ -58,5 +58,5 @@ def read_rows(source: AnySource) -> Rows:
 
 
 def open_reader(spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> Reader:
-    """What reads the rows of a spec's source."""
+    """Return the reader of a spec's source."""
     return SOURCES[spec.source.kind].reader(spec.source, spec, tokenizer, shelf)

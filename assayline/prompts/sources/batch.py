@@ -40,7 +40,7 @@ SAMPLING = frozenset({
     "repetition_penalty", "seed", "skip_special_tokens", "spaces_between_special_tokens", "stop", "stop_token_ids",
     "structured_outputs", "temperature", "thinking_token_budget", "top_k", "top_p",
 })  # fmt: skip
-"""Of the same name and meaning in vllm.SamplingParams."""
+"""Fields with the same name and meaning in vllm.SamplingParams."""
 
 WITHOUT_EFFECT = frozenset({
     "metadata", "model", "parallel_tool_calls", "priority", "prompt_cache_key", "prompt_cache_retention", "request_id",
@@ -72,18 +72,18 @@ DEFAULT_TEXT_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a body asks for."""
+    """Request of a body."""
 
     sampling: dict[str, Json]
     body: AskedBody = field(default_factory=AskedBody)
     messages: Json = None
-    """Of a chat, as they stand."""
+    """Messages of a chat, unchanged."""
     token_ids: list[int] | None = None
-    """Of a prompt that is token ids already."""
+    """Token ids, for a prompt given as such."""
 
 
 class BatchReader(Reader):
-    """Reads the lines of one batch file, in their order. Remembers 64 bits of each custom_id."""
+    """Read the lines of one batch file, in their order. It remembers 64 bits of each custom_id."""
 
     def __init__(self, media: MediaSpec, shelf: Shelf | None = None) -> None:
         """`shelf` is where media that come inside a body are kept (None: nowhere)."""
@@ -189,7 +189,7 @@ def read_chat_body(body: Mapping[str, Json]) -> Wishes:
     if given.pop("logprobs", False) is not False:
         sampling["logprobs"] = given.pop("top_logprobs", 0)
     elif given.pop("top_logprobs", 0):
-        raise RowError("The body's top_logprobs needs logprobs: true beside it.")
+        raise RowError("The body has top_logprobs without logprobs: true.")
     if "max_completion_tokens" in given:
         given["max_tokens"] = given.pop("max_completion_tokens")
     variables = {name: given.pop(name) for name in TEMPLATE_VARIABLES if given.get(name)}

@@ -34,7 +34,7 @@ FORMATS = {
     ".parquet": "parquet",
 }
 LONGEST_LINE_BYTES = 2**27
-"""Of a line of JSON; of a field of CSV as many characters. The csv module refuses fields over 131,072 unless told, and
+"""Bytes of a line of JSON, or characters of a field of CSV. The csv module refuses fields over 131,072 unless told, and
 prompts are longer; without any limit, a quote that is never closed makes one field of the rest of the file."""
 
 CHUNK_BYTES = 2**20
@@ -61,21 +61,23 @@ def find_files(pattern: str) -> list[Path]:
         path = Path(pattern).expanduser()
         is_folder, is_there = path.is_dir(), path.exists()
     except (OSError, RuntimeError) as error:  # a name that is too long, a ~user that is not there
-        raise PromptError(f"Prompt file {pattern!r:.200} cannot be looked for: {error!s:.200}. Give a path.") from None
+        raise PromptError(
+            f"Prompt file {pattern!r:.200} cannot be looked for: {error!s:.200}. hint: pass a path."
+        ) from None
     if is_folder:
-        raise PromptError(f"Prompt file {pattern} is a folder. Give a file, or a glob such as {pattern}/*.jsonl.")
+        raise PromptError(f"Prompt file {pattern} is a folder. hint: pass a file, or a glob such as {pattern}/*.jsonl.")
     if is_there:
         return [path]
     if not glob.has_magic(pattern):
         raise PromptError(
-            f"Prompt file {pattern} does not exist (working folder: {Path.cwd()}). Give the path of a "
+            f"Prompt file {pattern} does not exist (working folder: {Path.cwd()}). hint: pass the path of a "
             ".jsonl, .csv or .parquet file, or a glob."
         )
     names = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
     files = [Path(name) for name in names if Path(name).is_file()]
     if not files:
         raise PromptError(
-            f"No file matches {pattern} (working folder: {Path.cwd()}). Check the glob's folder and ending."
+            f"No file matches {pattern} (working folder: {Path.cwd()}). hint: check the glob's folder and ending."
         )
     return files
 
@@ -88,13 +90,13 @@ def _format_of(path: Path) -> str:
     except KeyError:
         raise PromptError(
             f"Prompt file {path} has the ending {path.suffix or '(none)'}, expected one of "
-            f"{', '.join(FORMATS)}. Rename it, or set prompts.source.format to jsonl, json, csv or "
+            f"{', '.join(FORMATS)}. hint: rename it, or set prompts.source.format to jsonl, json, csv or "
             "parquet."
         ) from None
 
 
 def read_jsonl(path: Path) -> Iterator[Row | UnreadableRow]:
-    """One object per line; blank lines are no rows. Raises PromptError for a file that cannot be read on."""
+    """Yield one object per line, without blank lines. Raises PromptError if the rest of the file cannot be read."""
     for number, line in _numbered_lines(path):
         try:
             text = line.decode()
@@ -114,8 +116,8 @@ def read_jsonl(path: Path) -> Iterator[Row | UnreadableRow]:
                 yield row
                 continue
             problem = (
-                f"holds {_json_type(row)}, expected a JSON object with columns as keys. Of a file that is one JSON "
-                "array, set prompts.source.format to json, or rename it to .json."
+                f"holds {_json_type(row)}, expected a JSON object with columns as keys. hint: for a file that is one "
+                "JSON array, set prompts.source.format to json, or rename it to .json."
             )
         yield UnreadableRow(text, f"{path}, line {number}: {problem}")
 
@@ -165,7 +167,7 @@ class _CsvLines:
         self._lines = _numbered_lines(path)
         self._of_row: list[str] = []
         self.problem = ""
-        """What is wrong with the bytes of the row's lines; empty if nothing is."""
+        """Error in the bytes of the row's lines; empty if there is none."""
         self.are_read = False
         """Whether a line was asked for after the last one: the row then has no end."""
 
@@ -298,7 +300,9 @@ class _ArrayReader:
             except (ValueError, RecursionError) as error:
                 is_too_long = len(self._text) - self._place > LONGEST_LINE_BYTES
                 if is_too_long or not self._grow():
-                    raise PromptError(f"{self._where}: not JSON ({error}). What follows cannot be read.") from None
+                    raise PromptError(
+                        f"{self._where}: not JSON ({error}). The rest of the file cannot be read."
+                    ) from None
                 continue
             if len(self._text) - end < CUT_CHARACTERS and self._grow():
                 continue

@@ -1,7 +1,7 @@
 """ShareGPT's conversations as chat messages.
 
 A row is {id, conversations: [{from, value}]}. Files in the wild begin with an answer whose question is lost, and end
-with an answer: what stands before the first question is dropped but for system messages, and what follows the last.
+with an answer: what stands before the first question is dropped except for system messages, and what follows the last.
 Where the lengths of recorded answers are wanted, the last question is the last one that has an answer.
 """
 
@@ -26,7 +26,7 @@ ROLES = {
 
 
 class ShareGptReader(RowReader):
-    """Reads rows as those of a column `messages`, which it makes of their `conversations`."""
+    """Read `conversations` of rows as a column `messages`."""
 
     def __init__(self, source: ShareGptSource, spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> None:
         super().__init__(spec.columns, spec.template, spec.media, shelf)
@@ -58,8 +58,8 @@ def read_answered(row: Row, *, first: bool) -> tuple[Row, str]:
     if not answered:
         which = "first message from human has" if first else "messages from human have"
         raise RowError(
-            f"The conversation's {which} no answer, whose length prompts.source.max_tokens is to take. Remove the "
-            "row, or that setting."
+            f"The conversation's {which} no answer, whose length prompts.source.max_tokens is to take. hint: remove "
+            "the row, or that setting."
         )
     return _ask(row, messages, questions, answered[-1]), _find_answer(messages, answered[-1])
 
@@ -84,7 +84,7 @@ def _ask(row: Row, messages: list[dict[str, Any]], questions: list[int], last: i
 
 
 def _find_answer(messages: list[dict[str, Any]], question: int) -> str:
-    """What follows a question, if it is an answer."""
+    """Return the answer after a question; empty if there is none."""
     following = messages[question + 1 : question + 2]
     return next((message["content"] for message in following if message["role"] == "assistant"), "")
 

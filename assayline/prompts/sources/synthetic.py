@@ -101,7 +101,7 @@ def usable_ids(tokenizer: Any) -> list[int]:
 
 
 def stable_words(tokenizer: Any, ids: list[int]) -> list[int]:
-    """Those ids that are words and come back from their text, next to other words and next to themselves."""
+    """Return the ids that are words and survive a round trip through text, next to other words and to themselves."""
     words = [id for id, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True) if WORD.fullmatch(token)]
     stable = []
     for start in range(0, len(words), CHUNK_IDS):

@@ -1,14 +1,15 @@
-"""Prompts made after a trace of a service: of the lengths that it recorded, alike where it says that they were.
+"""Prompts made after a trace of a service: with the recorded lengths, and shared prefixes where the trace has them.
 
-What a trace has is a time and two lengths per request, and Mooncake's also `hash_ids`: a number for each block of
-`block_tokens`, the same number for the same text after the same text. The engine is given token ids. What holds:
+A trace has a time and two lengths per request. Mooncake's traces also have `hash_ids`: a number for each block of
+`block_tokens`, which is the same for the same text after the same text. The engine gets token ids. Guarantees:
 
-- A prompt has exactly as many tokens as the trace says, and exactly as many are generated.
-- A block's tokens depend on its number and the seed alone: prompts are alike block by block, as far as their numbers
-  are, and nothing is kept. A last block that is not full is the beginning of one. What no number covers is the row's.
-- Two numbers, or two rows, are drawn apart: with 64 ids or more to draw from, sixteen tokens, the block of a prefix
-  cache, are the same once in 10^28.
-- Where the tokenizer has `LEAST_WORDS` words, only those are used, and the text encodes back to the same ids, as in
+- A prompt has exactly the recorded number of tokens, and the recorded number is generated.
+- The tokens of a block depend only on its number and the seed, so two prompts share blocks as far as their numbers
+  match, and nothing needs to be stored. An incomplete last block is the beginning of a complete one. Tokens without a
+  number depend on the row.
+- Two numbers, or two rows, are drawn independently: with at least 64 ids to draw from, sixteen tokens (the block of a
+  prefix cache) are equal once in 10^28.
+- If the tokenizer has `LEAST_WORDS` words, only these are used, and the text encodes back to the same ids, as in
   `synthetic.py`.
 
 Mooncake: https://arxiv.org/abs/2407.00079, section 4. Azure: the columns of AzureLLMInferenceTrace, 2023 and 2024.
@@ -115,7 +116,7 @@ class TracePrompts(Reader):
         if len(numbers) > blocks:
             raise RowError(
                 f"The column {HASH_IDS} has {len(numbers)} blocks, and a prompt of {prompt_tokens} tokens has at most "
-                f"{blocks} of {self._source.block_tokens}. Set prompts.source.block_tokens to the trace's."
+                f"{blocks} of {self._source.block_tokens}. hint: set prompts.source.block_tokens to the trace's."
             )
         return numbers
 
