@@ -153,7 +153,7 @@ def test_lose_asks_a_request_alone_after_two_losses_and_never_after_three(tmp_pa
     desk.dispatcher.lose("worker-2")
     [row] = [row for row in desk.rows if row.error_kind]
     assert (row.request_id, row.error_kind) == (ids[1], KILLED_WORKER)
-    assert "3 workers were lost" in (row.error_message or "")
+    assert "at the loss of 3 workers" in (row.error_message or "")
     assert desk.ask("worker-3", window=3) == [ids[2]]
     desk.ask("worker-3", window=3, finished=[ids[2]])
     assert sorted(ids_of(desk.rows)) == ids and desk.dispatcher.is_over

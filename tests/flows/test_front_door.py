@@ -51,7 +51,7 @@ def test_help_lists_every_command_with_a_line(tmp_path, monkeypatch):
     run = call("--help")
     assert run.code == 0
     for name, line in COMMANDS.items():
-        assert f"  {name:9}  {line}\n" in run.out
+        assert f"  {name:10}  {line}\n" in run.out
     assert call("--version").out == f"assayline {__version__}\n"
 
 
@@ -68,7 +68,7 @@ def test_usage_names_the_console_command_however_it_was_called():
         (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
-            "unknown command 'dance': known: baseline, benchmark, doctor, evaluate, export, gate, init, mirror",
+            "unknown command 'dance': known: baseline, benchmark, benchmarks, doctor, evaluate, export, gate, init",
         ),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -128,7 +128,7 @@ class TestTrace:
     @pytest.mark.parametrize(
         ("rows", "words"),
         [
-            ([{"time": 1}], "row 1 of the trace .* has no column 't', given time"),
+            ([{"time": 1}], "row 1 of the trace .* has no column 't', only time"),
             ([{"t": 1}, {"t": "soon"}], "row 2 .* has t 'soon', expected a number of s"),
             ([{"t": None}], "has t None, expected a number"),
             ([{"t": True}], "has t True, expected a number"),

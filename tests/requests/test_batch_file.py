@@ -115,7 +115,7 @@ REFUSED = {
     "n of text": ({"n": "2"}, "The body's n is '2'"),
     "form": ({"response_format": {"type": "xml"}}, "response_format"),
     "two forms": ({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}, "both say"),
-    "top_logprobs": ({"top_logprobs": 2}, "needs logprobs: true"),
+    "top_logprobs": ({"top_logprobs": 2}, "without logprobs: true"),
     "continuation": ({"continue_final_message": True, "add_generation_prompt": True}, "expected one of them"),
     "reserved": ({"chat_template_kwargs": {"tokenize": True}}, "holds tokenize, which the renderer sets itself"),
     "seed": ({"seed": "x"}, "seed is 'x', expected a whole number"),
@@ -195,7 +195,7 @@ def test_a_server_that_renders_gets_messages_and_nothing_that_it_could_not(tmp_p
     path = write_batch(tmp_path / "in.jsonl", chat_line("a"), chat_line("b", tools=TOOLS))
     plain, tools = build(path, None, ServedChat(spec_of(path).chat))
     assert plain.requests[0].messages == [{"role": "user", "content": "bako mitu"}]
-    assert "Set engine.server.endpoint to completions" in str(tools.errors[0].error_message)
+    assert "set engine.server.endpoint to completions" in str(tools.errors[0].error_message)
 
 
 def test_the_set_is_called_as_its_file(tmp_path):

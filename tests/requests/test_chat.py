@@ -188,7 +188,7 @@ def test_named_templates(tokenizer):
     assert renderer(tokenizer).render(USER).text == "dbako mitu"
     assert renderer(tokenizer, template="rag").render(USER).text == "r1"
     assert renderer(tokenizer, kwargs={"tools": [{"x": 5}]}).render(USER).text == "t5"
-    with pytest.raises(SpecError, match=r"'rga', which is no file .* did you mean 'rag'\?"):
+    with pytest.raises(SpecError, match=r"'rga', which is not a file .* did you mean 'rag'\?"):
         renderer(tokenizer, template="rga")
     del tokenizer.chat_template["default"]
     with pytest.raises(ModelError, match="named rag, tool_use and none named default"):
@@ -202,7 +202,7 @@ def test_a_model_without_a_template_says_what_to_do(tokenizer):
 
 
 def test_a_template_file_that_is_not_there(tokenizer, tmp_path):
-    with pytest.raises(SpecError, match=r"'chat\.jinja', which is no file"):
+    with pytest.raises(SpecError, match=r"'chat\.jinja', which is not a file"):
         renderer(tokenizer, template="chat.jinja")
     with pytest.raises(SpecError, match=r"did you mean 'default'\?"):
         renderer(tokenizer, template="defualt")
@@ -321,7 +321,7 @@ def test_messages_go_out_as_they_are_after_the_specs_system_message():
 
 def test_options_that_need_a_tokenizer_are_rejected_without_one():
     chat = ServedChat(ChatSpec())
-    with pytest.raises(SpecError, match=r"likelihood of an option needs a tokenizer.*Set the endpoint to completions"):
+    with pytest.raises(SpecError, match=r"likelihood of an option needs a tokenizer.*set the endpoint to completions"):
         chat.encode(" yes")
     with pytest.raises(SpecError, match="token ids with media needs a tokenizer"):
         chat.encode_media([ASKED])

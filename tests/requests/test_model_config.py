@@ -52,7 +52,7 @@ def test_placeholders_may_be_numbered_or_unwritten(tokenizer):
         ([IMAGE, text("an <img> here")], PARTS, BOTH, r"has 2 placeholders '<img>'.*the row has 1"),
         ("an <img> here", PARTS, BOTH, r"has 1 placeholders '<img>'.*the row has 0"),
         ("a <|image_7|> here", TEXT, {"image": "<|image_{i}|>"}, r"has 1 placeholders"),
-        ([AUDIO, text("x")], PARTS, {"image": "<img>"}, r"has a sound in it, and the model takes image"),
+        ([AUDIO, text("x")], PARTS, {"image": "<img>"}, r"has audio in it, and the model takes image"),
         ([{"type": "video"}, text("x")], PARTS, {}, r"has a video in it, and the model takes text alone"),
     ],
 )
