@@ -122,8 +122,8 @@ def check_kinds(kinds: list[MediaKind], placeholders: Placeholders) -> None:
     for kind in sorted(set(kinds) - set(placeholders)):
         takes = ", ".join(placeholders) or "text alone"
         raise RowError(
-            f"The prompt has {NAMES[kind]} in it, and the model takes {takes}, as far as its config.json says. hint: if "
-            "it does take it, name its placeholder in chat.placeholders.",
+            f"The prompt has {NAMES[kind]} in it, and the model takes {takes}, as far as its config.json says. hint: "
+            "if it does take it, name its placeholder in chat.placeholders.",
             "media_error",
         )
 
