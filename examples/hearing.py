@@ -71,7 +71,7 @@ def main() -> None:
     for number, samples in enumerate(sounds):
         write_flac(FOLDER / f"{number:02d}.flac", samples)
     write_rows(FOLDER.with_suffix(".jsonl"), rows)
-    print(f"{FOLDER.with_suffix('.jsonl')}: {len(rows)} rows, {len(sounds)} audio files")
+    print(f"{FOLDER.with_suffix('.jsonl')}: {len(rows)} rows, {len(sounds)} sounds")
 
 
 if __name__ == "__main__":

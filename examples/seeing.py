@@ -63,7 +63,7 @@ def main() -> None:
     for number, pixels in enumerate(pictures):
         Image.fromarray(pixels).save(FOLDER / f"{number:02d}.png", optimize=True)
     write_rows(FOLDER.with_suffix(".jsonl"), rows)
-    print(f"{FOLDER.with_suffix('.jsonl')}: {len(rows)} rows, {len(pictures)} images")
+    print(f"{FOLDER.with_suffix('.jsonl')}: {len(rows)} rows, {len(pictures)} pictures")
 
 
 if __name__ == "__main__":
