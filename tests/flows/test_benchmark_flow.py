@@ -75,7 +75,7 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
     for arguments, sentence in (
         ([], "pass a SPEC"),
         (["--resume", "nobody"], "There is no benchmark 'nobody'"),
-        (["--resume", "nobody", "--repeats", "2"], "leave SPEC, fields and sweep out"),
+        (["--resume", "nobody", "--repeats", "2"], "leave out SPEC, fields and sweep options"),
     ):
         with pytest.raises(SpecError, match=sentence):
             run(arguments)

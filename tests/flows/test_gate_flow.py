@@ -119,7 +119,7 @@ def test_command_exits_with_a_code_and_a_sentence(runs, command_env, prefect_api
     by_row = flow_kit.run_here("gate", *against_good, "--pair-by", "row", "--dry-run")
     assert by_row.code == 1 and "over 40 prompts (paired by source row), by -1.0000" in " ".join(by_row.out.split())
     for arguments, code, sentence in (
-        ([runs.good], 2, "has no baseline to be held against"),
+        ([runs.good], 2, "has no baseline. hint: pass --baseline"),
         ([runs.bad, "--baseline", "godo"], 2, "did you mean 'good'?"),
         (["nobody", "--baseline", "good"], 2, "There is no run 'nobody'"),
         ([*against_good, "--max_drop", "1"], 2, "gate.max_drop: unknown key"),
