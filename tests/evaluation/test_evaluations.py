@@ -61,7 +61,7 @@ def test_run_completes_while_another_program_holds_the_database(spec, settings):
     with_history = complete(spec, settings).run_id
     with database_held(settings.data_dir) as (pid, _):
         evaluation = begin_evaluation(spec, settings, NEVER)
-        assert any(f"held by process {pid}" in note and "stand-in" in note for note in evaluation.notes)
+        assert any(f"locked by process {pid}" in note and "stand-in" in note for note in evaluation.notes)
         counts = evaluation.prepare()
         work(evaluation)
         assert "not free within 0 s" in str(evaluation.try_load()), "the middle of a run does not wait"

@@ -155,7 +155,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert re.fullmatch(words, str(second.message))
         page = page_of(prefect_client, second, "night-trial")
         assert page.description == second.message
-        assert "2 runs that count cannot tell a shift of level from chance" in page.data
+        assert "2 counted runs cannot distinguish a level shift from chance" in page.data
         assert second.result()["run_id"] != first.result()["run_id"]
         assert prefect_client.read_flow_run(second.state_details.flow_run_id).name == "trial against nights"
 
@@ -173,8 +173,8 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         ]
         places = [page.data.replace("\\", "").index(words) for words in order]
         assert places == sorted(places), "the verdict is first, with both answers of what flipped"
-        assert "- This run's output: `what`" in page.data and "- The baseline's output: `" in page.data
-        assert "Of 2 runs that a gate judged, 1 broke a limit." in page.data and "![Accuracy](data:image/" in page.data
+        assert "- Output of this run: `what`" in page.data and "- Output of the baseline: `" in page.data
+        assert "1 of 2 runs judged by a gate broke a limit." in page.data and "![Accuracy](data:image/" in page.data
         assert "| settings | chat.template: " in page.data, "a night that failed its gate is in the history, too"
         assert len(page.data) < 300_000
         (newest,) = flow_kit.query(data_dir, "select max_by(run_id, started_at) from runs")
@@ -218,7 +218,7 @@ def check_ledger(client: Any, night: State[Any]) -> None:
     verdict = "select (verdict, flow_run_id) from gate_verdict where run_id = ?"
     assert flow_kit.query(data_dir, verdict, run_id) == [("broken", night_id)]
     _, written = make_history_report(load_settings(), run_id, "nights")
-    assert "Of 2 runs that a gate judged, 1 broke a limit." in written.text
+    assert "1 of 2 runs judged by a gate broke a limit." in written.text
 
     count = "select count(*) from verdicts"
     before, flow_runs = flow_kit.query(data_dir, count), len(client.read_flow_runs())

@@ -149,7 +149,7 @@ def test_ray_request_that_kills_its_actor_is_asked_alone_and_becomes_an_error_ro
     rows = {row["request_id"]: row for row in rows_of(tmp_path, "completions")}
     assert [id_ for id_, row in rows.items() if row["error_kind"]] == [killer.request_id]
     assert rows[killer.request_id]["error_kind"] == "killed_worker"
-    assert "when 3 workers were lost" in rows[killer.request_id]["error_message"]
+    assert "at the loss of 3 workers" in rows[killer.request_id]["error_message"]
 
 
 def test_ray_node_that_joins_gives_a_waiting_worker_its_place(nodes, tmp_path, join):
