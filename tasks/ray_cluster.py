@@ -328,8 +328,9 @@ class _NodeWorker:
             try:
                 found = identify_model(order.model, order.model_args.get("revision")).model_id
             except ModelError as error:
+                cause = str(error).partition(" hint: ")[0]
                 raise ModelError(
-                    f"{node} lacks the model. {error} hint: copy the model to {order.model} on every node."
+                    f"{node} lacks the model. {cause} hint: copy the model to {order.model} on every node."
                 ) from None
             if found != order.model_id:
                 raise ModelError(

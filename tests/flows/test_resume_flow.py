@@ -138,7 +138,7 @@ def test_failed_run_prints_a_resume_hint_that_works(served_env, fake_spec, data_
     assert failed.code == 3 and "line 26: not JSON" in failed.err
     assert "20 requests answered, not all prompts read. hint: rerun the command to resume it." in failed.err
     (report,) = data_dir.glob("runs/*/report.md")
-    assert "The run failed" in report.read_text(encoding="utf-8")
+    assert "Run failed" in report.read_text(encoding="utf-8")
     pipe.unlink()
     flow_kit.feed_pipe(pipe, lambda source: source.writelines(lines))
     resumed = answer(capsys, spec)
