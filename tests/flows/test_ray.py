@@ -229,7 +229,9 @@ def test_ray_node_without_the_model_is_named(nodes, tmp_path, join, model):
     write_shards(tmp_path, shards=1, per_shard=1)
     with join(engine={"backend": "offline", "device": "cpu"}) as work:
         work.model = model
-        expected = r"Node 127\.0\.0\.\d+ of the Ray cluster lacks the model\. Model path .* is not a folder\. hint: copy"
+        expected = (
+            r"Node 127\.0\.0\.\d+ of the Ray cluster lacks the model\. Model path .* is not a folder\. hint: copy"
+        )
         with pytest.raises(ModelError, match=expected):
             work.drive()
 
