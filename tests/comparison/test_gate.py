@@ -250,7 +250,7 @@ def test_speed_of_a_resumed_run_is_not_judged(make, old, settings):
     limits = {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1}
     report = judge(settings, resumed, old, max_slowdown=limits)
     assert len(report.checks) == 3, "one for all limits on speed"
-    told = f"as run {resumed} does not count among the repeats: it was resumed."
+    told = f"because run {resumed} does not count among the repeats: it was resumed."
     assert report.checks[-1].words == f"output_tokens_per_s, tpot_p50_s: not judged, {told}"
 
 

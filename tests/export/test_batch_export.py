@@ -100,7 +100,7 @@ def test_batch_export_of_a_killed_run_has_its_answers_and_names_the_rest(tmp_pat
     assert "3 of 6 requests prepared so far are answered and exported" in sentences[1]
 
     assert run_kit.complete(spec, settings).run_id == killed.run_id
-    with pytest.raises(SpecError, match="exists already"):
+    with pytest.raises(SpecError, match="already exists"):
         export(settings, killed.run_id, tmp_path / "out.jsonl")
     answered, failed, sentences = export(settings, killed.run_id, tmp_path / "out.jsonl", force=True)
     assert [line["custom_id"] for line in answered] == list(QUESTIONS)

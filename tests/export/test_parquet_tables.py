@@ -79,7 +79,7 @@ def test_export_tables_works_while_others_read_and_replaces_only_by_force(
     settings, _ = runs
     with database_held(settings.data_dir, read_only=True):
         export_tables(settings, output=tmp_path / "lake")
-        with pytest.raises(SpecError, match="exists already"):
+        with pytest.raises(SpecError, match="already exists"):
             export_tables(settings, output=tmp_path / "lake")
         export_tables(settings, output=tmp_path / "lake", force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lake"], "nothing unfinished, and nothing replaced"
