@@ -108,7 +108,7 @@ def test_export_command_takes_many_runs_for_tables_alone(
     for many in ([first, second], ["--all"]):
         with pytest.raises(SystemExit):
             command.run([*many, "--format", "csv"])
-    assert "--format csv is of one run; give one RUN_ID, or --format tables" in capsys.readouterr().err
+    assert "--format csv exports one run; pass one RUN_ID, or --format tables" in capsys.readouterr().err
 
 
 def test_export_tables_leaves_nothing_when_interrupted(

@@ -176,7 +176,7 @@ def test_tables_export_command_prints_the_path_or_the_error(run, tmp_path, capsy
     with pytest.raises(SpecError, match="No run nobody in the database"):
         command.run(["nobody", "--format", "csv", "--output", str(tmp_path / "x")])
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "nothing"))
-    with pytest.raises(StoreError, match="There is no database"):
+    with pytest.raises(StoreError, match="Database not found"):
         command.run([run.run_id, "--format", "csv"])
 
 

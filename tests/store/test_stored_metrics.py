@@ -325,7 +325,7 @@ def test_verify_stores_what_is_missing_and_finds_what_differs(
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
     monkeypatch.setenv("ASSAYLINE_DATABASE", str(settings.database_path))
     assert run("verify", []) == 6
-    assert "There is no database" in capsys.readouterr().err
+    assert "Database not found" in capsys.readouterr().err
     run_id = complete(spec, settings).run_id
     under_way = begin_evaluation(spec.model_copy(update={"name": "other"}), settings)
     under_way.prepare()
