@@ -84,7 +84,7 @@ def test_export_tables_works_while_others_read_and_replaces_only_by_force(
         export_tables(settings, output=tmp_path / "lake", force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lake"], "nothing unfinished, and nothing replaced"
     (tmp_path / "lake" / "thesis.tex").write_text("x")
-    with pytest.raises(SpecError, match=r"holds thesis\.tex"):
+    with pytest.raises(SpecError, match=r"contains thesis\.tex"):
         export_tables(settings, output=tmp_path / "lake", force=True)
 
 
