@@ -392,6 +392,6 @@ def test_an_unfinished_run_has_no_report(sad, tmp_path):
 
 
 def test_without_a_database_nothing_is_made(settings):
-    with pytest.raises(StoreError, match="no database"):
+    with pytest.raises(StoreError, match="Database not found"):
         make_report(settings, "run")
     assert not settings.database_path.exists()
