@@ -1,5 +1,6 @@
 """Named benchmarks: specs of the package, tried on rows with the columns of their data."""
 
+import shutil
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ def test_named_benchmark_renders_a_row(name):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_canonical_solutions_of_humaneval_pass_and_stubs_fail():
     spec = load_spec("@humaneval", {"model": "m"})
     problems = list(read_rows(spec.prompts.source))
