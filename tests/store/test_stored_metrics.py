@@ -344,7 +344,7 @@ def test_verify_stores_what_is_missing_and_finds_what_differs(
     assert run("verify", []) == 0
     assert query(settings, "select value from metric_values where metric = 'output_tokens'") == [(8400.0,)]
     assert run("verify", ["elsewhere"]) == 6
-    assert "no run elsewhere" in capsys.readouterr().err
+    assert "No ended run elsewhere" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("verify", [run_id, "--all"])
     under_way.abandon("cancelled")
