@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from assayline.errors import SpecError
 from assayline.scorers.process import Answer, define_function, score_answers
 from assayline.spec.criteria import FunctionScorer, Scorer
-from assayline.store.scoring import SCORER_ERROR, FunctionScores, JudgedScore, SampleToScore
+from assayline.store.score_files import SCORER_ERROR, FunctionScores, JudgedScore
+from assayline.store.scoring import SampleToScore
 
 
 def pick_functions(scorers: Sequence[Scorer]) -> list[FunctionScorer]:

@@ -38,7 +38,8 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import ChatSpec, LmEvalSource
 from assayline.store.answers import Answers
 from assayline.store.parts import Record, list_part_names, part_unreadable, parts_dir, to_arrow, write_part
-from assayline.store.scoring import FOLDER_NAME, StoredAnswer, write_judged
+from assayline.store.score_files import FOLDER_NAME, write_judged
+from assayline.store.scoring import StoredAnswer
 
 RESULTS_NAME = "results.json"
 

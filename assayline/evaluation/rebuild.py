@@ -20,7 +20,8 @@ from assayline.store.ingest import Verdict, judge_run, reload_parts, rescue_part
 from assayline.store.metrics import store_metrics
 from assayline.store.parts import list_parts, set_part_aside
 from assayline.store.runs import save_run
-from assayline.store.scoring import read_function_scores, read_judged, score_run
+from assayline.store.score_files import read_function_scores, read_judged
+from assayline.store.scoring import score_run
 
 
 @dataclass(slots=True)

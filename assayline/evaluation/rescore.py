@@ -18,18 +18,8 @@ from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.metrics import store_metrics
-from assayline.store.scoring import (
-    FunctionScores,
-    WrongAnswer,
-    check_scorers,
-    list_stale,
-    read_function_scores,
-    read_judged,
-    read_samples,
-    read_wrong_answers,
-    score_run,
-    write_function_scores,
-)
+from assayline.store.score_files import FunctionScores, read_function_scores, read_judged, write_function_scores
+from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_samples, read_wrong_answers, score_run
 from assayline.store.thread import DatabaseThread
 
 

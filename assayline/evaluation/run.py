@@ -37,16 +37,8 @@ from assayline.store.ingest import Verdict, judge_run, load_parts
 from assayline.store.metrics import compute_runs, read_metric_table, store_metrics
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
 from assayline.store.runs import save_run
-from assayline.store.scoring import (
-    SampleToScore,
-    StoredAnswer,
-    read_answers,
-    read_function_scores,
-    read_judged,
-    read_samples,
-    score_run,
-    write_function_scores,
-)
+from assayline.store.score_files import read_function_scores, read_judged, write_function_scores
+from assayline.store.scoring import SampleToScore, StoredAnswer, read_answers, read_samples, score_run
 from assayline.store.thread import DatabaseThread, describe_stand_in
 
 _ADVICE = (

@@ -19,7 +19,7 @@ from assayline.errors import SpecError
 from assayline.export.rows import TEXTS, ExportedRun, open_rows
 from assayline.harness.judge import KIND
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.scoring import FOLDER_NAME
+from assayline.store.score_files import FOLDER_NAME
 
 SAMPLE_PATTERNS = ("results_*.json", "samples_*.jsonl")
 MODEL_SOURCE = "assayline"

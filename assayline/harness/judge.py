@@ -15,7 +15,8 @@ from assayline.harness.build import identify_document, name_document
 from assayline.harness.tasks import ApplyTemplate, judge
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import LmEvalSource
-from assayline.store.scoring import Judged, JudgedScore, StoredAnswer
+from assayline.store.score_files import Judged, JudgedScore
+from assayline.store.scoring import StoredAnswer
 
 KIND = "lm_eval"
 """Kind of the harness's scorers in the table scorers."""

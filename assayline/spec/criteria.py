@@ -5,6 +5,7 @@ different prices can be resumed and count as repeats.
 """
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -141,7 +142,7 @@ class SqlScorer(ScorerPart):
         return self
 
 
-class FunctionScorer(ScorerPart):
+class FunctionScorer(ScorerPart, ABC):
     """Base of scorers that are Python functions: each runs in processes of its own, which can be killed."""
 
     timeout_s: float = Field(10.0, gt=0, description="Longest time for one call of the function, seconds.")
@@ -153,9 +154,9 @@ class FunctionScorer(ScorerPart):
     """The package that does the work, whose version is part of what defines a score."""
 
     @property
+    @abstractmethod
     def reference(self) -> str:
         """The function: `module:function`, or the name that a package registers."""
-        raise NotImplementedError
 
     @property
     def answers_per_call(self) -> int:

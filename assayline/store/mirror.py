@@ -23,7 +23,7 @@ from assayline.runs.locks import FLOW_LOCK
 from assayline.runs.manifest import MANIFEST_NAME
 from assayline.settings import Settings
 from assayline.store.parts import PARTS
-from assayline.store.scoring import FOLDER_NAME as JUDGED
+from assayline.store.score_files import FOLDER_NAME as JUDGED
 from assayline.words import count, hide_secrets
 
 AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]

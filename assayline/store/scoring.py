@@ -4,8 +4,7 @@ Scorers are macros of `sql/scorers/`; this module calls them with their argument
 DuckDB calls a Python function per answer. Samples are streamed, not held in memory; samples with options, which combine
 several requests, are scored in portions.
 
-Scores of an external harness do not come from SQL, so the run's folder keeps them in `lm_eval/scores.json`, from which
-a rebuilt database restores them.
+Scores of a harness and of functions come from outside: `score_files.py` keeps them in the run's folder.
 """
 
 import inspect
@@ -13,10 +12,9 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,8 +25,7 @@ from duckdb.sqltypes import DOUBLE, VARCHAR
 
 from assayline import __version__
 from assayline.digests import digest_json
-from assayline.errors import SpecError, StoreError
-from assayline.files import MAKE_ROOM, write_text
+from assayline.errors import SpecError
 from assayline.records import Json
 from assayline.scorers.process import check_function, define_function
 from assayline.spec.criteria import (
@@ -44,9 +41,8 @@ from assayline.spec.criteria import (
 from assayline.store import json_match
 from assayline.store.database import list_models
 from assayline.store.metrics import forget_metrics
+from assayline.store.score_files import NOT_JUDGED, SCORER_ERROR, FunctionScores, Judged, JudgedScore
 
-FOLDER_NAME = "lm_eval"
-SCORES_NAME = f"{FOLDER_NAME}/scores.json"
 ROWS_PER_FETCH = 10_000
 
 
@@ -64,46 +60,6 @@ class StoredAnswer:
     prompt_logprobs: Json
     """{token id: log-probability} per token of the option, if requested."""
     error_kind: str | None
-
-
-class JudgedScore(NamedTuple):
-    """A row of the table scores. A harness gives one per document, which belongs to the first repeat."""
-
-    scorer: str
-    prompt_id: str
-    occurrence: int
-    value: float
-    extracted: str | None
-    explanation: str
-    error_kind: str | None = None
-    repeat_index: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionScores:
-    """Scores of a run's answers by one scoring function."""
-
-    definition: str
-    """Digest of the function's code."""
-    scores: Sequence[JudgedScore]
-
-
-FUNCTION_SCORES_NAME = "scores.json"
-SCORER_ERROR = "scorer_error"
-"""Kind of error of an answer that a scorer failed on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Scorers and scores of an external harness."""
-
-    scorers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """`scorers.arguments_json` and `definition` by scorer name, the most important one first."""
-    scores: Sequence[JudgedScore] = ()
-
-
-NOT_JUDGED: Judged = Judged()
-"""The value for a run without an external harness."""
 
 
 def read_answers(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[StoredAnswer]:
@@ -125,56 +81,6 @@ def read_answers(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator
             values = dict(zip(names, row, strict=True))
             logprobs = values.pop("prompt_logprobs_json")
             yield StoredAnswer(**values, prompt_logprobs=json.loads(logprobs) if logprobs else None)
-
-
-def write_judged(run_dir: Path, judged: Judged) -> None:
-    """Write it to the run's folder. Raises StoreError."""
-    value = {"scorers": judged.scorers, "scores": [list(score) for score in judged.scores]}
-    write_text(run_dir / SCORES_NAME, json.dumps(value, ensure_ascii=False), MAKE_ROOM)
-
-
-def read_judged(run_dir: Path) -> Judged:
-    """Read it from the run's folder, if present. Raises StoreError for an unreadable file."""
-    path = run_dir / SCORES_NAME
-    try:
-        value = json.loads(path.read_bytes())
-        return Judged(value["scorers"], [JudgedScore(*score) for score in value["scores"]])
-    except FileNotFoundError:
-        return NOT_JUDGED
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise StoreError(
-            f"{path}, the scores of lm-evaluation-harness, cannot be read: {reason}. hint: restore a "
-            "copy of the file, or remove it; without it the run has no such scores."
-        ) from None
-
-
-def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -> None:
-    """Keep scores of functions, by scorer, in the run's folder with those of other functions. Raises StoreError."""
-    kept = {**read_function_scores(run_dir), **scores}
-    value = {
-        name: {"definition": one.definition, "scores": [list(s) for s in one.scores]} for name, one in kept.items()
-    }
-    write_text(run_dir / FUNCTION_SCORES_NAME, json.dumps(value, ensure_ascii=False), MAKE_ROOM)
-
-
-def read_function_scores(run_dir: Path) -> dict[str, FunctionScores]:
-    """Read the scores of functions in the run's folder, by scorer. Raises StoreError for an unreadable file."""
-    path = run_dir / FUNCTION_SCORES_NAME
-    try:
-        value = json.loads(path.read_bytes())
-        return {
-            name: FunctionScores(one["definition"], [JudgedScore(*score) for score in one["scores"]])
-            for name, one in value.items()
-        }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise StoreError(
-            f"{path}, the scores of functions, cannot be read: {reason}. hint: restore it from a copy, or remove it "
-            f"and run `assayline score {run_dir.name}`."
-        ) from None
 
 
 class SampleToScore(NamedTuple):

@@ -16,7 +16,7 @@ from assayline.flows.cli import run
 from assayline.runs.manifest import SCORERS_NAME
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.scoring import FUNCTION_SCORES_NAME
+from assayline.store.score_files import FUNCTION_SCORES_NAME
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,8 @@ from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
 from assayline.store.database import connect
 from assayline.store.metrics import read_metric_table
-from assayline.store.scoring import Judged, JudgedScore, StoredAnswer, insert_judged, read_judged, write_judged
+from assayline.store.score_files import Judged, JudgedScore, read_judged, write_judged
+from assayline.store.scoring import StoredAnswer, insert_judged
 
 SPEC = {"model": "m", "prompts": {"source": {"kind": "lm_eval", "task": "sums"}}, "engine": {"backend": "fake"}}
 DOCUMENTS: list[dict[str, Any]] = [{"question": "1 + 1"}, {"question": "2 + 2"}]

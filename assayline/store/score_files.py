@@ -1,0 +1,106 @@
+"""Scores from outside the database, in the run's folder: those of a harness and those of functions.
+
+SQL cannot recompute them, so a rebuilt database takes them from these files.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from assayline.errors import StoreError
+from assayline.files import MAKE_ROOM, write_text
+
+FOLDER_NAME = "lm_eval"
+SCORES_NAME = f"{FOLDER_NAME}/scores.json"
+
+
+class JudgedScore(NamedTuple):
+    """A row of the table scores. A harness gives one per document, which belongs to the first repeat."""
+
+    scorer: str
+    prompt_id: str
+    occurrence: int
+    value: float
+    extracted: str | None
+    explanation: str
+    error_kind: str | None = None
+    repeat_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionScores:
+    """Scores of a run's answers by one scoring function."""
+
+    definition: str
+    """Digest of the function's code."""
+    scores: Sequence[JudgedScore]
+
+
+FUNCTION_SCORES_NAME = "scores.json"
+SCORER_ERROR = "scorer_error"
+"""Kind of error of an answer that a scorer failed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Scorers and scores of an external harness."""
+
+    scorers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """`scorers.arguments_json` and `definition` by scorer name, the most important one first."""
+    scores: Sequence[JudgedScore] = ()
+
+
+NOT_JUDGED: Judged = Judged()
+"""The value for a run without an external harness."""
+
+
+def write_judged(run_dir: Path, judged: Judged) -> None:
+    """Write it to the run's folder. Raises StoreError."""
+    value = {"scorers": judged.scorers, "scores": [list(score) for score in judged.scores]}
+    write_text(run_dir / SCORES_NAME, json.dumps(value, ensure_ascii=False), MAKE_ROOM)
+
+
+def read_judged(run_dir: Path) -> Judged:
+    """Read it from the run's folder, if present. Raises StoreError for an unreadable file."""
+    path = run_dir / SCORES_NAME
+    try:
+        value = json.loads(path.read_bytes())
+        return Judged(value["scorers"], [JudgedScore(*score) for score in value["scores"]])
+    except FileNotFoundError:
+        return NOT_JUDGED
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(
+            f"{path}, the scores of lm-evaluation-harness, cannot be read: {reason}. hint: restore a "
+            "copy of the file, or remove it; without it the run has no such scores."
+        ) from None
+
+
+def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -> None:
+    """Keep scores of functions, by scorer, in the run's folder with those of other functions. Raises StoreError."""
+    kept = {**read_function_scores(run_dir), **scores}
+    value = {
+        name: {"definition": one.definition, "scores": [list(s) for s in one.scores]} for name, one in kept.items()
+    }
+    write_text(run_dir / FUNCTION_SCORES_NAME, json.dumps(value, ensure_ascii=False), MAKE_ROOM)
+
+
+def read_function_scores(run_dir: Path) -> dict[str, FunctionScores]:
+    """Read the scores of functions in the run's folder, by scorer. Raises StoreError for an unreadable file."""
+    path = run_dir / FUNCTION_SCORES_NAME
+    try:
+        value = json.loads(path.read_bytes())
+        return {
+            name: FunctionScores(one["definition"], [JudgedScore(*score) for score in one["scores"]])
+            for name, one in value.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(
+            f"{path}, the scores of functions, cannot be read: {reason}. hint: restore it from a copy, or remove it "
+            f"and run `assayline score {run_dir.name}`."
+        ) from None
