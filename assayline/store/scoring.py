@@ -259,7 +259,7 @@ select
     case when is_valid then value else 0 end,
     null,
     case
-        when is_valid then 'SQL'
+        when is_valid then 'the SQL gave ' || value
         when value is null then 'the SQL gave no number: NULL, or an error'
         else 'the SQL gave ' || value || '; expected a number from 0 to 1'
     end,
