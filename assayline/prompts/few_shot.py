@@ -79,8 +79,10 @@ class FewShot:
         return [*messages[:start], *turns, *messages[start:]]
 
     def _draw_for(self, own_id: str) -> list[Example]:
-        """One more than are needed, which may be the prompt's own. Seeded by text and drawn by `random()`, as both are
-        promised to stay the same in later versions of Python, and `sample()` is not."""
+        """Draw one more example than needed, since one may be the prompt's own question.
+
+        Python guarantees stable results across versions for a text as the seed and for `random()`, not for `sample()`.
+        """
         numbers = random.Random(f"{self._spec.seed}/{own_id}")
         drawn: dict[int, Example] = {}
         while len(drawn) < min(self._spec.count + 1, len(self._examples)):

@@ -275,9 +275,9 @@ def split_turns(messages: list[Message]) -> list[list[Message]]:
         else:
             what = "calls tools" if message["role"] == "assistant" else f"has the role {message['role']!r:.40}"
             raise RowError(
-                f"Message {number} {what}, which cannot be asked turn by turn: the model may not call what was called "
-                "then. Expected user, assistant, system or developer with text; prompts.turns given asks the "
-                "conversation as it is recorded."
+                f"Message {number} {what}, which cannot be sent turn by turn, since the model may not call the same "
+                "tools; expected user, assistant, system or developer with text. hint: set prompts.turns to given, "
+                "which sends the recorded conversation."
             )
     return turns if _has_question(turns[-1]) else turns[:-1]
 

@@ -28,7 +28,7 @@ class PromptTemplate:
     """Messages from a row: one user message from a text, or one message per MessageTemplate."""
 
     def __init__(self, template: str | list[MessageTemplate], setting: str = "prompts.template") -> None:
-        """Compiles. Raises PromptError, naming the setting, for a syntax error and for an empty list."""
+        """Compile the template. Raises PromptError, naming the setting, for a syntax error and for an empty list."""
         messages = [MessageTemplate(role="user", content=template)] if isinstance(template, str) else template
         if not messages:
             raise PromptError(f"{setting} is an empty list, expected a text or at least one {{role, content}}.")

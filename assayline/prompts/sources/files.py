@@ -356,8 +356,8 @@ def read_parquet(path: Path) -> Iterator[Row]:
     except Exception as error:  # a foreign file: besides Arrow's errors there are those of dates, time zones, decimals
         raise PromptError(
             f"{path}, after row {rows_read}: not readable as Parquet ({str(error).strip()}). The file is "
-            "damaged, no Parquet file, or holds values that Python has no like of, such as a date in the "
-            "year 100,000: write it again."
+            "damaged, of another format, or has values that Python cannot represent, such as a date in the year "
+            "100,000. hint: write the file again."
         ) from None
 
 
