@@ -3,11 +3,11 @@
 Finding one reads its module's file and runs none of it, so a broken or slow module cannot harm the process that asks.
 """
 
-import importlib.machinery
 import importlib.metadata
 import re
 import sys
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from assayline.digests import digest_bytes
@@ -77,13 +77,23 @@ def _find_registered(name: str, group: str) -> str:
 
 def _find_file(module: str) -> Path | None:
     """Find the file of a module without importing it or its packages."""
-    folders: list[str] | None = [str(Path.cwd()), *sys.path]
     found = None
+    folders: list[str] | None = None
     parts = module.split(".")
     for depth in range(len(parts)):
-        found = importlib.machinery.PathFinder.find_spec(".".join(parts[: depth + 1]), folders)
+        found = _find_spec(".".join(parts[: depth + 1]), folders)
         if found is None:
             return None
         folders = list(found.submodule_search_locations or [])
     origin = found.origin if found else None
     return Path(origin) if origin and Path(origin).is_file() else None
+
+
+def _find_spec(name: str, folders: list[str] | None) -> ModuleSpec | None:
+    """Find a module in its package's folders, or a top-level one in the working folder and then as Python does.
+
+    An editable install is known to a finder of its own, not to the path."""
+    if folders is None and (found := PathFinder.find_spec(name, [str(Path.cwd())])):
+        return found
+    specs = (finder.find_spec(name, folders) for finder in sys.meta_path)
+    return next((found for found in specs if found), None)

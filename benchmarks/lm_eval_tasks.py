@@ -1,11 +1,11 @@
 """Agreement with lm-evaluation-harness: the same tasks and model, run by both tools with vLLM.
 
-    python -m benchmarks.lm_eval_tasks
+    python -m benchmarks.lm_eval_tasks [--model FOLDER --context-tokens 1024]
 
 Eleven kinds of tasks over generated local data: few-shot arithmetic, arithmetic in a chat template with examples as
 turns, multiple choice, multiple choice with several contexts, multiple choice by mutual information, cloze, a group
 with an aggregate, a majority vote, regex extraction with two filters, a custom scoring function, and perplexity over
-documents longer than the context. It compares the text of every request, every response, every score per prompt, and
+documents longer than the context. The model is the tiny one, or a folder. It compares the text of every request, every response, every score per prompt, and
 every aggregate. The last line is JSON. Exit code 1: a difference was found.
 
 The harness has a pinned environment in .cache/ that shares vLLM and its dependencies with this one. Both sides run in
@@ -35,15 +35,16 @@ from benchmarks.peer_lm_eval import HARNESS, ask_harness
 from examples.tiny_model import BOS, ensure_tiny_model
 
 CONTEXT_TOKENS = 192
+"""Of the tiny model, shorter than the documents of the perplexity task."""
 LOGPROB_TOLERANCE = 1e-3
 """Tolerance for float32 sums in another order."""
-ENGINE = {
-    "dtype": "float32", "max_model_len": CONTEXT_TOKENS, "enforce_eager": True, "kv_cache_memory_bytes": 2**27,
-}  # fmt: skip
+ENGINE = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**27}
 
 
-def ask_here(folder: Path, model: Path, plain: list[str], backend: str) -> dict[str, Any]:
-    """Run the tasks with and without a chat template. Return the results from the database and the runs' folders."""
+def ask_here(folder: Path, model: Path, plain: list[str], engine: dict[str, Any]) -> dict[str, Any]:
+    """Run the tasks with and without a chat template. Return the results from the database and the runs' folders.
+
+    `engine` is the spec's engine."""
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
     found: dict[str, Any] = {"results": {}, "documents": {}}
     for name, tasks, is_chat in (("plain", plain, False), ("chat", ["arithmetic_chat"], True)):
@@ -52,7 +53,7 @@ def ask_here(folder: Path, model: Path, plain: list[str], backend: str) -> dict[
             "name": name,
             "model": str(model),
             "prompts": {"source": source},
-            "engine": {"backend": backend, "device": "cpu", "args": ENGINE},
+            "engine": engine,
         })  # fmt: skip
         evaluation = begin_evaluation(spec, settings, NEVER)
         counts = evaluation.prepare()
@@ -142,18 +143,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--backend", choices=["offline", "async"], default="offline")
+    parser.add_argument("--model", type=Path, help="folder of a model (default: the tiny model)")
+    parser.add_argument("--context-tokens", type=int, default=CONTEXT_TOKENS, help="max_model_len of both engines")
     options = parser.parse_args()
     if importlib.util.find_spec("lm_eval") is None:
         python = str(prepare_environment(*HARNESS))
         os.execv(python, [python, "-m", "benchmarks.lm_eval_tasks", *sys.argv[1:]])
-    model = ensure_tiny_model()
+    model = options.model.resolve() if options.model else ensure_tiny_model()
+    args = {**ENGINE, "max_model_len": options.context_tokens}
+    engine = {"backend": options.backend, "device": "cpu", "args": args}
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
         plain = write_tasks(folder, options.prompts)
-        ours = ask_here(folder, model, plain, options.backend)
-        theirs = ask_harness(folder, model, plain, ENGINE)
+        ours = ask_here(folder, model, plain, engine)
+        theirs = ask_harness(folder, model, plain, args)
         figures: dict[str, Any] = {"tasks": compare(ours, theirs)}
     figures["group_here"] = ours["results"]["subjects"]["acc,none"]
     figures["group_there"] = theirs["groups"]["subjects"]["acc,none"]

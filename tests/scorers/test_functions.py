@@ -2,6 +2,8 @@
 
 import importlib
 import math
+import sys
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -173,3 +175,17 @@ def test_names_that_packages_register(project, monkeypatch):
     importlib.invalidate_caches()
     with pytest.raises(SpecError, match=r"Several packages register 'close'.*package0, package1.*own_scoring:hostile"):
         find_function("close", SCORERS)
+
+
+def test_a_function_of_an_editable_install_is_found(monkeypatch, tmp_path):
+    """Such a package is on no path: a finder of its own knows its folder."""
+    (tmp_path / "away").mkdir()
+    (tmp_path / "away" / "scoring.py").write_text("def same(answer, target): return 1.0")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path, target=None):
+            return spec_from_file_location(name, tmp_path / "away" / "scoring.py") if name == "edited_scoring" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert find_function("edited_scoring:same", SCORERS).file == tmp_path / "away" / "scoring.py"
