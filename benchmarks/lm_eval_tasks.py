@@ -35,7 +35,7 @@ from benchmarks.peer_lm_eval import HARNESS, ask_harness
 from examples.tiny_model import BOS, ensure_tiny_model
 
 CONTEXT_TOKENS = 192
-"""Of the tiny model, shorter than the documents of the perplexity task."""
+"""The tiny model's context, shorter than the documents of the perplexity task."""
 LOGPROB_TOLERANCE = 1e-3
 """Tolerance for float32 sums in another order."""
 ENGINE = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**27}

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +87,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield Finding("assayline", OK, f"{__version__}, {Path(assayline.__file__).parent}")
     yield Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
     yield check_vllm(read_version, bool(gpus))
-    yield check_package("torch", read_version, "only for vLLM")
+    yield check_torch(read_version, find_mended())
     yield check_package("prefect", read_version)
     yield check_package("duckdb", read_version)
     yield check_package("ray", read_version, "only for `runner: ray`")
@@ -130,6 +130,39 @@ def check_package(name: str, versions: Versions, purpose: str | None = None) -> 
     if found is None and purpose is None:
         return Finding(name, PROBLEM, "not installed", "install assayline with its dependencies.")
     return Finding(name, OK, found or f"not installed; needed {purpose}")
+
+
+PATCH_MARK = "Added by assayline"
+"""In a torchvision that `make setup` has patched to load with torch's CPU build."""
+
+
+def find_mended() -> set[str]:
+    """Return the packages that setup has patched to load with torch. Reads a file and imports none of them."""
+    from importlib.machinery import PathFinder
+
+    found = PathFinder.find_spec("torchvision")
+    try:
+        text = Path(found.origin).with_name("extension.py").read_text("utf-8") if found and found.origin else ""
+    except OSError:
+        return set()
+    return {"torchvision"} if PATCH_MARK in text else set()
+
+
+def check_torch(versions: Versions, mended: Set[str] = frozenset()) -> Finding:
+    """Check that torchvision and torchaudio are of the same build as torch; otherwise an engine cannot import them."""
+    torch = versions("torch") or ""
+    build = torch.partition("+")[2]
+    others = {name: found for name in ("torchvision", "torchaudio") if (found := versions(name)) and name not in mended}
+    wrong = [f"{name} {found}" for name, found in others.items() if build == "cpu" and found.partition("+")[2] != build]
+    if not wrong:
+        return check_package("torch", versions, "only for vLLM")
+    return Finding(
+        "torch",
+        PROBLEM,
+        f"{torch}, but {' and '.join(wrong)} of another build: engines do not start",
+        f"`pip uninstall {' '.join(others)}`, as text models need neither; or install their CPU builds, such as from "
+        "PyTorch's CPU index.",
+    )
 
 
 def check_vllm(versions: Versions, has_gpu: bool) -> Finding:
