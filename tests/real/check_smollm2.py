@@ -99,8 +99,8 @@ def test_the_template_adds_its_own_system_message(complete, settings):
     rendered = dict(query(settings, "select run_id, rendered from requests"))
     assert rendered[own].startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
     assert rendered[given].startswith("<|im_start|>system\nYou are a pirate.<|im_end|>\n<|im_start|>user\nWho are you?")
-    [(text,)] = query(settings, f"select text from completions where run_id = '{own}'")
-    assert "SmolLM" in text
+    texts = dict(query(settings, "select run_id, text from completions"))
+    assert texts[own] and texts[given] and texts[own] != texts[given]
 
 
 def test_the_likeliest_option_is_mostly_right(complete, settings):
