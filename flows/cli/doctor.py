@@ -10,8 +10,9 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield Finding("assayline", OK, f"{__version__}, {Path(assayline.__file__).parent}")
     yield Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
     yield check_vllm(read_version, bool(gpus))
-    yield check_torch(read_version, find_mended())
+    yield check_torch(read_version, is_torchvision_patched())
     yield check_package("prefect", read_version)
     yield check_package("duckdb", read_version)
     yield check_package("ray", read_version, "only for `runner: ray`")
@@ -133,35 +134,36 @@ def check_package(name: str, versions: Versions, purpose: str | None = None) -> 
 
 
 PATCH_MARK = "Added by assayline"
-"""In a torchvision that `make setup` has patched to load with torch's CPU build."""
+"""A line that `make setup` adds to torchvision, so that it can be imported with torch's CPU build."""
 
 
-def find_mended() -> set[str]:
-    """Return the packages that setup has patched to load with torch. Reads a file and imports none of them."""
-    from importlib.machinery import PathFinder
-
+def is_torchvision_patched() -> bool:
+    """True if setup has patched the installed torchvision. Reads a file of it and imports nothing."""
     found = PathFinder.find_spec("torchvision")
+    if found is None or found.origin is None:
+        return False
     try:
-        text = Path(found.origin).with_name("extension.py").read_text("utf-8") if found and found.origin else ""
+        return PATCH_MARK in Path(found.origin).with_name("extension.py").read_text(encoding="utf-8")
     except OSError:
-        return set()
-    return {"torchvision"} if PATCH_MARK in text else set()
+        return False
 
 
-def check_torch(versions: Versions, mended: Set[str] = frozenset()) -> Finding:
-    """Check that torchvision and torchaudio are of the same build as torch; otherwise an engine cannot import them."""
-    torch = versions("torch") or ""
-    build = torch.partition("+")[2]
-    others = {name: found for name in ("torchvision", "torchaudio") if (found := versions(name)) and name not in mended}
-    wrong = [f"{name} {found}" for name, found in others.items() if build == "cpu" and found.partition("+")[2] != build]
-    if not wrong:
+def check_torch(versions: Versions, is_patched: bool = False) -> Finding:
+    """Check that torchvision and torchaudio fit torch's CPU build; an engine cannot import those of another build.
+
+    `is_patched`: torchvision can be imported anyway."""
+    torch = versions("torch")
+    names = ["torchaudio"] if is_patched else ["torchvision", "torchaudio"]
+    installed = {name: found for name in names if (found := versions(name))}
+    wrong = {name: found for name, found in installed.items() if not found.endswith("+cpu")}
+    if torch is None or not torch.endswith("+cpu") or not wrong:
         return check_package("torch", versions, "only for vLLM")
+    listed = " and ".join(f"{name} {found}" for name, found in wrong.items())
     return Finding(
         "torch",
         PROBLEM,
-        f"{torch}, but {' and '.join(wrong)} of another build: engines do not start",
-        f"`pip uninstall {' '.join(others)}`, as text models need neither; or install their CPU builds, such as from "
-        "PyTorch's CPU index.",
+        f"{torch} with another build of {listed}: engines cannot start",
+        f"for text models run `pip uninstall {' '.join(wrong)}`; else install the CPU builds from PyTorch's index.",
     )
 
 

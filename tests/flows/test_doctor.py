@@ -58,12 +58,13 @@ def test_doctor_misses_only_needed_packages():
     assert doctor.check_package("ray", {}.get, "only for `runner: ray`").level == "ok"
 
 
-def test_torch_with_companions_of_another_build():
+def test_torch_next_to_packages_of_another_build():
     cpu = {"torch": "2.13.0+cpu", "torchvision": "0.28.0", "torchaudio": "2.11.0+cpu"}
     wrong = doctor.check_torch(cpu.get)
-    assert wrong.level == "problem" and "torchvision 0.28.0 of another build" in wrong.found
-    assert "torchaudio 2.11.0+cpu" not in wrong.found and "pip uninstall torchvision" in wrong.hint
-    assert doctor.check_torch(cpu.get, {"torchvision"}).level == "ok"  # patched by setup
+    assert wrong.level == "problem" and "another build of torchvision 0.28.0: engines" in wrong.found
+    assert "pip uninstall torchvision`" in wrong.hint
+    assert doctor.check_torch(cpu.get, is_patched=True).level == "ok"
+    assert doctor.check_torch({**cpu, "torchaudio": "2.11.0"}.get, is_patched=True).level == "problem"
     assert doctor.check_torch({"torch": "2.13.0", "torchvision": "0.28.0"}.get).level == "ok"
     assert doctor.check_torch({}.get).found == "not installed; needed only for vLLM"
 
