@@ -26,11 +26,11 @@ def score_samples(
             definition = define_function(scorer)
             found = score_answers(scorer, answers)
         except SpecError as error:
-            notes.append(f"{scorer.label} scored nothing. {error}")
+            notes.append(f"{scorer.title} scored nothing. {error}")
             continue
         rows = [
             JudgedScore(
-                scorer=scorer.label,
+                scorer=scorer.title,
                 prompt_id=sample.prompt_id,
                 occurrence=sample.occurrence,
                 value=score.value,
@@ -42,10 +42,10 @@ def score_samples(
             for sample, score in zip(samples, found, strict=True)
             if score is not None
         ]
-        scores[scorer.label] = FunctionScores(definition, rows)
+        scores[scorer.title] = FunctionScores(definition, rows)
         if failures := [score.failure for score in found if score is not None and score.failure]:
             notes.append(
-                f"{scorer.label} failed on {len(failures)} of {len(found)} answers, which count as errors with a score "
+                f"{scorer.title} failed on {len(failures)} of {len(found)} answers, which count as errors with a score "
                 f"of 0. The first error: {failures[0]}."
             )
     return scores, notes

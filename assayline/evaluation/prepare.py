@@ -166,7 +166,7 @@ def _refuse_errors(rows: Iterator[Prepared]) -> Iterator[Prepared]:
 
 def _check_target(spec: EvalSpec, first: Prepared) -> None:
     """Raise PromptError if a scorer needs targets, no column is set for them, and the first row has none."""
-    needy = [scorer.label for scorer in spec.scorers or [] if scorer.needs_target]
+    needy = [scorer.title for scorer in spec.scorers or [] if scorer.needs_target]
     if needy and spec.prompts.columns.target is None and first.prompt.target is None and not first.errors:
         raise PromptError(
             f"The scorer {needy[0]} compares answers with a target, and the first row of {spec.prompts.set_name} has "

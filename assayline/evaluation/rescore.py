@@ -53,7 +53,7 @@ class _Plan:
     @property
     def asked(self) -> list[str]:
         """Names of the scorers to apply."""
-        return [scorer.label for scorer in self.added or self.scorers]
+        return [scorer.title for scorer in self.added or self.scorers]
 
 
 class _NotKept(Exception):
@@ -85,7 +85,7 @@ def rescore_run(
         everything = lay_over(read_run_scorers(run_dir, spec), scorers)
         plan = _Plan(run_dir, run, everything, scorers, keep, most_examples)
         database = DatabaseThread(settings)
-        functions = [one for one in pick_functions(everything) if one.label in plan.asked]
+        functions = [one for one in pick_functions(everything) if one.title in plan.asked]
         if functions:
             samples = database.run(lambda connection: read_samples(connection, run.run_id))
             scores, notes = score_samples(functions, samples)
@@ -125,7 +125,7 @@ def _check_kinds(spec: dict[str, Any], scorers: Sequence[Scorer]) -> None:
             )
         if has_options and not isinstance(scorer, Loglikelihood):
             raise SpecError(
-                f"The run requested likelihoods of options, and has no generated text for {scorer.label}. hint: score "
+                f"The run requested likelihoods of options, and has no generated text for {scorer.title}. hint: score "
                 "it by loglikelihood, with another `normalize` and another name."
             )
 
@@ -139,7 +139,7 @@ def _rescore(connection: Connection, plan: _Plan) -> Rescored:
         with transaction(connection):
             judged = read_judged(plan.run_dir)
             counts = score_run(connection, run_id, plan.scorers, plan.asked, judged, plan.functions)
-            _check_counts(run_id, counts, [scorer.label for scorer in plan.added])
+            _check_counts(run_id, counts, [scorer.title for scorer in plan.added])
             _look_at(connection, plan, rescored)
             if not plan.keep:
                 raise _NotKept

@@ -221,12 +221,12 @@ def read_run_scorers(run_dir: Path, spec: dict[str, Any]) -> list[Scorer]:
     if given is None and spec["prompts"]["source"]["kind"] == "lm_eval":
         given = []  # the task has its own metrics
     first = [ExactMatch()] if given is None else [_ONE.validate_python(scorer) for scorer in given]
-    return list({scorer.label: scorer for scorer in [*first, *_read_added(run_dir)]}.values())
+    return list({scorer.title: scorer for scorer in [*first, *_read_added(run_dir)]}.values())
 
 
 def lay_over(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
     """Return the scorers with `more` appended; a scorer of the same name is replaced in place."""
-    return list({scorer.label: scorer for scorer in [*scorers, *more]}.values())
+    return list({scorer.title: scorer for scorer in [*scorers, *more]}.values())
 
 
 def keep_added(run_dir: Path, more: Sequence[Scorer]) -> None:

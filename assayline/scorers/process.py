@@ -68,7 +68,7 @@ def define_function(scorer: FunctionScorer) -> str:
     with suppress(PackageNotFoundError):
         package = f"{scorer.package} {version(scorer.package)}" if scorer.package else None
         return digest_json({"code": locate(scorer).digest, "package": package})
-    raise SpecError(f"{scorer.package}, which the scorer {scorer.label} needs, is not installed. hint: {scorer.hint}.")
+    raise SpecError(f"{scorer.package}, which the scorer {scorer.title} needs, is not installed. hint: {scorer.hint}.")
 
 
 def check_function(scorer: FunctionScorer) -> None:
@@ -79,7 +79,7 @@ def check_function(scorer: FunctionScorer) -> None:
         process.start()
     except _FailedError as error:
         raise SpecError(
-            f"scorers: the function {function.reference} of {scorer.label} cannot be used: {error}. "
+            f"scorers: the function {function.reference} of {scorer.title} cannot be used: {error}. "
             f"hint: {scorer.hint or f'it is in {function.file}'}."
         ) from None
     finally:

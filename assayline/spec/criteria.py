@@ -27,7 +27,7 @@ class ScorerPart(SpecPart):
     """True if prompts without a target are not scored."""
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         """The given name, or the kind."""
         return self.name or str(getattr(self, "kind", ""))
 
@@ -119,7 +119,7 @@ class SqlScorer(ScorerPart):
     needs_target: ClassVar[bool] = False
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         """The name given, or the file's, or sql."""
         return self.name or (Path(self.file).stem if self.file else "sql")
 
@@ -192,7 +192,7 @@ class PythonScorer(FunctionScorer):
     needs_target: ClassVar[bool] = False
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         """The name given, or the function's."""
         return self.name or self.function.rpartition(":")[2]
 
@@ -281,7 +281,7 @@ FUNCTION_KINDS: dict[str, type[FunctionScorer]] = {"python": PythonScorer, "math
 
 def name_scorers(scorers: Iterable[ScorerPart]) -> list[str]:
     """Return the names in order. Raises ValueError if two are equal."""
-    names = [scorer.label for scorer in scorers]
+    names = [scorer.title for scorer in scorers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two scorers are called {', '.join(twice)}. hint: set `name` to a different name for each")
     return names

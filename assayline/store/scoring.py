@@ -171,23 +171,23 @@ def score_run(
     forget_metrics(connection, run_id)
     counts = insert_judged(connection, run_id, judged)
     for ordinal, scorer in enumerate(scorers, start=len(judged.scorers)):
-        if only is not None and scorer.label not in only:
+        if only is not None and scorer.title not in only:
             continue
         for table in ("scores", "scorers"):
             connection.execute(
                 f"delete from {table} where run_id = ? and scorer = ?",  # noqa: S608 - table is ours
-                [run_id, scorer.label],
+                [run_id, scorer.title],
             )
         if isinstance(scorer, FunctionScorer):
-            if (given := functions.get(scorer.label)) is None:
-                counts[scorer.label] = 0
+            if (given := functions.get(scorer.title)) is None:
+                counts[scorer.title] = 0
                 continue
             definition = given.definition
-            counts[scorer.label] = _insert_function_scores(connection, run_id, scorer, given)
+            counts[scorer.title] = _insert_function_scores(connection, run_id, scorer, given)
         else:
             definition = define_scorer(scorer.kind)
-            counts[scorer.label] = _insert_scores(connection, run_id, scorer)
-        if counts[scorer.label]:
+            counts[scorer.title] = _insert_scores(connection, run_id, scorer)
+        if counts[scorer.title]:
             _insert_scorer(connection, run_id, ordinal, scorer, definition)
     return counts
 
@@ -218,7 +218,7 @@ def _check_sql(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> None
             )
     except duckdb.Error as error:
         raise SpecError(
-            f"scorers: the SQL of {scorer.label}{f' ({scorer.file})' if scorer.file else ''} cannot be used: "
+            f"scorers: the SQL of {scorer.title}{f' ({scorer.file})' if scorer.file else ''} cannot be used: "
             f"{_reason(error)}. hint: give one expression over answer, target and row, without a subquery, such as "
             "1 - abs(answer::double - target::double)."
         ) from None
@@ -233,7 +233,7 @@ def _check_pattern(connection: duckdb.DuckDBPyConnection, scorer: RegexMatch) ->
         connection.execute("select regexp_matches('', $pattern)", {"pattern": scorer.pattern}).fetchall()
     except duckdb.Error as error:
         raise SpecError(
-            f"scorers: the pattern {scorer.pattern!r} of {scorer.label} is not a valid RE2 pattern: {_reason(error)}. "
+            f"scorers: the pattern {scorer.pattern!r} of {scorer.title} is not a valid RE2 pattern: {_reason(error)}. "
             "hint: use RE2 syntax, which has no look-around and no backreferences."
         ) from None
     try:
@@ -241,7 +241,7 @@ def _check_pattern(connection: duckdb.DuckDBPyConnection, scorer: RegexMatch) ->
         connection.execute("select regexp_extract_all('', $pattern, $number)", pattern).fetchall()
     except duckdb.Error as error:
         raise SpecError(
-            f"scorers: the pattern {scorer.pattern!r} of {scorer.label} has no group {scorer.group}: {_reason(error)}. "
+            f"scorers: the pattern {scorer.pattern!r} of {scorer.title} has no group {scorer.group}: {_reason(error)}. "
             "hint: put parentheses around the part to extract, or set group: 0 for the complete match."
         ) from None
 
@@ -292,7 +292,7 @@ def _own_macro(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> Iter
 
 def _insert_errors(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: ScorerPart) -> int:
     """Insert scores for samples that are errors; return their number."""
-    values = {"run_id": run_id, "scorer": scorer.label, "needs_target": scorer.needs_target}
+    values = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target}
     return int(connection.execute(_INSERT.format(call="null", portion=""), values).fetchall()[0][0])
 
 
@@ -317,11 +317,11 @@ def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Seq
 def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: Scorer) -> int:
     if isinstance(scorer, SqlScorer):
         with _own_macro(connection, scorer):
-            own = {"run_id": run_id, "scorer": scorer.label}
+            own = {"run_id": run_id, "scorer": scorer.title}
             scored = int(connection.execute(_INSERT_OWN, own).fetchall()[0][0])
         return scored + _insert_errors(connection, run_id, scorer)
     call, arguments = _call(scorer)
-    values = {"run_id": run_id, "scorer": scorer.label, "needs_target": scorer.needs_target, **arguments}
+    values = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target, **arguments}
     if isinstance(scorer, Loglikelihood):
         statement = _INSERT.format(call=call, portion="and source_row between $first and $last")
         portions = [{**values, "first": first, "last": last} for first, last in _list_portions(connection, run_id)]
@@ -342,7 +342,7 @@ def _insert_scorer(
     connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: int, scorer: Scorer, definition: str
 ) -> None:
     arguments = json.dumps(scorer.model_dump(mode="json"), ensure_ascii=False, sort_keys=True)
-    row = [run_id, scorer.label, scorer.kind, ordinal, arguments.encode("utf-8", "replace").decode(), __version__]
+    row = [run_id, scorer.title, scorer.kind, ordinal, arguments.encode("utf-8", "replace").decode(), __version__]
     values = [*row, _utc_now(), definition]
     connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
