@@ -250,6 +250,49 @@ class CodeScorer(FunctionScorer):
         return {"program": self.program, "timeout_s": self.timeout_s, "memory_gib": self.memory_gib}
 
 
+class Verdict(ScorerPart):
+    """The verdict of a judge, whose answer is a JSON object, as a number from 0 to 1. Set `values` or `scale`."""
+
+    kind: Literal["verdict"] = "verdict"
+    field: str = Field("verdict", min_length=1, description="Key of the verdict in the object.")
+    reason: str = Field("reason", min_length=1, description="Key of the reason, which explains the score.")
+    values: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = Field(
+        None, min_length=2, description="Score of each verdict, such as {correct: 1, incorrect: 0}."
+    )
+    scale: list[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
+        None, min_length=2, max_length=2, description="Lowest and highest verdict, which score 0 and 1, such as [1, 5]."
+    )
+    label: str | None = Field(
+        None,
+        min_length=1,
+        description="Metadata column of the judged prompts with a person's verdict: a key of `values`, or a number of "
+        "`scale`.",
+    )
+
+    needs_target: ClassVar[bool] = False
+
+    @field_validator("values", mode="before")
+    @classmethod
+    def _name_verdicts(cls, values: Any) -> Any:
+        """Take numbers as text. A boolean may be a word of YAML's: the judge writes another."""
+        if not isinstance(values, dict):
+            return values
+        if any(isinstance(key, bool) for key in values):
+            raise ValueError('YAML reads yes, no, on, off, true and false as booleans. hint: write "yes" in quotes')
+        return {str(key) if isinstance(key, int) else key: value for key, value in values.items()}
+
+    @model_validator(mode="after")
+    def _check_values(self) -> "Verdict":
+        if (self.values is None) == (self.scale is None):
+            raise ValueError("set either values or scale, such as values: {correct: 1, incorrect: 0}")
+        if self.scale is not None and self.scale[0] >= self.scale[1]:
+            raise ValueError(f"scale is {self.scale}, expected the lowest verdict and then the highest, such as [1, 5]")
+        names = [name.strip().lower() for name in self.values or ()]
+        if "" in names or len(set(names)) < len(names):
+            raise ValueError(f"values has the verdicts {list(self.values or ())}, which differ by case or space only")
+        return self
+
+
 Scorer = Annotated[
     ExactMatch
     | Contains
@@ -262,7 +305,8 @@ Scorer = Annotated[
     | SqlScorer
     | PythonScorer
     | MathScorer
-    | CodeScorer,
+    | CodeScorer
+    | Verdict,
     Field(discriminator="kind"),
     BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
 ]

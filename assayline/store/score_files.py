@@ -41,6 +41,8 @@ class FunctionScores:
 FUNCTION_SCORES_NAME = "scores.json"
 SCORER_ERROR = "scorer_error"
 """Kind of error of an answer that a scorer failed on."""
+UNREADABLE = "unreadable"
+"""Kind of error of a judge's answer without a verdict that the scorer can read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,12 @@ from assayline.spec.criteria import (
     Scorer,
     ScorerPart,
     SqlScorer,
+    Verdict,
 )
 from assayline.store import json_match
 from assayline.store.database import list_models
 from assayline.store.metrics import forget_metrics
-from assayline.store.score_files import NOT_JUDGED, SCORER_ERROR, FunctionScores, Judged, JudgedScore
+from assayline.store.score_files import NOT_JUDGED, SCORER_ERROR, UNREADABLE, FunctionScores, Judged, JudgedScore
 
 ROWS_PER_FETCH = 10_000
 
@@ -277,6 +278,32 @@ from (
 """  # noqa: S608 - the names are ours
 
 
+_INSERT_VERDICTS = f"""
+insert into scores
+select
+    run_id, $scorer, prompt_id, occurrence, repeat_index, score.value, score.extracted, score.explanation,
+    case when score.extracted is null then '{UNREADABLE}' end
+from (
+    select
+        samples.*,
+        score_verdict(
+            answer,
+            coalesce(
+                json_extract_string(metadata_json, '$.other.run_id') is not null
+                and json_extract_string(metadata_json, '$.first') = 'b',
+                false
+            ),
+            $field, $reason, map($names::varchar[], $numbers::double[]), $scale::double[]
+        ) as score
+    from (select * from stg_samples where run_id = $run_id and status = 'ok') as samples
+    inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id = $run_id) as prompts
+        using (run_id, prompt_id, occurrence)
+)
+"""  # noqa: S608 - the names are ours
+_OWN_INSERTS = {"sql": _INSERT_OWN, "verdict": _INSERT_VERDICTS}
+"""Statements of the kinds that read metadata, for answers; errors are scored by `_INSERT`."""
+
+
 @contextmanager
 def _own_macro(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> Iterator[None]:
     """Define the spec's expression as a macro during the block. Raises duckdb.Error for anything but one expression."""
@@ -320,6 +347,18 @@ def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
             own = {"run_id": run_id, "scorer": scorer.title}
             scored = int(connection.execute(_INSERT_OWN, own).fetchall()[0][0])
         return scored + _insert_errors(connection, run_id, scorer)
+    if isinstance(scorer, Verdict):
+        verdicts = {
+            "run_id": run_id,
+            "scorer": scorer.title,
+            "field": scorer.field,
+            "reason": scorer.reason,
+            "names": list(scorer.values or ()),
+            "numbers": list((scorer.values or {}).values()),
+            "scale": scorer.scale or [],
+        }
+        scored = int(connection.execute(_INSERT_VERDICTS, verdicts).fetchall()[0][0])
+        return scored + _insert_errors(connection, run_id, scorer)
     call, arguments = _call(scorer)
     values = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target, **arguments}
     if isinstance(scorer, Loglikelihood):
@@ -355,8 +394,8 @@ def define_scorer(kind: str) -> str:
     code = {"insert": _INSERT, "stg_samples": _read_code(models["stg_samples"].text)}
     if kind == "json":
         code["json"] = inspect.getsource(json_match)
-    if kind == "sql":
-        code["sql"] = _INSERT_OWN
+    if kind in _OWN_INSERTS:
+        code[kind] = _OWN_INSERTS[kind]
     words = {"make_score", f"score_{kind}"}
     while found := (words & macros.keys()) - code.keys():
         code.update({name: macros[name] for name in found})

@@ -224,7 +224,7 @@ def test_score_stale_scores_the_runs_again_whose_scorer_has_changed(run_dir, set
 
 
 def test_define_scorer_changes_with_the_macros_that_a_scorer_uses(tmp_path, monkeypatch):
-    kinds = ("numeric", "choice", "json", "loglikelihood")
+    kinds = ("numeric", "choice", "json", "loglikelihood", "verdict")
     shutil.copytree(SQL_FOLDER, tmp_path / "sql")
     monkeypatch.setattr(database, "SQL_FOLDER", tmp_path / "sql")
 
@@ -247,6 +247,9 @@ def test_define_scorer_changes_with_the_macros_that_a_scorer_uses(tmp_path, monk
     change("scorers/05_find_numbers.sql", "token <> ''", "token <> '0'")
     changed = define()
     assert {kind for kind in kinds if changed[kind] != before[kind]} == {"numeric"}
+    change("scorers/79_read_verdict.sql", "'OBJECT'", "'ARRAY'")
+    changed = define()
+    assert {kind for kind in kinds if changed[kind] != before[kind]} == {"numeric", "verdict"}
     change("models/10_staging/30_stg_samples.sql", "then text end as answer", "then upper(text) end as answer")
     assert {kind for kind in kinds if define()[kind] != changed[kind]} == set(kinds)
     scoring.define_scorer.cache_clear()
@@ -325,5 +328,15 @@ def test_score_rejects_a_run_that_cannot_be_scored(run_dir, settings, capsys, pr
 def test_the_list_names_every_kind(capsys):
     assert run("score", ["--list"]) == 0
     shown = capsys.readouterr().out
-    for kind in ("exact_match", "contains", "regex", "numeric", "choice", "token_f1", "json", "loglikelihood"):
+    for kind in (
+        "exact_match",
+        "contains",
+        "regex",
+        "numeric",
+        "choice",
+        "token_f1",
+        "json",
+        "loglikelihood",
+        "verdict",
+    ):
         assert kind in shown

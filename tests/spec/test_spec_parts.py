@@ -28,6 +28,10 @@ def load_of(kind: str, **fields: Any) -> dict[str, Any]:
     return {"arrival": {"kind": kind, **{n: v for n, v in fields.items() if not n.startswith("load_")}}, **own}
 
 
+def verdict(**values: Any) -> dict[str, Any]:
+    return {"scorers": [{"kind": "verdict", **values}]}
+
+
 def media(**values: Any) -> dict[str, Any]:
     return {"prompts": {"source": ROWS, "media": values}}
 
@@ -58,6 +62,15 @@ def media(**values: Any) -> dict[str, Any]:
         (media(marks={"image": ""}), "overlap or are empty"),
         (media(marks={"image": "<m>", "audio": "<m>"}), "overlap or are empty"),
         (media(marks={"smell": "<s>"}), "'image'"),
+        (verdict(), "set either values or scale"),
+        (verdict(values={"yes": 1, "no": 0}, scale=[1, 5]), "set either values or scale"),
+        (verdict(values={True: 1, False: 0}), "YAML reads yes, no, on, off, true and false as booleans"),
+        (verdict(values={"right": 1}), "at least 2"),
+        (verdict(values={"right": 2, "wrong": 0}), "less than or equal to 1"),
+        (verdict(values={"Right": 1, "right ": 0}), "differ by case or space only"),
+        (verdict(scale=[5, 1]), "the lowest verdict and then the highest"),
+        (verdict(scale=[1, 2, 3]), "at most 2"),
+        (verdict(scale=[1, float("inf")]), "finite"),
         ({"price": {}}, "no rate is set. hint: set at least one of per_gpu_hour"),
         ({"price": {"currency": "EUR"}}, "no rate is set"),
         ({"price": {"currency": "euros", "per_kwh": 0.3}}, "currency"),
@@ -142,3 +155,11 @@ def test_limits_on_cost_are_of_one_family_with_those_on_speed():
     slow = dict.fromkeys(("requests_per_s", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "e2e_p50_s", "e2e_p99_s"), 0.1)
     with pytest.raises(SpecError, match="one family of tests, of at most 6; given 7"):
         spec_of(gate={**gate, "max_slowdown": slow})
+
+
+def test_verdict_takes_numbers_as_verdicts_and_keeps_its_label_apart_from_its_name():
+    (scorer,) = spec_of(**verdict(values={1: 1, 0: 0}, label="person", name="judged")).scorers or []
+    assert scorer.title == "judged" and scorer.model_dump(mode="json") == {
+        "kind": "verdict", "name": "judged", "field": "verdict", "reason": "reason", "values": {"1": 1.0, "0": 0.0},
+        "scale": None, "label": "person",
+    }  # fmt: skip
