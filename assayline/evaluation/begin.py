@@ -16,6 +16,7 @@ from assayline.clock import RunClock
 from assayline.digests import digest_json
 from assayline.engines.devices.claims import count_workers as count_devices_here
 from assayline.errors import SpecError, StoreError
+from assayline.evaluation.answers import resolve_runs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.resume import AUTO, choose_run, digest_inputs
 from assayline.evaluation.run import Evaluation, RunResult
@@ -53,10 +54,11 @@ def begin_evaluation(
     """
     settings.pass_on_token()
     spec = add_price(spec, settings)
+    database = DatabaseThread(settings)
+    spec = resolve_runs(spec, database.run)
     manifest, model = plan_run(spec)
     manifest = replace(manifest, benchmark_id=benchmark_id, is_deployed=is_deployed)
     workers = count_workers(spec)
-    database = DatabaseThread(settings)
     runs_dir = settings.data_dir / "runs"
     with ExitStack() as undo:
         choice = choose_run(manifest, canonical_json(spec), runs_dir, resume)

@@ -29,6 +29,7 @@ from assayline.harness.tasks import ApplyTemplate, write_requests
 from assayline.media.references import Shelf
 from assayline.model import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
+from assayline.prompts.sources.answers import AnswerRow
 from assayline.records import Completion, Prompt, Request
 from assayline.requests.build import Prepared, build_requests
 from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
@@ -100,14 +101,23 @@ LARGEST_SHARD = 2**25
 class Preparation:
     """Preparation of one run: creating it checks tokenizer, template and the first prompts; `run` writes the shards."""
 
-    def __init__(self, spec: EvalSpec, model: ModelIdentity, run_dir: Path | None = None) -> None:
-        """Open the prompt set and read its first row. `run_dir` receives media from inside rows; None in a dry run."""
+    def __init__(
+        self,
+        spec: EvalSpec,
+        model: ModelIdentity,
+        run_dir: Path | None = None,
+        rows: Iterator[AnswerRow] | None = None,
+    ) -> None:
+        """Open the prompt set and read its first row.
+
+        `run_dir` receives media from inside rows; None in a dry run. `rows`: of a source of stored answers.
+        """
         self._spec = spec
         self._renderer, tokenizer, max_model_len = open_renderer(spec, model)
         if (task := spec.prompts.task) is not None:
             prepared = write_task_requests(spec, task, self._renderer, tokenizer, max_model_len)
         else:
-            prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir))
+            prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir), rows)
             prepared = build_requests(spec, prompts, self._renderer, max_model_len)
         if spec.prompts.on_bad_row == "stop":
             prepared = _refuse_errors(prepared)

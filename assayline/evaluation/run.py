@@ -18,6 +18,7 @@ from typing import Any
 from assayline import __version__
 from assayline.clock import RunClock, utc_now
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
+from assayline.evaluation.answers import open_answers
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
@@ -252,7 +253,8 @@ class Evaluation:
         if counts := self.manifest.prompts:
             self._add_prepared()
             return counts
-        preparation = Preparation(self.spec, self.model, self.run_dir)
+        rows = open_answers(self.spec, self.database.run, self.run_dir)
+        preparation = Preparation(self.spec, self.model, self.run_dir, rows)
         try:
             if self.manifest.template_id not in (None, preparation.template_id):
                 raise PromptsChangedError(

@@ -53,17 +53,20 @@ class BadRow:
     message: str
 
 
-def load_prompts(spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = None) -> Iterator[Prompt | BadRow]:
+def load_prompts(
+    spec: PromptSpec, tokenizer: Any = None, shelf: Shelf | None = None, rows: Iterator[Any] | None = None
+) -> Iterator[Prompt | BadRow]:
     """Yield the prompts of a spec in order: one Prompt or BadRow per selected row.
 
     The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
-    rows (None: nobody does, and they cannot be sent to an engine). Raises PromptError (or SpecError) at once, before
+    rows (None: nobody does, and they cannot be sent to an engine). `rows` has the rows of a source that is in the
+    database (None: the source is read). Raises PromptError (or SpecError) at once, before
     anything is iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or
     template variable that the first readable row lacks. While iterating, PromptError for a file that turns out to be
     damaged further on.
     """
     reader = open_reader(spec, tokenizer, shelf)
-    rows = _check_rows(spec, read_rows(spec.source), reader)
+    rows = _check_rows(spec, read_rows(spec.source) if rows is None else rows, reader)
     few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
     return _read_prompts(spec, rows, reader, few_shot)
 
@@ -132,7 +135,8 @@ def _read_prompts(
             asked, turn_sizes = _choose_turns(spec, parts.messages)
             messages = few_shot.put_before(asked) if few_shot else asked
         except RowError as error:
-            source_id, target = (None, None) if isinstance(row, UnreadableRow) else reader.identify(row)
+            is_readable = not isinstance(row, UnreadableRow)
+            source_id, target = reader.identify(row) if is_readable else (None, None)
             prompt_id = _digest_row(row)
             prompt = Prompt(
                 prompt_id=prompt_id,
@@ -141,6 +145,7 @@ def _read_prompts(
                 source_id=source_id,
                 messages=[],
                 target=target,
+                metadata=reader.read_origin(row) if is_readable else {},
             )
             yield BadRow(prompt, error.kind, str(error))
         else:

@@ -85,6 +85,10 @@ class Reader(ABC):
         """Return the id and the target of an unreadable row, if it has them."""
         return None, None
 
+    def read_origin(self, row: Any) -> dict[str, Any]:
+        """Return the metadata that a prompt has even if the row cannot be read."""
+        return {}
+
     def check_first(self, row: Any) -> None:
         """Raise PromptError if the first row lacks a column or variable that the spec names."""
         try:

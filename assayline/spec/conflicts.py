@@ -81,6 +81,9 @@ MADE_MEDIA = _given("prompts.source.images", "prompts.source.audios")
 MEDIA_COLUMNS = _given("prompts.columns.images", "prompts.columns.audios", "prompts.columns.videos")
 MESSAGES = ("prompts.columns", "prompts.template", "prompts.few_shot")
 EXAMPLES = _given("prompts.few_shot")
+OWN_EXAMPLES = _when(
+    "prompts.few_shot without source", lambda spec: spec.prompts.few_shot and spec.prompts.few_shot.source is None
+)
 RENDERING = _given("chat.template", "chat.prefill", "chat.add_generation_prompt", "chat.date", "chat.special_tokens")
 SPECIAL_TOKENS = _when("chat.special_tokens {spec.chat.special_tokens}", _given("chat.special_tokens"))
 SERVED = _when("engine.backend server", lambda spec: spec.engine.kind.is_served)
@@ -136,6 +139,7 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
     ),
     (EXACT_LENGTH, _given(*MESSAGES), "its prompts are generated. hint: remove it, or use a file"),
     (_source("sharegpt"), EXAMPLES, "its conversations have no target. hint: remove few_shot"),
+    (_source("run", "pairs"), OWN_EXAMPLES, "its rows are read only once. hint: set prompts.few_shot.source"),
     (
         _given("prompts.template"),
         _given("prompts.columns.messages", "prompts.columns.prompt"),

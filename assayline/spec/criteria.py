@@ -250,7 +250,7 @@ class CodeScorer(FunctionScorer):
         return {"program": self.program, "timeout_s": self.timeout_s, "memory_gib": self.memory_gib}
 
 
-class Verdict(ScorerPart):
+class VerdictScorer(ScorerPart):
     """The verdict of a judge, whose answer is a JSON object, as a number from 0 to 1. Set `values` or `scale`."""
 
     kind: Literal["verdict"] = "verdict"
@@ -282,7 +282,7 @@ class Verdict(ScorerPart):
         return {str(key) if isinstance(key, int) else key: value for key, value in values.items()}
 
     @model_validator(mode="after")
-    def _check_values(self) -> "Verdict":
+    def _check_values(self) -> "VerdictScorer":
         if (self.values is None) == (self.scale is None):
             raise ValueError("set either values or scale, such as values: {correct: 1, incorrect: 0}")
         if self.scale is not None and self.scale[0] >= self.scale[1]:
@@ -306,7 +306,7 @@ Scorer = Annotated[
     | PythonScorer
     | MathScorer
     | CodeScorer
-    | Verdict,
+    | VerdictScorer,
     Field(discriminator="kind"),
     BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
 ]

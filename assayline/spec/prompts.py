@@ -239,6 +239,56 @@ class OpenAiBatchSource(Source):
     path: str = Field(description="File or glob of JSON lines {custom_id, method, url, body}; sorted by name.")
 
 
+def _where(example: str) -> Any:
+    return Field(
+        None,
+        min_length=1,
+        description=f"SQL condition over the row's columns and `metadata`, a JSON object, such as {example} (default: "
+        "all rows).",
+    )
+
+
+class AnswersSource(Source):
+    """The stored answers of a completed run, a row each, such as for a judge. Error rows are left out."""
+
+    kind: Literal["run"] = "run"
+    run: str = Field(
+        min_length=1,
+        description="Id of the run, baseline:NAME, or latest:NAME for the newest completed run of that spec name; the "
+        "stored spec has the id.",
+    )
+    where: str | None = _where("scores['numeric'] = 0")
+
+    @property
+    def runs(self) -> list[str]:
+        """The run, as a list."""
+        return [self.run]
+
+    @property
+    def title(self) -> str:
+        return f"answers of {self.run}"
+
+    def name_runs(self, runs: list[str]) -> "AnswersSource":
+        """Return the source with another run."""
+        return self.model_copy(update={"run": runs[0]})
+
+
+class PairsSource(Source):
+    """Answers of two completed runs to the same prompts, two rows a pair: each answer is shown first once."""
+
+    kind: Literal["pairs"] = "pairs"
+    runs: list[str] = Field(min_length=2, max_length=2, description="The two runs, each as in a source of kind run.")
+    where: str | None = _where("first <> second")
+
+    @property
+    def title(self) -> str:
+        return f"answers of {' and '.join(self.runs)}"
+
+    def name_runs(self, runs: list[str]) -> "PairsSource":
+        """Return the source with other runs."""
+        return self.model_copy(update={"runs": runs})
+
+
 AnySource = Annotated[
     FileSource
     | InlineSource
@@ -248,7 +298,9 @@ AnySource = Annotated[
     | ShareGptSource
     | TraceSource
     | LmEvalSource
-    | OpenAiBatchSource,
+    | OpenAiBatchSource
+    | AnswersSource
+    | PairsSource,
     Field(discriminator="kind"),
 ]
 

@@ -37,7 +37,7 @@ from assayline.spec.criteria import (
     Scorer,
     ScorerPart,
     SqlScorer,
-    Verdict,
+    VerdictScorer,
 )
 from assayline.store import json_match
 from assayline.store.database import list_models
@@ -347,7 +347,7 @@ def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
             own = {"run_id": run_id, "scorer": scorer.title}
             scored = int(connection.execute(_INSERT_OWN, own).fetchall()[0][0])
         return scored + _insert_errors(connection, run_id, scorer)
-    if isinstance(scorer, Verdict):
+    if isinstance(scorer, VerdictScorer):
         verdicts = {
             "run_id": run_id,
             "scorer": scorer.title,

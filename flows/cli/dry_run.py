@@ -1,4 +1,6 @@
-"""A dry run: check spec, model and prompts without an engine or the database. Nothing is written.
+"""A dry run: check spec, model and prompts without an engine. Nothing is written.
+
+The database is read only for prompts that are answers of other runs.
 
 It prints the first error row of each kind, and fails if every request would be an error row.
 """
@@ -11,6 +13,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from assayline.errors import MediaError, NothingToAskError
+from assayline.evaluation.answers import open_answers, resolve_runs
 from assayline.evaluation.begin import plan_run
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.resume import describe_left, preview_run
@@ -21,6 +24,7 @@ from assayline.requests.build import Prepared
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
+from assayline.store.thread import DatabaseThread
 
 TRIED_MEDIA = 100
 """Number of media files to decode. The existence of all files is checked."""
@@ -102,10 +106,12 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     Raises the errors of a run, and NothingToAskError if every request would be an error row.
     """
     settings.pass_on_token()
+    read = DatabaseThread(settings).read
+    spec = resolve_runs(spec, read)
     fresh, model = plan_run(spec)
     runs_dir = settings.data_dir / "runs"
     found, notes = preview_run(fresh, canonical_json(spec), runs_dir, resume)
-    preparation = Preparation(spec, model)
+    preparation = Preparation(spec, model, rows=open_answers(spec, read))
     rows = requests = duplicates = tokens = 0
     turns: Counter[int] = Counter()
     errors = ErrorTrial()

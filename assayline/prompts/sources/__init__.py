@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from assayline.media.references import Shelf
 from assayline.prompts.columns import RowReader
 from assayline.prompts.row import Reader
+from assayline.prompts.sources.answers import AnswerReader, refuse_rows
 from assayline.prompts.sources.batch import BatchReader
 from assayline.prompts.sources.files import read_files, read_hub
 from assayline.prompts.sources.functions import read_function
@@ -20,6 +21,11 @@ from assayline.spec.prompts import AnySource, PromptSpec
 
 Rows = Iterator[Any]
 """Of `Row | UnreadableRow`; of a synthetic source, numbers."""
+
+
+def read_answers(source: AnySource, spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> Reader:
+    """Return a reader of stored answers by the spec's columns and template."""
+    return AnswerReader(spec.columns, spec.template, spec.media, shelf)
 
 
 def read_columns(source: AnySource, spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> Reader:
@@ -49,6 +55,8 @@ SOURCES: dict[str, SourceKind] = {
         lambda source: iter(range(source.count)),
         lambda source, spec, tokenizer, shelf: SyntheticPrompts(source, tokenizer),
     ),
+    "run": SourceKind(refuse_rows, read_answers),
+    "pairs": SourceKind(refuse_rows, read_answers),
 }
 """By `prompts.source.kind`. A task of lm-evaluation-harness is none: it writes its requests itself (`harness/`)."""
 

@@ -1,0 +1,234 @@
+"""Stored answers of runs as rows of a prompt set: `prompts.source` of kind `run` and `pairs`.
+
+The rows are joined in DuckDB and written to a temporary file of JSON lines, which is read while prompts are prepared:
+the database is not open meanwhile, and memory does not grow with the judged run. Media are not passed on: their places
+in the text read `[image]`, `[audio]` or `[video]`.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+import duckdb
+
+from assayline.errors import SpecError
+from assayline.prompts.sources.answers import AnswerRow
+from assayline.spec.prompts import AnswersSource, PairsSource
+from assayline.store.database import Connection
+from assayline.words import nearest
+
+ROWS_PER_FETCH = 1_000
+
+_SAMPLES = """
+select
+    prompts.source_row,
+    samples.prompt_id,
+    samples.occurrence,
+    samples.repeat_index as repeat,
+    prompts.source_id as id,
+    list_transform(
+        coalesce(talks.messages, cast(prompts.messages_json as json[])), lambda message: write_content(message)
+    ) as messages,
+    samples.answer,
+    answers.reasoning,
+    prompts.target,
+    prompts.options,
+    answers.finish_reason,
+    coalesce(scored.scores, map([]::varchar[], []::double[])) as scores,
+    cast(prompts.metadata_json as json) as metadata
+from (
+    select * from stg_samples where run_id = ${run} and status = 'ok' and answer is not null
+) as samples
+inner join (select * from prompt where run_id = ${run}) as prompts using (prompt_id, occurrence)
+inner join (select * from one_answer where run_id = ${run}) as answers using (request_id)
+left join (
+    select prompt_id, occurrence, repeat_index, map(list(scorer), list(value)) as scores
+    from scores where run_id = ${run} group by all
+) as scored using (prompt_id, occurrence, repeat_index)
+left join (
+    select
+        prompt_id, occurrence, repeat_index,
+        flatten(list(
+            list_concat(
+                cast(turn_messages_json as json[]),
+                case when turn_index < turns - 1 then [json_object('role', 'assistant', 'content', text)] else [] end
+            )
+            order by turn_index
+        )) as messages
+    from (select * from one_request where run_id = ${run} and turn_index is not null)
+    inner join (select * from one_answer where run_id = ${run}) using (request_id)
+    group by all
+) as talks using (prompt_id, occurrence, repeat_index)
+"""
+"""A run's generated answers; of a conversation, the answer to its last turn, after the model's earlier answers."""
+
+_WRITE_CONTENT = """
+create or replace temp macro write_content(message) as
+case
+    when json_type(message, '$.content') = 'ARRAY' then json_merge_patch(message, json_object(
+        'content',
+        array_to_string(
+            list_transform(
+                cast(json_extract(message, '$.content') as json[]),
+                lambda part: coalesce(
+                    json_extract_string(part, '$.text'), '[' || json_extract_string(part, '$.type') || ']'
+                )
+            ),
+            chr(10)
+        )
+    ))
+    else message
+end
+"""
+_LAST_QUESTION = """
+json_extract_string(
+    list_filter(messages, lambda message: json_extract_string(message, '$.role') = 'user')[-1], '$.content'
+)
+"""
+
+ANSWER_COLUMNS = (
+    "id", "prompt", "messages", "answer", "reasoning", "target", "options", "repeat", "finish_reason", "scores",
+)  # fmt: skip
+PAIR_COLUMNS = ("id", "prompt", "messages", "target", "options", "repeat", "first", "second")
+ORDER = "source_row, prompt_id, occurrence, repeat"
+
+Judged = AnswersSource | PairsSource
+
+
+def find_newest_run(connection: Connection, name: str) -> str:
+    """Return the id of the newest completed run of a spec's name. Raises SpecError if there is none."""
+    found = connection.execute(
+        "select run_id from runs where name = ? and state = 'completed' order by started_at desc limit 1", [name]
+    ).fetchall()
+    if found:
+        return str(found[0][0])
+    names = connection.execute("select distinct name from runs where state = 'completed'").fetchall()
+    raise SpecError(
+        f"There is no completed run of a spec named {name!r}; {nearest(name, [str(known) for (known,) in names])}. "
+        "hint: `assayline runs` lists them."
+    )
+
+
+def count_rows(connection: Connection, source: Judged) -> int:
+    """Return the number of rows of a source. Raises SpecError if there are none, or if `where` cannot be used."""
+    count = _count(connection, source, source.where)
+    if count:
+        return count
+    if source.where is not None and (without := _count(connection, source, None)):
+        raise SpecError(
+            f"prompts.source.where keeps none of {without} rows: {source.where}. hint: try the condition with "
+            "--dry-run, or leave it out."
+        )
+    if isinstance(source, PairsSource):
+        raise SpecError(
+            f"Runs {' and '.join(source.runs)} have no answers to the same prompts. hint: name two runs over the same "
+            "prompts: the same messages and targets."
+        )
+    raise SpecError(
+        f"Run {source.run} has no generated answers. hint: name a run with answers; a run with the scorer "
+        "loglikelihood generates none, and error rows are left out."
+    )
+
+
+def _count(connection: Connection, source: Judged, where: str | None) -> int:
+    query = f"select count(*) from ({_select_rows(source)}) where {_define_where(connection, source, where)}"  # noqa: S608 - names are ours
+    with _explaining_where(source, where):
+        return int(connection.execute(query, _name_runs(source)).fetchall()[0][0])
+
+
+def write_rows(connection: Connection, source: Judged, file: IO[str]) -> None:
+    """Write the rows of a source to a file, in order, as JSON lines for `read_rows`. Raises SpecError."""
+    condition = _define_where(connection, source, source.where)
+    order = ORDER + (", shown" if isinstance(source, PairsSource) else "")
+    with _explaining_where(source, source.where):
+        connection.execute(
+            f"create or replace temp table answer_rows as select * from ({_select_rows(source)}) where {condition}",  # noqa: S608 - names are ours
+            _name_runs(source),
+        )
+    try:
+        found = connection.execute(f"from answer_rows order by {order}")
+        names = [str(column[0]) for column in found.description or ()]
+        while rows := found.fetchmany(ROWS_PER_FETCH):
+            for values in rows:
+                row, origin = _make_row(source, dict(zip(names, values, strict=True)))
+                file.write(json.dumps([row, origin], ensure_ascii=False) + "\n")
+    finally:
+        connection.execute("drop table answer_rows")
+
+
+def read_rows(file: IO[str]) -> Iterator[AnswerRow]:
+    """Yield the rows in a file that `write_rows` wrote, and close it."""
+    with file:
+        file.seek(0)
+        for line in file:
+            yield AnswerRow(*json.loads(line))
+
+
+def _make_row(source: Judged, found: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return a row's columns and its origin. A reserved column goes before a metadata column of its name."""
+    key = {"prompt_id": found["prompt_id"], "occurrence": found["occurrence"], "repeat_index": found["repeat"]}
+    runs = [{"run_id": run_id, **key} for run_id in source.runs]
+    origin: dict[str, object] = {"source": runs[0]}
+    if isinstance(source, PairsSource):
+        origin |= {"other": runs[1], "first": found["shown"]}
+    messages: Sequence[str] = found["messages"]  # type: ignore[assignment]
+    found["messages"] = [json.loads(message) for message in messages]
+    metadata: dict[str, object] = json.loads(str(found["metadata"]))
+    return {**metadata, **{name: found[name] for name in _list_columns(source)}}, origin
+
+
+def _list_columns(source: Judged) -> tuple[str, ...]:
+    return PAIR_COLUMNS if isinstance(source, PairsSource) else ANSWER_COLUMNS
+
+
+def _name_runs(source: Judged) -> dict[str, str]:
+    """Return the parameters of `_select_rows`."""
+    return dict(zip(("run_a", "run_b"), source.runs, strict=False))
+
+
+def _select_rows(source: Judged) -> str:
+    """Return the query of a source's rows, without an order."""
+    rows = f"select *, {_LAST_QUESTION} as prompt from ({_SAMPLES.format(run='run_a')})"  # noqa: S608 - names are ours
+    if isinstance(source, AnswersSource):
+        return rows
+    return f"""
+        with pairs as (
+            select a.* exclude (answer, scores), a.answer as answer_a, b.answer as answer_b
+            from ({rows}) as a
+            inner join ({_SAMPLES.format(run="run_b")}) as b using (prompt_id, occurrence, repeat)
+        )
+        select *, 'a' as shown, answer_a as first, answer_b as second from pairs
+        union all
+        select *, 'b' as shown, answer_b as first, answer_a as second from pairs
+    """  # noqa: S608 - names are ours
+
+
+def _define_where(connection: Connection, source: Judged, where: str | None) -> str:
+    """Define the condition as a macro over the columns, and return its call. Raises SpecError unless it is one."""
+    connection.execute(_WRITE_CONTENT)
+    if where is None:
+        return "true"
+    columns = ", ".join([*_list_columns(source), "metadata"])
+    statement = f"create or replace temp macro keep_row({columns}) as (\n{where}\n)"
+    with _explaining_where(source, where):
+        if len(connection.extract_statements(statement)) != 1:
+            raise duckdb.ParserException("Parser Error: it closes a parenthesis that it does not open")
+        connection.execute(statement)
+    return f"keep_row({columns})"
+
+
+@contextmanager
+def _explaining_where(source: Judged, where: str | None) -> Iterator[None]:
+    """Convert an error in the condition to a SpecError; others, such as of the disk, pass."""
+    try:
+        yield
+    except (duckdb.ProgrammingError, duckdb.DataError) as error:
+        if where is None:
+            raise
+        reason = str(error).splitlines()[0].partition(": ")[2].rstrip(".")
+        columns = ", ".join([*_list_columns(source), "metadata"])
+        raise SpecError(
+            f"prompts.source.where cannot be used: {reason}; given {where}. hint: write one SQL condition over "
+            f"{columns}."
+        ) from None
