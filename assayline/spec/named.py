@@ -1,4 +1,4 @@
-"""Benchmarks by name: `@gsm8k` is a spec in this package, without a model."""
+"""Specs by name, in this package and without a model: benchmarks, such as `@gsm8k`, and rubrics of judges."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from assayline.errors import SpecError
 from assayline.words import nearest
 
 FOLDER = Path(__file__).parent / "benchmarks"
+RUBRICS = Path(__file__).parent / "rubrics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +46,29 @@ def list_benchmarks() -> list[NamedBenchmark]:
     return [_read(path) for path in sorted(FOLDER.glob("*.yaml"))]
 
 
-def read_named(name: str) -> dict[str, Any]:
-    """The spec of `@NAME`, as its file has it. Raises SpecError for an unknown name."""
+def list_rubrics() -> list[str]:
+    """The names of the specs of judges, sorted."""
+    return sorted(path.stem for path in RUBRICS.glob("*.yaml"))
+
+
+def find_benchmark(name: str) -> NamedBenchmark:
+    """The benchmark `@NAME` or `NAME`. Raises SpecError for an unknown name."""
     known = {benchmark.name: benchmark for benchmark in list_benchmarks()}
     if (wanted := name.removeprefix("@")) not in known:
+        rubrics = list_rubrics()
         raise SpecError(
-            f"Unknown benchmark {name}; {nearest(wanted, sorted(known))}. hint: list them with `assayline benchmarks`."
+            f"Unknown benchmark {name}; {nearest(wanted, [*known, *rubrics])}. hint: list them with `assayline "
+            f"benchmarks`; rubrics of judges are {', '.join(f'@{rubric}' for rubric in rubrics)}."
         )
-    return {"name": wanted, **known[wanted].spec}
+    return known[wanted]
+
+
+def read_named(name: str) -> dict[str, Any]:
+    """The spec of the benchmark or rubric `@NAME`, as its file has it. Raises SpecError for an unknown name."""
+    wanted = name.removeprefix("@")
+    if wanted in list_rubrics():
+        return {"name": wanted, **yaml.safe_load((RUBRICS / f"{wanted}.yaml").read_text(encoding="utf-8"))}
+    return {"name": wanted, **find_benchmark(name).spec}
 
 
 def _read(path: Path) -> NamedBenchmark:

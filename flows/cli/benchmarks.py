@@ -21,9 +21,9 @@ def run(arguments: list[str]) -> int:
     """Print the table, or the result of each check. Return the exit code."""
     known = _make_parser().parse_args(arguments)
 
-    from assayline.spec.named import list_benchmarks, read_named
+    from assayline.spec.named import find_benchmark, list_benchmarks
 
-    wanted = [str(read_named(name)["name"]) for name in known.names]
+    wanted = [find_benchmark(name).name for name in known.names]
     found = [benchmark for benchmark in list_benchmarks() if not wanted or benchmark.name in wanted]
     console = plain_console()
     if not known.check:

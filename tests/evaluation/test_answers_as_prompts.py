@@ -184,11 +184,7 @@ def test_an_answer_that_the_template_cannot_use_is_an_error_row_with_its_origin(
     run_id = judged("0", "2")
     template = "{{ answer }} {{ level if level else reasoning }}"
     spec = judge_spec({"kind": "run", "run": run_id}, template).model_copy(update={"max_error_fraction": 1.0})
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    answer_in_order(evaluation, RIGHT, first=1)
-    evaluation.finish(counts)
-    judge = evaluation.run_id
+    judge = answer(spec, settings, RIGHT)
     assert [row[2]["source"]["run_id"] for row in read_prompts(settings, judge)] == [run_id, run_id]
     kinds = f"select error_kind from scores where run_id = '{judge}' order by 1 nulls last"
     assert query(settings, kinds) == [("template_error",), (None,)]

@@ -1,0 +1,57 @@
+"""Rubrics: specs of judges in the package, without a model and without runs."""
+
+from typing import Any
+
+import jsonschema
+import pytest
+from flow_kit import run_here
+
+from assayline.errors import SpecError
+from assayline.prompts.sources import open_reader
+from assayline.prompts.sources.answers import AnswerRow
+from assayline.spec.criteria import VerdictScorer
+from assayline.spec.file import load_spec
+from assayline.spec.named import list_benchmarks, list_rubrics
+
+ROW: dict[str, Any] = {"id": "q1", "prompt": "Who wrote it?", "target": "Ann", "answer": "Bob", "context": "Ann did."}
+PAIR: dict[str, Any] = {**ROW, "first": "It was Ann.", "second": "It was Bob."}
+
+
+@pytest.mark.parametrize("name", list_rubrics())
+def test_rubric_renders_an_answer_and_reads_each_verdict_that_its_schema_allows(name):
+    runs = {"runs": "[a, b]"} if name == "preference" else {"run": "a"}
+    overrides = {f"prompts.source.{field}": text for field, text in runs.items()}
+    spec = load_spec(f"@{name}", {"model": "some/judge", **overrides})
+    assert (spec.name, spec.model, spec.sampling["temperature"]) == (name, "some/judge", 0)
+    row = AnswerRow(PAIR if name == "preference" else ROW, {"source": {"run_id": "a"}})
+    parts = open_reader(spec.prompts, None, None).read(row)
+    text = str(parts.messages[-1]["content"])
+    used = ["first", "second"] if name == "preference" else ["answer"]
+    assert all(row[column] in text for column in ["prompt", *used]) and parts.metadata == row.origin
+    assert ("Ann did." in text) == (name == "groundedness") and parts.target == "Ann"
+    (scorer,) = spec.scorers or []
+    assert isinstance(scorer, VerdictScorer) and spec.output is not None and spec.output.json_schema is not None
+    allowed = range(1, 6) if scorer.scale else list(scorer.values or {})
+    for verdict in allowed:
+        assert f"- {verdict}: " in text
+        jsonschema.validate({"reason": "So.", "verdict": verdict}, spec.output.json_schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"reason": "So.", "verdict": 6}, spec.output.json_schema)
+    assert list(spec.output.json_schema["properties"]) == ["reason", "verdict"], "a reason comes before its verdict"
+
+
+def test_rubrics_are_no_benchmarks():
+    assert set(list_rubrics()) == {"correctness", "helpfulness", "preference", "groundedness", "safety"}
+    assert not {benchmark.name for benchmark in list_benchmarks()} & set(list_rubrics())
+    refused = run_here("benchmarks", "safety")
+    assert refused.code == 2 and "rubrics of judges are @correctness" in refused.err
+
+
+def test_rubric_without_a_run_is_rejected():
+    with pytest.raises(SpecError, match=r"prompts.source.run.run: missing|prompts.source.*missing, but required"):
+        load_spec("@correctness", {"model": "m"})
+
+
+def test_misspelled_rubric_is_rejected_with_the_nearest_name():
+    with pytest.raises(SpecError, match="Unknown benchmark @corectness; did you mean 'correctness'"):
+        load_spec("@corectness", {"model": "m"})
