@@ -27,7 +27,7 @@ PREFERENCE = {"kind": "verdict", "values": {"first": 1, "tie": 0.5, "second": 0}
 
 @pytest.fixture
 def judged(make_spec: Any, settings: Settings) -> Callable[..., str]:
-    """Complete a run of so many sums with these answers (None: an error) and return its id."""
+    """Complete a run of sums with these answers (None: an error) and return its id."""
 
     def make(*texts: str | None, rows: list[dict[str, Any]] | None = None, **fields: Any) -> str:
         prompts = {

@@ -15,6 +15,7 @@ MADE = {"prompts.source": {"kind": "synthetic", "count": 1, "prompt_tokens": 8, 
 TRACE = {"prompts.source": {"kind": "trace", "format": "azure", "path": "t.csv"}}
 RECORDED = {"prompts.source": {"kind": "sharegpt", "path": "t.json", "max_tokens": "recorded"}}
 BATCH = {"prompts.source": {"kind": "openai_batch", "path": "b.jsonl"}}
+ANSWERS = {"prompts.source": {"kind": "run", "run": "r"}}
 LIKELIHOOD = {"scorers": ["loglikelihood"], "prompts.columns.options": "o"}
 TURNS, EXAMPLES = {"prompts.turns": "each"}, {"prompts.few_shot.count": 1}
 MESSAGES = {"prompts.columns.target": "x", "prompts.template": "x", **EXAMPLES}
@@ -51,6 +52,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ),
     (MESSAGE_FIELDS, {**MADE, **MESSAGES}),
     ("prompts.few_shot", {**RECORDED, **EXAMPLES}),
+    ("prompts.few_shot without source", {**ANSWERS, **EXAMPLES}),
     ("prompts.columns.prompt", {"prompts.template": "x", "prompts.columns.prompt": "p"}),
     ("prompts.columns.prompt", {"prompts.columns": {"messages": "m", "prompt": "p"}}),
     ("prompts.source trace", {**TURNS, **TRACE}),

@@ -40,7 +40,7 @@ def test_rubric_renders_an_answer_and_reads_each_verdict_that_its_schema_allows(
     assert list(spec.output.json_schema["properties"]) == ["reason", "verdict"], "a reason comes before its verdict"
 
 
-def test_rubrics_are_no_benchmarks():
+def test_rubrics_are_apart_from_benchmarks():
     assert set(list_rubrics()) == {"correctness", "helpfulness", "preference", "groundedness", "safety"}
     assert not {benchmark.name for benchmark in list_benchmarks()} & set(list_rubrics())
     refused = run_here("benchmarks", "safety")
