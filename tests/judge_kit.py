@@ -1,0 +1,113 @@
+"""Runs of judges, written into the raw tables as an evaluation writes them."""
+
+import json
+from typing import Any
+
+import pyarrow
+from row_kit import Store
+
+WORDS = {"correct": 1, "incorrect": 0}
+PLACES = {"first": 1, "tie": 0.5, "second": 0}
+
+
+def vote(item: str, word: str | None, label: str | None = None, **columns: Any) -> dict[str, Any]:
+    """A verdict on one answer. `error` is the error_kind of a score without a verdict."""
+    return {"judge": "judge", "item": item, "word": word, "label": label, **columns}
+
+
+def give_judge(
+    store: Store,
+    votes: list[dict[str, Any]],
+    *,
+    values: dict[str, float] = WORDS,
+    scale: list[float] | None = None,
+    scorer: str = "verdict",
+) -> None:
+    """Judges with these votes, and the labels of the run that they judge.
+
+    A vote has judge, item, word and label; for pairs `first` ("a" or "b"), `run` and `other`, the runs of a and b.
+    """
+    filled = [{"first": None, "run": "judged", "other": None, "repeat": 0, "error": None, **row} for row in votes]
+    for row in filled:
+        value = value_word(row["word"], values, scale)
+        row["value"] = 0.0 if value is None else 1 - value if row["first"] == "b" else value
+    given = pyarrow.Table.from_pylist(filled)
+    texts = ("label", "first", "other", "error", "word")
+    kinds = {name: pyarrow.string() for name in texts}
+    given = given.cast(
+        pyarrow.schema([(name, kinds.get(name, given.schema.field(name).type)) for name in given.column_names])
+    )
+    arguments = {"kind": "verdict", "values": None if scale else values, "scale": scale, "label": "human"}
+    give_table(store, given, json.dumps(arguments), scorer)
+
+
+def value_word(word: str | None, values: dict[str, float], scale: list[float] | None) -> float | None:
+    if word is None:
+        return None
+    return (float(word) - scale[0]) / (scale[1] - scale[0]) if scale else float(values[word])
+
+
+def give_table(store: Store, given: pyarrow.Table, arguments: str, scorer: str = "verdict") -> None:
+    connection = store.connection
+    connection.register("given_votes", given)
+    for statement in INSERTS:
+        connection.execute(
+            statement, {k: v for k, v in (("arguments", arguments), ("scorer", scorer)) if f"${k}" in statement}
+        )
+    connection.unregister("given_votes")
+
+
+INSERTS = (
+    """
+    insert into raw.scorers
+    select distinct judge, $scorer, 'verdict', 0, $arguments, '0', timestamp '2026-01-01', 'digest' from given_votes
+    """,
+    """
+    insert into raw.prompts (run_id, prompt_id, occurrence, source_row, messages_json, target, metadata_json)
+    select distinct
+        judge, item || coalesce(' ' || first, ''), 0, 0, '[]', null,
+        case
+            when other is null
+            then json_object(
+                'source', {'run_id': run, 'prompt_id': item, 'occurrence': 0, 'repeat_index': 0}
+            )
+            else json_object(
+                'source', {'run_id': run, 'prompt_id': item, 'occurrence': 0, 'repeat_index': 0},
+                'other', {'run_id': other, 'prompt_id': item, 'occurrence': 0, 'repeat_index': 0},
+                'first', first
+            )
+        end
+    from given_votes
+    """,
+    """
+    insert into raw.prompts (run_id, prompt_id, occurrence, source_row, messages_json, target, metadata_json)
+    select run, item, 0, 0, '[]', null, json_object('human', any_value(label))
+    from given_votes
+    where run not in (select run_id from raw.prompts)
+    group by run, item
+    """,
+    """
+    insert into raw.requests (run_id, request_id, prompt_id, occurrence, repeat_index, sampling_json)
+    select judge, concat_ws(' ', item, first, repeat), item || coalesce(' ' || first, ''), 0, repeat, '{}'
+    from given_votes
+    """,
+    """
+    insert into raw.scores by name
+    select
+        judge as run_id, $scorer as scorer, item || coalesce(' ' || first, '') as prompt_id, 0 as occurrence,
+        repeat as repeat_index, value, word as extracted, case when error is null then 'because' end as explanation,
+        error as error_kind
+    from given_votes
+    where word is not null or error is not null
+    """,
+)
+
+
+def audit(store: Store, *judges: str) -> list[dict[str, Any]]:
+    return read(store, "from audit_judge(?)", list(judges or ("judge",)))
+
+
+def read(store: Store, query: str, *values: Any) -> list[dict[str, Any]]:
+    result = store.connection.execute(query, list(values))
+    names = [column[0] for column in result.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
