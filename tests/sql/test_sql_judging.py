@@ -321,7 +321,7 @@ def test_audit_position_bias_is_the_share_for_the_first_less_that_for_the_second
     x = np.array([0] * 6 + [1] * 3 + [-1, 0.5, 0])
     assert row["position_bias"] == pytest.approx(x.mean())
     half = 2.2009851600916384 * x.std(ddof=1) / math.sqrt(12)
-    assert bounds(row, "position_bias") == pytest.approx((x.mean() - half, x.mean() + half))
+    assert bounds(row, "position_bias") == pytest.approx((x.mean() - half, x.mean() + half), rel=1e-5)
     assert row["consistent_share"] == pytest.approx(7 / 12)
     assert bounds(row, "consistent_share") == wilson(7, 12)
     assert row["raw_share"] == pytest.approx((8 + 3 + 1 + 0.5 + 1 + 1) / 25)
@@ -346,7 +346,7 @@ def test_audit_length_bias_is_the_share_for_the_longer_less_that_for_the_shorter
     x = np.array([1, 1, 1, 1, 1, -1, -1, 1, 0], float)
     assert row["length_bias"] == pytest.approx(x.mean())
     half = 2.306004135 * x.std(ddof=1) / 3
-    assert bounds(row, "length_bias") == pytest.approx((x.mean() - half, x.mean() + half))
+    assert bounds(row, "length_bias") == pytest.approx((x.mean() - half, 1.0)), "cut at 1"
 
 
 def test_audit_finds_planted_position_bias_and_corrects_planted_errors(store):
@@ -357,7 +357,7 @@ def test_audit_finds_planted_position_bias_and_corrects_planted_errors(store):
     has_label = np.argsort(dice.random((judges, pairs)), axis=1) < labelled
     parts = []
     for first in "ab":
-        right = dice.random((judges, pairs)) < np.where(is_a_better, 0.95, 0.8)
+        right = dice.random((judges, pairs)) < np.where(is_a_better, 0.75, 0.95)
         chooses_a = np.where(dice.random((judges, pairs)) < 0.2, first == "a", is_a_better == right)
         runs = np.repeat(np.arange(judges), pairs)
         texts = {
@@ -377,7 +377,7 @@ def test_audit_finds_planted_position_bias_and_corrects_planted_errors(store):
     give_table(store, pyarrow.concat_tables(parts), json.dumps({"values": PLACES, "scale": None, "label": "human"}))
     rows = audit(store, *(f"judge {n:03}" for n in range(judges)))
     assert len(rows) == judges
-    chance = 0.8 * (0.95 * truth + 0.2 * (1 - truth)) + 0.1
+    chance = 0.8 * (0.75 * truth + 0.05 * (1 - truth)) + 0.1
     assert np.mean([row["raw_share"] for row in rows]) == pytest.approx(chance, abs=0.01)
     assert np.mean([row["position_bias"] for row in rows]) == pytest.approx(0.2, abs=0.01)
     assert np.mean([row["position_bias_low"] > 0 for row in rows]) > 0.95
@@ -387,7 +387,7 @@ def test_audit_finds_planted_position_bias_and_corrects_planted_errors(store):
         for name, value in (("corrected_share", truth), ("raw_share", truth), ("position_bias", 0.2))
     }
     assert covers["corrected_share"] >= 0.93 and covers["position_bias"] >= 0.93
-    assert covers["raw_share"] < 0.6, "an interval that leaves out the judge's errors"
+    assert covers["raw_share"] < 0.1, "an interval that leaves out the judge's errors"
 
 
 def test_audit_runs_for_users_without_a_search_path(tmp_path):

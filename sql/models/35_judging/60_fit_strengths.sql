@@ -11,8 +11,8 @@
 -- comparisons: its comparisons.
 -- prompts: prompts of these comparisons.
 -- won_share: share of comparisons won, 0 to 1, ties counting half.
--- strength: maximum likelihood on the scale of natural logarithms of odds; the mean over runs is 0. Minorization and
---     maximization (Hunter 2004). NULL unless comparisons link every run to every other.
+-- strength: maximum likelihood on the scale of natural logarithms of odds; the mean over runs is 0. NULL unless
+--     comparisons link every run to every other.
 -- cluster: the prompt; or the name of a prior observation.
 -- influence: how far the cluster moves the strength: row of the inverse information × the cluster's score. Sums of
 --     their squares × G / (G − 1), G prompts, are the variance clustered by prompt (the sandwich).
@@ -94,75 +94,79 @@ build_matrix as materialized (
     having runs = (select count(*) from reach_runs)
 ),
 
-step_odds as (
-    select 0 as step, list_transform(wins, lambda w: 1.0::double) as odds, 1.0::double as change
+-- Newton's method in one row. k = 0 builds the matrix [information + 1 / runs | identity], each k up to the number of
+-- runs eliminates a column (Gauss and Jordan; the matrix is positive definite), after which the right half is the
+-- inverse, and the next k moves all strengths, by at most 2.
+move_strengths as (
+    select
+        0 as round,
+        0 as k,
+        list_transform(wins, lambda w: 0.0::double) as strengths,
+        cast(null as double[][]) as rows,
+        1.0::double as change
     from build_matrix
     union all
     select
-        step + 1,
-        moved,
-        list_max(list_transform(moved, lambda x, i: abs(ln(x / odds[i]))))
+        round + cast(k > runs as integer),
+        case when k > runs then 0 else k + 1 end,
+        case
+            when k > runs then list_transform(
+                strengths, lambda s, i: s + move[i] / greatest(1, list_max(list_transform(move, lambda m: abs(m))) / 2)
+            )
+            else strengths
+        end,
+        case
+            when k = 0 then list_transform(games, lambda row, i: list_concat(
+                list_transform(row, lambda n, j: 1 / runs + case
+                    when i <> j then -n / (2 + exp(strengths[i] - strengths[j]) + exp(strengths[j] - strengths[i]))
+                    else list_sum(list_transform(row, lambda m, l:
+                        m / (2 + exp(strengths[i] - strengths[l]) + exp(strengths[l] - strengths[i]))
+                    ))
+                end),
+                list_transform(row, lambda n, j: case when i = j then 1.0::double else 0.0::double end)
+            ))
+            when k <= runs then list_transform(rows, lambda row, i: list_transform(row, lambda x, j: case
+                when i = k then x / rows[k][k]
+                else x - row[k] * rows[k][j] / rows[k][k]
+            end))
+            else rows
+        end,
+        case when k > runs then list_max(list_transform(move, lambda m: abs(m))) else change end
     from (
         select
-            step,
-            odds,
-            list_transform(games, lambda row, i: wins[i] / list_sum(
-                list_transform(row, lambda n, j: n / (odds[i] + odds[j]))
-            )) as moved
-        from step_odds
-        cross join build_matrix
-        where change > 1e-11 and step < 20000
+            *,
+            list_transform(rows, lambda row: list_sum(list_transform(slopes, lambda g, j: row[runs + j] * g))) as move
+        from (
+            select
+                *,
+                case
+                    when k > runs then list_transform(games, lambda row, i: wins[i] - list_sum(
+                        list_transform(row, lambda n, j: n / (1 + exp(strengths[j] - strengths[i])))
+                    ))
+                end as slopes
+            from move_strengths
+            cross join build_matrix
+            where change > 1e-10 and round < 200
+        )
     )
 ),
 
-fit_odds as materialized (
-    select
-        odds,
-        runs,
-        list_transform(games, lambda row, i: list_concat(
-            list_transform(row, lambda n, j: 1 / runs + case
-                when i <> j then -n * odds[i] * odds[j] / (odds[i] + odds[j]) ** 2
-                else list_sum(list_transform(row, lambda m, k: m * odds[i] * odds[k] / (odds[i] + odds[k]) ** 2))
-            end),
-            list_transform(row, lambda n, j: case when i = j then 1.0::double else 0.0::double end)
-        )) as information
-    from step_odds
-    cross join build_matrix
-    order by step desc
-    limit 1
-),
-
--- Gauss and Jordan: the right half becomes the inverse. No pivoting, as the matrix is positive definite.
-eliminate as (
-    select 1 as k, runs, information as rows from fit_odds
-    union all
-    select
-        k + 1,
-        runs,
-        list_transform(rows, lambda row, i: list_transform(row, lambda x, j: case
-            when i = k then x / rows[k][k]
-            else x - row[k] * rows[k][j] / rows[k][k]
-        end))
-    from eliminate
-    where k <= runs
-),
-
-invert as materialized (
-    select k, runs, rows from eliminate where k = runs + 1
+read_fit as materialized (
+    select strengths, rows, len(strengths) as runs from move_strengths where change <= 1e-10
 ),
 
 find_gaps as (
-    select cluster, i, j, value - odds[i] / (odds[i] + odds[j]) as gap
+    select cluster, i, j, value - 1 / (1 + exp(strengths[j] - strengths[i])) as gap
     from place_pairs
-    cross join fit_odds
+    cross join read_fit
     union all
     select
         concat_ws(' ', 'prior', i, j, outcome),
         i,
         j,
-        sqrt(0.5) * (outcome - odds[i] / (odds[i] + odds[j]))
+        sqrt(0.5) * (outcome - 1 / (1 + exp(strengths[j] - strengths[i])))
     from sum_pairs
-    cross join fit_odds
+    cross join read_fit
     cross join (values (0), (1)) as outcomes (outcome)
 ),
 
@@ -179,7 +183,7 @@ sum_scores as (
 spread_scores as (
     select cluster, number_runs.place, sum(rows[number_runs.place][runs + sum_scores.place] * score) as influence
     from sum_scores
-    cross join invert
+    cross join read_fit
     cross join number_runs
     group by cluster, number_runs.place
 ),
@@ -187,12 +191,12 @@ spread_scores as (
 join_strengths as (
     select
         number_runs.* exclude (place),
-        ln(odds[place]) - list_avg(list_transform(odds, lambda x: ln(x))) as strength,
+        strengths[place] as strength,
         spread_scores.cluster,
         spread_scores.influence
     from number_runs
     left join spread_scores using (place)
-    left join fit_odds on true
+    left join read_fit on true
 )
 
 select * from join_strengths;
