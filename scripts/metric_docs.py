@@ -26,6 +26,7 @@ FOLDERS = {
     "models/25_metric_value": ("metric-values", "Stored metrics"),
     "models/30_comparison": ("comparison", "Comparison of runs"),
     "models/30_report": ("report", "Charts and reports"),
+    "models/35_judging": ("judging", "Audit of judges"),
     "models/40_tables": ("tables", "Internals of the tables"),
     "scorers": ("scorers", "Scorers and intervals"),
     "schema": ("raw", "Raw tables"),
@@ -34,6 +35,12 @@ FOLDERS = {
 UNITS = [
     (r"(scores?|show_samples)\.value|leaderboard\.(mean|low|high)", "score, 0 to 1"),
     (r"(metric_values?|(speed|latency|score|load|cost|media)_value)\.n", "see `metric`"),
+    (r"measure_judges\.\w+", "see `measure`"),
+    (r"(list_judgements|judgement)\.(label_)?value", "verdict, 0 to 1"),
+    (r"(\w+_)?(kappa|bias)(_error|_low|_high)?|(nominal|interval)_alpha", "−1 to 1"),
+    (r"rank_judged\.(strength|low|high)|(compare|fit)_strengths\.(strength|influence|difference|low|high)", "ln(odds)"),
+    (r"compare_strengths\.standard_error", "ln(odds)"),
+    (r"(agreement|sensitivity|specificity|\w+_share)(_error|_low|_high)?", "share"),
     (r"(run_metric|line_up_repeats|metric_values?|\w+_value)\.(value|low|high)", "see `unit`"),
     (r"benchmark_metric\.\w+_value", "see `unit`"),
     (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "see `unit`"),
@@ -78,7 +85,7 @@ UNITS = [
 """Units by column name; None: the last word of the name is the unit."""
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
 EXAMPLES = {
-    **dict.fromkeys(("candidate_runs", "baseline_runs"), "['']"),
+    **dict.fromkeys(("candidate_runs", "baseline_runs", "run_ids"), "['']"),
     **dict.fromkeys(("candidate", "baseline", "run", "history", "spec"), "''"),
     **dict.fromkeys(("asked_model_id", "asked_prompt_set", "asking_benchmark_id"), "''"),
     "names": "['']",
@@ -174,7 +181,7 @@ def _link_folder(files: list[Path]) -> str:
 
 
 def render_dbt_sources() -> str:
-    """Format the ten tables as a dbt source, with types and descriptions."""
+    """Format the eleven tables as a dbt source, with types and descriptions."""
     names = [model.name for model in list_models().values() if model.is_view and model.full_name.startswith("main.")]
     with tempfile.TemporaryDirectory() as folder, connect(Path(folder) / "empty.duckdb", 5) as connection:
         tables = [

@@ -214,7 +214,7 @@ order by started_at desc, ordinal;
 )
 
 INTRODUCTION = (
-    "Each has its query and its answer. The queries use the ten tables and four functions of the database alone, so "
+    "Each has its query and its answer. The queries use the eleven tables and six functions of the database alone, so "
     "they work in any DuckDB shell, notebook or dashboard: `duckdb -readonly data/assayline.duckdb`. "
     "[examples/notebook.py](../../examples/notebook.py) makes charts of three such queries, for marimo.",
     "The answers come from a database that you can make in a few seconds, without an engine: `python -m "

@@ -1,4 +1,4 @@
-"""Export of the ten user-facing tables as a folder of Parquet files, for dashboards, lakes and other machines."""
+"""Export of the eleven user-facing tables as a folder of Parquet files, for dashboards, lakes and other machines."""
 
 import json
 from collections.abc import Sequence
@@ -63,7 +63,8 @@ def _copy(connection: Connection, table: str, run_ids: Sequence[str], path: Path
         ).fetchall()
     )
     metadata = f"{{comment: {quote_text(comment)}, column_comments: {quote_text(json.dumps(column_comments))}}}"
-    chosen = f" where run_id in ({', '.join(map(quote_text, run_ids))})" if run_ids else ""
+    run_column = "run_id" if "run_id" in column_comments else "judge_run_id"
+    chosen = f" where {run_column} in ({', '.join(map(quote_text, run_ids))})" if run_ids else ""
     statement = (
         f"copy (from main.{table}{chosen}) to {quote_text(str(path))} "
         f"(format parquet, compression zstd, kv_metadata {metadata})"

@@ -18,7 +18,7 @@ EPILOG = """Formats (docs/guides/exports.md):
   parquet        the same, as a folder of files
   lm-eval        a folder with results and samples of lm-evaluation-harness
   vllm-bench     the result file of `vllm bench serve`
-  tables         a folder with the ten tables of the database as Parquet, for any number of runs
+  tables         a folder with the eleven tables of the database as Parquet, for any number of runs
 
 Exporting an unfinished or failed run writes the answers that it has and prints a note.
 

@@ -1,4 +1,4 @@
-"""The ten tables as a folder of Parquet files, read by a DuckDB that has no database."""
+"""The eleven tables as a folder of Parquet files, read by a DuckDB that has no database."""
 
 import json
 import os
@@ -20,7 +20,10 @@ from assayline.flows.cli import export as command
 from assayline.settings import Settings
 
 pytestmark = pytest.mark.slow
-TABLES = ("answer", "engine", "load_point", "metric_value", "prompt", "request", "run", "score", "timeline", "verdict")
+TABLES = (
+    "answer", "engine", "judgement", "load_point", "metric_value", "prompt", "request", "run", "score", "timeline",
+    "verdict",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from judge_kit import PLACES, give_judge, vote
 from row_kit import Store
 
 from assayline.store.database import connect
@@ -58,6 +59,7 @@ ARGUMENTS = {
     "candidate_runs": "['one']",
     "baseline_runs": "['two']",
     "entries": "[{'task': 'sums', 'model': 'model', 'run_id': 'one', 'scorer': 'exact_match', 'error_share': 0}]",
+    "run_ids": "['judge', 'second judge', 'pairs']",
     "limits": "map {'requests_per_s': 0.1}",
     "other_limit": "0.05",
     "min_overlap": "0.9",
@@ -107,7 +109,7 @@ def older_duckdb() -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Two runs with answers, scores, a load, samples and prices, of which one is kept."""
+    """Two runs with answers, scores, a load, samples, prices and judges, of which one is kept."""
     path = tmp_path / "assayline.duckdb"
     stamps = [
         {
@@ -149,8 +151,26 @@ def path(tmp_path: Path) -> Path:
             )
             joules = [{**run, "at_s": float(i), "power_watts": 100.0, "energy_joules": 100.0 * i} for i in range(62)]
             store.given("device_telemetry", *joules)
+        give_judges(store)
         ensure_metrics(connection)
     return path
+
+
+def give_judges(store: Store) -> None:
+    """Two judges of one run, which ask twice and have labels, and one of pairs in both orders."""
+    for judge, cycle in (("judge", 3), ("second judge", 4)):
+        votes = [
+            vote(str(i), ("correct", "incorrect")[(i + repeat) % cycle == 0], ("correct", "incorrect")[i % 3 == 0],
+                 judge=judge, run="labelled", repeat=repeat)
+            for i in range(30) for repeat in range(2)
+        ]  # fmt: skip
+        give_judge(store, votes)
+    votes = [
+        vote(str(i), ("first", "second", "tie")[i % 3 if first == "a" else i % 2], judge="pairs", run="one",
+             other="two", first=first)
+        for i in range(30) for first in "ab"
+    ]  # fmt: skip
+    give_judge(store, votes, values=PLACES)
 
 
 def read_everything(path: Path, folder: Path | None = None) -> tuple[str, dict[str, object]]:
@@ -169,4 +189,6 @@ def test_every_view_and_macro_has_the_same_rows_in_duckdb_1_5(path: Path, older_
     assert errors == {}
     assert len(found) > 80
     assert len(found["internal.run_summary"]) == 2
+    assert len(found["main.judgement"]) == 180
+    assert len(found["main.rank_judged(['judge', 'second judge', 'pairs'])"]) == 2
     assert found == read_everything(path)[1]

@@ -1,4 +1,4 @@
-"""The ten tables and four functions of the schema main, for users."""
+"""The eleven tables and six functions of the schema main, for users."""
 
 from datetime import datetime, timedelta
 
@@ -8,9 +8,9 @@ from row_kit import RUN
 from assayline.store.database import connect
 
 TABLES = {
-    "answer", "engine", "load_point", "metric_value", "prompt", "request", "run", "score", "timeline", "verdict",
+    "answer", "engine", "judgement", "load_point", "metric_value", "prompt", "request", "run", "score", "timeline", "verdict",
 }  # fmt: skip
-FUNCTIONS = {"compare_configs", "compare_runs", "history", "leaderboard"}
+FUNCTIONS = {"audit_judge", "compare_configs", "compare_runs", "history", "leaderboard", "rank_judged"}
 START = datetime(2026, 1, 1)
 ANSWER = {"arrived_at_s": 1.0, "scheduled_at_s": 1.0, "queued_at_s": 1.0, "first_token_at_s": 1.5, "prompt_tokens": 4}
 
@@ -25,7 +25,7 @@ def given_scores(store, *values, run_id=RUN):
     store.given("scores", *({"run_id": run_id, "prompt_id": str(i), "value": v} for i, v in enumerate(values)))
 
 
-def test_another_client_sees_ten_tables_and_four_functions(tmp_path):
+def test_another_client_sees_eleven_tables_and_six_functions(tmp_path):
     with connect(tmp_path / "new.duckdb", 10):
         pass
     with duckdb.connect(tmp_path / "new.duckdb", read_only=True) as connection:
