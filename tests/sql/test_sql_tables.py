@@ -8,7 +8,8 @@ from row_kit import RUN
 from assayline.store.database import connect
 
 TABLES = {
-    "answer", "engine", "judgement", "load_point", "metric_value", "prompt", "request", "run", "score", "timeline", "verdict",
+    "answer", "engine", "judgement", "load_point", "metric_value", "prompt", "request", "run", "score", "timeline",
+    "verdict",
 }  # fmt: skip
 FUNCTIONS = {"audit_judge", "compare_configs", "compare_runs", "history", "leaderboard", "rank_judged"}
 START = datetime(2026, 1, 1)

@@ -31,7 +31,13 @@ read_judgements as (
         judgement.*,
         scorers.arguments_json ->> '$.scale' is not null as has_scale,
         concat_ws(
-            ' ', judged_run_id, judged_prompt_id, judged_occurrence, judged_repeat_index, other_run_id, other_repeat_index
+            ' ',
+            judged_run_id,
+            judged_prompt_id,
+            judged_occurrence,
+            judged_repeat_index,
+            other_run_id,
+            other_repeat_index
         ) as answer
     from main.judgement
     join raw.scorers on scorers.run_id = judgement.judge_run_id and scorers.scorer = judgement.scorer

@@ -7,8 +7,8 @@
 -- comparisons: comparisons with answers of other runs that were judged in both orders.
 -- prompts: prompts of these comparisons.
 -- won_share: share of comparisons won, ties counting half. It depends on who the others are; strength does not.
--- strength: Bradley–Terry strength, mean 0, a difference of 1 being odds of e = 2.7 to 1; half a win and half a loss are
---     added to each pair of runs. NULL unless comparisons link every run to every other.
+-- strength: Bradley–Terry strength, mean 0, a difference of 1 being odds of e = 2.7 to 1; half a win and half a loss
+--     are added to each pair of runs. NULL unless comparisons link every run to every other.
 -- low: lower end of its 95% interval, clustered by prompt. NULL for fewer than five prompts.
 -- high: upper end.
 -- best_rank: 1 + the number of runs that are better by more than chance; see compare_strengths.
