@@ -133,6 +133,12 @@ class RunFailedError(AssaylineError):
     exit_code = 7
 
 
+class JudgeNotTrustedError(AssaylineError):
+    """A judge's verdicts agree with the labels less than its `min_kappa`; the judged run itself is complete."""
+
+    exit_code = 12
+
+
 class ComparisonError(AssaylineError):
     """Two runs cannot be compared: one has not finished, the prompts differ, or one side lacks a scorer."""
 

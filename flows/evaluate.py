@@ -25,17 +25,21 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.begin import Evaluation, begin_evaluation
+from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.drive import drive_worker
+from assayline.evaluation.judging import check_judges, find_unjudged, list_unjudged, pick_judges
 from assayline.evaluation.resume import AUTO
+from assayline.evaluation.run import read_result
 from assayline.evaluation.worker import Worker
 from assayline.flows.cli.tables import tabulate_metrics
+from assayline.flows.judge import judge_answers
 from assayline.flows.live.logs import speak_in_sentences
-from assayline.flows.live.reporting import completed, describe_figures, publish_page, report_run
+from assayline.flows.live.reporting import completed, describe_figures, publish_page, report_run, try_report
 from assayline.flows.live.watch import RunReport, Screen, Watched, open_screen, wait_for_one
+from assayline.report.make import Written, make_report
 from assayline.report.markdown import render_table
-from assayline.runs.manifest import PromptCounts
-from assayline.settings import load_settings
+from assayline.runs.manifest import PromptCounts, read_manifest
+from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
 from assayline.store.mirror import mirroring, open_mirror
@@ -103,9 +107,39 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
         speak_in_sentences()
     check_deployed_spec(spec)
     mirror = open_mirror(settings)
-    evaluation = begin_evaluation(as_spec(spec), settings, resume, benchmark_id, deployment.id is not None)
+    wanted = as_spec(spec)
+    if unjudged := find_unjudged(wanted, settings, resume):
+        get_run_logger().info("Run %s is complete except for its judges, which go on.", unjudged)
+        return _judge_only(unjudged, wanted, settings)
+    notes = check_judges(wanted, settings)
+    evaluation = begin_evaluation(wanted, settings, resume, benchmark_id, deployment.id is not None)
+    evaluation.notes.extend(notes)
     with mirroring(mirror, evaluation.run_dir, get_run_logger()):
         return _evaluate(evaluation)
+
+
+def _judge_only(run_id: str, spec: EvalSpec, settings: Settings) -> dict[str, Any]:
+    """Complete the judges of a run that is complete otherwise, and write its report."""
+    make = partial(make_report, settings, run_id)
+    try:
+        judge_answers(settings, run_id, list_unjudged(settings, run_id), evaluate)
+    finally:
+        written = try_report("report", run_id, make, spec.gate.baseline)
+    result = read_result(read_manifest(settings.run_dir(run_id)), settings)
+    return _end(result, written, spec)
+
+
+def _end(result: RunResult, written: Written | None, spec: EvalSpec, is_reachable: bool = True) -> dict[str, Any]:
+    """Attach the report to the flow run and return the state of a completed run."""
+    headline = describe_figures(result.metrics)
+    if written:
+        result = dataclasses.replace(result, report=str(written.html.absolute()))
+    if is_reachable:
+        page = written.document if written else render_table(tabulate_metrics(result))
+        publish_page("report", spec.name, page, headline)
+    else:
+        get_run_logger().error("Run stored, but its page in Prefect lacks the metrics: the API does not answer.")
+    return completed(headline, dataclasses.asdict(result))
 
 
 def _evaluate(evaluation: Evaluation) -> dict[str, Any]:
@@ -119,20 +153,15 @@ def _evaluate(evaluation: Evaluation) -> dict[str, Any]:
         result = evaluation.finish(counts)
         for note in result.notes:
             get_run_logger().warning(note)
+        if judges := pick_judges(evaluation.spec.scorers):
+            judge_answers(evaluation.settings, evaluation.run_id, judges, evaluate)
+            result = dataclasses.replace(read_result(evaluation.manifest, evaluation.settings), notes=result.notes)
     except BaseException as error:
         _abandon(evaluation, error)
         if isinstance(error, Exception):
             report_run(evaluation)
         raise
-    headline = describe_figures(result.metrics)
-    if written := report_run(evaluation):
-        result = dataclasses.replace(result, report=str(written.html.absolute()))
-    if reachable:
-        page = written.document if written else render_table(tabulate_metrics(result))
-        publish_page("report", evaluation.spec.name, page, headline)
-    else:
-        get_run_logger().error("Run stored, but its page in Prefect lacks the metrics: the API does not answer.")
-    return completed(headline, dataclasses.asdict(result))
+    return _end(result, report_run(evaluation), evaluation.spec, reachable)
 
 
 def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:

@@ -15,7 +15,7 @@ from assayline.prompts.sources.answers import AnswerRow
 from assayline.runs.manifest import match_run_id
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import AnswersSource, PairsSource
-from assayline.store.answer_rows import count_rows, find_newest_run, read_rows, write_rows
+from assayline.store.answer_rows import check_rows, find_newest_run, read_rows, write_rows
 from assayline.store.database import Connection
 
 RunWork = Callable[[Callable[[Connection], Any]], Any]
@@ -39,7 +39,7 @@ def resolve_runs(spec: EvalSpec, run: RunWork) -> EvalSpec:
             raise SpecError(
                 f"prompts.source.runs: {' and '.join(source.runs)} are one run, {named.runs[0]}. hint: name two runs."
             )
-        count_rows(connection, named)
+        check_rows(connection, named)
         return named
 
     prompts = spec.prompts.model_copy(update={"source": run(resolve)})

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from assayline.errors import SpecError, StoreError
@@ -36,7 +37,7 @@ class Rescored:
     """Remarks for the user on failures of scorers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     """Parameters for scoring one run again."""
 
@@ -47,13 +48,10 @@ class _Plan:
     added: Sequence[Scorer]
     keep: bool
     most_examples: int
-    functions: Mapping[str, FunctionScores] = field(default_factory=dict)
-    """Scores by functions, by scorer."""
-
-    @property
-    def asked(self) -> list[str]:
-        """Names of the scorers to apply."""
-        return [scorer.title for scorer in self.added or self.scorers]
+    asked: Sequence[str]
+    """Names of the scorers to apply."""
+    functions: Mapping[str, FunctionScores]
+    """Scores by functions and judges, by scorer."""
 
 
 class _NotKept(Exception):
@@ -67,9 +65,12 @@ def rescore_run(
     keep: bool = True,
     force: bool = False,
     most_examples: int = 0,
+    scores: Mapping[str, FunctionScores] = MappingProxyType({}),
+    is_added: bool = True,
 ) -> Rescored:
     """Score a run by these scorers, or by all its own if none are given. Without `keep`, nothing is stored.
 
+    `scores` are those that judges gave, by scorer. Without `is_added`, the scorers are those of the run's own spec.
     Raises SpecError for a scorer that does not apply to this run and, unless `force`, for a run that is not completed;
     StoreError for a run that is in use or not in the database.
     """
@@ -83,16 +84,25 @@ def rescore_run(
         )
     try:
         everything = lay_over(read_run_scorers(run_dir, spec), scorers)
-        plan = _Plan(run_dir, run, everything, scorers, keep, most_examples)
+        asked = [scorer.title for scorer in scorers or everything]
         database = DatabaseThread(settings)
-        functions = [one for one in pick_functions(everything) if one.title in plan.asked]
-        if functions:
+        notes: list[str] = []
+        if functions := [one for one in pick_functions(everything) if one.title in asked]:
             samples = database.run(lambda connection: read_samples(connection, run.run_id))
-            scores, notes = score_samples(functions, samples)
-            kept = read_function_scores(run_dir)  # of a function that is gone
-            plan = replace(plan, functions={**kept, **scores})
+            found, notes = score_samples(functions, samples)
+            scores = {**scores, **found}
+        plan = _Plan(
+            run_dir=run_dir,
+            run=run,
+            scorers=everything,
+            added=scorers if is_added else (),
+            keep=keep,
+            most_examples=most_examples,
+            asked=asked,
+            functions={**read_function_scores(run_dir), **scores},
+        )
         rescored = database.run(lambda connection: _rescore(connection, plan))
-        return replace(rescored, notes=notes) if functions else rescored
+        return replace(rescored, notes=notes)
     finally:
         lock.release()
 

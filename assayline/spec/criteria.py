@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
+import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from assayline.spec.engine import JsonSchema
+from assayline.spec.named import read_named
 from assayline.spec.part import SpecPart
 
 
@@ -293,6 +295,68 @@ class VerdictScorer(ScorerPart):
         return self
 
 
+class JudgeScorer(ScorerPart):
+    """A score from 0 to 1 by another model, which judges the answers in a run of its own."""
+
+    kind: Literal["judge"] = "judge"
+    spec: list[str] = Field(
+        default_factory=list, description="File of the judge's spec, or @NAME of a rubric; a list is a panel of judges."
+    )
+    model: str | None = Field(None, description="The judge's model (default: that of its spec).")
+    combine: Literal["mean", "majority"] = Field(
+        "mean",
+        description="Score of an answer with several verdicts, by repeats or a panel; a tied majority is a mean.",
+    )
+    retries: int = Field(
+        1, ge=0, le=10, description="How often to ask again, with another seed, for verdicts that cannot be read."
+    )
+    label: str | None = Field(
+        None, description="Metadata column of the judged prompts with a person's verdict, to audit the judge."
+    )
+    min_kappa: float | None = Field(
+        None,
+        ge=-1,
+        le=1,
+        description="Smallest Cohen's kappa of verdicts and labels; below, the run fails as “judge not trusted”.",
+    )
+    judges: list[dict[str, Any]] = Field(
+        default_factory=list, description="The judges' specs themselves (default: the content of `spec`)."
+    )
+
+    needs_target: ClassVar[bool] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_specs(cls, data: Any) -> Any:
+        """A run keeps the judges' specs themselves, so that a changed file changes no earlier run."""
+        if not isinstance(data, dict) or data.get("judges") or not data.get("spec"):
+            return data
+        paths = [data["spec"]] if isinstance(data["spec"], str) else data["spec"]
+        return {**data, "spec": paths, "judges": [_read_judge(str(path)) for path in paths]}
+
+    @model_validator(mode="after")
+    def _check_judges(self) -> "JudgeScorer":
+        if not self.judges:
+            raise ValueError("no judge is given. hint: set spec to the file of a judge's spec, or to a rubric")
+        if self.min_kappa is not None and self.label is None:
+            raise ValueError("min_kappa needs label, the column with a person's verdicts")
+        return self
+
+
+def _read_judge(path: str) -> dict[str, Any]:
+    """Return a judge's spec as its file has it. Raises SpecError for an unknown rubric, ValueError for a bad file."""
+    if path.startswith("@"):
+        return read_named(path)
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ValueError(f"the judge's spec {path} cannot be read: {reason}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"the judge's spec {path} holds {type(data).__name__}, not a mapping")
+    return data
+
+
 Scorer = Annotated[
     ExactMatch
     | Contains
@@ -306,7 +370,8 @@ Scorer = Annotated[
     | PythonScorer
     | MathScorer
     | CodeScorer
-    | VerdictScorer,
+    | VerdictScorer
+    | JudgeScorer,
     Field(discriminator="kind"),
     BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
 ]

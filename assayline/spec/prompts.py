@@ -258,6 +258,9 @@ class AnswersSource(Source):
         "stored spec has the id.",
     )
     where: str | None = _where("scores['numeric'] = 0")
+    not_judged_by: list[str] = Field(
+        default_factory=list, description="Ids of judges' runs: leave out answers with a verdict in one of them."
+    )
 
     @property
     def runs(self) -> list[str]:

@@ -8,7 +8,7 @@ in the text read `[image]`, `[audio]` or `[video]`.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 import duckdb
 
@@ -81,6 +81,13 @@ case
     else message
 end
 """
+_VERDICTS = """
+select judged_prompt_id as prompt_id, judged_occurrence as occurrence, judged_repeat_index as repeat
+from judgement
+where judged_run_id = $run_a and list_contains($judges::varchar[], judge_run_id) and status = 'judged'
+"""
+"""Answers with a verdict in the runs `not_judged_by`."""
+
 _LAST_QUESTION = """
 json_extract_string(
     list_filter(messages, lambda message: json_extract_string(message, '$.role') = 'user')[-1], '$.content'
@@ -110,12 +117,11 @@ def find_newest_run(connection: Connection, name: str) -> str:
     )
 
 
-def count_rows(connection: Connection, source: Judged) -> int:
-    """Return the number of rows of a source. Raises SpecError if there are none, or if `where` cannot be used."""
-    count = _count(connection, source, source.where)
-    if count:
-        return count
-    if source.where is not None and (without := _count(connection, source, None)):
+def check_rows(connection: Connection, source: Judged) -> None:
+    """Raise SpecError if a source has no rows, or if `where` cannot be used."""
+    if count_rows(connection, source):
+        return
+    if source.where is not None and (without := count_rows(connection, source.model_copy(update={"where": None}))):
         raise SpecError(
             f"prompts.source.where keeps none of {without} rows: {source.where}. hint: try the condition with "
             "--dry-run, or leave it out."
@@ -125,23 +131,26 @@ def count_rows(connection: Connection, source: Judged) -> int:
             f"Runs {' and '.join(source.runs)} have no answers to the same prompts. hint: name two runs over the same "
             "prompts: the same messages and targets."
         )
+    if source.not_judged_by:
+        raise SpecError(f"Every answer of run {source.run} has a verdict in {', '.join(source.not_judged_by)}.")
     raise SpecError(
         f"Run {source.run} has no generated answers. hint: name a run with answers; a run with the scorer "
         "loglikelihood generates none, and error rows are left out."
     )
 
 
-def _count(connection: Connection, source: Judged, where: str | None) -> int:
-    query = f"select count(*) from ({_select_rows(source)}) where {_define_where(connection, source, where)}"  # noqa: S608 - names are ours
-    with _explaining_where(source, where):
+def count_rows(connection: Connection, source: Judged) -> int:
+    """Return the number of rows of a source. Raises SpecError if `where` cannot be used."""
+    query = f"select count(*) from ({_select_rows(source)}) where {_define_where(connection, source)}"  # noqa: S608 - names are ours
+    with _explaining_where(source):
         return int(connection.execute(query, _name_runs(source)).fetchall()[0][0])
 
 
 def write_rows(connection: Connection, source: Judged, file: IO[str]) -> None:
     """Write the rows of a source to a file, in order, as JSON lines for `read_rows`. Raises SpecError."""
-    condition = _define_where(connection, source, source.where)
+    condition = _define_where(connection, source)
     order = ORDER + (", shown" if isinstance(source, PairsSource) else "")
-    with _explaining_where(source, source.where):
+    with _explaining_where(source):
         connection.execute(
             f"create or replace temp table answer_rows as select * from ({_select_rows(source)}) where {condition}",  # noqa: S608 - names are ours
             _name_runs(source),
@@ -182,16 +191,18 @@ def _list_columns(source: Judged) -> tuple[str, ...]:
     return PAIR_COLUMNS if isinstance(source, PairsSource) else ANSWER_COLUMNS
 
 
-def _name_runs(source: Judged) -> dict[str, str]:
+def _name_runs(source: Judged) -> dict[str, Any]:
     """Return the parameters of `_select_rows`."""
-    return dict(zip(("run_a", "run_b"), source.runs, strict=False))
+    if isinstance(source, AnswersSource):
+        return {"run_a": source.run, "judges": source.not_judged_by}
+    return dict(zip(("run_a", "run_b"), source.runs, strict=True))
 
 
 def _select_rows(source: Judged) -> str:
     """Return the query of a source's rows, without an order."""
     rows = f"select *, {_LAST_QUESTION} as prompt from ({_SAMPLES.format(run='run_a')})"  # noqa: S608 - names are ours
     if isinstance(source, AnswersSource):
-        return rows
+        return f"select * from ({rows}) anti join ({_VERDICTS}) using (prompt_id, occurrence, repeat)"  # noqa: S608 - names are ours
     return f"""
         with pairs as (
             select a.* exclude (answer, scores), a.answer as answer_a, b.answer as answer_b
@@ -204,14 +215,14 @@ def _select_rows(source: Judged) -> str:
     """  # noqa: S608 - names are ours
 
 
-def _define_where(connection: Connection, source: Judged, where: str | None) -> str:
+def _define_where(connection: Connection, source: Judged) -> str:
     """Define the condition as a macro over the columns, and return its call. Raises SpecError unless it is one."""
     connection.execute(_WRITE_CONTENT)
-    if where is None:
+    if source.where is None:
         return "true"
     columns = ", ".join([*_list_columns(source), "metadata"])
-    statement = f"create or replace temp macro keep_row({columns}) as (\n{where}\n)"
-    with _explaining_where(source, where):
+    statement = f"create or replace temp macro keep_row({columns}) as (\n{source.where}\n)"
+    with _explaining_where(source):
         if len(connection.extract_statements(statement)) != 1:
             raise duckdb.ParserException("Parser Error: it closes a parenthesis that it does not open")
         connection.execute(statement)
@@ -219,16 +230,16 @@ def _define_where(connection: Connection, source: Judged, where: str | None) -> 
 
 
 @contextmanager
-def _explaining_where(source: Judged, where: str | None) -> Iterator[None]:
+def _explaining_where(source: Judged) -> Iterator[None]:
     """Convert an error in the condition to a SpecError; others, such as of the disk, pass."""
     try:
         yield
     except (duckdb.ProgrammingError, duckdb.DataError) as error:
-        if where is None:
+        if source.where is None:
             raise
         reason = str(error).splitlines()[0].partition(": ")[2].rstrip(".")
         columns = ", ".join([*_list_columns(source), "metadata"])
         raise SpecError(
-            f"prompts.source.where cannot be used: {reason}; given {where}. hint: write one SQL condition over "
+            f"prompts.source.where cannot be used: {reason}; given {source.where}. hint: write one SQL condition over "
             f"{columns}."
         ) from None

@@ -1,4 +1,4 @@
-"""Scores from outside the database, in the run's folder: those of a harness and those of functions.
+"""Scores from outside the database, in the run's folder: those of a harness, of functions and of judges.
 
 SQL cannot recompute them, so a rebuilt database takes them from these files.
 """
@@ -31,10 +31,10 @@ class JudgedScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FunctionScores:
-    """Scores of a run's answers by one scoring function."""
+    """Scores of a run's answers by one scoring function or judge."""
 
     definition: str
-    """Digest of the function's code."""
+    """Digest of the function's code, or of the judges' specs and models."""
     scores: Sequence[JudgedScore]
 
 

@@ -32,6 +32,7 @@ from assayline.spec.criteria import (
     FUNCTION_KINDS,
     FunctionScorer,
     JsonMatch,
+    JudgeScorer,
     Loglikelihood,
     RegexMatch,
     Scorer,
@@ -166,8 +167,8 @@ def score_run(
 
     `scorers` are all scorers of the run in order, after those in `judged`; `only` restricts the work to some names.
     Requests without an answer have no score, errors score 0, and prompts without a target have no score if the scorer
-    needs one. A scorer without scores is not recorded. `functions` has the scores of functions, by scorer. Stage the
-    run first, else requests are combined once per scorer.
+    needs one. A scorer without scores is not recorded. `functions` has the scores of functions and judges, by scorer.
+    Stage the run first, else requests are combined once per scorer.
     """
     forget_metrics(connection, run_id)
     counts = insert_judged(connection, run_id, judged)
@@ -179,7 +180,7 @@ def score_run(
                 f"delete from {table} where run_id = ? and scorer = ?",  # noqa: S608 - table is ours
                 [run_id, scorer.title],
             )
-        if isinstance(scorer, FunctionScorer):
+        if isinstance(scorer, FunctionScorer | JudgeScorer):
             if (given := functions.get(scorer.title)) is None:
                 counts[scorer.title] = 0
                 continue
@@ -324,7 +325,7 @@ def _insert_errors(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
 
 
 def _insert_function_scores(
-    connection: duckdb.DuckDBPyConnection, run_id: str, scorer: FunctionScorer, given: FunctionScores
+    connection: duckdb.DuckDBPyConnection, run_id: str, scorer: ScorerPart, given: FunctionScores
 ) -> int:
     return _insert_errors(connection, run_id, scorer) + _insert_rows(connection, run_id, given.scores)
 
@@ -409,9 +410,9 @@ def _read_code(text: str) -> str:
 
 
 def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """List runs with scores of a scorer whose definition changed, oldest first, without external harnesses."""
+    """List runs with scores of a scorer whose definition changed, oldest first, without harnesses and judges."""
     scorers = connection.execute(
-        "select distinct kind, arguments_json, definition from scorers where kind <> 'lm_eval'"
+        "select distinct kind, arguments_json, definition from scorers where kind not in ('lm_eval', 'judge')"
     ).fetchall()
     stale = [list(scorer) for scorer in scorers if _define_now(scorer[0], scorer[1]) not in (scorer[2], None)]
     rows = connection.execute(

@@ -1,11 +1,13 @@
 """score: score a run's stored answers again or by other scorers, without a GPU.
 
     assayline score RUN_ID | --stale [--scorer KIND | --scorer '{kind: KIND, ...}']... [--dry-run] [--show N]
+    assayline score RUN_ID --judge SPEC... [--model MODEL]
 
-No Prefect flow: it takes seconds and writes one transaction.
+No Prefect flow, except for judges: it takes seconds and writes one transaction.
 """
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
@@ -25,12 +27,17 @@ EPILOG = """A scorer is a kind, or a YAML mapping with its fields, as in a spec 
 
   %(prog)s RUN_ID --scorer numeric
   %(prog)s RUN_ID --scorer '{kind: regex, pattern: "answer: (.*)", name: strict}' --show 5
+  %(prog)s RUN_ID --judge @helpfulness --model Qwen/Qwen3-8B
+
+A judge is another model that reads the answers, in a run of its own (docs/guides/judges.md). Without --judge,
+a run whose spec has judges is judged as far as it has not been.
 
 Scores are stored under the scorer's name (default: its kind) and replace earlier scores of that name. They become part
 of the run's folder, so `assayline rebuild` restores them. After an update that changes a scorer's definition, its old
 scores are not compared with new ones; --stale scores all affected runs again.
 
-Exit codes: 0 scored, 2 an unknown run, an unknown or unsuitable scorer, 6 database or files."""
+Exit codes: 0 scored, 2 an unknown run, an unknown or unsuitable scorer, 6 database or files; of judges also those of
+`assayline evaluate`, and 12 a judge that agrees too little with the labels."""
 
 
 def run(arguments: list[str]) -> int:
@@ -47,6 +54,10 @@ def run(arguments: list[str]) -> int:
         parser.error("pass a RUN_ID, --stale or --list")
     if known.stale and known.scorer:
         parser.error("--stale uses the scorers of the runs: leave out --scorer")
+    if known.judge and (known.scorer or known.dry_run or known.stale):
+        parser.error("--judge cannot be combined with --scorer, --stale or --dry-run")
+    if known.model and not known.judge:
+        parser.error("--model is the model of --judge")
     if known.show < 0:
         parser.error(f"--show {known.show}: expected 0 or more examples")
 
@@ -56,6 +67,8 @@ def run(arguments: list[str]) -> int:
 
     settings = load_settings()
     runs_dir = settings.data_dir / "runs"
+    if known.judge:
+        return _judge(complete_run_id(known.run_id, settings), known.judge, known.model, console)
     scorers = [parse_scorer(text) for text in known.scorer]
     for run_id in list_stale_runs(settings) if known.stale else [complete_run_id(known.run_id, settings)]:
         run_dir = find_run(runs_dir, run_id)
@@ -63,6 +76,31 @@ def run(arguments: list[str]) -> int:
         _print_rescored(rescore_run(run_dir, settings, scorers, not known.dry_run, force, known.show), console)
     database = str(settings.database_path)
     print_text("Dry run: nothing was stored." if known.dry_run else f"Database: {database}", console)
+    return 0
+
+
+def _judge(run_id: str, specs: list[str], model: str | None, console: "Console") -> int:
+    from pydantic import ValidationError
+
+    from assayline.errors import SpecError
+    from assayline.evaluation.rescore import rescore_run
+    from assayline.flows.cli.process import prefect_api
+    from assayline.flows.judge import judge
+    from assayline.runs.manifest import find_run
+    from assayline.settings import load_settings
+    from assayline.spec.criteria import JudgeScorer
+
+    settings = load_settings()
+    run_dir = find_run(settings.data_dir / "runs", run_id)
+    name = "+".join(Path(spec).stem.removeprefix("@") for spec in specs)
+    try:
+        scorer = JudgeScorer.model_validate({"name": name, "spec": specs, "model": model})
+    except ValidationError as error:
+        raise SpecError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
+    with prefect_api():
+        judge(run_id, [scorer])
+    _print_rescored(rescore_run(run_dir, settings, [scorer], keep=False), console)
+    print_text(f"Database: {settings.database_path}", console)
     return 0
 
 
@@ -76,6 +114,14 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="SCORER",
         help="scorer; repeatable (default: all scorers of the run)",
     )
+    parser.add_argument(
+        "--judge",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="file of a judge's spec, or @NAME of a rubric; repeated: a panel of judges",
+    )
+    parser.add_argument("--model", metavar="MODEL", help="the judge's model (default: that of its spec)")
     parser.add_argument(
         "--stale", action="store_true", help="score all runs whose scorers have changed since they were scored"
     )

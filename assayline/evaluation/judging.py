@@ -1,0 +1,182 @@
+"""Judges of a run: the specs of their runs, and the scores that come of their verdicts.
+
+A judge is a run whose prompts are the answers of the judged run, so it is resumed, measured and priced like any other.
+The flow completes those runs; this module says which are needed, and stores what they found.
+"""
+
+import copy
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from assayline.digests import digest_json
+from assayline.errors import SpecError
+from assayline.evaluation.begin import add_price, plan_run
+from assayline.evaluation.resume import AUTO, NEVER, digest_inputs
+from assayline.runs.manifest import Manifest, find_run, list_manifests, read_manifest, read_run_scorers, read_spec_json
+from assayline.settings import Settings
+from assayline.spec.criteria import JudgeScorer, Scorer, VerdictScorer
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+from assayline.spec.identity import spec_hash
+from assayline.spec.prompts import AnswersSource
+from assayline.store.answer_rows import count_rows
+from assayline.store.database import read_rows
+from assayline.store.score_files import FunctionScores, JudgedScore, read_function_scores
+from assayline.store.thread import DatabaseThread
+
+RETRY_TEMPERATURE = 0.5
+"""Smallest temperature of a judge that is asked again: at 0 it would repeat what could not be read."""
+
+
+def pick_judges(scorers: Sequence[Scorer] | None) -> list[JudgeScorer]:
+    """Return the scorers that are judges."""
+    return [scorer for scorer in scorers or [] if isinstance(scorer, JudgeScorer)]
+
+
+def plan_judge(
+    scorer: JudgeScorer, number: int, run_id: str, name: str, earlier: Sequence[str] = (), attempt: int = 0
+) -> EvalSpec:
+    """Return the spec of a judge's run over the answers of `run_id`, a run of the spec `name`.
+
+    `number` is the judge's place in the panel. An attempt after the first asks only for answers without a verdict in
+    the runs `earlier`. Raises SpecError for an invalid spec, and for one without a scorer that reads verdicts.
+    """
+    data = copy.deepcopy(scorer.judges[number])
+    data["name"] = f"{name} judged by {scorer.title}" + (f" {number + 1}" if len(scorer.judges) > 1 else "")
+    if scorer.model is not None:
+        data["model"] = scorer.model
+    source: dict[str, Any] = {"kind": "run", "run": run_id}
+    if attempt:
+        source["not_judged_by"] = list(earlier)
+        sampling = data.setdefault("sampling", {})
+        sampling["temperature"] = max(float(sampling.get("temperature") or 0), RETRY_TEMPERATURE)
+        sampling["seed"] = attempt
+    data.setdefault("prompts", {})["source"] = source
+    origin = f"the judge {scorer.spec[number] if scorer.spec else number + 1} of {scorer.title}"
+    spec = parse_spec(data, origin)
+    scorers = spec.scorers or []
+    if len([one for one in scorers if isinstance(one, VerdictScorer)]) != 1 or pick_judges(scorers):
+        raise SpecError(
+            f"{origin} needs one scorer of kind verdict, and none of kind judge. hint: write, for example, "
+            "`scorers: [{kind: verdict, values: {correct: 1, incorrect: 0}}]`."
+        )
+    if scorer.label is None:
+        return spec
+    labelled = [
+        one.model_copy(update={"label": scorer.label}) if isinstance(one, VerdictScorer) else one for one in scorers
+    ]
+    return spec.model_copy(update={"scorers": labelled})
+
+
+def check_judges(spec: EvalSpec, settings: Settings) -> list[str]:
+    """Check the judges of a spec before its model's engine starts: their specs, arguments and models.
+
+    Return notes for the user. Raises SpecError or ModelError.
+    """
+    notes = []
+    judged = plan_run(spec)[1].model_id if pick_judges(spec.scorers) else None
+    for scorer in pick_judges(spec.scorers):
+        for number in range(len(scorer.judges)):
+            planned, _ = plan_run(add_price(plan_judge(scorer, number, "RUN", spec.name), settings))
+            if planned.model_id == judged:
+                notes.append(f"{scorer.title}: the judge is the judged model itself, which may prefer its own answers.")
+    return notes
+
+
+def find_unjudged(spec: EvalSpec, settings: Settings, resume: str = AUTO) -> str | None:
+    """Return the newest run of this spec and its inputs if it is complete except for its judges; else None.
+
+    `resume` as for `begin_evaluation`: with a run's id, only that run is considered.
+    """
+    if resume == NEVER or not pick_judges(spec.scorers):
+        return None
+    runs_dir = settings.data_dir / "runs"
+    if resume != AUTO:
+        newest = read_manifest(find_run(runs_dir, resume))
+    else:
+        wanted = spec_hash(spec)
+        same = (run for run in list_manifests(runs_dir) if run.name == spec.name and run.spec_hash == wanted)
+        if (found := next(same, None)) is None or found.inputs != digest_inputs(spec):
+            return None
+        newest = found
+    is_open = newest.state == "completed" and list_unjudged(settings, newest.run_id)
+    return newest.run_id if is_open else None
+
+
+def list_unjudged(settings: Settings, run_id: str) -> list[JudgeScorer]:
+    """Return the judges of a run whose scores are not stored yet."""
+    run_dir = settings.run_dir(run_id)
+    scored = read_function_scores(run_dir)
+    scorers = read_run_scorers(run_dir, json.loads(read_spec_json(run_dir)))
+    return [scorer for scorer in pick_judges(scorers) if scorer.title not in scored]
+
+
+def find_judge_run(spec: EvalSpec, settings: Settings) -> str | None:
+    """Return the newest completed run of a judge's spec by the same model, whose verdicts need not be asked again."""
+    planned, _ = plan_run(add_price(spec, settings))
+    for run in list_manifests(settings.data_dir / "runs"):
+        if run.state == "completed" and (run.spec_hash, run.model_id) == (planned.spec_hash, planned.model_id):
+            return run.run_id
+    return None
+
+
+def count_unjudged(settings: Settings, run_id: str, judge_run_ids: Sequence[str]) -> int:
+    """Return the number of answers of a run without a verdict in any of the judges' runs."""
+    source = AnswersSource(run=run_id, not_judged_by=list(judge_run_ids))
+    return int(DatabaseThread(settings).run(lambda connection: count_rows(connection, source)))
+
+
+def read_verdicts(settings: Settings, scorer: JudgeScorer, judge_run_ids: Sequence[str]) -> FunctionScores:
+    """Return the scores that the verdicts of these runs give to the judged answers."""
+    query = "from combine_judgements(?::varchar[], ?)"
+    values = list(judge_run_ids), scorer.combine
+    rows = DatabaseThread(settings).run(lambda connection: read_rows(connection, query, *values))
+    scores = [
+        JudgedScore(
+            scorer=scorer.title,
+            prompt_id=row["prompt_id"],
+            occurrence=row["occurrence"],
+            value=row["value"],
+            extracted=row["verdicts"],
+            explanation=row["reason"] or "",
+            repeat_index=row["repeat_index"],
+        )
+        for row in rows
+    ]
+    return FunctionScores(define_judges(scorer, settings, judge_run_ids), scores)
+
+
+def define_judges(scorer: JudgeScorer, settings: Settings, judge_run_ids: Sequence[str]) -> str:
+    """Return the digest of what decides the scores: the judges' specs and models, and how verdicts are combined."""
+    runs: list[Manifest] = [read_manifest(settings.run_dir(run_id)) for run_id in judge_run_ids]
+    models = sorted({run.model_id for run in runs if run.model_id})
+    return digest_json({"judges": scorer.judges, "models": models, "combine": scorer.combine})
+
+
+def check_trust(settings: Settings, scorer: JudgeScorer, judge_run_ids: Sequence[str]) -> str | None:
+    """Return why a judge or panel is not trusted; None if it agrees with the labels as much as it must."""
+    if scorer.min_kappa is None:
+        return None
+    query = """
+        select kappa, labelled_requests, unknown_labels from audit_judge(?::varchar[])
+        qualify (judge_run_id is null) = bool_or(judge_run_id is null) over ()
+        order by kappa nulls first limit 1
+    """
+    [row] = DatabaseThread(settings).run(lambda connection: read_rows(connection, query, list(judge_run_ids)))
+    kappa = row["kappa"]
+    if kappa is not None and kappa >= scorer.min_kappa:
+        return None
+    if kappa is not None:
+        seen = f"Cohen's kappa with {row['labelled_requests']} labels in the column {scorer.label} is {kappa:.2f}"
+    elif row["labelled_requests"]:
+        seen = f"all {row['labelled_requests']} labels in the column {scorer.label} are equal, so kappa is undefined"
+    else:
+        seen = f"no verdict has a label in the column {scorer.label}"
+    if row["unknown_labels"]:
+        seen += f" ({row['unknown_labels']} labels are none of its verdicts)"
+    return (
+        f"Judge not trusted: {scorer.title}: {seen}, and min_kappa is {scorer.min_kappa:g}. The answers and their "
+        "scores are stored. hint: read the disagreements in the report, then improve the rubric or choose another "
+        "judge."
+    )
