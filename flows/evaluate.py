@@ -24,7 +24,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from assayline.errors import SpecError, StoreError
+from assayline.errors import JudgeNotTrustedError, SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.drive import drive_worker
 from assayline.evaluation.judging import check_judges, find_unjudged, list_unjudged, pick_judges
@@ -34,7 +34,14 @@ from assayline.evaluation.worker import Worker
 from assayline.flows.cli.tables import tabulate_metrics
 from assayline.flows.judge import judge_answers
 from assayline.flows.live.logs import speak_in_sentences
-from assayline.flows.live.reporting import completed, describe_figures, publish_page, report_run, try_report
+from assayline.flows.live.reporting import (
+    completed,
+    describe_figures,
+    not_trusted,
+    publish_page,
+    report_run,
+    try_report,
+)
 from assayline.flows.live.watch import RunReport, Screen, Watched, open_screen, wait_for_one
 from assayline.report.make import Written, make_report
 from assayline.report.markdown import render_table
@@ -106,8 +113,15 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
     if not settings.tracebacks:
         speak_in_sentences()
     check_deployed_spec(spec)
+    try:
+        return _evaluate_spec(as_spec(spec), settings, resume, benchmark_id)
+    except JudgeNotTrustedError as error:
+        return not_trusted(error)
+
+
+def _evaluate_spec(wanted: EvalSpec, settings: Settings, resume: str, benchmark_id: str | None) -> dict[str, Any]:
+    """Complete a run of the spec and its judges. Raises AssaylineError."""
     mirror = open_mirror(settings)
-    wanted = as_spec(spec)
     if unjudged := find_unjudged(wanted, settings, resume):
         get_run_logger().info("Run %s is complete except for its judges, which go on.", unjudged)
         return _judge_only(unjudged, wanted, settings)

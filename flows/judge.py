@@ -22,6 +22,7 @@ from assayline.evaluation.judging import (
 )
 from assayline.evaluation.rescore import Rescored, rescore_run
 from assayline.flows.live.logs import speak_in_sentences
+from assayline.flows.live.reporting import not_trusted
 from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings, load_settings
 from assayline.spec.criteria import JudgeScorer
@@ -45,7 +46,10 @@ def judge(run_id: str, scorers: list[JudgeScorer] | None = None) -> dict[str, An
     if not settings.tracebacks:
         speak_in_sentences()
     judges = list_unjudged(settings, run_id) if scorers is None else scorers
-    rescored = judge_answers(settings, run_id, judges, evaluate, are_new=scorers is not None)
+    try:
+        rescored = judge_answers(settings, run_id, judges, evaluate, are_new=scorers is not None)
+    except JudgeNotTrustedError as error:
+        return not_trusted(error)
     return {row["scorer"]: row["samples"] for one in rescored for row in one.accuracies}
 
 

@@ -1,6 +1,7 @@
 """nightly: evaluate a spec, compare the run with its baseline, and update its history and leaderboard.
 
-One flow for a schedule. It fails if a limit is broken.
+One flow for a schedule. It fails if a limit is broken, or, as “Judge not trusted”, if a judge among the scorers agrees
+too little with the labels.
 
 `prefect.yaml` deploys it as `nightly/nightly`. A Prefect automation on failed runs can send notifications
 (docs/guides/nightly-runs.md).
@@ -13,9 +14,17 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from assayline.comparison.gate import GateFailedError, GateReport
+from assayline.errors import JudgeNotTrustedError
 from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from assayline.flows.gate import judge
-from assayline.flows.live.reporting import completed, describe_figures, publish_night, worse, write_leaderboard
+from assayline.flows.live.reporting import (
+    completed,
+    describe_figures,
+    not_trusted,
+    publish_night,
+    worse,
+    write_leaderboard,
+)
 from assayline.settings import Settings, load_settings
 
 
@@ -44,7 +53,10 @@ def nightly(
     check_deployed_spec(spec)
     wanted = as_spec(spec)
     settings = load_settings()
-    result: dict[str, Any] = evaluate(wanted, resume)
+    try:
+        result: dict[str, Any] = evaluate(wanted, resume)
+    except JudgeNotTrustedError as error:
+        return not_trusted(error)
     run_id, against = result["run_id"], baseline or wanted.gate.baseline
     headline = f"{describe_figures(result['metrics'])}; not judged"
     try:

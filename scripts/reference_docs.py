@@ -70,6 +70,10 @@ EXIT_CODES = {
         "Start the server that `PREFECT_API_URL` names, or unset the variable: the command then starts one of its own.",
     ),
     11: Code("An unexpected error: a defect of assayline.", "Report it with the traceback."),
+    12: Code(
+        "A judge among the scorers agrees less with the labels than its `min_kappa`. Answers and scores are stored.",
+        "Read the disagreements in the report; then improve the rubric or choose another judge.",
+    ),
     130: Code("Interrupted by Ctrl-C.", "Give the same command again: it resumes an unfinished run."),
     141: Code("The reader of the output closed it, as `head` does.", "–"),
     143: Code("Ended by SIGTERM.", "Give the same command again: it resumes an unfinished run."),

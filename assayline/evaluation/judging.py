@@ -13,6 +13,7 @@ from assayline.digests import digest_json
 from assayline.errors import SpecError
 from assayline.evaluation.begin import add_price, plan_run
 from assayline.evaluation.resume import AUTO, NEVER, digest_inputs
+from assayline.prompts.template import list_variables
 from assayline.runs.manifest import Manifest, find_run, list_manifests, read_manifest, read_run_scorers, read_spec_json
 from assayline.settings import Settings
 from assayline.spec.criteria import JudgeScorer, Scorer, VerdictScorer
@@ -20,10 +21,11 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
 from assayline.spec.prompts import AnswersSource
-from assayline.store.answer_rows import count_rows
+from assayline.store.answer_rows import ANSWER_COLUMNS, count_rows
 from assayline.store.database import read_rows
 from assayline.store.score_files import FunctionScores, JudgedScore, read_function_scores
 from assayline.store.thread import DatabaseThread
+from assayline.words import nearest
 
 RETRY_TEMPERATURE = 0.5
 """Smallest temperature of a judge that is asked again: at 0 it would repeat what could not be read."""
@@ -70,16 +72,32 @@ def plan_judge(
 
 
 def check_judges(spec: EvalSpec, settings: Settings) -> list[str]:
-    """Check the judges of a spec before its model's engine starts: their specs, arguments and models.
+    """Check the judges of a spec before its model's engine starts: their specs, templates, columns and models.
 
-    Return notes for the user. Raises SpecError or ModelError.
+    Return notes for the user. Raises SpecError, PromptError or ModelError.
     """
-    notes = []
-    judged = plan_run(spec)[1].model_id if pick_judges(spec.scorers) else None
-    for scorer in pick_judges(spec.scorers):
+    notes: list[str] = []
+    judges = pick_judges(spec.scorers)
+    if not judges:
+        return notes
+    metadata = spec.prompts.columns.metadata
+    judged = plan_run(spec)[1].model_id
+    for scorer in judges:
+        if scorer.label is not None and scorer.label not in metadata:
+            raise SpecError(
+                f"{scorer.title}: the label {scorer.label} is not a metadata column of the prompts; "
+                f"{nearest(scorer.label, metadata)}. hint: add it to prompts.columns.metadata."
+            )
         for number in range(len(scorer.judges)):
-            planned, _ = plan_run(add_price(plan_judge(scorer, number, "RUN", spec.name), settings))
-            if planned.model_id == judged:
+            planned = plan_judge(scorer, number, "RUN", spec.name)
+            known = {*ANSWER_COLUMNS, *metadata}
+            if unknown := [one for one in list_variables(planned.prompts.template or "") if one not in known]:
+                raise SpecError(
+                    f"{scorer.title}: the judge's template uses {unknown[0]}, which answers do not have; "
+                    f"{nearest(unknown[0], sorted(known))}. hint: columns of the judged prompts are available if "
+                    "prompts.columns.metadata of the judged spec lists them."
+                )
+            if plan_run(add_price(planned, settings))[1].model_id == judged:
                 notes.append(f"{scorer.title}: the judge is the judged model itself, which may prefer its own answers.")
     return notes
 

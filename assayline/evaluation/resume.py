@@ -132,9 +132,10 @@ def describe_left(run_dir: Path, manifest: Manifest) -> str:
     )
 
 
-def find_driven_here(runs_dir: Path) -> Manifest | None:
-    """Return the newest run that this process drove last; None if there is none."""
-    return next((run for run in list_manifests(runs_dir) if was_driven_here(runs_dir / run.run_id)), None)
+def find_driven_here(runs_dir: Path, name: str | None = None) -> Manifest | None:
+    """Return the newest run, or the newest of this name, that this process drove last; None if there is none."""
+    named = (run for run in list_manifests(runs_dir) if name in (None, run.name))
+    return next((run for run in named if was_driven_here(runs_dir / run.run_id)), None)
 
 
 def find_unfinished_here(runs_dir: Path) -> Manifest | None:

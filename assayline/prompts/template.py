@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import jinja2
+import jinja2.meta
 import jinja2.nodes
 from jinja2.exceptions import SecurityError
 
@@ -100,6 +101,22 @@ def _compile(setting: str, text: str) -> jinja2.Template:
         raise PromptError(
             f"{setting} cannot be compiled: {describe_error(error)} (of {text[:80]!r}). Nest it less deeply."
         ) from None
+
+
+def list_variables(template: str | list[MessageTemplate]) -> list[str]:
+    """Return the columns that a template cannot do without, sorted. Raises PromptError for a syntax error."""
+    needed: set[str] = set()
+    for text in [template] if isinstance(template, str) else [one.content for one in template]:
+        _compile("prompts.template", text)
+        tree = ENVIRONMENT.parse(text)
+        tested = (one.node for one in tree.find_all((jinja2.nodes.Test, jinja2.nodes.Filter)) if one.name in MAY_LACK)
+        optional = {one.name for one in tested if isinstance(one, jinja2.nodes.Name)}
+        needed |= jinja2.meta.find_undeclared_variables(tree) - optional - ENVIRONMENT.globals.keys()
+    return sorted(needed - {"row"})
+
+
+MAY_LACK = frozenset({"defined", "undefined", "default", "d"})
+"""Tests and filters of Jinja2 for a variable that may be missing."""
 
 
 def _names_self(text: str) -> bool:

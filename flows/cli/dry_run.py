@@ -15,6 +15,7 @@ from rich.syntax import Syntax
 from assayline.errors import MediaError, NothingToAskError
 from assayline.evaluation.answers import open_answers, resolve_runs
 from assayline.evaluation.begin import plan_run
+from assayline.evaluation.judging import check_judges, find_unjudged, pick_judges
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.resume import describe_left, preview_run
 from assayline.flows.cli.words import print_text
@@ -111,6 +112,8 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     fresh, model = plan_run(spec)
     runs_dir = settings.data_dir / "runs"
     found, notes = preview_run(fresh, canonical_json(spec), runs_dir, resume)
+    notes += check_judges(spec, settings)
+    unjudged = find_unjudged(spec, settings, resume)
     preparation = Preparation(spec, model, rows=open_answers(spec, read))
     rows = requests = duplicates = tokens = 0
     turns: Counter[int] = Counter()
@@ -142,6 +145,9 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         f"arguments {json.dumps(spec.engine.args)}",
         console,
     )
+    for scorer in pick_judges(spec.scorers):
+        models = ", ".join(str(scorer.model or judge.get("model")) for judge in scorer.judges)
+        print_text(f"judge     {scorer.title}: {models}, {requests - errors.requests} answers", console)
     if first is not None:
         print_text(f"sampling  {json.dumps(first.sampling, default=str)}", console)
         if first.messages is None:
@@ -153,7 +159,9 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
             console.print(Syntax(shown, "json", word_wrap=True))
     for note in notes:
         print_text(note, console)
-    if found:
+    if unjudged:
+        print_text(f"This would go on with the judges of run {unjudged}, which is complete otherwise.", console)
+    elif found:
         left = describe_left(runs_dir / found.run_id, found)
         print_text(f"This would resume run {found.run_id}: {left}.", console)
     else:

@@ -30,7 +30,8 @@ and only the rest is generated (docs/concepts/resume.md).
 
 Exit codes: 0 every request has a result or an error row, 2 spec,
  3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run,
- 9 a dry run in which every request is an error row."""
+ 9 a dry run in which every request is an error row,
+ 12 a judge that agrees too little with the labels."""
 
 
 def run(arguments: list[str]) -> int:
@@ -86,7 +87,7 @@ def _evaluate(spec: "EvalSpec", resume: str) -> int:
     except AssaylineError:
         raise
     except Exception as error:  # raised by Prefect; harmless once the run is stored
-        if (stored := _find_result()) is None:
+        if (stored := _find_result(spec.name)) is None:
             raise
         result = stored
         print(
@@ -99,15 +100,15 @@ def _evaluate(spec: "EvalSpec", resume: str) -> int:
     return 0
 
 
-def _find_result() -> "RunResult | None":
-    """Return the result of this process's run if its manifest has the state completed."""
+def _find_result(name: str) -> "RunResult | None":
+    """Return the result of this process's run of the spec `name` if its manifest has the state completed."""
     from assayline.evaluation.resume import find_driven_here
     from assayline.evaluation.run import read_result
     from assayline.report.make import HTML_NAME
     from assayline.settings import load_settings
 
     settings = load_settings()
-    run = find_driven_here(settings.data_dir / "runs")
+    run = find_driven_here(settings.data_dir / "runs", name)
     if run is None or run.state != "completed":
         return None
     page = (settings.run_dir(run.run_id) / HTML_NAME).absolute()

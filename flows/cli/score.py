@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 EPILOG = """A scorer is a kind, or a YAML mapping with its fields, as in a spec (docs/guides/scoring.md):
 
   %(prog)s RUN_ID --scorer numeric
-  %(prog)s RUN_ID --scorer '{kind: regex, pattern: "answer: (.*)", name: strict}' --show 5
   %(prog)s RUN_ID --judge @helpfulness --model Qwen/Qwen3-8B
+  %(prog)s RUN_ID --scorer '{kind: regex, pattern: "answer: (.*)", name: strict}' --show 5
 
 A judge is another model that reads the answers, in a run of its own (docs/guides/judges.md). Without --judge,
 a run whose spec has judges is judged as far as it has not been.

@@ -12,7 +12,7 @@ from prefect import get_run_logger
 from prefect.states import Completed, Failed
 
 from assayline.comparison.gate import GateFailedError
-from assayline.errors import SpecError
+from assayline.errors import JudgeNotTrustedError, SpecError
 from assayline.evaluation.begin import Evaluation
 from assayline.report.board import read_board
 from assayline.report.document import Document, Paragraph, Section
@@ -105,6 +105,8 @@ def write_leaderboard(prompt_set: str) -> None:
 
 WORSE = "Worse"
 """Name of the failed state of a run that breaks its baseline's limits."""
+NOT_TRUSTED = "Judge not trusted"
+"""Name of the failed state of a run whose judge agrees too little with the labels."""
 
 
 def completed(message: str, result: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +117,11 @@ def completed(message: str, result: dict[str, Any]) -> dict[str, Any]:
 def worse(message: str, error: GateFailedError) -> dict[str, Any]:
     """Return the failed state Worse. The caller of the flow gets `error` raised."""
     return cast(dict[str, Any], Failed(name=WORSE, message=message, data=error))
+
+
+def not_trusted(error: JudgeNotTrustedError) -> dict[str, Any]:
+    """Return the failed state Judge not trusted. The caller of the flow gets `error` raised."""
+    return cast(dict[str, Any], Failed(name=NOT_TRUSTED, message=str(error), data=error))
 
 
 def describe_figures(metrics: Iterable[Mapping[str, Any]]) -> str:

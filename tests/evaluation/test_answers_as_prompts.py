@@ -165,7 +165,7 @@ def test_names_of_runs_are_resolved_to_ids_that_are_stored(judged, judge_spec, s
         evaluation = begin_evaluation(spec, settings, "never")
         evaluation.lock.release()
         stored = json.loads((evaluation.run_dir / "spec.json").read_text())["prompts"]["source"]
-        assert stored == {"kind": "run", "run": expected or new, "where": None}
+        assert stored == {"kind": "run", "run": expected or new, "where": None, "not_judged_by": []}
     pairs = judge_spec({"kind": "pairs", "runs": ["latest:sums", "baseline:good"]}, "{{ first }}")
     evaluation = begin_evaluation(pairs, settings, "never")
     assert evaluation.spec.prompts.source.runs == [new, old]

@@ -9,8 +9,9 @@ from typing import Any
 
 import flow_kit
 import pytest
+import yaml
 
-from assayline.errors import JudgeNotTrustedError, SpecError
+from assayline.errors import JudgeNotTrustedError, ModelError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.flows import judge as judging
 from assayline.flows.evaluate import evaluate
@@ -18,6 +19,7 @@ from assayline.settings import load_settings
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts", "prefect_client")]
 
+HUMAN = ("correct", "incorrect", "incorrect")
 RULE = "{{ 'correct' if answer == target else 'incorrect' }}"
 
 
@@ -27,7 +29,7 @@ def write_judge(folder: Path, fake_spec: dict[str, Any], verdict: str = RULE, na
         "name": name,
         "model": fake_spec["model"],
         "engine": fake_spec["engine"],
-        "prompts": {"source": {"kind": "run"}, "template": '{{ prompt }} {"verdict":"' + verdict + '","reason":"Read."}'},
+        "prompts": {"source": {"kind": "run"}, "template": '{{ prompt }} {"verdict":"' + verdict + '","reason":"…"}'},
         "scorers": [{"kind": "verdict", "values": {"correct": 1, "incorrect": 0}}],
     }  # fmt: skip
     return flow_kit.write_spec(folder / f"{name}.yaml", spec)
@@ -66,6 +68,97 @@ def test_judge_scores_each_answer_in_a_run_of_its_own(fake_spec, data_dir, tmp_p
 def write_half(folder: Path) -> Path:
     """Write 40 prompts, of which every other one has a target that the fake engine does not answer."""
     path = folder / "half.jsonl"
-    rows = [{"question": f"{n} + 1 is {n + 1}", "answer": str(n + 1 + n % 2), "human": n % 3 == 0} for n in range(40)]
+    rows = [
+        {"question": f"{n} + 1 is {n + 1}", "answer": str(n + 1 + n % 2), "id": f"q{n}", "human": HUMAN[n % 3]}
+        for n in range(40)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def test_answers_without_a_readable_verdict_are_asked_again_and_never_count_as_wrong(fake_spec, data_dir, tmp_path):
+    odd = "{{ 'maybe' if id and id[-1] in '13579' else 'correct' }}"
+    path = write_half(tmp_path)
+    fake_spec["prompts"]["source"]["path"] = str(path)
+    fake_spec["prompts"]["columns"]["id"] = "id"
+    result = evaluate(judged_by(fake_spec, write_judge(tmp_path, fake_spec, odd)))
+    assert read_scores(data_dir, result["run_id"]) == [(1.0, 20)]
+    asked = flow_kit.query(
+        data_dir,
+        "select prompt_rows, sum(value), count(*) filter (error_kind = 'unreadable') "
+        "from runs join scores using (run_id) where name <> 'trial' group by runs.* order by any_value(started_at)",
+    )
+    assert asked == [(40, 20.0, 20), (20, 0.0, 20)]
+
+
+def test_an_interrupted_judging_goes_on_where_it_was(fake_spec, data_dir, tmp_path, monkeypatch):
+    spec = judged_by(fake_spec, write_judge(tmp_path, fake_spec))
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise RuntimeError("The machine was switched off.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judging, "read_verdicts", stop)
+        with pytest.raises(RuntimeError):
+            evaluate(spec)
+    runs = flow_kit.query(data_dir, "select run_id, state, attempt from runs order by started_at")
+    assert [row[1:] for row in runs] == [("completed", 1)] * 2
+    run_id = runs[0][0]
+    assert read_scores(data_dir, run_id) == []
+    assert evaluate(spec)["run_id"] == run_id
+    assert flow_kit.query(data_dir, "select run_id, state, attempt from runs order by started_at") == runs
+    assert read_scores(data_dir, run_id) == [(1.0, 40)]
+    assert evaluate(spec)["run_id"] != run_id, "nothing was left to do"
+
+
+def test_judge_that_agrees_too_little_with_labels_is_not_trusted(fake_spec, data_dir, tmp_path):
+    fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
+    fake_spec["prompts"]["columns"]["metadata"] = ["human"]
+    path = write_judge(tmp_path, fake_spec)
+    with pytest.raises(JudgeNotTrustedError, match=r"helpful.*kappa with 40 labels in the column human is -?0\.\d"):
+        evaluate(judged_by(fake_spec, path, label="human", min_kappa=0.6))
+    [(run_id, state)] = flow_kit.query(data_dir, "select run_id, state from runs where name = 'trial'")
+    assert state == "completed"
+    assert read_scores(data_dir, run_id) == [(0.0, 20), (1.0, 20)]
+
+
+def test_panel_of_judges_combines_their_verdicts(fake_spec, data_dir, tmp_path):
+    lenient = write_judge(tmp_path, fake_spec, "correct", "lenient")
+    fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
+    spec = judged_by(fake_spec, write_judge(tmp_path, fake_spec), lenient, lenient, combine="majority")
+    assert read_scores(data_dir, evaluate(spec)["run_id"]) == [(1.0, 40)]
+    spec = judged_by(fake_spec, write_judge(tmp_path, fake_spec), lenient)
+    assert read_scores(data_dir, evaluate(spec, "never")["run_id"]) == [(0.5, 20), (1.0, 20)]
+
+
+def test_stored_run_is_judged_later_and_again_without_asking(fake_spec, data_dir, tmp_path):
+    run_id = evaluate(fake_spec)["run_id"]
+    path = write_judge(tmp_path, fake_spec)
+    for _ in range(2):
+        done = flow_kit.run_here("score", run_id, "--judge", path)
+        assert done.code == 0, done.err
+    assert "strict" in done.out
+    assert flow_kit.query(data_dir, "select count(*) from runs") == [2]
+    stored = "select scorer, count(*), avg(value) from scores where run_id = ? group by all order by all"
+    assert flow_kit.query(data_dir, stored, run_id) == [("exact_match", 40, 1.0), ("strict", 40, 1.0)]
+    rescore_run(data_dir / "runs" / run_id, load_settings(), [])
+    assert flow_kit.query(data_dir, stored, run_id) == [("exact_match", 40, 1.0), ("strict", 40, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"scorers": ["exact_match"]}, "one scorer of kind verdict"),
+        ({"model": "/no/such/model"}, "/no/such/model"),
+        ({"prompts": {"template": "{{ nothing }}"}}, "nothing, which answers do not have"),
+        ({"scorers": [{"kind": "verdict", "scale": [5, 1]}]}, "scale"),
+    ],
+)
+def test_unsuitable_judge_is_refused_before_the_model_starts(fake_spec, data_dir, tmp_path, changes, complaint):
+    path = write_judge(tmp_path, fake_spec)
+    flow_kit.write_spec(path, {**yaml.safe_load(path.read_text()), **changes})
+    with pytest.raises((SpecError, ModelError), match=complaint):
+        evaluate(judged_by(fake_spec, path))
+    with pytest.raises(SpecError, match="metadata"):
+        evaluate(judged_by(fake_spec, path, label="human"))
+    assert not list((data_dir / "runs").glob("*"))

@@ -9,7 +9,7 @@
 -- verdicts: the different verdicts, separated by commas.
 -- reason: the reason of the first verdict, in the order of `run_ids`, among those nearest to value.
 -- judgements: number of verdicts.
-create or replace macro main.combine_judgements(run_ids, how) as table
+create or replace macro internal.combine_judgements(run_ids, how) as table
 with
 
 read_verdicts as (
@@ -60,4 +60,4 @@ join_verdicts as (
 
 select * from join_verdicts;
 
-comment on macro table main.combine_judgements is 'combine_judgements(run_ids, how), a list of run ids of judges of one run and mean or majority: one row per judged answer, with the score that their verdicts give it.';
+comment on macro table internal.combine_judgements is 'combine_judgements(run_ids, how), a list of run ids of judges of one run and mean or majority: one row per judged answer, with the score that their verdicts give it.';
