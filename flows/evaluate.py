@@ -25,6 +25,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from assayline.errors import JudgeNotTrustedError, SpecError, StoreError
+from assayline.evaluation.answers import resolve_runs
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.drive import drive_worker
 from assayline.evaluation.judging import check_judges, find_unjudged, list_unjudged, pick_judges
@@ -50,6 +51,7 @@ from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
 from assayline.store.mirror import mirroring, open_mirror
+from assayline.store.thread import DatabaseThread
 from assayline.tasks.evaluate import generate, prepare_prompts
 from assayline.tasks.ray_cluster import Cluster, open_cluster
 
@@ -122,9 +124,11 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
 def _evaluate_spec(wanted: EvalSpec, settings: Settings, resume: str, benchmark_id: str | None) -> dict[str, Any]:
     """Complete a run of the spec and its judges. Raises AssaylineError."""
     mirror = open_mirror(settings)
+    wanted = resolve_runs(wanted, DatabaseThread(settings).run)
     if unjudged := find_unjudged(wanted, settings, resume):
         get_run_logger().info("Run %s is complete except for its judges, which go on.", unjudged)
-        return _judge_only(unjudged, wanted, settings)
+        with mirroring(mirror, settings.run_dir(unjudged).absolute(), get_run_logger()):
+            return _judge_only(unjudged, wanted, settings)
     notes = check_judges(wanted, settings)
     evaluation = begin_evaluation(wanted, settings, resume, benchmark_id, deployment.id is not None)
     evaluation.notes.extend(notes)

@@ -16,7 +16,6 @@ from assayline.evaluation.judging import (
     check_trust,
     count_unjudged,
     find_judge_run,
-    list_unjudged,
     plan_judge,
     read_verdicts,
 )
@@ -25,29 +24,28 @@ from assayline.flows.live.logs import speak_in_sentences
 from assayline.flows.live.reporting import not_trusted
 from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings, load_settings
-from assayline.spec.criteria import JudgeScorer
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.judges import JudgeScorer
 
 Complete = Callable[[EvalSpec], dict[str, Any]]
 """Completes a run of a spec, or resumes it: the flow `evaluate`."""
 
 
 @flow(name="judge", flow_run_name="judges of {run_id}", persist_result=False)
-def judge(run_id: str, scorers: list[JudgeScorer] | None = None) -> dict[str, Any]:
+def judge(run_id: str, scorers: list[JudgeScorer]) -> dict[str, Any]:
     """Score a run's answers by judges and return the number of scores by judge.
 
     Args:
         run_id: the judged run, which is complete.
-        scorers: the judges (default: those of the run without scores).
+        scorers: the judges, which become scorers of the run.
     """
     from assayline.flows.evaluate import evaluate
 
     settings = load_settings()
     if not settings.tracebacks:
         speak_in_sentences()
-    judges = list_unjudged(settings, run_id) if scorers is None else scorers
     try:
-        rescored = judge_answers(settings, run_id, judges, evaluate, are_new=scorers is not None)
+        rescored = judge_answers(settings, run_id, scorers, evaluate, are_new=True)
     except JudgeNotTrustedError as error:
         return not_trusted(error)
     return {row["scorer"]: row["samples"] for one in rescored for row in one.accuracies}

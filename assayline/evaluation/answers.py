@@ -19,7 +19,7 @@ from assayline.store.answer_rows import check_rows, find_newest_run, read_rows, 
 from assayline.store.database import Connection
 
 RunWork = Callable[[Callable[[Connection], Any]], Any]
-"""Runs work on the database, as a `DatabaseThread` does."""
+"""A function that runs work on the database: `DatabaseThread.run` or `read`."""
 
 LATEST, BASELINE = "latest:", "baseline:"
 

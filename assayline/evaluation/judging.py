@@ -1,7 +1,7 @@
-"""Judges of a run: the specs of their runs, and the scores that come of their verdicts.
+"""Judges of a run: the specs of their runs, and scores from their verdicts.
 
 A judge is a run whose prompts are the answers of the judged run, so it is resumed, measured and priced like any other.
-The flow completes those runs; this module says which are needed, and stores what they found.
+The flow completes these runs. This module plans them and reads their verdicts.
 """
 
 import copy
@@ -16,10 +16,11 @@ from assayline.evaluation.resume import AUTO, NEVER, digest_inputs
 from assayline.prompts.template import list_variables
 from assayline.runs.manifest import Manifest, find_run, list_manifests, read_manifest, read_run_scorers, read_spec_json
 from assayline.settings import Settings
-from assayline.spec.criteria import JudgeScorer, Scorer, VerdictScorer
+from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
+from assayline.spec.judges import JudgeScorer, VerdictScorer
 from assayline.spec.prompts import AnswersSource
 from assayline.store.answer_rows import ANSWER_COLUMNS, count_rows
 from assayline.store.database import read_rows
@@ -28,7 +29,7 @@ from assayline.store.thread import DatabaseThread
 from assayline.words import nearest
 
 RETRY_TEMPERATURE = 0.5
-"""Smallest temperature of a judge that is asked again: at 0 it would repeat what could not be read."""
+"""Smallest temperature of a judge that is asked again: at 0 it would repeat its unreadable answer."""
 
 
 def pick_judges(scorers: Sequence[Scorer] | None) -> list[JudgeScorer]:
@@ -51,10 +52,10 @@ def plan_judge(
     source: dict[str, Any] = {"kind": "run", "run": run_id}
     if attempt:
         source["not_judged_by"] = list(earlier)
-        sampling = data.setdefault("sampling", {})
-        sampling["temperature"] = max(float(sampling.get("temperature") or 0), RETRY_TEMPERATURE)
-        sampling["seed"] = attempt
-    data.setdefault("prompts", {})["source"] = source
+        sampling = data.get("sampling") or {}
+        temperature = max(float(sampling.get("temperature") or 0), RETRY_TEMPERATURE)
+        data["sampling"] = {**sampling, "temperature": temperature, "seed": attempt}
+    data["prompts"] = {**(data.get("prompts") or {}), "source": source}
     origin = f"the judge {scorer.spec[number] if scorer.spec else number + 1} of {scorer.title}"
     spec = parse_spec(data, origin)
     scorers = spec.scorers or []
@@ -131,12 +132,14 @@ def list_unjudged(settings: Settings, run_id: str) -> list[JudgeScorer]:
 
 
 def find_judge_run(spec: EvalSpec, settings: Settings) -> str | None:
-    """Return the newest completed run of a judge's spec by the same model, whose verdicts need not be asked again."""
+    """Return the newest completed run of a judge's spec, with the same model and files; None if there is none."""
+
+    def identify(run: Manifest) -> tuple[object, ...]:
+        return run.spec_hash, run.model_id, run.inputs_digest
+
     planned, _ = plan_run(add_price(spec, settings))
-    for run in list_manifests(settings.data_dir / "runs"):
-        if run.state == "completed" and (run.spec_hash, run.model_id) == (planned.spec_hash, planned.model_id):
-            return run.run_id
-    return None
+    completed = (run for run in list_manifests(settings.data_dir / "runs") if run.state == "completed")
+    return next((run.run_id for run in completed if identify(run) == identify(planned)), None)
 
 
 def count_unjudged(settings: Settings, run_id: str, judge_run_ids: Sequence[str]) -> int:
@@ -166,7 +169,7 @@ def read_verdicts(settings: Settings, scorer: JudgeScorer, judge_run_ids: Sequen
 
 
 def define_judges(scorer: JudgeScorer, settings: Settings, judge_run_ids: Sequence[str]) -> str:
-    """Return the digest of what decides the scores: the judges' specs and models, and how verdicts are combined."""
+    """Return the digest of the judges' specs and models, and of the way their verdicts are combined."""
     runs: list[Manifest] = [read_manifest(settings.run_dir(run_id)) for run_id in judge_run_ids]
     models = sorted({run.model_id for run in runs if run.model_id})
     return digest_json({"judges": scorer.judges, "models": models, "combine": scorer.combine})
@@ -192,7 +195,7 @@ def check_trust(settings: Settings, scorer: JudgeScorer, judge_run_ids: Sequence
     else:
         seen = f"no verdict has a label in the column {scorer.label}"
     if row["unknown_labels"]:
-        seen += f" ({row['unknown_labels']} labels are none of its verdicts)"
+        seen += f" ({row['unknown_labels']} labels are not among its verdicts)"
     return (
         f"Judge not trusted: {scorer.title}: {seen}, and min_kappa is {scorer.min_kappa:g}. The answers and their "
         "scores are stored. hint: read the disagreements in the report, then improve the rubric or choose another "

@@ -110,7 +110,7 @@ class Preparation:
     ) -> None:
         """Open the prompt set and read its first row.
 
-        `run_dir` receives media from inside rows; None in a dry run. `rows`: of a source of stored answers.
+        `run_dir` receives media from inside rows; None in a dry run. `rows` are those of a source of stored answers.
         """
         self._spec = spec
         self._renderer, tokenizer, max_model_len = open_renderer(spec, model)

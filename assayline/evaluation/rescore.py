@@ -70,7 +70,7 @@ def rescore_run(
 ) -> Rescored:
     """Score a run by these scorers, or by all its own if none are given. Without `keep`, nothing is stored.
 
-    `scores` are those that judges gave, by scorer. Without `is_added`, the scorers are those of the run's own spec.
+    `scores` has the judges' scores, by scorer. With `is_added`, the scorers become part of the run.
     Raises SpecError for a scorer that does not apply to this run and, unless `force`, for a run that is not completed;
     StoreError for a run that is in use or not in the database.
     """

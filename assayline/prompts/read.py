@@ -59,11 +59,10 @@ def load_prompts(
     """Yield the prompts of a spec in order: one Prompt or BadRow per selected row.
 
     The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
-    rows (None: nobody does, and they cannot be sent to an engine). `rows` has the rows of a source that is in the
-    database (None: the source is read). Raises PromptError (or SpecError) at once, before
-    anything is iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or
-    template variable that the first readable row lacks. While iterating, PromptError for a file that turns out to be
-    damaged further on.
+    rows (None: nobody does, and they cannot be sent to an engine). `rows` replaces the source, for one that is in the
+    database. Raises PromptError (or SpecError) at once, before anything is iterated, for what concerns the run: no
+    file, no rows, a template that is not Jinja2, a column or template variable that the first readable row lacks. While
+    iterating, PromptError for a file that turns out to be damaged further on.
     """
     reader = open_reader(spec, tokenizer, shelf)
     rows = _check_rows(spec, read_rows(spec.source) if rows is None else rows, reader)

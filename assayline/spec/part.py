@@ -1,8 +1,8 @@
-"""The base class of all parts of a spec."""
+"""The base classes of all parts of a spec and of its scorers."""
 
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -47,6 +47,22 @@ class SpecPart(BaseModel):
             own |= {"title": fields["kind"]["const"], "required": ["kind", *first]}
         own["properties"] = {name: fields[name] for name in sorted(fields, key=lambda name: name not in first)}
         return schema
+
+
+class ScorerPart(SpecPart):
+    """Base of all scorers."""
+
+    name: str | None = Field(
+        None, min_length=1, description="Name of its scores (default: its kind; of a function or file, that name)."
+    )
+
+    needs_target: ClassVar[bool] = True
+    """True if prompts without a target are not scored."""
+
+    @property
+    def title(self) -> str:
+        """The given name, or the kind."""
+        return self.name or str(getattr(self, "kind", ""))
 
 
 def _list_kinds(choices: list[JsonSchemaValue], handler: GetJsonSchemaHandler) -> list[JsonSchemaValue]:

@@ -61,7 +61,7 @@ left join (
     group by all
 ) as talks using (prompt_id, occurrence, repeat_index)
 """
-"""A run's generated answers; of a conversation, the answer to its last turn, after the model's earlier answers."""
+"""A run's generated answers. In a conversation: the answer to the last turn; messages have the model's earlier ones."""
 
 _WRITE_CONTENT = """
 create or replace temp macro write_content(message) as
@@ -112,7 +112,7 @@ def find_newest_run(connection: Connection, name: str) -> str:
         return str(found[0][0])
     names = connection.execute("select distinct name from runs where state = 'completed'").fetchall()
     raise SpecError(
-        f"There is no completed run of a spec named {name!r}; {nearest(name, [str(known) for (known,) in names])}. "
+        f"No completed run has the name {name!r}; {nearest(name, [str(known) for (known,) in names])}. "
         "hint: `assayline runs` lists them."
     )
 
@@ -175,7 +175,7 @@ def read_rows(file: IO[str]) -> Iterator[AnswerRow]:
 
 
 def _make_row(source: Judged, found: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Return a row's columns and its origin. A reserved column goes before a metadata column of its name."""
+    """Return a row's columns and its origin. A reserved column replaces a metadata column of the same name."""
     key = {"prompt_id": found["prompt_id"], "occurrence": found["occurrence"], "repeat_index": found["repeat"]}
     runs = [{"run_id": run_id, **key} for run_id in source.runs]
     origin: dict[str, object] = {"source": runs[0]}
@@ -231,7 +231,7 @@ def _define_where(connection: Connection, source: Judged) -> str:
 
 @contextmanager
 def _explaining_where(source: Judged) -> Iterator[None]:
-    """Convert an error in the condition to a SpecError; others, such as of the disk, pass."""
+    """Convert an error in the condition to a SpecError; other errors, such as a full disk, pass."""
     try:
         yield
     except (duckdb.ProgrammingError, duckdb.DataError) as error:

@@ -32,14 +32,13 @@ from assayline.spec.criteria import (
     FUNCTION_KINDS,
     FunctionScorer,
     JsonMatch,
-    JudgeScorer,
     Loglikelihood,
     RegexMatch,
     Scorer,
-    ScorerPart,
     SqlScorer,
-    VerdictScorer,
 )
+from assayline.spec.judges import JudgeScorer, VerdictScorer
+from assayline.spec.part import ScorerPart
 from assayline.store import json_match
 from assayline.store.database import list_models
 from assayline.store.metrics import forget_metrics

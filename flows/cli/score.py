@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from assayline.evaluation.rescore import Rescored
-    from assayline.spec.criteria import ScorerPart
+    from assayline.spec.part import ScorerPart
     from assayline.store.database import Row
     from assayline.store.scoring import WrongAnswer
 
@@ -29,15 +29,14 @@ EPILOG = """A scorer is a kind, or a YAML mapping with its fields, as in a spec 
   %(prog)s RUN_ID --judge @helpfulness --model Qwen/Qwen3-8B
   %(prog)s RUN_ID --scorer '{kind: regex, pattern: "answer: (.*)", name: strict}' --show 5
 
-A judge is another model that reads the answers, in a run of its own (docs/guides/judges.md). Without --judge,
-a run whose spec has judges is judged as far as it has not been.
+A judge is another model that reads the answers, in a run of its own (docs/guides/judges.md).
 
 Scores are stored under the scorer's name (default: its kind) and replace earlier scores of that name. They become part
 of the run's folder, so `assayline rebuild` restores them. After an update that changes a scorer's definition, its old
 scores are not compared with new ones; --stale scores all affected runs again.
 
-Exit codes: 0 scored, 2 an unknown run, an unknown or unsuitable scorer, 6 database or files; of judges also those of
-`assayline evaluate`, and 12 a judge that agrees too little with the labels."""
+Exit codes: 0 scored, 2 an unknown run, an unknown or unsuitable scorer, 6 database or files; with --judge also those of
+`assayline evaluate`."""
 
 
 def run(arguments: list[str]) -> int:
@@ -88,7 +87,7 @@ def _judge(run_id: str, specs: list[str], model: str | None, console: "Console")
     from assayline.flows.judge import judge
     from assayline.runs.manifest import find_run
     from assayline.settings import load_settings
-    from assayline.spec.criteria import JudgeScorer
+    from assayline.spec.judges import JudgeScorer
 
     settings = load_settings()
     run_dir = find_run(settings.data_dir / "runs", run_id)

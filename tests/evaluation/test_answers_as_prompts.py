@@ -227,7 +227,7 @@ def test_media_reach_the_judge_as_marks_in_the_text(judged, judge_spec, settings
 
 UNUSABLE = [
     ({"run": "nothing"}, "There is no run 'nothing' in the database"),
-    ({"run": "latest:sum"}, "no completed run of a spec named 'sum'; did you mean 'sums'"),
+    ({"run": "latest:sum"}, "No completed run has the name 'sum'; did you mean 'sums'"),
     ({"run": "baseline:none"}, "There is no baseline 'none'"),
     ({"run": "latest:broken"}, "has no generated answers"),
     (

@@ -9,8 +9,8 @@ from flow_kit import run_here
 from assayline.errors import SpecError
 from assayline.prompts.sources import open_reader
 from assayline.prompts.sources.answers import AnswerRow
-from assayline.spec.criteria import VerdictScorer
 from assayline.spec.file import load_spec
+from assayline.spec.judges import VerdictScorer
 from assayline.spec.named import list_benchmarks, list_rubrics
 
 ROW: dict[str, Any] = {"id": "q1", "prompt": "Who wrote it?", "target": "Ann", "answer": "Bob", "context": "Ann did."}

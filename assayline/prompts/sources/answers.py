@@ -1,7 +1,7 @@
 """Rows that are stored answers of other runs. `store/answer_rows.py` reads them, above this package.
 
-A row's origin is where its answers are stored. It is always part of the prompt's metadata, so that a verdict finds the
-answer that it is about.
+A row's origin names its stored answers. It is always part of the prompt's metadata, so that SQL can join a verdict with
+the judged answer.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from assayline.spec.prompts import AnswersSource, PairsSource
 
 
 class AnswerRow(Row):
-    """A row that knows where its answers are stored."""
+    """A row and the keys of its stored answers."""
 
     __slots__ = ("origin",)
 
@@ -36,5 +36,5 @@ class AnswerReader(RowReader):
 
 
 def refuse_rows(source: AnswersSource | PairsSource) -> Iterator[NoReturn]:
-    """Raise PromptError: the caller of `load_prompts` has the rows."""
+    """Raise PromptError: these rows are an argument of `load_prompts`."""
     raise PromptError(f"Rows of a source of kind {source.kind} are in the database, which is not open here.")

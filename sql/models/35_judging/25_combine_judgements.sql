@@ -5,7 +5,8 @@
 -- prompt_id: prompt of the judged answer, with occurrence and repeat_index as in the judged run.
 -- occurrence: see prompt_id.
 -- repeat_index: see prompt_id.
--- value: its score, 0 to 1: the mean of the verdicts, or the most frequent one. Of equally frequent verdicts, the mean.
+-- value: its score, 0 to 1: the mean of the verdicts, or the most frequent one. If several are equally frequent,
+--     their mean.
 -- verdicts: the different verdicts, separated by commas.
 -- reason: the reason of the first verdict, in the order of `run_ids`, among those nearest to value.
 -- judgements: number of verdicts.

@@ -1,0 +1,115 @@
+"""Scorers for judges: the judge of a run's answers, and the verdict in a judge's own answer."""
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from assayline.spec.named import read_named
+from assayline.spec.part import ScorerPart
+
+
+class VerdictScorer(ScorerPart):
+    """The verdict of a judge, whose answer is a JSON object, as a number from 0 to 1. Set `values` or `scale`."""
+
+    kind: Literal["verdict"] = "verdict"
+    field: str = Field("verdict", min_length=1, description="Key of the verdict in the object.")
+    reason: str = Field("reason", min_length=1, description="Key of the reason, which explains the score.")
+    values: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = Field(
+        None, min_length=2, description="Score of each verdict, such as {correct: 1, incorrect: 0}."
+    )
+    scale: list[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
+        None, min_length=2, max_length=2, description="Lowest and highest verdict, which score 0 and 1, such as [1, 5]."
+    )
+    label: str | None = Field(
+        None,
+        min_length=1,
+        description="Metadata column of the judged prompts with a person's verdict: a key of `values`, or a number of "
+        "`scale`.",
+    )
+
+    needs_target: ClassVar[bool] = False
+
+    @field_validator("values", mode="before")
+    @classmethod
+    def _name_verdicts(cls, values: Any) -> Any:
+        """Convert numbers to text. Raises ValueError for a boolean, which YAML makes of a bare yes or no."""
+        if not isinstance(values, dict):
+            return values
+        if any(isinstance(key, bool) for key in values):
+            raise ValueError('YAML reads yes, no, on, off, true and false as booleans. hint: write "yes" in quotes')
+        return {str(key) if isinstance(key, int) else key: value for key, value in values.items()}
+
+    @model_validator(mode="after")
+    def _check_values(self) -> "VerdictScorer":
+        if (self.values is None) == (self.scale is None):
+            raise ValueError("set either values or scale, such as values: {correct: 1, incorrect: 0}")
+        if self.scale is not None and self.scale[0] >= self.scale[1]:
+            raise ValueError(f"scale is {self.scale}, expected the lowest verdict and then the highest, such as [1, 5]")
+        names = [name.strip().lower() for name in self.values or ()]
+        if "" in names or len(set(names)) < len(names):
+            raise ValueError(f"values has the verdicts {list(self.values or ())}, which differ by case or space only")
+        return self
+
+
+class JudgeScorer(ScorerPart):
+    """A score from 0 to 1 by another model, which judges the answers in a run of its own."""
+
+    kind: Literal["judge"] = "judge"
+    spec: list[str] = Field(
+        default_factory=list, description="File of the judge's spec, or @NAME of a rubric; a list is a panel of judges."
+    )
+    model: str | None = Field(None, description="The judge's model (default: that of its spec).")
+    combine: Literal["mean", "majority"] = Field(
+        "mean",
+        description="Score of an answer with several verdicts, by repeats or a panel; a tied majority is a mean.",
+    )
+    retries: int = Field(
+        1, ge=0, le=10, description="How often to ask again, with another seed, for verdicts that cannot be read."
+    )
+    label: str | None = Field(
+        None, description="Metadata column of the judged prompts with a person's verdict, to audit the judge."
+    )
+    min_kappa: float | None = Field(
+        None,
+        ge=-1,
+        le=1,
+        description="Smallest Cohen's kappa of verdicts and labels; below, the run fails as “judge not trusted”.",
+    )
+    judges: list[dict[str, Any]] = Field(
+        default_factory=list, description="The judges' specs themselves (default: the content of `spec`)."
+    )
+
+    needs_target: ClassVar[bool] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_specs(cls, data: Any) -> Any:
+        """Embed the judges' specs, so that a later change of a file does not change the run."""
+        if not isinstance(data, dict) or data.get("judges") or not data.get("spec"):
+            return data
+        paths = [data["spec"]] if isinstance(data["spec"], str) else data["spec"]
+        return {**data, "spec": paths, "judges": [_read_judge(str(path)) for path in paths]}
+
+    @model_validator(mode="after")
+    def _check_judges(self) -> "JudgeScorer":
+        if not self.judges:
+            raise ValueError("no judge is given. hint: set spec to the file of a judge's spec, or to a rubric")
+        if self.min_kappa is not None and self.label is None:
+            raise ValueError("min_kappa needs label, the column with a person's verdicts")
+        return self
+
+
+def _read_judge(path: str) -> dict[str, Any]:
+    """Return a judge's spec as its file has it. Raises SpecError for an unknown rubric, ValueError for a bad file."""
+    if path.startswith("@"):
+        return read_named(path)
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ValueError(f"the judge's spec {path} cannot be read: {reason}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"the judge's spec {path} holds {type(data).__name__}, not a mapping")
+    return data
