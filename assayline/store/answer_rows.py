@@ -111,10 +111,8 @@ def find_newest_run(connection: Connection, name: str) -> str:
     if found:
         return str(found[0][0])
     names = connection.execute("select distinct name from runs where state = 'completed'").fetchall()
-    raise SpecError(
-        f"No completed run has the name {name!r}; {nearest(name, [str(known) for (known,) in names])}. "
-        "hint: `assayline runs` lists them."
-    )
+    known = nearest(name, [str(known) for (known,) in names]) if names else "no run is completed"
+    raise SpecError(f"No completed run has the name {name!r}; {known}. hint: `assayline runs` lists them.")
 
 
 def check_rows(connection: Connection, source: Judged) -> None:

@@ -40,6 +40,10 @@ def judged_by(fake_spec: dict[str, Any], *specs: Path, **fields: Any) -> dict[st
     return {**fake_spec, "scorers": ["exact_match", scorer]}
 
 
+def switch_off(*_: Any, **__: Any) -> None:
+    raise RuntimeError("The machine was switched off.")
+
+
 def read_scores(data_dir: Path, run_id: str) -> list[Any]:
     return flow_kit.query(
         data_dir,
@@ -94,11 +98,8 @@ def test_answers_without_a_readable_verdict_are_asked_again_and_never_count_as_w
 def test_an_interrupted_judging_goes_on_where_it_was(fake_spec, data_dir, tmp_path, monkeypatch):
     spec = judged_by(fake_spec, write_judge(tmp_path, fake_spec))
 
-    def stop(*_: Any, **__: Any) -> None:
-        raise RuntimeError("The machine was switched off.")
-
     with monkeypatch.context() as patch:
-        patch.setattr(judging, "read_verdicts", stop)
+        patch.setattr(judging, "read_verdicts", switch_off)
         with pytest.raises(RuntimeError):
             evaluate(spec)
     runs = flow_kit.query(data_dir, "select run_id, state, attempt from runs order by started_at")
@@ -162,3 +163,22 @@ def test_unsuitable_judge_is_refused_before_the_model_starts(fake_spec, data_dir
     with pytest.raises(SpecError, match="metadata"):
         evaluate(judged_by(fake_spec, path, label="human"))
     assert not list((data_dir / "runs").glob("*"))
+
+
+def test_interrupted_judging_of_a_chained_run_goes_on_although_its_source_is_named_latest(
+    fake_spec, data_dir, tmp_path, monkeypatch
+):
+    evaluate(fake_spec)
+    path = write_judge(tmp_path, fake_spec)
+    prompts = {
+        "source": {"kind": "run", "run": "latest:trial"}, "template": "{{ prompt }}", "columns": {"target": "target"},
+    }  # fmt: skip
+    chained = {**judged_by(fake_spec, path), "name": "again", "prompts": prompts}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judging, "read_verdicts", switch_off)
+        with pytest.raises(RuntimeError):
+            evaluate(chained)
+    [run_id] = flow_kit.query(data_dir, "select run_id from runs where name = 'again'")
+    assert evaluate(chained)["run_id"] == run_id
+    assert read_scores(data_dir, run_id) == [(1.0, 40)]
