@@ -81,7 +81,12 @@ def test_every_macro_explains_itself_and_each_of_its_columns(schema):
         assert comment.startswith(f"{name}(") and comment.endswith("."), name
         head = file.read_text(encoding="utf-8").partition("create or replace")[0]
         if borrowed := re.search(r"^-- The columns are those of (\w+)\.", head, re.M):
-            (other,) = (file for file in macros if name_model(file) == borrowed[1])
+            (other,) = (file for file in MODEL_FILES if name_model(file) == borrowed[1])
+            if other not in macros:  # a view, whose columns have comments
+                columns = "select column_name, data_type from duckdb_columns() where table_name = ?"
+                found = schema.execute(f"{columns} order by column_index", [borrowed[1]]).fetchall()
+                assert describe_macro(schema, name) == found
+                continue
             head = other.read_text(encoding="utf-8").partition("create or replace")[0]
         columns = [column for column, _ in describe_macro(schema, name)]
         assert re.findall(r"^-- ([a-z]\w*): ", head, re.M) == columns, name

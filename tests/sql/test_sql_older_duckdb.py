@@ -60,6 +60,8 @@ ARGUMENTS = {
     "baseline_runs": "['two']",
     "entries": "[{'task': 'sums', 'model': 'model', 'run_id': 'one', 'scorer': 'exact_match', 'error_share': 0}]",
     "run_ids": "['judge', 'second judge', 'pairs']",
+    "how": "'majority'",
+    "is_disagreement": "true",
     "limits": "map {'requests_per_s': 0.1}",
     "other_limit": "0.05",
     "min_overlap": "0.9",

@@ -39,9 +39,8 @@ read_judgements as (
             other_run_id,
             other_repeat_index
         ) as answer
-    from main.judgement
+    from internal.find_judgements(run_ids) as judgement
     join raw.scorers on scorers.run_id = judgement.judge_run_id and scorers.scorer = judgement.scorer
-    where list_contains(run_ids, judgement.judge_run_id)
 ),
 
 read_lengths as (

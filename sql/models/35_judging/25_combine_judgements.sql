@@ -27,8 +27,8 @@ read_verdicts as (
         count(*) over (
             partition by judged_prompt_id, judged_occurrence, judged_repeat_index, judgement.value
         ) as votes
-    from main.judgement
-    where list_contains(run_ids, judge_run_id) and status = 'judged'
+    from internal.find_judgements(run_ids) as judgement
+    where status = 'judged'
 ),
 
 find_most as (
