@@ -36,7 +36,7 @@ UNITS = [
     (r"(scores?|show_samples)\.value|leaderboard\.(mean|low|high)", "score, 0 to 1"),
     (r"(metric_values?|(speed|latency|score|load|cost|media)_value)\.n", "see `metric`"),
     (r"measure_judges\.\w+", "see `measure`"),
-    (r"(list_judgements|judgement|combine_judgements)\.(label_)?value", "verdict, 0 to 1"),
+    (r"(list_judgements|judgement|combine_judgements|show_judgements)\.(label_|mean_)?value", "verdict, 0 to 1"),
     (r"(\w+_)?(kappa|bias)(_error|_low|_high)?|(nominal|interval)_alpha", "−1 to 1"),
     (r"rank_judged\.(strength|low|high)|(compare|fit)_strengths\.(strength|influence|difference|low|high)", "ln(odds)"),
     (r"compare_strengths\.standard_error", "ln(odds)"),
@@ -92,6 +92,7 @@ EXAMPLES = {
     "entries": "[{'task': '', 'run_id': '', 'scorer': ''}]",
     **dict.fromkeys(("direction", "most_prompts", "most_kinds"), "1"),
     "how": "'mean'",
+    "is_disagreement": "true",
 }
 """Arguments for table macros whose parameters have no defaults."""
 COLUMN_LINE = re.compile(r"^-- (\w+): (.*(?:\n--     .*)*)", re.MULTILINE)

@@ -32,7 +32,9 @@ take_totals as (
         max(value) filter (metric = 'load_s') as load_s,
         max(value) filter (metric = 'duration_s') as duration_s,
         max(value) filter (metric = 'downtime_s') as downtime_s,
-        max(value) filter (metric = 'recovery_s') as recovery_s
+        max(value) filter (metric = 'recovery_s') as recovery_s,
+        max(value) filter (metric = 'cost') as cost,
+        max(unit) filter (metric = 'cost') as currency
     from raw.metric_values
     where statistic = 'total' and detail is null
     group by run_id
@@ -42,6 +44,18 @@ find_scorers as (
     select run_id, arg_min(scorer, (ordinal, scorer)) as scorer
     from raw.scorers
     group by run_id
+),
+
+add_judges as (
+    select
+        judge_run.run_id,
+        count(*) as judge_runs,
+        sum(duration_s) as judging_s,
+        cast(sum(output_tokens) as bigint) as judging_output_tokens,
+        case when count(cost) = count(*) and count(distinct currency) = 1 then sum(cost) end as judging_cost
+    from internal.judge_run
+    left join take_totals on take_totals.run_id = judge_run.judge_run_id
+    group by judge_run.run_id
 ),
 
 find_baselines as (
@@ -63,9 +77,13 @@ join_runs as (
         runs.finished_at,
         runs.attempt as attempts,
         runs.expected_requests,
-        take_totals.* exclude (run_id),
+        take_totals.* exclude (run_id, currency),
         find_scorers.scorer,
         take_values.* exclude (run_id),
+        coalesce(add_judges.judge_runs, 0) as judge_runs,
+        add_judges.judging_s,
+        add_judges.judging_output_tokens,
+        add_judges.judging_cost,
         gate_verdict.verdict,
         gate_verdict.baseline_run_id,
         gate_verdict.broken_limits,
@@ -88,6 +106,7 @@ join_runs as (
     left join take_totals on take_totals.run_id = runs.run_id
     left join take_values on take_values.run_id = runs.run_id
     left join find_scorers on find_scorers.run_id = runs.run_id
+    left join add_judges on add_judges.run_id = runs.run_id
     left join find_baselines on find_baselines.run_id = runs.run_id
     left join internal.gate_verdict on gate_verdict.run_id = runs.run_id
     left join internal.run_conditions on run_conditions.run_id = runs.run_id
@@ -104,3 +123,8 @@ comment on column main.run.e2e_p50_s is 'Median end-to-end latency (E2E), second
 comment on column main.run.e2e_p95_s is '95th percentile of E2E, seconds.';
 comment on column main.run.cost_per_right_answer is 'Cost per right answer, in the currency of the spec''s price. NULL without a price or without scores of 0 and 1.';
 comment on column main.run.baselines is 'Names under which the run is pinned as a baseline. NULL if it is not.';
+comment on column main.run.cost is 'Cost of the whole run, including loading and downtime, in the currency of the spec''s price. NULL without a price. It leaves out judges, which are runs of their own.';
+comment on column main.run.judge_runs is 'Number of runs that judge its answers and have ended. A judge of pairs counts for both judged runs, also in the next columns.';
+comment on column main.run.judging_s is 'Time of judging: sum of duration_s of these runs. NULL without judges.';
+comment on column main.run.judging_output_tokens is 'Tokens that the judges wrote: sum of output_tokens of these runs.';
+comment on column main.run.judging_cost is 'Cost of judging: sum of cost of these runs. NULL if one of them has no price, or two have different currencies.';
