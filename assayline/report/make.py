@@ -26,6 +26,7 @@ from assayline.report.run.comparison import (
     say_verdict,
 )
 from assayline.report.run.engines import describe_engines, describe_errors
+from assayline.report.run.judges import JudgeRows, describe_judges, name_source, read_judges
 from assayline.report.run.page import (
     choose_figures,
     describe_cost,
@@ -74,8 +75,13 @@ def put_on_page(document: Document) -> str:
     return render_markdown(document, draw)
 
 
-def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, run_dir: Path | None = None) -> Document:
-    """Build the report of a run, with a comparison if there is a baseline.
+def compose_report(
+    rows: ReportRows,
+    comparison: ComparisonRows | None = None,
+    run_dir: Path | None = None,
+    judges: JudgeRows | None = None,
+) -> Document:
+    """Build the report of a run, with a comparison if there is a baseline, and with its judges.
 
     `run_dir` holds the media that came inside rows.
     """
@@ -100,14 +106,14 @@ def compose_report(rows: ReportRows, comparison: ComparisonRows | None = None, r
         sections=[
             *compared,
             describe_accuracy(rows),
-            *filter(None, [describe_load(rows)]),
+            *filter(None, [describe_judges(judges) if judges else None, describe_load(rows)]),
             describe_latency(rows),
             describe_time(rows),
             describe_engines(rows),
             *filter(None, [describe_cost(rows)]),
             describe_errors(rows),
             describe_prompts(rows, run_dir),
-            describe_run(rows),
+            describe_run(rows, [name_source(source) for source in judges.sources] if judges else []),
             list_metrics(rows),
         ],
     )
@@ -151,9 +157,10 @@ def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir:
     check_report_run(connection, run_id)
     other = None if baseline is None else find_baseline_run(connection, baseline, run_id)
     comparison = None if other is None else read_comparison(connection, run_id, other)
+    judges = read_judges(connection, run_id)
     with compute_runs(connection, [run_id], list_models()):
         rows = read_report(connection, run_id)
-    return compose_report(rows, comparison, run_dir)
+    return compose_report(rows, comparison, run_dir, judges)
 
 
 def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | None = None) -> Written:

@@ -1,6 +1,7 @@
 """Headline, key figures, cost, and the description of a run."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from assayline.report.document import Column, Figure, Quote, Section, tabulate
@@ -30,11 +31,14 @@ METRICS = (
 )
 
 
-def describe_run(rows: ReportRows) -> Section:
-    """Build the section of identities, versions and settings, which must match for runs to be comparable."""
+def describe_run(rows: ReportRows, sources: Sequence[str] = ()) -> Section:
+    """Build the section of identities, versions and settings, which must match for runs to be comparable.
+
+    `sources` are the runs whose answers are the prompts.
+    """
     run, spec = rows.run, json.loads(rows.run["spec_json"])
     section = Section("about", "Configuration")
-    section.add(tabulate("Run", FACTS, _list_run(run, spec)))
+    section.add(tabulate("Run", FACTS, _list_run(run, spec, sources)))
     opened = _read_facts(rows.first_opened)
     if opened:
         section.add(tabulate("Engine and machine, as the first engine opened", FACTS, opened))
@@ -53,7 +57,7 @@ def list_metrics(rows: ReportRows) -> Section:
     return section
 
 
-def _list_run(run: Row, spec: dict[str, Any]) -> list[tuple[str, str]]:
+def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tuple[str, str]]:
     engine = spec.get("engine", {})
     pairs = {
         "run": run["run_id"],
@@ -63,6 +67,7 @@ def _list_run(run: Row, spec: dict[str, Any]) -> list[tuple[str, str]]:
         "tokenizer digest": run["tokenizer_id"],
         "chat template digest": run["template_id"],
         "prompt set": run["prompt_set"],
+        **({"answers of": "; ".join(sources)} if sources else {}),
         "prompts": f"{show_value(run['prompt_rows'])}, {show_value(run['duplicate_prompts'])} of them duplicates",
         "sampling": _compact(spec.get("sampling")),
         "engine arguments given": _compact(engine.get("args")),

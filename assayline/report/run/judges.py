@@ -1,0 +1,287 @@
+"""Report section about judges: how far their verdicts can be trusted, what they found, and what they cost."""
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+
+from assayline.report.document import Block, Column, Paragraph, Quote, Sample, Section, tabulate
+from assayline.report.run.rows import cut_and_count
+from assayline.store.database import Connection, Row, read_rows
+from assayline.store.metrics import ensure_metrics
+from assayline.words import (
+    count,
+    show_money,
+    show_name,
+    show_number,
+    show_points,
+    show_range,
+    show_seconds,
+    show_share,
+    show_value,
+)
+
+RUBRICS = 6
+JUDGES = 20
+"""Maximum number of judge runs of a rubric that are shown: the newest."""
+WORST = 5
+DISAGREEMENTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """One question that judges answered about a run's answers."""
+
+    name: str
+    models: dict[str, str]
+    """Models by judge run."""
+    audits: list[Row]
+    """Rows of audit_judge: judge runs, then the panel."""
+    worst: list[Row]
+    disagreements: list[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRows:
+    """Judges of a run's answers, and the runs whose answers it judges itself."""
+
+    run_id: str
+    sources: list[Row]
+    """Runs whose answers are the prompts of this run."""
+    rubrics: list[Rubric] = field(default_factory=list)
+    costs: list[Row] = field(default_factory=list)
+    """The run itself, its judges, and their sum; empty for a run without judges."""
+
+
+def read_judges(connection: Connection, run_id: str) -> JudgeRows:
+    """Read the judges of a stored run; for a judge, its own audit comes first."""
+    sources = read_rows(connection, _SOURCES, run_id)
+    own = read_rows(connection, _OWN, run_id, run_id)
+    judges = read_rows(connection, "from judge_run where run_id = ? order by rubric, started_at desc", run_id)
+    ensure_metrics(connection, [row["judge_run_id"] for row in judges])
+    by_rubric = groupby([*own, *judges], key=itemgetter("run_id", "rubric"))
+    found = [(rubric, list(rows)[:JUDGES]) for (_, rubric), rows in by_rubric]
+    rubrics = [_read_rubric(connection, rubric, rows) for rubric, rows in found[:RUBRICS]]
+    costs = read_rows(connection, "from show_judging_cost(?)", run_id) if judges else []
+    return JudgeRows(run_id, sources, rubrics, costs)
+
+
+def _read_rubric(connection: Connection, name: str, judges: list[Row]) -> Rubric:
+    models = {row["judge_run_id"]: row["model"] for row in judges}
+    run_ids = list(models)
+    return Rubric(
+        name,
+        models,
+        read_rows(connection, "from audit_judge(?::varchar[])", run_ids),
+        read_rows(connection, _JUDGEMENTS, run_ids, False, WORST),
+        read_rows(connection, _JUDGEMENTS, run_ids, True, DISAGREEMENTS),
+    )
+
+
+_SOURCES = """
+    select source_run_id, is_pairs, is_judge, name, model
+    from source_run
+    left join runs on runs.run_id = source_run_id
+    where source_run.run_id = ?
+    order by ordinal
+"""
+_OWN = """
+    select '' as run_id, name as rubric, run_id as judge_run_id, model
+    from runs
+    where run_id = ? and run_id in (select run_id from source_run where is_judge and run_id = ?)
+"""
+_JUDGEMENTS = f"""
+    select
+        * exclude (reason, prompt, answer, other_answer),
+        {", ".join(map(cut_and_count, ("reason", "prompt", "answer", "other_answer")))}
+    from show_judgements(?::varchar[], ?, ?)
+"""  # noqa: S608 - names are ours
+
+
+AUDIT = (
+    Column("judge", "judge", show_name),
+    Column("requests", "requests", show_value),
+    Column("verdicts", "judged_requests", show_value),
+    Column("unreadable", "unreadable_requests", show_value),
+    Column("errors", "error_requests", show_value),
+    Column("mean verdict", "raw_share", show_share),
+    Column("95% CI", ("raw_share_low", "raw_share_high"), show_share),
+    Column("corrected", "corrected_share", show_share),
+    Column("95% CI", ("corrected_share_low", "corrected_share_high"), show_share),
+    Column("run", "judge_run_id", show_name),
+)
+AGREEMENT = (
+    Column("judge", "judge", show_name),
+    Column("labels", "labelled_requests", show_value),
+    Column("unknown labels", "unknown_labels", show_value),
+    Column("agreement", "agreement", show_share),
+    Column("95% CI", ("agreement_low", "agreement_high"), show_share),
+    Column("kappa", "kappa", show_value),
+    Column("95% CI", ("kappa_low", "kappa_high"), show_value),
+    Column("weighted kappa", "weighted_kappa", show_value),
+    Column("95% CI", ("weighted_kappa_low", "weighted_kappa_high"), show_value),
+    Column("sensitivity", "sensitivity", show_share),
+    Column("95% CI", ("sensitivity_low", "sensitivity_high"), show_share),
+    Column("specificity", "specificity", show_share),
+    Column("95% CI", ("specificity_low", "specificity_high"), show_share),
+)
+CONSISTENCY = (
+    Column("judge", "judge", show_name),
+    Column("repeated answers", "repeated_samples", show_value),
+    Column("flip share", "flip_share", show_share),
+    Column("95% CI", ("flip_share_low", "flip_share_high"), show_share),
+    Column("alpha", "nominal_alpha", show_value),
+    Column("interval alpha", "interval_alpha", show_value),
+    Column("position bias", "position_bias", show_points),
+    Column("95% CI", ("position_bias_low", "position_bias_high"), show_points),
+    Column("same winner in both orders", "consistent_share", show_share),
+    Column("95% CI", ("consistent_share_low", "consistent_share_high"), show_share),
+    Column("length bias", "length_bias", show_points),
+    Column("95% CI", ("length_bias_low", "length_bias_high"), show_points),
+)
+CONSISTENCY_KEYS = ("flip_share", "position_bias", "length_bias")
+PARTS = {"model": "model", "judge": "judge", "judges": "all judges"}
+COSTS = (
+    Column("part", lambda row: PARTS[row["part"]] + (f", {row['rubric']}" if row["rubric"] else "")),
+    Column("model", "model", show_name),
+    Column("state", "state"),
+    Column("loading", "load_s", show_seconds),
+    Column("generating", "duration_s", show_seconds),
+    Column("output tokens", "output_tokens", show_value),
+    Column("cost", lambda row: show_money(row["cost"], row["currency"]), show_number),
+    Column("run", "run_id", show_name),
+)
+
+
+def describe_judges(judges: JudgeRows) -> Section | None:
+    """Build the section: agreement with labels, verdicts, biases and cost; None for a run without judges."""
+    if not judges.rubrics:
+        return None
+    section = Section("judges", "Judges")
+    if any(source["is_judge"] for source in judges.sources):
+        section.say(_say_sources(judges.sources))
+    for rubric in judges.rubrics:
+        section.add(*_describe_rubric(rubric))
+    if any(audit["corrected_share"] is not None for rubric in judges.rubrics for audit in rubric.audits):
+        section.say(
+            "“corrected” adds the mean difference between labels and verdicts to the mean verdict. It is right only if "
+            "the labelled answers are a random subset of the judged ones."
+        )
+    if judges.costs:
+        section.add(tabulate("Time and cost of the model and of judging", COSTS, judges.costs))
+    return section
+
+
+def name_source(source: Row) -> str:
+    """Return the id of a run whose answers are prompts, with its name and model if the database has it."""
+    known = source["name"] is not None
+    return f"{source['source_run_id']} ({source['name']}, {source['model']})" if known else str(source["source_run_id"])
+
+
+def say_agreement(audit: Row) -> str:
+    """Say whether a judge or panel agrees with labels beyond chance."""
+    labels = count(audit["labelled_requests"], "labelled verdict")
+    if not audit["judged_requests"]:
+        return "No verdict can be read."
+    if not audit["labelled_requests"]:
+        if audit["unknown_labels"]:
+            return (
+                f"Agreement with people is unknown: {count(audit['unknown_labels'], 'label')} "
+                f"{'is' if audit['unknown_labels'] == 1 else 'are'} none of the verdicts."
+            )
+        return "Agreement with people is unknown: no verdict has a label."
+    if audit["kappa"] is None:
+        return f"Agreement beyond chance is undefined: the labels of all {labels} are equal."
+    key = _choose_kappa(audit)
+    name = key.replace("_", " ")
+    value, low, high = (audit[f"{key}{end}"] for end in ("", "_low", "_high"))
+    if low is None:
+        why = "every label agrees" if value == 1 else "there are too few labelled prompts, or no variance"
+        return f"{name.capitalize()} is {show_value(value)} over {labels}, without an interval: {why}."
+    found = f"{name} {show_value(value)}, 95% interval {show_range(show_value(low), show_value(high))}, {labels}"
+    if low > 0:
+        return f"Agrees with the labels beyond chance: {found}."
+    if high < 0:
+        return f"Disagrees with the labels more often than chance: {found}."
+    return f"No evidence that it agrees with the labels beyond chance: {found}."
+
+
+def _choose_kappa(audit: Row) -> str:
+    """Return the column of kappa: of a scale the weighted one, which counts near misses."""
+    return "kappa" if audit["weighted_kappa"] is None else "weighted_kappa"
+
+
+def say_biases(audit: Row) -> list[str]:
+    """Say which answer of a pair a judge prefers for its place or length; empty without pairs."""
+    said = []
+    if audit["position_bias_low"] is not None:
+        value, low, high = (audit[f"position_bias{end}"] for end in ("", "_low", "_high"))
+        found = f"{show_points(value)}, 95% interval {show_range(show_points(low), show_points(high))}"
+        if low <= 0 <= high:
+            said.append(f"No evidence that the order of a pair matters: position bias {found}.")
+        else:
+            said.append(f"It prefers the answer shown {'first' if value > 0 else 'second'}: position bias {found}.")
+    if audit["length_bias_low"] is not None and not audit["length_bias_low"] <= 0 <= audit["length_bias_high"]:
+        which = "longer" if audit["length_bias"] > 0 else "shorter"
+        said.append(f"The {which} answer wins more often, which is a bias only if people disagree.")
+    return said
+
+
+def _describe_rubric(rubric: Rubric) -> list[Block]:
+    audits = [{**audit, "judge": _name_judge(rubric, audit)} for audit in rubric.audits]
+    paragraphs = []
+    for audit in audits:
+        said = [say_agreement(audit), *say_biases(audit)]
+        if lost := audit["unreadable_requests"] + audit["error_requests"]:
+            said.append(
+                f"{lost:,} of {count(audit['requests'], 'request')} gave no verdict and are left out, which is a bias "
+                "if they are not a random part."
+            )
+        low = audit[f"{_choose_kappa(audit)}_low"]
+        paragraphs.append(
+            Paragraph(f"{rubric.name}, {audit['judge']}: {' '.join(said)}", is_warning=low is not None and low <= 0)
+        )
+    blocks: list[Block] = [*paragraphs, tabulate(f"{rubric.name}: verdicts", AUDIT, audits)]
+    if any(audit["labelled_requests"] or audit["unknown_labels"] for audit in audits):
+        blocks.append(tabulate(f"{rubric.name}: agreement with labels", AGREEMENT, audits))
+    if any(audit[key] is not None for audit in audits for key in CONSISTENCY_KEYS):
+        blocks.append(tabulate(f"{rubric.name}: consistency and biases", CONSISTENCY, audits))
+    blocks += [_show_judgement(f"{rubric.name}: low verdict", rubric, row) for row in rubric.worst]
+    blocks += [_show_judgement(f"{rubric.name}: disagrees with the label", rubric, row) for row in rubric.disagreements]
+    return blocks
+
+
+def _name_judge(rubric: Rubric, audit: Row) -> str:
+    if audit["judge_run_id"] is None:
+        return f"panel of {audit['judge_runs']:,} runs"
+    return _shorten(rubric.models[audit["judge_run_id"]])
+
+
+def _shorten(model: str) -> str:
+    """Return a model's name without its folders, which the table of costs has."""
+    return model.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _show_judgement(title: str, rubric: Rubric, row: Row) -> Sample:
+    of = f", one of {row['judgements']:,} with mean {show_value(row['mean_value'])}" if row["judgements"] > 1 else ""
+    facts = [("verdict", f"{row['verdict']}, value {show_value(row['value'])}{of}")]
+    if row["label"] is not None:
+        facts.append(("label", row["label"]))
+    if row["first"] is not None:
+        facts.append(("shown first", f"answer {row['first']}"))
+    facts.append(("judge", _shorten(rubric.models[row["judge_run_id"]])))
+    quotes = [
+        Quote("Prompt", row["prompt"], row["prompt_characters"]),
+        Quote("Answer" if row["first"] is None else "Answer a", row["answer"], row["answer_characters"]),
+    ]
+    if row["first"] is not None:
+        quotes.append(Quote("Answer b", row["other_answer"], row["other_answer_characters"]))
+    quotes.append(Quote("Reason", row["reason"], row["reason_characters"]))
+    repeat = f", repeat {row['repeat_index']:,}" if row["repeat_index"] else ""
+    return Sample(f"{title}: prompt {row['prompt_id'][:12]}{repeat}", facts, quotes)
+
+
+def _say_sources(sources: list[Row]) -> str:
+    names = [name_source(source) for source in sources]
+    if sources[0]["is_pairs"]:
+        return f"This run compares the answers of run a, {names[0]}, and run b, {names[1]}. A verdict's value is a's."
+    return f"This run judges the answers of run {names[0]}."
