@@ -111,3 +111,25 @@ def read(store: Store, query: str, *values: Any) -> list[dict[str, Any]]:
     result = store.connection.execute(query, list(values))
     names = [column[0] for column in result.description or ()]
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def give_judge_run(store: Store, judge: str, *judged: str, name: str = "rubric", **columns: Any) -> None:
+    """The row of a judge's run: of one judged run, or of two for pairs."""
+    source = {"kind": "run", "run": judged[0]} if len(judged) == 1 else {"kind": "pairs", "runs": list(judged)}
+    spec = {"sampling": {}, "engine": {"args": {}}, "workers": 1, "prompts": {"source": source}}
+    store.given(
+        "runs", {"run_id": judge, "name": name, "spec_json": json.dumps(spec), "model": f"of {judge}", **columns}
+    )
+
+
+def give_texts(store: Store, run: str, items: list[str]) -> None:
+    """The answers of a judged run whose prompts `give_judge` has given."""
+    keys = [{"run_id": run, "request_id": f"{run} {item}"} for item in items]
+    store.given("requests", *({**key, "prompt_id": item} for key, item in zip(keys, items, strict=True)))
+    times = {"arrived_at_s": 1.0, "finished_at_s": 2.0, "output_tokens": 5, "prompt_tokens": 4}
+    store.given(
+        "completions",
+        *({**key, **times, "text": f"{run} answers {item}"} for key, item in zip(keys, items, strict=True)),
+    )
+    messages = "json_array(json_object('role', 'user', 'content', 'question ' || prompt_id))"
+    store.connection.execute(f"update raw.prompts set messages_json = {messages} where run_id = ?", [run])
