@@ -63,6 +63,16 @@ class Task:
 
 
 @dataclass(frozen=True)
+class JudgedPairs:
+    """Answers of the board's runs that judges compared in pairs, by one rubric."""
+
+    rubric: str
+    judge_runs: int
+    ranks: list[Row]
+    """Rows of `rank_judged`."""
+
+
+@dataclass(frozen=True)
 class BoardRows:
     """Rows of a leaderboard."""
 
@@ -71,6 +81,7 @@ class BoardRows:
     tasks: list[Task]
     suffix: str = ""
     """Suffix shared by all model names, such as ", dtype float32", which is removed from each."""
+    judged: Sequence[JudgedPairs] = ()
 
     @property
     def models(self) -> list[str]:
@@ -109,7 +120,29 @@ def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
         task.cells.append({**speeds[cell["run_id"]], **unranked, **cell, **rank, "note": note, "model": model})
     for pair in pairs:
         tasks[pair["task"]].pairs.append(pair)
-    return BoardRows(tuple(names), list(tasks.values()), suffix)
+    judged = _read_judged(connection, [cell["run_id"] for cell in cells])
+    return BoardRows(tuple(names), list(tasks.values()), suffix, judged)
+
+
+def _read_judged(connection: Connection, run_ids: list[str]) -> list[JudgedPairs]:
+    """Read the strengths of runs that judges compared in pairs, if both runs are on the board."""
+    query = """
+        select rubric, list(judge_run_id) as judges
+        from (
+            select rubric, judge_run_id
+            from judge_run
+            where is_pairs and state = 'completed' and list_contains(?::varchar[], run_id)
+            group by rubric, judge_run_id
+            having count(*) = 2
+        )
+        group by rubric
+        order by rubric
+    """
+    found = [
+        JudgedPairs(row["rubric"], len(row["judges"]), read_rows(connection, "from rank_judged(?)", row["judges"]))
+        for row in read_rows(connection, query, run_ids)
+    ]
+    return [pairs for pairs in found if pairs.ranks]
 
 
 def find_suffix(models: set[str]) -> str:
@@ -195,8 +228,8 @@ def _check_names(connection: Connection, names: Sequence[str], cells: Sequence[R
         )
     if not cells:
         raise SpecError(
-            "There are no runs for a leaderboard: no run outside a benchmark has finished. hint: run `assayline "
-            "evaluate SPEC` first."
+            "There are no runs for a leaderboard: no run outside a benchmark has finished, except for judges. hint: "
+            "run `assayline evaluate SPEC` first."
         )
 
 
@@ -247,6 +280,25 @@ def say_winner(task: Task) -> str:
     leaders = [str(cell["model"]) for cell in task.leaders]
     shown = ", ".join(leaders[:MOST_NAMES]) + (f" and {len(leaders) - MOST_NAMES} more" if leaders[MOST_NAMES:] else "")
     return f"{task.name}: no winner; any of {count(len(leaders), 'model')} may be the best: {shown}."
+
+
+def say_judged(judged: JudgedPairs) -> str:
+    """Name the run whose answers win against every other run's by more than chance, or say that there is none."""
+    winner = next((row for row in judged.ranks if row["is_winner"]), None)
+    if winner is not None:
+        return f"{judged.rubric}: {name_judged(winner)} beats every other model in judged pairs."
+    if any(row["strength"] is None for row in judged.ranks):
+        return f"{judged.rubric}: no winner; the judged pairs do not link all models to each other."
+    if any(row["low"] is None for row in judged.ranks):
+        return f"{judged.rubric}: too few prompts were judged in both orders; at least five are needed."
+    leaders = [name_judged(row) for row in judged.ranks if row["best_rank"] == 1]
+    shown = ", ".join(leaders[:MOST_NAMES]) + (f" and {len(leaders) - MOST_NAMES} more" if leaders[MOST_NAMES:] else "")
+    return f"{judged.rubric}: no winner; any of {count(len(leaders), 'model')} may be the best: {shown}."
+
+
+def name_judged(row: Row) -> str:
+    """Return the model of a judged run; its id if the database lacks the run."""
+    return str(row["model"] or row["run_id"])
 
 
 def show_difference_interval(pair: Row, sign: int = 1) -> str:
@@ -343,6 +395,16 @@ CELLS = (
     Column("run", "run_id", show_name),
     Column("note", _say_note, show_note),
 )
+JUDGED = (
+    Column("rank", show_rank, show_number),
+    Column("model", name_judged, show_name),
+    Column("strength", "strength", show_value),
+    Column("95% CI", ("low", "high"), show_value),
+    Column("comparisons", "comparisons", show_value),
+    Column("prompts", "prompts", show_value),
+    Column("won", "won_share", show_share),
+    Column("run", "run_id", show_name),
+)
 HOW = (
     "Scores are means of the first scorer, each with its own 95% interval. Models are compared pairwise on the "
     "same prompts, clustered by prompt if prompts were repeated. {pairs} one family of tests: p is adjusted with "
@@ -357,6 +419,8 @@ def compose_board(rows: BoardRows) -> Document:
     """Build the leaderboard document."""
     sections = [Section("board", "Models and tasks", [tabulate_board(rows)])] if len(rows.tasks) > 1 else []
     sections += [_describe_task(task, number) for number, task in enumerate(rows.tasks, 1)]
+    if rows.judged:
+        sections.append(_describe_judged(rows.judged))
     pairs = len(rows.pairs)
     if pairs:
         told = "The pair on this page is" if pairs == 1 else f"The {count(pairs, 'pair')} on this page are"
@@ -425,6 +489,21 @@ def _describe_task(task: Task, number: int) -> Section:
     section.blocks.append(tabulate_task(task))
     if task.pairs:
         section.blocks.append(_tabulate_pairs(task))
+    return section
+
+
+def _describe_judged(judged: Sequence[JudgedPairs]) -> Section:
+    section = Section("judged", "Judged pairs")
+    for pairs in judged:
+        section.say(say_judged(pairs))
+        runs = count(pairs.judge_runs, "judge run")
+        section.add(tabulate(f"{pairs.rubric}: strengths from {runs}, highest first", JUDGED, pairs.ranks))
+    section.say(
+        "Judges compared two answers to the same prompt in both orders; pairs judged in one order are left out. A "
+        "strength is Bradley and Terry's: a difference of 1 means odds of 2.7 to 1. A rank is an interval, from "
+        "p-values adjusted with Holm's step-down procedure for all pairs of models of the rubric. The judges' errors are not in "
+        "the interval: their own reports compare them with labels."
+    )
     return section
 
 

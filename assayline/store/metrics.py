@@ -313,6 +313,19 @@ _HARNESS = """
 """
 
 
+_JUDGING = """
+    select unnest([
+        {'metric': 'judging, generation windows', 'source': 'run.judging_s', 'value': duration_s, 'unit': 's'},
+        {'metric': 'judging, output tokens', 'source': 'run.judging_output_tokens', 'value': output_tokens,
+            'unit': 'tokens'},
+        {'metric': 'judging, cost, loading and downtime included', 'source': 'run.judging_cost', 'value': cost,
+            'unit': currency}
+    ], recursive := true)
+    from show_judging_cost(?)
+    where part = 'judges'
+"""
+
+
 def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
     """Return the run's row of run_summary by column name. Raises StoreError for an unknown run."""
     rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
@@ -340,7 +353,13 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
                 table.append({"metric": shown.words.format(**row), **source, **cells})
         if shown.metric == "majority_vote":
             table += _list_aggregates(connection, run_id)
-    return table
+    return table + _list_judging(connection, run_id)
+
+
+def _list_judging(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
+    """Return time and cost of the runs that judge this one; none for other runs."""
+    rows = read_rows(connection, _JUDGING, run_id)
+    return [{**row, "low": None, "high": None, "n": None} for row in rows if row["value"] is not None]
 
 
 def _list_aggregates(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:

@@ -52,7 +52,10 @@ def describe_run(rows: ReportRows, sources: Sequence[str] = ()) -> Section:
 def list_metrics(rows: ReportRows) -> Section:
     """Build the table of all metrics, with the name of each in the database."""
     section = Section("metrics", "All metrics")
-    section.say("Every number is a row of metric_value, identified by the metric and statistic in the last column.")
+    section.say(
+        "Every number is a row of metric_value, identified by the metric and statistic in the last column. A name with "
+        "a dot is a column of another table."
+    )
     section.add(tabulate("Metrics of the run", METRICS, rows.metrics, is_folded=True))
     return section
 

@@ -1,7 +1,7 @@
 -- Grain: one row per task × model of a leaderboard.
 --
 -- `names` is a list: of run ids, names of specs, prompt sets and ids of benchmarks. Empty, it is all runs. Runs of a
--- benchmark count only by its id or their own. For each model, spec and prompt set, the newest completed run counts;
+-- benchmark count only by its id or their own. Judges are left out: their scores are those of other runs' answers. For each model, spec and prompt set, the newest completed run counts;
 -- without one, the newest run that has ended.
 --
 -- A task is a prompt set as it was asked: the same prompt rows, settings and first scorer. Where two models or more
@@ -45,6 +45,7 @@ list_runs as (
         started_at
     from raw.runs
     where state <> 'running'
+        and run_id not in (select run_id from raw.scorers where kind = 'verdict')
         and (
             list_has_any(names::varchar[], [run_id, benchmark_id])
             or (benchmark_id is null and (len(names) = 0 or list_has_any(names::varchar[], [name, prompt_set])))
