@@ -501,8 +501,8 @@ def _describe_judged(judged: Sequence[JudgedPairs]) -> Section:
     section.say(
         "Judges compared two answers to the same prompt in both orders; pairs judged in one order are left out. A "
         "strength is Bradley and Terry's: a difference of 1 means odds of 2.7 to 1. A rank is an interval, from "
-        "p-values adjusted with Holm's step-down procedure for all pairs of models of the rubric. The judges' errors are not in "
-        "the interval: their own reports compare them with labels."
+        "p-values adjusted with Holm's step-down procedure for all pairs of models of the rubric. The judges' errors "
+        "are not in the interval: their own reports compare them with labels."
     )
     return section
 

@@ -72,7 +72,10 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def test_report_of_a_judged_run_audits_its_judges(judged, tmp_path):
     page = texts(make_report(judged, "judged", folder=tmp_path).html)
     assert "helpful, of careful: Agrees with the labels beyond chance: kappa 0.9" in page
-    assert "helpful, of guessing: No evidence that it agrees with the labels beyond chance: kappa" in page
+    assert (
+        "helpful, of guessing: No evidence that it agrees with the labels beyond chance: kappa 0.00, 95% interval −0.31 to 0.31"
+        in page
+    )
     assert "helpful, panel of 2 runs: Agrees with" in page
     assert "1 of 40 requests gave no verdict and are left out" in page
     assert "preference, of pairs: Agreement with people is unknown: 80 labels are none of the verdicts." in page
@@ -116,8 +119,8 @@ AUDIT = {
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "Agrees with the labels beyond chance: kappa 0.5, 95% interval 0.1 to 0.9, 40 labelled verdicts."),
-        ({"kappa_low": 0.0}, "No evidence that it agrees with the labels beyond chance: kappa 0.5"),
+        ({}, "Agrees with the labels beyond chance: kappa 0.50, 95% interval 0.10 to 0.90, 40 labelled verdicts."),
+        ({"kappa_low": 0.0}, "No evidence that it agrees with the labels beyond chance: kappa 0.50"),
         ({"kappa_low": -0.9, "kappa_high": -0.1}, "Disagrees with the labels more often than chance"),
         ({"labelled_requests": 0}, "unknown: no verdict has a label"),
         ({"labelled_requests": 0, "unknown_labels": 3}, "unknown: 3 labels are none of the verdicts"),
@@ -125,7 +128,10 @@ AUDIT = {
         ({"kappa": None}, "undefined: the labels of all 40 labelled verdicts are equal"),
         ({"kappa": 1.0, "kappa_low": None}, "without an interval: every label agrees"),
         ({"kappa": 0.4, "kappa_low": None}, "without an interval: there are too few labelled prompts"),
-        ({"weighted_kappa": 0.7, "weighted_kappa_low": 0.5, "weighted_kappa_high": 0.8}, "weighted kappa 0.7"),
+        (
+            {"weighted_kappa": 0.7, "weighted_kappa_low": 0.5, "weighted_kappa_high": 0.8},
+            "weighted kappa 0.70, 95% interval 0.50 to 0.80",
+        ),
     ],
 )
 def test_say_agreement_claims_no_more_than_the_interval(changes, words):

@@ -9,6 +9,7 @@ from assayline.report.run.rows import cut_and_count
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics
 from assayline.words import (
+    DASH,
     count,
     show_money,
     show_name,
@@ -97,6 +98,15 @@ _JUDGEMENTS = f"""
 """  # noqa: S608 - names are ours
 
 
+def show_kappa(value: float | None) -> str:
+    """Format a kappa or an alpha with two decimals."""
+    return DASH if value is None else f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
+
+
+def _show_kappas(row: Row, key: str) -> str:
+    return show_range(show_kappa(row[f"{key}_low"]), show_kappa(row[f"{key}_high"]))
+
+
 AUDIT = (
     Column("judge", "judge", show_name),
     Column("requests", "requests", show_value),
@@ -115,10 +125,10 @@ AGREEMENT = (
     Column("unknown labels", "unknown_labels", show_value),
     Column("agreement", "agreement", show_share),
     Column("95% CI", ("agreement_low", "agreement_high"), show_share),
-    Column("kappa", "kappa", show_value),
-    Column("95% CI", ("kappa_low", "kappa_high"), show_value),
-    Column("weighted kappa", "weighted_kappa", show_value),
-    Column("95% CI", ("weighted_kappa_low", "weighted_kappa_high"), show_value),
+    Column("kappa", lambda row: show_kappa(row["kappa"]), show_number),
+    Column("95% CI", lambda row: _show_kappas(row, "kappa"), show_number),
+    Column("weighted kappa", lambda row: show_kappa(row["weighted_kappa"]), show_number),
+    Column("95% CI", lambda row: _show_kappas(row, "weighted_kappa"), show_number),
     Column("sensitivity", "sensitivity", show_share),
     Column("95% CI", ("sensitivity_low", "sensitivity_high"), show_share),
     Column("specificity", "specificity", show_share),
@@ -129,8 +139,8 @@ CONSISTENCY = (
     Column("repeated answers", "repeated_samples", show_value),
     Column("flip share", "flip_share", show_share),
     Column("95% CI", ("flip_share_low", "flip_share_high"), show_share),
-    Column("alpha", "nominal_alpha", show_value),
-    Column("interval alpha", "interval_alpha", show_value),
+    Column("alpha", lambda row: show_kappa(row["nominal_alpha"]), show_number),
+    Column("interval alpha", lambda row: show_kappa(row["interval_alpha"]), show_number),
     Column("position bias", "position_bias", show_points),
     Column("95% CI", ("position_bias_low", "position_bias_high"), show_points),
     Column("same winner in both orders", "consistent_share", show_share),
@@ -196,8 +206,8 @@ def say_agreement(audit: Row) -> str:
     value, low, high = (audit[f"{key}{end}"] for end in ("", "_low", "_high"))
     if low is None:
         why = "every label agrees" if value == 1 else "there are too few labelled prompts, or no variance"
-        return f"{name.capitalize()} is {show_value(value)} over {labels}, without an interval: {why}."
-    found = f"{name} {show_value(value)}, 95% interval {show_range(show_value(low), show_value(high))}, {labels}"
+        return f"{name.capitalize()} is {show_kappa(value)} over {labels}, without an interval: {why}."
+    found = f"{name} {show_kappa(value)}, 95% interval {_show_kappas(audit, key)}, {labels}"
     if low > 0:
         return f"Agrees with the labels beyond chance: {found}."
     if high < 0:
