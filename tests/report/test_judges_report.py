@@ -73,8 +73,8 @@ def test_report_of_a_judged_run_audits_its_judges(judged, tmp_path):
     page = texts(make_report(judged, "judged", folder=tmp_path).html)
     assert "helpful, of careful: Agrees with the labels beyond chance: kappa 0.9" in page
     assert (
-        "helpful, of guessing: No evidence that it agrees with the labels beyond chance: kappa 0.00, 95% interval −0.31 to 0.31"
-        in page
+        "helpful, of guessing: No evidence that it agrees with the labels beyond chance: kappa 0.00, 95% "
+        "interval −0.31 to 0.31" in page
     )
     assert "helpful, panel of 2 runs: Agrees with" in page
     assert "1 of 40 requests gave no verdict and are left out" in page
