@@ -289,7 +289,7 @@ def say_judged(judged: JudgedPairs) -> str:
         return f"{judged.rubric}: {name_judged(winner)} beats every other model in judged pairs."
     if any(row["strength"] is None for row in judged.ranks):
         return f"{judged.rubric}: no winner; the judged pairs do not link all models to each other."
-    if any(row["low"] is None for row in judged.ranks):
+    if all(row["low"] is None for row in judged.ranks):
         return f"{judged.rubric}: too few prompts were judged in both orders; at least five are needed."
     leaders = [name_judged(row) for row in judged.ranks if row["best_rank"] == 1]
     shown = ", ".join(leaders[:MOST_NAMES]) + (f" and {len(leaders) - MOST_NAMES} more" if leaders[MOST_NAMES:] else "")
