@@ -134,11 +134,11 @@ AUDIT = {
         ),
     ],
 )
-def test_say_agreement_claims_no_more_than_the_interval(changes, words):
+def test_agreement_claims_no_more_than_the_interval(changes, words):
     assert words in say_agreement({**AUDIT, **changes})
 
 
-def test_say_biases_is_silent_without_pairs_and_cautious_within_chance():
+def test_biases_are_silent_without_pairs_and_cautious_within_chance():
     none = dict.fromkeys(("position_bias_low", "length_bias_low"))
     assert say_biases(none) == []
     even = {"position_bias": 0.01, "position_bias_low": -0.1, "position_bias_high": 0.12, "length_bias_low": None}

@@ -1,4 +1,4 @@
-"""source_run, judge_run, show_judgements and show_judging_cost: what reports tell about judges."""
+"""source_run, judge_run, show_judgements and show_judging_cost: rows of reports about judges."""
 
 import pytest
 from judge_kit import PLACES, give_judge, give_judge_run, give_texts, read, vote

@@ -1,8 +1,8 @@
 -- Grain: one row per task × model of a leaderboard.
 --
 -- `names` is a list: of run ids, names of specs, prompt sets and ids of benchmarks. Empty, it is all runs. Runs of a
--- benchmark count only by its id or their own. Judges are left out: their scores are those of other runs' answers. For each model, spec and prompt set, the newest completed run counts;
--- without one, the newest run that has ended.
+-- benchmark count only by its id or their own. Judges are left out: their scores are of other runs' answers. For each
+-- model, spec and prompt set, the newest completed run counts; without one, the newest run that has ended.
 --
 -- A task is a prompt set as it was asked: the same prompt rows, settings and first scorer. Where two models or more
 -- share that, it is a task; of a prompt set that no two models share, the newest complete run's is. A model that was
