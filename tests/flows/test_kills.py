@@ -6,12 +6,13 @@ end is what a person wants to know: how many kills, how many resumed attempts, a
 answered twice.
 """
 
+import hashlib
 import json
 import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class Campaign:
         """Who is next; when all are gone, the dice deal again."""
         self.attempts = 0
         self.recovered_in_run = 0
+        self.may_shoot: Callable[[], bool] = lambda: True
 
     def attempt(self, kills_left: int) -> int | None:
         """One start of the command, shot at until it ends. Gives its exit code; None: it was shot itself."""
@@ -68,6 +70,9 @@ class Campaign:
             shots = 0
             while command.poll() is None and kills_left > 0:
                 assert time.monotonic() < deadline, f"an attempt hangs; see {self.log}"
+                if not self.may_shoot():
+                    time.sleep(0.05)
+                    continue
                 victim = self._next_victim()
                 self._wait_for_a_moment(command, generating=not self.kills[victim])
                 if command.poll() is None and self._shoot(victim, command.pid):
@@ -208,3 +213,62 @@ def test_kills_leave_every_request_answered_once_with_the_same_text(
         record_property(name, value)
     print(json.dumps(counts))
     assert (lost, twice, wrong) == (0, 0, 0) and counts["kills"] == wanted
+
+
+VERDICT = {"type": "object", "properties": {"verdict": {"enum": ["correct", "incorrect"]}}, "required": ["verdict"]}
+
+
+def judged_spec(model: Path, prompts: Path, folder: Path) -> dict[str, Any]:
+    """Return a spec whose answers another engine of the same model judges, some seconds long."""
+    spec = spec_of(model, prompts, repeats=2, workers=1)
+    judge = {
+        "name": "judge",
+        "model": str(model),
+        "engine": spec["engine"],
+        "prompts": {"source": {"kind": "run"}, "template": "{{ prompt }}"},
+        "sampling": {"temperature": 0, "max_tokens": 64},
+        "output": {"json_schema": VERDICT},
+        "scorers": [{"kind": "verdict", "values": {"correct": 1, "incorrect": 0}}],
+    }
+    path = flow_kit.write_spec(folder / "judge.yaml", judge)
+    return {**spec, "scorers": ["exact_match", {"kind": "judge", "name": "right", "spec": str(path), "retries": 0}]}
+
+
+def digest_parts(data_dir: Path, run_id: str) -> dict[str, str]:
+    """Return the digests of a run's parts."""
+    parts = (data_dir / "runs" / run_id / "parts").rglob("*.parquet")
+    return {str(part): hashlib.sha256(part.read_bytes()).hexdigest() for part in parts}
+
+
+@pytest.mark.rare
+def test_kills_of_judges_leave_every_answer_judged_once_and_the_judged_run_as_it_was(
+    campaigns, tiny_model, tmp_path, request
+):
+    wanted = int(request.config.getoption("--kills"))
+    campaign = campaigns("judged", judged_spec(tiny_model, PROMPTS, tmp_path))
+    judged: dict[str, dict[str, str]] = {}
+
+    def is_judging() -> bool:
+        """Whether a second run has begun; the parts of the first are then complete."""
+        runs = sorted(path.parent for path in campaign.data_dir.glob("runs/*/run.json"))
+        if len(runs) == 2 and not judged:
+            judged[runs[0].name] = digest_parts(campaign.data_dir, runs[0].name)
+        return len(runs) == 2
+
+    campaign.may_shoot = is_judging
+    code: int | None = None
+    while code != 0:
+        code = campaign.attempt(wanted - sum(campaign.kills.values()))
+        assert campaign.attempts < wanted + 5, f"no end in sight; see {campaign.log}"
+    [(run_id, before)] = judged.items()
+    runs = flow_kit.query(campaign.data_dir, "select run_id, state from runs order by started_at")
+    assert [state for _, state in runs] == ["completed", "completed"] and runs[0][0] == run_id
+    assert digest_parts(campaign.data_dir, run_id) == before
+    answers = 2 * len(PROMPTS.read_text(encoding="utf-8").splitlines())
+    judgements = "select count(*), count(distinct (judged_prompt_id, judged_repeat_index)) from judgement"
+    assert flow_kit.query(campaign.data_dir, f"{judgements} where status = 'judged'") == [(answers, answers)]
+    scores = "select count(*) from scores where run_id = ? and scorer = 'right'"
+    assert flow_kit.query(campaign.data_dir, scores, run_id) == [answers]
+    assert flow_kit.query(campaign.data_dir, "select is_sound from request_integrity") == [True, True]
+    print(json.dumps({"kills": dict(campaign.kills), "attempts": campaign.attempts, "answers": answers}))
+    assert sum(campaign.kills.values()) == wanted
