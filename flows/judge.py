@@ -63,13 +63,14 @@ def judge_answers(
     found, distrusted = [], []
     for scorer in judges:
         judge_run_ids = _complete_runs(settings, run_id, name, scorer, complete)
-        if missing := count_unjudged(settings, run_id, judge_run_ids):
+        scores = {scorer.title: read_verdicts(settings, scorer, judge_run_ids)}
+        if missing := count_unjudged(settings, run_id) - len(scores[scorer.title].scores):
             log.warning(
-                "%s: %d answers have no score, because no verdict on them can be read. They are not counted as wrong.",
+                "%s: %d answers have no score: the judge's verdict cannot be read, or is an error. They are not "
+                "counted as wrong.",
                 scorer.title,
                 missing,
             )
-        scores = {scorer.title: read_verdicts(settings, scorer, judge_run_ids)}
         found.append(rescore_run(settings.run_dir(run_id), settings, [scorer], scores=scores, is_added=are_new))
         log.info(
             "%s: %d answers judged in %s", scorer.title, len(scores[scorer.title].scores), ", ".join(judge_run_ids)

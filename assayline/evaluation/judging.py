@@ -42,8 +42,9 @@ def plan_judge(
 ) -> EvalSpec:
     """Return the spec of a judge's run over the answers of `run_id`, a run of the spec `name`.
 
-    `number` is the judge's place in the panel. An attempt after the first asks only for answers without a verdict in
-    the runs `earlier`. Raises SpecError for an invalid spec, and for one without a scorer that reads verdicts.
+    `number` is the judge's place in the panel. An attempt after the first asks only for answers with neither a
+    verdict nor an error in the runs `earlier`. Raises SpecError for an invalid spec, and for one without a scorer that
+    reads verdicts.
     """
     data = copy.deepcopy(scorer.judges[number])
     data["name"] = f"{name} judged by {scorer.title}" + (f" {number + 1}" if len(scorer.judges) > 1 else "")
@@ -142,8 +143,8 @@ def find_judge_run(spec: EvalSpec, settings: Settings) -> str | None:
     return next((run.run_id for run in completed if identify(run) == identify(planned)), None)
 
 
-def count_unjudged(settings: Settings, run_id: str, judge_run_ids: Sequence[str]) -> int:
-    """Return the number of answers of a run without a verdict in any of the judges' runs."""
+def count_unjudged(settings: Settings, run_id: str, judge_run_ids: Sequence[str] = ()) -> int:
+    """Return the number of answers of a run, without those with a verdict or an error in any of the judges' runs."""
     source = AnswersSource(run=run_id, not_judged_by=list(judge_run_ids))
     return int(DatabaseThread(settings).run(lambda connection: count_rows(connection, source)))
 

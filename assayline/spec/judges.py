@@ -26,7 +26,7 @@ class VerdictScorer(ScorerPart):
         None,
         min_length=1,
         description="Metadata column of the judged prompts with a person's verdict: a key of `values`, or a number of "
-        "`scale`.",
+        "`scale`; for pairs, `a`, `b`, or the word of a tie.",
     )
 
     needs_target: ClassVar[bool] = False

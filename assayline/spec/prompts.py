@@ -259,7 +259,8 @@ class AnswersSource(Source):
     )
     where: str | None = _where("scores['numeric'] = 0")
     not_judged_by: list[str] = Field(
-        default_factory=list, description="Ids of judges' runs: leave out answers with a verdict in one of them."
+        default_factory=list,
+        description="Ids of judges' runs: leave out answers with a verdict, or an error, in one of them.",
     )
 
     @property

@@ -84,9 +84,9 @@ end
 _VERDICTS = """
 select judged_prompt_id as prompt_id, judged_occurrence as occurrence, judged_repeat_index as repeat
 from judgement
-where judged_run_id = $run_a and list_contains($judges::varchar[], judge_run_id) and status = 'judged'
+where judged_run_id = $run_a and list_contains($judges::varchar[], judge_run_id) and status in ('judged', 'error')
 """
-"""Answers with a verdict in the runs `not_judged_by`."""
+"""Answers with a verdict, or an error row, in the runs `not_judged_by`."""
 
 _LAST_QUESTION = """
 json_extract_string(
@@ -130,7 +130,9 @@ def check_rows(connection: Connection, source: Judged) -> None:
             "prompts: the same messages and targets."
         )
     if source.not_judged_by:
-        raise SpecError(f"Every answer of run {source.run} has a verdict in {', '.join(source.not_judged_by)}.")
+        raise SpecError(
+            f"Every answer of run {source.run} has a verdict or an error in {', '.join(source.not_judged_by)}."
+        )
     raise SpecError(
         f"Run {source.run} has no generated answers. hint: name a run with answers; a run with the scorer "
         "loglikelihood generates none, and error rows are left out."

@@ -95,6 +95,24 @@ def test_answers_without_a_readable_verdict_are_asked_again_and_never_count_as_w
     assert asked == [(40, 20.0, 20), (20, 0.0, 20)]
 
 
+def test_answers_too_long_for_the_judge_have_no_score_and_stay_known(fake_spec, data_dir, tmp_path):
+    fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
+    fake_spec["prompts"]["columns"]["id"] = "id"
+    path = write_judge(tmp_path, fake_spec)
+    judge = yaml.safe_load(path.read_text())
+    long = "{{ 'word ' * 100_000 if id[-1] in '13579' else '' }}"
+    judge["prompts"]["template"] = long + judge["prompts"]["template"]
+    flow_kit.write_spec(path, judge)
+    run_id = evaluate(judged_by(fake_spec, path))["run_id"]
+    assert read_scores(data_dir, run_id) == [(1.0, 20)]
+    assert flow_kit.query(
+        data_dir, "select status, count(*) from judgement where judged_run_id = ? group by all order by all", run_id
+    ) == [("error", 20), ("judged", 20)]
+    assert flow_kit.query(data_dir, "select distinct error_kind from answer where error_kind is not null") == [
+        "prompt_too_long"
+    ]
+
+
 def test_an_interrupted_judging_goes_on_where_it_was(fake_spec, data_dir, tmp_path, monkeypatch):
     spec = judged_by(fake_spec, write_judge(tmp_path, fake_spec))
 
