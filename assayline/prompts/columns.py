@@ -62,6 +62,8 @@ class RowReader(Reader):
         source_id = _find_optional(row, columns.id, "id")
         sampling = None if columns.sampling is None else find_column(row, columns.sampling, "prompts.columns.sampling")
         metadata = {name: find_column(row, name, "prompts.columns.metadata") for name in columns.metadata}
+        if columns.cluster is not None:
+            metadata[columns.cluster] = find_column(row, columns.cluster, "prompts.columns.cluster")
         target = _find_optional(row, columns.target, "target")
         options = None if columns.options is None else find_column(row, columns.options, "prompts.columns.options")
         media = self._media.read_columns(row)

@@ -367,6 +367,12 @@ class Columns(SpecPart):
     target: str | None = Field(None, description="Column with the expected answer (default: `target`, if present).")
     id: str | None = Field(None, description="Column with the row's id (default: `id`, if present).")
     metadata: list[str] = Field(default_factory=list, description="Columns to store with the prompt.")
+    cluster: str | None = Field(
+        None,
+        exclude_if=operator.not_,
+        description="Metadata column that is equal for questions over one passage or document, which are not "
+        "independent: standard errors, intervals and tests of scores count them as one cluster.",
+    )
     sampling: str | None = Field(None, description="Column with sampling overrides, an object per row.")
     output_tokens: str | None = Field(
         None,

@@ -1,5 +1,6 @@
 """accuracy: the mean, a standard error that knows of repeats, and an interval."""
 
+import json
 import math
 import warnings
 from statistics import NormalDist
@@ -24,12 +25,20 @@ def given_values(store, *prompts, run_id="run", scorer="exact_match", ordinal=0)
     store.given("scores", *rows)
 
 
-def wilson(mean, n):
-    """Both roots of (mean − p)² = z² p (1 − p) / n, from the quadratic formula."""
+def wilson(mean, effective, samples=None, clusters=None):
+    """Both roots of (mean − p)² = z² p (1 − p) / n, from the quadratic formula; n as Korn and Graubard correct it."""
+    n = effective
+    if clusters:
+        n *= (scipy.stats.t.ppf(0.975, samples - 1) / scipy.stats.t.ppf(0.975, clusters - 1)) ** 2
     z = NormalDist().inv_cdf(0.975)
     a, b, c = n + z * z, -(2 * n * mean + z * z), n * mean * mean
     root = math.sqrt(max(0.0, b * b - 4 * a * c))
     return (-b - root) / (2 * a), (-b + root) / (2 * a)
+
+
+def near(value):
+    """Within the accuracy of t_quantile."""
+    return pytest.approx(value, abs=1e-5)
 
 
 def clustered_error(prompts):
@@ -153,20 +162,23 @@ def test_repeats_that_always_agree_add_nothing(store):
     given_values(store, *[[1] * 4] * 7, *[[0] * 4] * 5, run_id="four times")
     once, four_times = store.row("accuracy", run_id="once"), store.row("accuracy", run_id="four times")
     assert four_times["samples"] == 4 * once["samples"]
-    for column in ("mean", "standard_error", "effective_samples", "mean_low", "mean_high"):
+    for column in ("mean", "standard_error", "effective_samples"):
         assert four_times[column] == pytest.approx(once[column]), column
+    assert (once["mean_low"], once["mean_high"]) == pytest.approx(wilson(7 / 12, 12))
+    assert (four_times["mean_low"], four_times["mean_high"]) == near(wilson(7 / 12, 12, 48, 12))
 
 
 def test_repeats_that_are_always_right_are_worth_a_sample_per_prompt(store):
     given_values(store, *[[1] * 4] * 7)
-    low, high = wilson(1.0, 7)
-    store.expect("accuracy", {"effective_samples": 7.0, "mean_low": low, "mean_high": min(1.0, high)})
+    low, high = wilson(1.0, 7, 28, 7)
+    store.expect("accuracy", {"effective_samples": 7.0, "mean_low": near(low), "mean_high": near(high)})
 
 
 def test_prompts_that_are_all_half_right_have_no_error_and_the_full_n(store):
     given_values(store, *[[1, 0]] * 6)
-    low, high = wilson(0.5, 12)
-    store.expect("accuracy", {"standard_error": 0.0, "effective_samples": 12.0, "mean_low": low, "mean_high": high})
+    low, high = wilson(0.5, 12, 12, 6)
+    bounds = {"mean_low": near(low), "mean_high": near(high)}
+    store.expect("accuracy", {"standard_error": 0.0, "effective_samples": 12.0, **bounds})
 
 
 def test_runs_and_scorers_do_not_mix(store):
@@ -192,7 +204,7 @@ def test_the_standard_error_against_statsmodels(store, seed):
     mean, standard_error = float(np.concatenate(prompts).mean()), clustered_error(prompts)
     effective = min(n, mean * (1 - mean) / (standard_error**2 * (len(prompts) - 1) / len(prompts)))
     assert effective < n
-    low, high = wilson(mean, effective)
+    low, high = wilson(mean, effective, n, 40)
     store.expect(
         "accuracy",
         {
@@ -202,10 +214,31 @@ def test_the_standard_error_against_statsmodels(store, seed):
             "standard_error": standard_error,
             "effective_samples": effective,
             "interval_kind": "wilson",
-            "mean_low": low,
-            "mean_high": high,
+            "mean_low": near(low),
+            "mean_high": near(high),
         },
     )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_accuracy_clusters_by_the_named_metadata_column(store, seed):
+    """Twenty passages of one to six questions; questions without a passage are clusters of their own."""
+    dice = np.random.default_rng(seed)
+    passages = [(dice.random(dice.integers(1, 7)) < chance).astype(float) for chance in dice.beta(1, 1, size=20)]
+    alone = [np.array([value]) for value in (0.0, 1.0, 1.0)]
+    values = np.concatenate([*passages, *alone])
+    given_values(store, *([value] for value in values))
+    store.connection.execute("""update runs set spec_json = '{"prompts": {"columns": {"cluster": "passage"}}}'""")
+    named = [{"passage": number} for number, passage in enumerate(passages) for _ in passage]
+    store.given("prompts", *(
+        {"run_id": "run", "prompt_id": f"p{i}", "metadata_json": json.dumps(metadata)}
+        for i, metadata in enumerate([*named, {"passage": None}, {}])
+    ))  # fmt: skip
+    row = store.row("accuracy")
+    assert (row["samples"], row["prompts"], row["clusters"]) == (len(values), len(values), 23)
+    assert row["standard_error"] == pytest.approx(clustered_error([*passages, *alone]))
+    low, high = wilson(row["mean"], row["effective_samples"], len(values), 23)
+    assert (row["mean_low"], row["mean_high"]) == (near(low), near(high))
 
 
 @pytest.mark.parametrize("clusters", [2, 3, 8, 11, 12, 40])

@@ -1,5 +1,7 @@
 """compare_runs and compare_prompts: two runs, prompt by prompt."""
 
+import json
+
 import numpy as np
 import pytest
 import scipy
@@ -63,15 +65,125 @@ def test_one_score_per_prompt_is_the_paired_t_test(store, seed):
     test = scipy.stats.ttest_rel(new, old)
     assert row["difference"] == pytest.approx(np.mean(new) - np.mean(old))
     assert row["difference"] / row["standard_error"] == pytest.approx(test.statistic)
+    p_value = max(test.pvalue, 2.0 ** (1 - np.sum(new != old)))
+    assert row["p_value"] == pytest.approx(p_value, rel=1e-6)
+    assert row["mcnemar_p"] is None
+    side = "better" if test.statistic > 0 else "worse"
+    assert row["verdict"] == (side if p_value < 0.05 else "unclear")
+    low, high = padded_interval(new - old, scipy.stats.t.ppf(0.975, size - 1))
+    assert (row["low"], row["high"]) == (pytest.approx(low, abs=1e-5), pytest.approx(high, abs=1e-5))
     interval = test.confidence_interval(0.95)
-    width = interval.high - interval.low
-    assert row["low"] == pytest.approx(interval.low, abs=0.003 * width)
-    assert row["high"] == pytest.approx(interval.high, abs=0.003 * width)
-    assert row["verdict"] == ("worse" if row["high"] < 0 else "better" if row["low"] > 0 else "unclear")
+    assert low < interval.low and interval.high < high, "wider than the t interval by two pairs"
+
+
+def padded_interval(differences, quantile):
+    """Wald's interval of the mean with a pair more that is 1 better and one that is 1 worse."""
+    padded = np.append(differences, [1, -1])
+    half = quantile * padded.std() / np.sqrt(len(padded))
+    return max(-1, padded.mean() - half), min(1, padded.mean() + half)
+
+
+@pytest.mark.parametrize(("better", "worse", "same"), [(0, 0, 40), (9, 4, 187), (0, 12, 30), (3, 3, 0), (2, 12, 141)])
+def test_interval_of_paired_proportions_is_bonett_and_prices(store, better, worse, same):
+    n = better + worse + same
+    given_scores(store, "new", named([1] * better + [0] * worse + [1] * same))
+    given_scores(store, "old", named([0] * better + [1] * worse + [1] * same))
+    (row,) = compare(store)
+    gains, losses = (better + 1) / (n + 2), (worse + 1) / (n + 2)
+    half = 1.959963984540054 * np.sqrt((gains + losses - (gains - losses) ** 2) / (n + 2))
+    assert row["low"] == pytest.approx(max(-1, gains - losses - half))
+    assert row["high"] == pytest.approx(min(1, gains - losses + half))
+    assert (row["clusters"], row["p_value"]) == (n, row["mcnemar_p"])
+
+
+def test_compare_runs_never_proves_from_equal_answers(store):
+    for n, widest in ((5, 0.4), (155, 0.018), (1000, 0.0028)):
+        store.connection.execute("delete from scores; delete from scorers")
+        given_scores(store, "new", named([1] * n))
+        given_scores(store, "old", named([1] * n))
+        (row,) = compare(store)
+        assert (row["verdict"], row["difference"]) == ("same", 0)
+        assert row["low"] == -row["high"] and 0.95 * widest < row["high"] < widest
+
+
+@pytest.mark.parametrize(("prompts", "p_value", "verdict"), [(5, 0.0625, "unclear"), (6, 0.03125, "worse")])
+def test_equal_losses_are_not_worse_by_having_no_spread(store, prompts, p_value, verdict):
+    """Five prompts that each lose exactly half a point have a standard error of 0."""
+    given_scores(store, "new", named([0.5] * prompts))
+    given_scores(store, "old", named([1] * prompts))
+    (row,) = compare(store)
+    assert (row["standard_error"], row["p_value"], row["verdict"]) == (0, p_value, verdict)
+    assert row["low"] < -0.5
+
+
+def test_equal_losses_within_clusters_count_as_one_pair_a_cluster(store):
+    for prompts, rows in ((10, 1), (10, 5)):
+        store.connection.execute("delete from scores; delete from scorers")
+        values = {(f"p{i}", occurrence): 0.4 for i in range(prompts) for occurrence in range(rows)}
+        given_scores(store, "new", values)
+        given_scores(store, "old", dict.fromkeys(values, 0.5))
+        (row,) = compare(store)
+        low, high = padded_interval(np.full(prompts, -0.1), scipy.stats.t.ppf(0.975, prompts - 1))
+        assert (row["low"], row["high"]) == (pytest.approx(low, abs=1e-5), pytest.approx(high, abs=1e-5)), rows
+        assert (row["clusters"], row["p_value"]) == (prompts, pytest.approx(2.0 ** (1 - prompts)))
+
+
+def test_changes_that_cancel_within_clusters_have_a_p_value_of_1(store):
+    """0.3 - 0.5 and 0.7 - 0.5 add up to 0, except for rounding."""
+    values = {(f"p{i}", occurrence): (0.3, 0.7)[occurrence] for i in range(20) for occurrence in (0, 1)}
+    given_scores(store, "new", values)
+    given_scores(store, "old", dict.fromkeys(values, 0.5))
+    (row,) = compare(store)
+    assert (row["p_value"], row["verdict"]) == (1, "unclear")
+
+
+def test_detectable_drop_is_that_of_the_power_formula(store):
+    """From statsmodels' power of a z-test; 8 of 100 pairs differ."""
+    from statsmodels.stats.power import NormalIndPower
+
+    given_scores(store, "new", named([1] * 4 + [0] * 4 + [1] * 192))
+    given_scores(store, "old", named([0] * 4 + [1] * 4 + [1] * 192))
+    (row,) = compare(store)
+    effect = NormalIndPower(ddof=0).solve_power(nobs1=200, alpha=0.05, power=0.8, ratio=0)
+    assert row["detectable_drop"] == pytest.approx(effect * np.sqrt(10 / 202), rel=1e-3)
+    store.connection.execute("update scores set value = 1")
+    (row,) = compare(store)
+    assert row["detectable_drop"] == pytest.approx(7.849 / 200, rel=1e-3), "eight prompts would have to be lost"
+
+
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_compare_runs_takes_questions_over_one_passage_as_a_cluster(store, seed):
+    """Thirty passages of one to six questions: the standard error against statsmodels', t by the passages."""
+    from statsmodels.api import OLS
+
+    dice = np.random.default_rng(seed)
+    passages = np.repeat(np.arange(30), dice.integers(1, 7, 30))
+    lost = dice.random(30)[passages] < 0.3
+    old = dice.integers(0, 2, len(passages))
+    new = np.where(lost, 0, old)
+    spec = '{"prompts": {"columns": {"cluster": "the \\"passage/~1"}}}'
+    for run_id, values in (("new", new), ("old", old)):
+        given_scores(store, run_id, named(values))
+        store.connection.execute("update runs set spec_json = ? where run_id = ?", [spec, run_id])
+        store.given("prompts", *(
+            {"run_id": run_id, "prompt_id": f"p{i}", "metadata_json": json.dumps({'the "passage/~1': int(passage)})}
+            for i, passage in enumerate(passages)
+        ))  # fmt: skip
+    (row,) = compare(store)
+    fit = OLS(new - old, np.ones(len(passages))).fit(
+        cov_type="cluster", cov_kwds={"groups": passages, "df_correction": True}, use_t=True
+    )
+    assert (row["clusters"], row["prompts"], row["mcnemar_p"]) == (30, len(passages), None)
+    assert row["standard_error"] == pytest.approx(fit.bse[0])
+    assert row["p_value"] == pytest.approx(max(fit.pvalues[0], 2.0 ** (1 - len(set(passages[new != old])))), rel=1e-3)
+    assert row["high"] - row["low"] > 2 * scipy.stats.t.ppf(0.975, 29) * fit.bse[0]
+    store.connection.execute("update runs set spec_json = '{}'")
+    (row,) = compare(store)
+    assert (row["clusters"], row["mcnemar_p"] is None) == (len(passages), False)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_mcnemar_is_the_binomial_test(store, seed):
+def test_mcnemar_is_the_mid_p_of_the_binomial_test(store, seed):
     dice = np.random.default_rng(100 + seed)
     size = int(dice.integers(6, 300))
     old, new = dice.integers(0, 2, size), dice.integers(0, 2, size)
@@ -80,8 +192,12 @@ def test_mcnemar_is_the_binomial_test(store, seed):
     (row,) = compare(store)
     better, worse = int(np.sum(new > old)), int(np.sum(new < old))
     assert (row["better_prompts"], row["worse_prompts"]) == (better, worse)
-    expected = scipy.stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
-    assert row["mcnemar_p"] == pytest.approx(expected, rel=1e-9)
+    assert row["mcnemar_p"] == pytest.approx(mid_p(better, worse), rel=1e-9)
+
+
+def mid_p(better, worse):
+    binomial, k = scipy.stats.binom(better + worse, 0.5), min(better, worse)
+    return 2 * binomial.cdf(k) - binomial.pmf(k)
 
 
 @pytest.mark.parametrize(("better", "worse"), [(5_000, 5_000), (4_700, 5_300), (0, 3_000), (9_000, 200)])
@@ -96,7 +212,7 @@ def test_mcnemar_holds_with_thousands_of_discordant_pairs(store, better, worse):
         [better, better, better + worse],
     )
     (row,) = compare(store)
-    assert row["mcnemar_p"] == pytest.approx(scipy.stats.binomtest(better, better + worse).pvalue, rel=1e-7, abs=1e-300)
+    assert row["mcnemar_p"] == pytest.approx(mid_p(better, worse), rel=1e-7, abs=1e-300)
 
 
 def test_compare_runs_ignores_harness_results_in_scorer_arguments(store):
@@ -153,9 +269,9 @@ def test_rows_of_one_prompt_are_one_cluster(store):
 
 
 def test_a_few_changed_prompts_are_not_enough(store):
-    """Four lost and none won: the interval leaves out 0, and the exact test (p = 0.125) knows better."""
+    """Four lost and none won: the paired t interval leaves out 0, and the test (p = 0.0625) does not."""
     old = np.ones(100)
-    for lost, verdict in ((0, "same"), (4, "unclear"), (6, "worse")):
+    for lost, verdict in ((0, "same"), (4, "unclear"), (5, "worse")):
         store.connection.execute("delete from scores")
         store.connection.execute("delete from scorers")
         new = old.copy()

@@ -7,6 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pyarrow
 import pytest
+import scipy
 from judge_kit import PLACES, audit, give_judge, give_table, read, vote
 
 from assayline.store.database import connect
@@ -178,6 +179,7 @@ def test_audit_counts_repeats_of_a_prompt_as_one_cluster(store):
     right = (a == b).astype(float)
     plain = np.mean((right - right.mean()) ** 2) / len(right)
     worth = len(right) * min(1, plain / (clustered(right, clusters) ** 2 * 29 / 30))
+    worth *= (scipy.stats.t.ppf(0.975, len(right) - 1) / scipy.stats.t.ppf(0.975, 29)) ** 2  # Korn and Graubard
     assert bounds(row, "agreement") == wilson(right.mean() * worth, worth)
 
 

@@ -2,11 +2,12 @@
 create or replace view internal.accuracy as
 with
 
-add_prompts as (
+add_clusters as (
     select
         run_id,
         scorer,
-        prompt_id,
+        coalesce(cluster, prompt_id) as cluster,
+        count(distinct prompt_id) as prompts,
         count(*) as samples,
         sum(value) as total,
         sum(value ** 2) as squares,
@@ -15,7 +16,8 @@ add_prompts as (
         coalesce(sum(value) filter (error_kind is null), 0) as answered_total,
         count(*) filter (value not in (0, 1)) as partial_samples
     from raw.scores
-    group by run_id, scorer, prompt_id
+    left join internal.prompt_cluster using (run_id, prompt_id, occurrence)
+    group by run_id, scorer, coalesce(cluster, prompt_id)
 ),
 
 -- Windows rather than a join of the averages: a filter on run_id reaches the scores through them.
@@ -23,10 +25,10 @@ average_runs as (
     select
         *,
         sum(total) over (partition by run_id, scorer) / sum(samples) over (partition by run_id, scorer) as mean
-    from add_prompts
+    from add_clusters
 ),
 
--- clustered_squares: (sum of a prompt's deviations from the mean)², summed over prompts.
+-- clustered_squares: (sum of a cluster's deviations from the mean)², summed over clusters.
 -- plain_squares: each sample's deviation², summed over samples.
 sum_deviations as (
     select
@@ -36,7 +38,8 @@ sum_deviations as (
         sum(right_samples) as right_samples,
         sum(answered_total) / nullif(sum(answered_samples), 0) as mean_without_errors,
         sum(partial_samples) = 0 as is_binary,
-        count(*) as prompts,
+        sum(prompts) as prompts,
+        count(*) as clusters,
         any_value(mean) as mean,
         sum((total - samples * mean) ** 2) as clustered_squares,
         greatest(0, sum(squares - 2 * mean * total + samples * mean ** 2)) as plain_squares
@@ -48,16 +51,16 @@ judge_runs as (
     select
         *,
         case
-            when prompts > 1 then sqrt(clustered_squares * prompts / (prompts - 1)) / samples
+            when clusters > 1 then sqrt(clustered_squares * clusters / (clusters - 1)) / samples
         end as standard_error,
-        internal.effective_samples(samples, prompts, mean, plain_squares, clustered_squares) as effective_samples
+        internal.effective_samples(samples, clusters, mean, plain_squares, clustered_squares) as effective_samples
     from sum_deviations
 ),
 
 find_intervals as (
     select
         *,
-        internal.mean_interval(mean, is_binary, effective_samples, standard_error, prompts) as bounds
+        internal.mean_interval(mean, is_binary, samples, effective_samples, standard_error, clusters) as bounds
     from judge_runs
 ),
 
@@ -69,7 +72,8 @@ fill_scorers as (
         scorers.ordinal,
         cast(coalesce(find_intervals.samples, 0) as bigint) as samples,
         cast(coalesce(find_intervals.right_samples, 0) as bigint) as right_samples,
-        coalesce(find_intervals.prompts, 0) as prompts,
+        cast(coalesce(find_intervals.prompts, 0) as bigint) as prompts,
+        coalesce(find_intervals.clusters, 0) as clusters,
         find_intervals.mean,
         find_intervals.standard_error,
         cast(find_intervals.effective_samples as double) as effective_samples,
@@ -92,11 +96,12 @@ comment on column internal.accuracy.kind is 'Which scorer it is.';
 comment on column internal.accuracy.ordinal is 'Its place among the run''s scorers; the lowest is the one that run_summary shows.';
 comment on column internal.accuracy.samples is 'Scores: n.';
 comment on column internal.accuracy.right_samples is 'Those of them that are 1.';
-comment on column internal.accuracy.prompts is 'Different prompts among them: G clusters. Repeats and duplicates of a prompt are one cluster.';
+comment on column internal.accuracy.prompts is 'Different prompts among them.';
+comment on column internal.accuracy.clusters is 'Clusters among them: G. Repeats and duplicates of a prompt are one cluster, and so are prompts with one value of prompts.columns.cluster.';
 comment on column internal.accuracy.mean is 'Mean score, 0 to 1. NULL if n is 0.';
-comment on column internal.accuracy.standard_error is 'Standard error of the mean, clustered by prompt: sqrt(G / (G − 1) × Σ over prompts of (Σ of (x − mean) in the prompt)²) / n, the cluster-robust variance of Liang and Zeger 1986 with the usual small-sample factor. With one sample per prompt it is s / sqrt(n). NULL for fewer than two prompts.';
-comment on column internal.accuracy.effective_samples is 'Independent samples that the n are worth: n × Σ (x − mean)² / Σ over prompts of (Σ of (x − mean) in the prompt)², at most n (Kish''s design effect). n if every prompt was asked once; the number of prompts if repeats always agree, if mean is 0 or 1, or if there is one prompt. NULL if n is 0.';
-comment on column internal.accuracy.interval_kind is 'wilson if all scores are 0 or 1, with effective_samples for n; otherwise t, with G − 1 degrees of freedom. See the macro mean_interval. NULL if there is no interval.';
+comment on column internal.accuracy.standard_error is 'Standard error of the mean, sqrt(G / (G − 1) × Σ over clusters of (Σ of (x − mean) in the cluster)²) / n, the cluster-robust variance of Liang and Zeger 1986 with the usual small-sample factor. With one sample per cluster it is s / sqrt(n). NULL for fewer than two clusters.';
+comment on column internal.accuracy.effective_samples is 'Independent samples that the n are worth: n × Σ (x − mean)² / Σ over clusters of (Σ of (x − mean) in the cluster)², at most n (Kish''s design effect). n if every cluster has one sample; the number of clusters if samples of a cluster always agree, if mean is 0 or 1, or if there is one cluster. NULL if n is 0.';
+comment on column internal.accuracy.interval_kind is 'wilson if all scores are 0 or 1, with effective_samples for n, corrected for G − 1 degrees of freedom; otherwise t, with G − 1 degrees of freedom. See the macro mean_interval. NULL if there is no interval.';
 comment on column internal.accuracy.mean_low is 'Lower end of the 95% interval for the mean.';
 comment on column internal.accuracy.mean_high is 'Upper end of the 95% interval for the mean.';
 comment on column internal.accuracy.mean_without_errors is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL if none was answered.';

@@ -33,19 +33,20 @@ estimate_rows as (
     from choose_k
 ),
 
-add_prompts as (
+add_clusters as (
     select
         run_id,
         scorer,
         k,
-        prompt_id,
+        coalesce(cluster, prompt_id) as cluster,
         count(*) as all_rows,
         count(pass_chance) as prompt_rows,
         sum(pass_chance) as total,
         sum(pass_chance ** 2) as squares,
         count(*) filter (pass_chance not in (0, 1)) as partial_rows
     from estimate_rows
-    group by run_id, scorer, k, prompt_id
+    left join internal.prompt_cluster using (run_id, prompt_id, occurrence)
+    group by run_id, scorer, k, coalesce(cluster, prompt_id)
 ),
 
 -- NULL if a row has fewer than k samples: without it the mean would be of other prompts than those of a smaller k.
@@ -56,7 +57,7 @@ average_runs as (
             when sum(prompt_rows) over runs_of_k = sum(all_rows) over runs_of_k
             then sum(total) over runs_of_k / sum(all_rows) over runs_of_k
         end as mean
-    from add_prompts
+    from add_clusters
     window runs_of_k as (partition by run_id, scorer, k)
 ),
 
@@ -86,7 +87,7 @@ judge_runs as (
 ),
 
 find_intervals as (
-    select *, internal.mean_interval(mean, is_binary, worth, standard_error, clusters) as bounds
+    select *, internal.mean_interval(mean, is_binary, prompts, worth, standard_error, clusters) as bounds
     from judge_runs
 ),
 
@@ -112,7 +113,7 @@ comment on column internal.pass_at_k.scorer is 'The scorer, as in scorers. A sco
 comment on column internal.pass_at_k.k is 'How many samples there are to succeed: 1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100 and so on, and as many as there are.';
 comment on column internal.pass_at_k.prompts is 'Prompt rows with at least k samples.';
 comment on column internal.pass_at_k.mean is 'Mean over prompt rows of 1 − C(n − c, k) / C(n, k), for n samples of which c are right. NULL if any prompt row has fewer than k samples: the mean of the others is of other prompts, and may be lower than that of a smaller k.';
-comment on column internal.pass_at_k.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
+comment on column internal.pass_at_k.standard_error is 'Standard error of the mean, clustered as in accuracy. NULL for one cluster.';
 comment on column internal.pass_at_k.interval_kind is 'wilson if all rows'' chances are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL if there is no interval.';
 comment on column internal.pass_at_k.mean_low is 'Lower end of the 95% interval for the mean; see the macro mean_interval.';
 comment on column internal.pass_at_k.mean_high is 'Upper end of the interval.';

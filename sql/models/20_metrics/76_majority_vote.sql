@@ -35,25 +35,26 @@ elect_answers as (
     group by run_id, scorer, prompt_id, occurrence
 ),
 
-add_prompts as (
+add_clusters as (
     select
         run_id,
         scorer,
-        prompt_id,
+        coalesce(cluster, prompt_id) as cluster,
         max(samples) as most_samples,
         count(*) as prompt_rows,
         sum(value) as total,
         sum(value ** 2) as squares,
         count(*) filter (value not in (0, 1)) as partial_rows
     from elect_answers
-    group by run_id, scorer, prompt_id
+    left join internal.prompt_cluster using (run_id, prompt_id, occurrence)
+    group by run_id, scorer, coalesce(cluster, prompt_id)
 ),
 
 average_runs as (
     select
         *,
         sum(total) over (partition by run_id, scorer) / sum(prompt_rows) over (partition by run_id, scorer) as mean
-    from add_prompts
+    from add_clusters
 ),
 
 sum_deviations as (
@@ -83,7 +84,7 @@ judge_runs as (
 ),
 
 find_intervals as (
-    select *, internal.mean_interval(mean, is_binary, worth, standard_error, clusters) as bounds
+    select *, internal.mean_interval(mean, is_binary, prompts, worth, standard_error, clusters) as bounds
     from judge_runs
 ),
 
@@ -107,7 +108,7 @@ comment on column internal.majority_vote.run_id is 'The run.';
 comment on column internal.majority_vote.scorer is 'The scorer, as in scorers. Votes are equal if its extracted answers are.';
 comment on column internal.majority_vote.prompts is 'Prompt rows: n.';
 comment on column internal.majority_vote.mean is 'Mean over them of the elected answer''s score: the most frequent one, of equally frequent ones the earliest. Samples without an extracted answer do not vote; if none has one, the score is 0.';
-comment on column internal.majority_vote.standard_error is 'Standard error of the mean, clustered by prompt as in accuracy: rows of one prompt_id are one cluster. NULL for one prompt.';
+comment on column internal.majority_vote.standard_error is 'Standard error of the mean, clustered as in accuracy. NULL for one cluster.';
 comment on column internal.majority_vote.interval_kind is 'wilson if all scores are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL if there is no interval.';
 comment on column internal.majority_vote.mean_low is 'Lower end of the 95% interval for the mean; see the macro mean_interval.';
 comment on column internal.majority_vote.mean_high is 'Upper end of the interval.';

@@ -9,6 +9,8 @@
 -- occurrence: which of the run's rows with that prompt_id.
 -- baseline_prompt_id: the baseline's prompt, the same by prompt. NULL if only the candidate has the row.
 -- baseline_occurrence: which of the baseline's rows with that prompt_id.
+-- cluster: the candidate row's cluster: its value of prompts.columns.cluster, else its prompt_id.
+-- baseline_cluster: the baseline row's cluster.
 -- candidate_value: mean score of the candidate's samples of it. NULL if the candidate has none.
 -- baseline_value: mean score of the baseline's samples of it.
 -- has_error: whether a sample of either run is an error, which scores 0.
@@ -33,11 +35,14 @@ key_sides as (
     select
         read_sides.*,
         choose_pairing.pairing,
-        {'prompt_id': prompt_id, 'occurrence': occurrence} as prompt,
+        {
+            'prompt_id': prompt_id, 'occurrence': occurrence, 'cluster': coalesce(prompt_cluster.cluster, prompt_id)
+        } as prompt,
         internal.pair_key(pairing, run_id, prompt_id, occurrence, source_id, source_row, target) as pair
     from read_sides
     cross join choose_pairing
     left join raw.prompts using (run_id, prompt_id, occurrence)
+    left join internal.prompt_cluster using (run_id, prompt_id, occurrence)
 ),
 
 join_sides as (
@@ -61,6 +66,8 @@ name_prompts as (
         coalesce(candidate_prompt, baseline_prompt).occurrence as occurrence,
         baseline_prompt.prompt_id as baseline_prompt_id,
         baseline_prompt.occurrence as baseline_occurrence,
+        candidate_prompt.cluster as cluster,
+        baseline_prompt.cluster as baseline_cluster,
         candidate_value,
         baseline_value,
         has_error,

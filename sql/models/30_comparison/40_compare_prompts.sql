@@ -16,7 +16,7 @@ create or replace macro internal.compare_prompts(candidate, baseline, pair_by :=
 with
 
 keep_changes as (
-    select *
+    select * exclude (cluster, baseline_cluster)
     from internal.pair_prompts(candidate, baseline, pair_by := pair_by)
     where difference <> 0
 ),

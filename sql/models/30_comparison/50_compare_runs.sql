@@ -14,26 +14,33 @@
 -- candidate_mean: mean score of the candidate over the pairs, each prompt row counting once.
 -- baseline_mean: mean score of the baseline over the pairs, each prompt row counting once.
 -- difference: candidate_mean − baseline_mean: the mean of the differences prompt by prompt.
--- standard_error: of the difference, clustered by prompt_id, that of the run with fewer of them: sqrt(G / (G − 1) × Σ
---     over prompt ids of (Σ of (d − difference) in it)²) / prompts. Where no prompt occurs twice it is that of the
---     paired t-test. NULL for fewer than two prompt ids.
--- low: lower end of the 95% interval: difference − t × standard_error, t with G − 1 degrees of freedom. NULL for fewer
---     than five prompt ids, too few for an interval.
--- high: upper end, with + t × standard_error.
+-- clusters: independent clusters of pairs, G: different values of prompts.columns.cluster, else prompt ids, of the run
+--     with fewer of them.
+-- standard_error: of the difference, clustered: sqrt(G / (G − 1) × Σ over clusters of (Σ of (d − difference) in it)²) /
+--     prompts. If each pair is a cluster, it is that of the paired t-test. NULL for fewer than two clusters.
+-- low: lower end of the 95% interval of the difference, that of Bonett and Price 2012: with one pair more that is 1
+--     better and one that is 1 worse, so that equal answers do not prove that nothing differs. For m effective pairs
+--     (effective_samples of the differences) and q = mean of d²: d̃ ± z × sqrt(((m × q + 2) / (m + 2) − d̃²) / (m +
+--     2)), d̃ = m × difference / (m + 2). Unless mcnemar_p is there, z is the quantile of t with G − 1 degrees of
+--     freedom. NULL for fewer than five clusters, too few for an interval.
+-- high: upper end.
 -- better_prompts: pairs in which the candidate scored higher.
 -- worse_prompts: pairs in which it scored lower.
--- mcnemar_p: exact two-sided test of McNemar: of n = better + worse pairs, the probability under Binomial(n, 1/2) of a
---     split as uneven as this one or more. 1 if n is 0. NULL if a score is neither 0 nor 1, or a prompt occurs
---     twice, which is not independent evidence.
--- p_value: two-sided p of that t-test, at least the smallest possible with G prompt ids, 2^(1 − G), as if the
---     signs of their differences were flipped; and at least mcnemar_p, if there is one. 1 if no prompt row
---     differs. NULL for fewer than five prompt ids.
+-- mcnemar_p: McNemar's test with the mid-p value (Fagerland et al. 2013): of n = better + worse pairs, twice the
+--     probability under Binomial(n, 1/2) of fewer pairs than the smaller of both counts, plus that of exactly as
+--     many. 1 if n is 0. NULL if a score is neither 0 nor 1, or a cluster has several pairs, which are not
+--     independent evidence.
+-- p_value: mcnemar_p if there is one. Otherwise the two-sided p of difference / standard_error by t with G − 1 degrees
+--     of freedom, but at least 2^(1 − D) for D clusters that differ, the smallest p if the signs of their differences
+--     were flipped. 1 if no pair differs. NULL for fewer than five clusters.
+-- detectable_drop: the smallest drop that a test like this one would find in 80% of comparisons, from the spread of
+--     these differences: the larger of k × sqrt((m × q + 2) / (m + 2) / m) and, with mcnemar_p, k² / m, k = z + 0.84.
+--     Above 1, no drop would be found. NULL without an interval.
 -- error_pairs: pairs in which a sample of either run is an error, which scores 0 whatever the model can do.
 -- candidate_errors: requests of the candidate with an error.
 -- baseline_errors: requests of the baseline with an error.
--- verdict: other_scorer: same_scorer is false, so that a difference may be the scorer's; too_few: no interval; worse,
---     better: the interval leaves out 0 and mcnemar_p, if there is one, is below 0.05; same: no prompt row differs;
---     unclear: otherwise.
+-- verdict: other_scorer: same_scorer is false, so that a difference may be the scorer's; too_few: no p_value; same: no
+--     pair differs; worse, better: p_value is below 0.05; unclear: otherwise.
 create or replace macro main.compare_runs(candidate, baseline, pair_by := 'auto') as table
 with
 
@@ -54,10 +61,10 @@ count_pairs as (
         count(*) filter (difference > 0) as better_prompts,
         count(*) filter (difference < 0) as worse_prompts,
         count(*) filter (difference is not null and has_error) as error_pairs,
-        bool_and(candidate_value in (0, 1) and baseline_value in (0, 1)) filter (difference is not null)
-            and max(greatest(occurrence, baseline_occurrence)) filter (difference is not null) = 0 as is_binary,
-        count(distinct baseline_prompt_id) filter (difference is not null)
-            < count(distinct prompt_id) filter (difference is not null) as has_fewer_in_baseline
+        sum(difference ** 2) as squares,
+        bool_and(candidate_value in (0, 1) and baseline_value in (0, 1)) filter (difference is not null) as is_binary,
+        count(distinct baseline_cluster) filter (difference is not null)
+            < count(distinct cluster) filter (difference is not null) as has_fewer_in_baseline
     from pair_scores
     group by scorer
 ),
@@ -66,41 +73,104 @@ add_clusters as (
     select
         scorer,
         case
-            when count_pairs.has_fewer_in_baseline then pair_scores.baseline_prompt_id
-            else pair_scores.prompt_id
-        end as cluster,
+            when count_pairs.has_fewer_in_baseline then pair_scores.baseline_cluster
+            else pair_scores.cluster
+        end as pair_cluster,
+        sum(pair_scores.difference) as total,
         sum(pair_scores.difference - count_pairs.difference) as deviation
     from pair_scores
     join count_pairs using (scorer)
     where pair_scores.difference is not null
-    group by scorer, cluster
+    group by scorer, pair_cluster
 ),
 
 spread_differences as (
     select
         scorer,
         count(*) as clusters,
-        sqrt(sum(deviation ** 2) * clusters / nullif(clusters - 1, 0)) as root
+        count(*) filter (abs(total) > 1e-12) as different_clusters,
+        sum(deviation ** 2) as clustered_squares
     from add_clusters
     group by scorer
+),
+
+measure_pairs as (
+    select
+        count_pairs.*,
+        clusters,
+        different_clusters,
+        is_binary and clusters = prompts as is_paired_proportion,
+        sqrt(clustered_squares * clusters / nullif(clusters - 1, 0)) / prompts as standard_error,
+        internal.effective_samples(
+            prompts,
+            clusters,
+            case when squares - prompts * difference ** 2 <= 1e-12 * squares then 0 end,
+            greatest(0, squares - prompts * difference ** 2),
+            clustered_squares
+        ) as effective_pairs
+    from count_pairs
+    left join spread_differences using (scorer)
 ),
 
 list_tails as (
     select
         scorer,
         better_prompts + worse_prompts as n,
+        least(better_prompts, worse_prompts) as last_k,
         unnest(range(0, least(better_prompts, worse_prompts) + 1)) as k
-    from count_pairs
-    where is_binary
+    from measure_pairs
+    where is_paired_proportion
 ),
 
 -- In logarithms, as 2^n and the binomial coefficients overflow from some 1,030 discordant pairs on.
 add_tails as (
     select
         scorer,
-        least(1, 2 * sum(exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) - n * ln(2)))) as mcnemar_p
+        least(1, sum(
+            case when k = last_k then 1 else 2 end
+            * exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) - n * ln(2))
+        )) as mcnemar_p
     from list_tails
     group by scorer
+),
+
+-- One pair more in either direction: padded_square is the mean of squared differences with both.
+pad_pairs as (
+    select
+        measure_pairs.*,
+        mcnemar_p,
+        case
+            when clusters < 5 then null
+            when is_paired_proportion then 1.959963984540054
+            else internal.t_quantile(clusters - 1)
+        end as quantile,
+        effective_pairs * difference / (effective_pairs + 2) as padded_difference,
+        (effective_pairs * squares / prompts + 2) / (effective_pairs + 2) as padded_square
+    from measure_pairs
+    left join add_tails using (scorer)
+),
+
+find_bounds as (
+    select
+        *,
+        quantile * sqrt((padded_square - padded_difference ** 2) / (effective_pairs + 2)) as half_width,
+        greatest(
+            (quantile + 0.8416212335729143) * sqrt(padded_square / effective_pairs),
+            case when is_paired_proportion then (quantile + 0.8416212335729143) ** 2 / effective_pairs else 0 end
+        ) as detectable_drop,
+        case
+            when quantile is null then null
+            when better_prompts + worse_prompts = 0 then 1
+            when is_paired_proportion then mcnemar_p
+            else least(1, greatest(
+                case
+                    when standard_error = 0 then 0
+                    else internal.t_tail(difference / nullif(standard_error, 0), clusters - 1)
+                end,
+                2.0 ** (1 - different_clusters)
+            ))
+        end as p_value
+    from pad_pairs
 ),
 
 count_errors as (
@@ -126,52 +196,41 @@ compare_scorers as (
 
 join_parts as (
     select
-        count_pairs.scorer,
+        find_bounds.scorer,
         compare_scorers.same_scorer,
-        count_pairs.paired_by,
-        count_pairs.prompts,
-        count_pairs.only_candidate,
-        count_pairs.only_baseline,
+        find_bounds.paired_by,
+        find_bounds.prompts,
+        find_bounds.only_candidate,
+        find_bounds.only_baseline,
         prompts / (prompts + only_candidate + only_baseline) as overlap_share,
-        count_pairs.candidate_mean,
-        count_pairs.baseline_mean,
-        count_pairs.difference,
-        spread_differences.root / prompts as standard_error,
-        case when clusters >= 5 then difference - internal.t_quantile(clusters - 1) * standard_error end as low,
-        case when clusters >= 5 then difference + internal.t_quantile(clusters - 1) * standard_error end as high,
-        count_pairs.better_prompts,
-        count_pairs.worse_prompts,
-        add_tails.mcnemar_p,
-        case
-            when coalesce(clusters, 0) < 5 then null
-            when better_prompts + worse_prompts = 0 then 1
-            else greatest(
-                case
-                    when standard_error = 0 then 0
-                    else internal.t_tail(difference / nullif(standard_error, 0), clusters - 1)
-                end,
-                2.0 ** (1 - clusters),
-                coalesce(mcnemar_p, 0)
-            )
-        end as p_value,
-        count_pairs.error_pairs,
+        find_bounds.candidate_mean,
+        find_bounds.baseline_mean,
+        find_bounds.difference,
+        coalesce(find_bounds.clusters, 0) as clusters,
+        find_bounds.standard_error,
+        case when half_width is not null then greatest(-1, padded_difference - half_width) end as low,
+        case when half_width is not null then least(1, padded_difference + half_width) end as high,
+        find_bounds.better_prompts,
+        find_bounds.worse_prompts,
+        find_bounds.mcnemar_p,
+        find_bounds.p_value,
+        find_bounds.detectable_drop,
+        find_bounds.error_pairs,
         count_errors.candidate_errors,
         count_errors.baseline_errors,
         case
             when not same_scorer then 'other_scorer'
-            when low is null then 'too_few'
+            when p_value is null then 'too_few'
             when better_prompts + worse_prompts = 0 then 'same'
-            when high < 0 and coalesce(mcnemar_p, 0) < 0.05 then 'worse'
-            when low > 0 and coalesce(mcnemar_p, 0) < 0.05 then 'better'
+            when p_value < 0.05 and difference < 0 then 'worse'
+            when p_value < 0.05 then 'better'
             else 'unclear'
         end as verdict
-    from count_pairs
+    from find_bounds
     cross join count_errors
-    left join spread_differences using (scorer)
-    left join add_tails using (scorer)
     left join compare_scorers using (scorer)
 )
 
 select * from join_parts;
 
-comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, standard error clustered by prompt, 95% interval, exact test of McNemar. pair_by is auto, prompt, id or row.';
+comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, clustered standard error, 95% interval, test, and the smallest drop that would have been found. pair_by is auto, prompt, id or row.';

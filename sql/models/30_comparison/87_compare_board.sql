@@ -15,7 +15,8 @@
 -- high: upper end.
 -- better_prompts: pairs in which the candidate scored higher.
 -- worse_prompts: pairs in which it scored lower.
--- p_value: see compare_runs. NULL for fewer than five prompts.
+-- p_value: that of compare_runs; with mcnemar_p the p of McNemar's exact test, which keeps its level in a family
+--     however many pairs there are. NULL for fewer than five clusters.
 -- holm_p: p_value adjusted for the number of pairs, by Holm's step-down; pairs without one count, too. NULL without
 --     p_value.
 -- verdict: too_few: no p_value; better, worse: holm_p is at most 0.05; unclear: otherwise.
@@ -51,6 +52,22 @@ compare_pairs as (
         on compared.scorer = list_pairs.asked_scorer
 ),
 
+-- The mid-p value and the other half of the probability of the split.
+take_exact_tests as (
+    select
+        * replace (
+            case
+                when p_value is not null and mcnemar_p is not null
+                then least(1, p_value + exp(
+                    lgamma(better_prompts + worse_prompts + 1) - lgamma(better_prompts + 1) - lgamma(worse_prompts + 1)
+                    - (better_prompts + worse_prompts) * ln(2)
+                ))
+                else p_value
+            end as p_value
+        )
+    from compare_pairs
+),
+
 -- Holm: the i-th smallest of m p-values × (m − i + 1), at most 1 and not below that of a smaller one.
 scale_tests as (
     select
@@ -58,7 +75,7 @@ scale_tests as (
         least(1, p_value * (
             count(*) over () - row_number() over (order by p_value nulls last, task, first_run, second_run) + 1
         )) as scaled_p
-    from compare_pairs
+    from take_exact_tests
 ),
 
 adjust_tests as (

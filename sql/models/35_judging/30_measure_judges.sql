@@ -260,6 +260,7 @@ find_intervals as (
             when is_binary then internal.mean_interval(
                 mean,
                 true,
+                samples,
                 internal.effective_samples(samples, clusters, mean, plain_squares, clustered_squares),
                 standard_error,
                 clusters
