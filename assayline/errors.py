@@ -2,7 +2,7 @@
 
 A message states what failed and why, then `hint:` and the next step. The command line prints only the message (no
 traceback) and exits with the class's `exit_code`. An exception outside this tree is a bug in assayline. Exit code 1 is
-reserved for the gate: a limit was exceeded.
+reserved for the gate: a limit fails.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,8 @@
 
     assayline gate RUN_ID [--baseline NAME|RUN_ID] [--max_accuracy_drop 0.02] [--dry-run] [--FIELD VALUE ...]
 
-A broken limit ends the flow run in the state Worse, with exit code 1. A Prefect automation can send a notification
+A limit that fails ends the flow run in the state Worse, with exit code 1. If none fails and one is inconclusive, the
+state is Inconclusive, which is a completed state. A Prefect automation can send a notification
 (docs/guides/nightly-runs.md).
 """
 
@@ -39,9 +40,9 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, Any] | None
         speak_in_sentences()
     report = judge(settings, run_id, baseline, limits or {})
     publish_gate(settings, run_id, report.baseline, report.sentence)
-    if report.broken:
+    if report.failed:
         return worse(report.sentence, GateFailedError(report.sentence, report))
-    return completed(report.sentence, dataclasses.asdict(report))
+    return completed(report.sentence, dataclasses.asdict(report), report.verdict)
 
 
 def judge(
@@ -59,5 +60,5 @@ def judge(
 
     report = DatabaseThread(settings).run(judge_and_save)
     for check in report.checks:
-        get_run_logger().log(30 if check.verdict == "broken" else 20, "%s: %s", check.verdict, check.words)
+        get_run_logger().log(30 if check.verdict == "fail" else 20, "%s: %s", check.verdict, check.words)
     return report

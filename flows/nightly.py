@@ -1,7 +1,7 @@
 """nightly: evaluate a spec, compare the run with its baseline, and update its history and leaderboard.
 
-One flow for a schedule. It fails if a limit is broken, or, as “Judge not trusted”, if a judge among the scorers agrees
-too little with the labels.
+One flow for a schedule. It fails if a limit fails, or, as “Judge not trusted”, if a judge among the scorers agrees too
+little with the labels.
 
 `prefect.yaml` deploys it as `nightly/nightly`. A Prefect automation on failed runs can send notifications
 (docs/guides/nightly-runs.md).
@@ -65,15 +65,17 @@ def nightly(
     finally:
         publish_night(settings, run_id, against, headline)
         write_leaderboard(wanted.prompts.set_name)
-    if report and report.broken:
+    if report is None:
+        return completed(headline, {"run_id": run_id, "gate": None})
+    if report.failed:
         return worse(headline, GateFailedError(report.sentence, report))
-    return completed(headline, {"run_id": run_id, "gate": dataclasses.asdict(report) if report else None})
+    return completed(headline, {"run_id": run_id, "gate": dataclasses.asdict(report)}, report.verdict)
 
 
 def _say(report: GateReport | None) -> str:
     if report is None:
         return "; not judged: no baseline"
-    return f". {report.sentence}" if report.broken else f"; within its limits against {report.baseline}"
+    return f"; within its limits against {report.baseline}" if report.verdict == "pass" else f". {report.sentence}"
 
 
 def _judge(settings: Settings, run_id: str, baseline: str | None) -> GateReport | None:

@@ -37,7 +37,7 @@ class Code(NamedTuple):
 EXIT_CODES = {
     0: Code("The command did what it was asked to do.", "–"),
     1: Code(
-        "`assayline gate`, and flows with a gate: a limit is broken. `assayline verify`: a stored metric differs.",
+        "`assayline gate`, and flows with a gate: a limit fails. `assayline verify`: a stored metric differs.",
         "Read the table that the command printed.",
     ),
     2: Code("The spec, a setting or an argument is invalid.", "Correct what the message names."),
@@ -73,6 +73,10 @@ EXIT_CODES = {
     12: Code(
         "A judge among the scorers agrees less with the labels than its `min_kappa`. Answers and scores are stored.",
         "Read the disagreements in the report; then improve the rubric or choose another judge.",
+    ),
+    13: Code(
+        "`assayline gate --detailed-exit-code`: no limit fails, and one is inconclusive.",
+        "Read the table that the command printed. Ask more prompts, or raise the limit.",
     ),
     130: Code("Interrupted by Ctrl-C.", "Give the same command again: it resumes an unfinished run."),
     141: Code("The reader of the output closed it, as `head` does.", "–"),
@@ -421,7 +425,7 @@ def _show_notes(text: str) -> Iterator[str]:
             yield from (*textwrap.wrap(linked, 110, break_long_words=False, break_on_hyphens=False), "")
 
 
-OPTION = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w(?: (?:[\d.]*\d|'[^']*'|proven|sweep)(?!\w))?")
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w(?: (?:[\d.]*\d|'[^']*'|required|sweep)(?!\w))?")
 """An option in a text, with its value if that is a number, quoted or a known word."""
 
 

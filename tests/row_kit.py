@@ -304,7 +304,7 @@ def _rows_of_night(run_id: str, night: NightOf, started_at: datetime) -> dict[st
                 "limit_on": limit_on,
                 "verdict": verdict,
                 "unit": "share",
-                "words": f"{limit_on} was {verdict}.",
+                "words": f"{limit_on}: {verdict}.",
             }
             for ordinal, (limit_on, verdict) in enumerate(night.verdict.items())
         ],

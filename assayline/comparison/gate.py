@@ -1,8 +1,8 @@
 """The gate: whether a run is worse than its baseline beyond the limits.
 
 Accuracy is compared by prompt, speed over repeats of both configurations, both with the macros of
-`sql/models/30_comparison/`. Runs that cannot be compared at all are an error. Metrics that cannot be judged, such as
-speed with too few repeats, are reported and do not fail the gate.
+`sql/models/30_comparison/`. A limit passes if the data show the run within it, fails if they show the run worse and
+beyond it, and is inconclusive otherwise. Runs that cannot be compared at all are an error.
 """
 
 import json
@@ -31,7 +31,7 @@ from assayline.store.database import Connection, transaction
 from assayline.store.scoring import list_stale
 from assayline.words import count, show_value
 
-Verdict = Literal["held", "broken", "not judged"]
+Verdict = Literal["pass", "fail", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +59,38 @@ class GateReport:
     """The fields of the gate."""
 
     @property
-    def broken(self) -> list[Check]:
-        """The broken limits."""
-        return [check for check in self.checks if check.verdict == "broken"]
+    def failed(self) -> list[Check]:
+        """The limits that fail."""
+        return [check for check in self.checks if check.verdict == "fail"]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of all limits: fail if one fails, else inconclusive if one is, else pass."""
+        verdicts = {check.verdict for check in self.checks}
+        return "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
 
     @property
     def headline(self) -> str:
         """Summary of the verdict."""
-        if self.broken:
-            return f"Run {self.candidate} is worse than {self.baseline} beyond its limits."
-        left = sum(check.verdict == "not judged" for check in self.checks)
-        rest = f" {left} could not be judged." if left else ""
-        return f"Run {self.candidate} is within its limits against {self.baseline}.{rest}"
+        by_verdict: dict[str, list[str]] = {"fail": [], "inconclusive": [], "pass": []}
+        for check in self.checks:
+            by_verdict[check.verdict].append(check.check)
+        said = {
+            "fail": f"Run {self.candidate} fails its limits against {self.baseline}: {'; '.join(by_verdict['fail'])}.",
+            "inconclusive": f"Run {self.candidate} fails no limit against {self.baseline}.",
+            "pass": f"Run {self.candidate} is within its limits against {self.baseline}.",
+        }[self.verdict]
+        rest = "; ".join(by_verdict["inconclusive"])
+        return f"{said} Inconclusive: {rest}." if rest else said
 
     @property
     def sentence(self) -> str:
-        """The headline, and the finding for each broken limit."""
-        return " ".join([self.headline, *(check.words for check in self.broken)])
+        """The headline, and the finding for each limit that fails."""
+        return " ".join([self.headline, *(check.words for check in self.failed)])
 
 
 ROUNDING = 1e-12
-"""Tolerance for rounding: a drop of exactly the limit does not break it."""
+"""Tolerance for rounding: a drop of exactly the limit is within it."""
 
 
 def judge_run(
@@ -146,13 +157,13 @@ def _check_overlap(
 def _check_errors(new: Side, old: Side, limit: float) -> Check:
     share, before = new.error_share or 0.0, old.error_share or 0.0
     words = f"Errors are {share:.2%} of the answers, vs {before:.2%} in the baseline; the limit is {limit:.2%}."
-    return Check("errors", "broken" if share > limit + ROUNDING else "held", words, share, before, limit, "share")
+    return Check("errors", "fail" if share > limit + ROUNDING else "pass", words, share, before, limit, "share")
 
 
 def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSpec, pairing: str) -> Check:
     rows = compare_scores(connection, new.run_id, old.run_id, pairing)
     if not rows and limits.scorer is None:
-        return Check("accuracy", "not judged", "Neither run has scores, so accuracy was not judged.")
+        return Check("accuracy", _leave_open(limits), "Neither run has scores.")
     scorer = limits.scorer or next((name for name in new.scorers if name in rows), "") or next(iter(rows), "")
     for side in (new, old):
         if scorer not in side.scorers:
@@ -161,7 +172,7 @@ def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSp
                 f"set gate.scorer to one that both have, or add it: `assayline score {side.run_id} --scorer …`."
             )
     if scorer not in rows:
-        return Check(f"accuracy, {scorer}", "not judged", f"Neither run has a score of {scorer}: no targets.")
+        return Check(f"accuracy, {scorer}", _leave_open(limits), f"Neither run has a score of {scorer}: no targets.")
     row = rows[scorer]
     if row["same_scorer"] is False:
         raise ComparisonError(_explain_other_scorer(connection, scorer, new.run_id, old.run_id))
@@ -184,31 +195,65 @@ def judge_scores(row: dict[str, Any], limits: GateSpec, pairing: str = "") -> Ch
     """Judge the accuracy limit by a row of compare_runs. `pairing` describes how prompts were paired."""
     limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
     interval = (
-        "no interval, because there are too few prompts"
+        "no interval: at least five independent prompts are needed"
         if low is None
-        else f"95% interval {low:+.4f} to {row['high']:+.4f}"
+        else f"95% interval {low:+.4f} to {row['high']:+.4f}, p {row['p_value']:.2g}"
     )
-    test = "" if row["mcnemar_p"] is None else f", McNemar's p {row['mcnemar_p']:.2g}"
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
+    clusters = "" if row["clusters"] == row["prompts"] else f" in {count(row['clusters'], 'cluster')}"
     paired = f" ({pairing})" if pairing else ""
+    required = ", and must be shown" if limits.confidence == "required" else ""
     words = (
         f"{row['scorer']} went from {row['baseline_mean']:.4f} to {row['candidate_mean']:.4f} over {row['prompts']} "
-        f"prompts{paired}, by {row['difference']:+.4f} ({interval}{test}; {row['worse_prompts']} worse, "
-        f"{row['better_prompts']} better{errors}); the limit is a drop of {limit:g}, {limits.confidence}."
+        f"prompts{clusters}{paired}, by {row['difference']:+.4f} ({interval}; {row['worse_prompts']} worse, "
+        f"{row['better_prompts']} better{errors}); the limit is a drop of {limit:g}{required}."
     )
-    is_larger = drop > limit + ROUNDING
-    match limits.confidence:
-        case "significant":
-            is_broken = is_larger and row["verdict"] == "worse"
-        case "observed":
-            is_broken = is_larger
-        case "proven":
-            is_broken = low is None or -low > limit + ROUNDING
-    is_open = limits.confidence == "significant" and is_larger and row["verdict"] == "too_few"
-    verdict: Verdict = "broken" if is_broken else "not judged" if is_open else "held"
+    is_within = low is not None and -low <= limit + ROUNDING
+    is_worse = row["verdict"] == "worse" and drop > limit + ROUNDING
+    verdict: Verdict = "fail" if is_worse else "pass" if is_within else _leave_open(limits)
     return Check(
-        f"accuracy, {row['scorer']}", verdict, words, row["candidate_mean"], row["baseline_mean"], limit, "share"
+        f"accuracy, {row['scorer']}",
+        verdict,
+        words + _say_reach(row, limit, is_worse),
+        row["candidate_mean"],
+        row["baseline_mean"],
+        limit,
+        "share",
     )
+
+
+def _leave_open(limits: GateSpec) -> Verdict:
+    return "fail" if limits.confidence == "required" else "inconclusive"
+
+
+def _say_reach(row: dict[str, Any], limit: float, is_worse: bool) -> str:
+    """Return the smallest drop that these prompts find with 80% power, and how many find the limit, if that is open."""
+    drop = row["detectable_drop"]
+    if drop is None:
+        return ""
+    found = "No drop" if drop > 1 else f"A drop of {drop:.2g}"
+    needed = None if is_worse else count_prompts_needed(row, limit)
+    more = f", one of {limit:g} with about {needed:,} prompts" if needed and needed > row["prompts"] else ""
+    return f" {found} would be found with 80% power{more}."
+
+
+POWER = (1.959963984540054 + 0.8416212335729143) ** 2
+"""Squared quantiles of a two-sided test at 5% with 80% power."""
+
+
+def count_prompts_needed(row: dict[str, Any], limit: float) -> int | None:
+    """Return about how many prompts like those of a row of compare_runs find a drop of `limit` with 80% power.
+
+    As many show with 80% power that equal runs are within it. None for a limit of 0.
+    """
+    if not limit:
+        return None
+    if row["mcnemar_p"] is None:
+        needed = row["prompts"] * (row["detectable_drop"] / limit) ** 2
+    else:
+        discordant = (row["worse_prompts"] + row["better_prompts"] + 2) / (row["prompts"] + 2)
+        needed = POWER * max(discordant / limit**2, 1 / limit)
+    return int(float(f"{needed:.2g}"))
 
 
 def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec) -> Iterator[Check]:
@@ -218,7 +263,7 @@ def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec)
     if not wanted:
         return
     if reason := _find_obstacle(new, old):
-        yield Check("speed", "not judged", f"{', '.join(wanted)}: not judged, because {reason}.")
+        yield Check("speed", "inconclusive", f"{', '.join(wanted)} cannot be judged: {reason}.")
         return
     candidates, baselines = choose_repeats(connection, new.run_id, old.run_id)
     rows = compare_speed(connection, candidates, baselines, wanted)
@@ -234,11 +279,11 @@ def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator
     for metric, limit in limits.max_cost.items():
         value, unit = costs.get(metric, (None, ""))
         if value is None:
-            words = f"{metric} was not judged: the run has no price, or a priced quantity was not measured."
-            yield Check(metric, "not judged", words, limit=limit)
+            words = f"{metric} is unknown: the run has no price, or a priced quantity was not measured."
+            yield Check(metric, "inconclusive", words, limit=limit)
             continue
         words = f"{metric} is {show_value(value)} {unit}; the limit is {show_value(limit)}."
-        yield Check(metric, "broken" if value > limit * (1 + ROUNDING) else "held", words, value, None, limit, unit)
+        yield Check(metric, "fail" if value > limit * (1 + ROUNDING) else "pass", words, value, None, limit, unit)
 
 
 def _find_obstacle(new: Side, old: Side) -> str | None:
@@ -254,27 +299,38 @@ def _find_obstacle(new: Side, old: Side) -> str | None:
 def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
     """Judge a speed limit by its row of compare_repeats, if there is one."""
     if row is None:
-        return Check(metric, "not judged", f"{metric} was not judged: it was not measured on both sides.", limit=limit)
+        words = f"{metric} was not measured on both sides."
+        return Check(metric, "inconclusive", words, limit=limit)
     counts = f"{row['candidate_repeats']} and {row['baseline_repeats']} repeats"
     values = {"candidate": row["candidate_median"], "baseline": row["baseline_median"], "unit": row["unit"]}
     if row["verdict"] == "too_few":
-        words = (
-            f"{metric} was not judged: there are {counts} of the two configurations, and at least five of each are "
-            "needed."
-        )
-        return Check(metric, "not judged", words, limit=limit, **values)
-    worse = row["worsening_share"]
-    change = "changed from zero" if worse is None else f"{abs(worse):.1%} {'worse' if worse > 0 else 'better'}"
+        words = f"{metric}: there are {counts} of the two configurations, and at least five of each are needed."
+        return Check(metric, "inconclusive", words, limit=limit, **values)
+    ends = (row["shift_low"], row["shift_high"])
+    least, most = sorted(-end for end in ends) if row["higher_is_better"] else ends
+    base, worse = abs(row["baseline_median"]), row["worsening_share"]
+    change = "changed from zero" if worse is None else _say_change(worse)
+    interval = f"95% interval {_say_change(least / base)} to {_say_change(most / base)}, " if base else ""
     words = (
-        f"{metric} is {change} (medians {show_value(row['candidate_median'])} and "
+        f"{metric} is {change} ({interval}medians {show_value(row['candidate_median'])} and "
         f"{show_value(row['baseline_median'])} {row['unit']} "
-        f"over {counts}, Holm-adjusted p {row['holm_p']:.2g}; {row['verdict']}); the limit is {limit:.1%}."
+        f"over {counts}, Holm-adjusted p {row['holm_p']:.2g}); the limit is {limit:.1%}."
     )
-    return Check(metric, "broken" if row["verdict"] == "worse" else "held", words, limit=limit, **values)
+    is_within = most <= limit * base * (1 + ROUNDING)
+    verdict: Verdict = "fail" if row["verdict"] == "worse" else "pass" if is_within else "inconclusive"
+    return Check(metric, verdict, words, limit=limit, **values)
+
+
+def _say_change(worsening: float) -> str:
+    return f"{abs(worsening):.1%} {'better' if worsening < 0 else 'worse'}"
+
+
+INCONCLUSIVE_EXIT_CODE = 13
+"""Exit code of `assayline gate --detailed-exit-code` if no limit fails and one is inconclusive."""
 
 
 class GateFailedError(AssaylineError):
-    """A run is worse than its baseline beyond the limits of its gate. `report` has all limits."""
+    """A run fails a limit of its gate. `report` has all limits."""
 
     exit_code = 1
 

@@ -23,8 +23,8 @@ def write_headline(rows: HistoryRows) -> list[str]:
     """Return the headline sentences, most important first."""
     lasting = sorted((one for one in rows.shifts if one.until is None), key=lambda one: not one.is_worse)
     over = [one for one in rows.shifts if one.until is not None]
-    is_broken = rows.newest["verdict"] == "broken"
-    sentences = [_say_newest(rows)] if is_broken else []
+    has_failed = rows.newest["verdict"] == "fail"
+    sentences = [_say_newest(rows)] if has_failed else []
     sentences += [say_shift(one, rows) for one in lasting[:MOST_SENTENCES]]
     if len(lasting) > MOST_SENTENCES:
         sentences.append(
@@ -86,19 +86,19 @@ def say_no_shift(rows: HistoryRows) -> str:
 
 def _say_verdicts(rows: HistoryRows) -> str:
     judged = [run for run in rows.runs if run["verdict"]]
-    broken = [run for run in judged if run["verdict"] == "broken"]
+    failed = [run for run in judged if run["verdict"] == "fail"]
     if not judged:
         return "No gate has judged any of these runs."
-    last = "" if rows.newest["verdict"] == "broken" else f" {_say_newest(rows)}"
-    return f"{len(broken)} of {count(len(judged), 'run')} judged by a gate broke a limit.{last}"
+    last = "" if rows.newest["verdict"] == "fail" else f" {_say_newest(rows)}"
+    return f"{len(failed)} of {count(len(judged), 'run')} judged by a gate failed a limit.{last}"
 
 
 def _say_newest(rows: HistoryRows) -> str:
     state = rows.newest["state"]
     verdict = {
-        "broken": f"broke its limits: {rows.newest['verdict_words']}",
-        "held": "was within its limits.",
-        "not judged": "could not be judged.",
+        "fail": f"failed its limits: {rows.newest['verdict_words']}",
+        "inconclusive": "failed no limit, but at least one was inconclusive.",
+        "pass": "was within its limits.",
         None: f"was not judged{'' if state == 'completed' else ': it is ' + state}.",
     }[rows.newest["verdict"]]
     return f"The latest run, {show_night(rows.newest)}, {verdict}"
@@ -184,8 +184,8 @@ def _choose_figures(rows: HistoryRows) -> list[Figure]:
         figures.append(Figure(metric.title, metric.show(values[-1]["value"]), detail, metric.key in worse))
     judged = [run for run in rows.runs if run["verdict"]]
     if judged:
-        broken = sum(run["verdict"] == "broken" for run in judged)
-        figures.append(Figure("Limits broken", f"{broken} of {len(judged)}", "runs judged by a gate", broken > 0))
+        failed = sum(run["verdict"] == "fail" for run in judged)
+        figures.append(Figure("Gate failed", f"{failed} of {len(judged)}", "runs judged by a gate", failed > 0))
     return figures
 
 
@@ -201,7 +201,7 @@ def _draw_all(rows: HistoryRows) -> Section:
         parts.append("the band is the baseline's interval, or the range of its repeats")
     if rows.changes:
         parts.append("dashed lines mark changed conditions")
-    parts.append("a ring marks a broken limit on this metric, a pale dot a run that does not count")
+    parts.append("a ring marks a failed limit on this metric, a pale dot a run that does not count")
     if rows.shifts:
         parts.append("lines through the dots are the detected levels")
     section.say(f"{'; '.join(parts)}.")
@@ -274,8 +274,8 @@ def _describe_baseline(rows: HistoryRows) -> Section:
 
 
 def _show_verdict(run: Row) -> str:
-    """Format the gate's verdict and the broken limits."""
-    return ": ".join([run["verdict"] or DASH, *filter(None, [", ".join(run["broken_limits"] or ())])])
+    """Format the gate's verdict and the failed limits."""
+    return ": ".join([run["verdict"] or DASH, *filter(None, [", ".join(run["failed_limits"] or ())])])
 
 
 def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
@@ -322,8 +322,8 @@ def draw_metric(
 ) -> Spec:
     """Draw one metric: `rows` are its rows of history, `runs` all runs, which set the ends of the axis."""
     unit, factor = (metric.axis, metric.shown_as) if metric.axis else choose_unit([row["value"] for row in rows])
-    broken = {
-        run["run_id"] for run in runs if any(limit.startswith(metric.key) for limit in run["broken_limits"] or ())
+    failed = {
+        run["run_id"] for run in runs if any(limit.startswith(metric.key) for limit in run["failed_limits"] or ())
     }
     points = [
         {
@@ -334,7 +334,7 @@ def draw_metric(
             "high": None if row["high"] is None else row["high"] * factor,
             "run": row["run_id"],
             "shown": metric.show(row["value"]),
-            "is_broken": row["run_id"] in broken,
+            "has_failed": row["run_id"] in failed,
             "is_counted": row["is_counted"],
         }
         for row in rows
@@ -361,7 +361,7 @@ def draw_metric(
     for is_counted, style in ((True, "night"), (False, "night-uncounted")):
         if shown := [point for point in points if point["is_counted"] == is_counted]:
             layers.append(draw(shown).mark_point(style=style).encode(tooltip=tips))
-    if flagged := [point for point in points if point["is_broken"]]:
+    if flagged := [point for point in points if point["has_failed"]]:
         layers.append(draw(flagged).mark_point(style="flag"))
     return finish(alt.layer(*layers, *_draw_levels(shifts, factor, first, last)), HEIGHT)
 

@@ -92,7 +92,7 @@ def compose_report(
     if comparison is not None:
         if is_worse(comparison, rows.summary["scorer"]):
             figures[0] = replace(figures[0], is_bad=True)
-        if any(row["verdict"] == "broken" for row in comparison.limits):
+        if any(row["verdict"] == "fail" for row in comparison.limits):
             state = "worse"
         place = 0 if comparison.limits else 2
         headline[place:place] = [*say_limits(comparison), say_verdict(comparison)]

@@ -346,10 +346,11 @@ class GateSpec(SpecPart):
         le=1,
         description="Maximum drop of the mean score over the shared prompts: 0.01 is one percentage point.",
     )
-    confidence: Literal["significant", "observed", "proven"] = Field(
+    confidence: Literal["significant", "required"] = Field(
         "significant",
-        description="When a drop breaks the limit. significant: it exceeds the limit, beyond chance; observed: it "
-        "exceeds the limit; proven: its 95% interval reaches beyond the limit, so a larger drop is not excluded.",
+        description="When accuracy fails. significant: the drop exceeds the limit, and is more than chance; required: "
+        "also if the data do not show the run within the limit, so that its 95% interval reaches beyond it. Otherwise "
+        "such a run is inconclusive, which fails nothing.",
     )
     max_slowdown: dict[SpeedMetric, Limit] = Field(
         {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1, "e2e_p95_s": 0.1},

@@ -147,6 +147,8 @@ RAY_INSTEAD = "hint: use `runner: local` for this machine, or `runner: ray` with
 REMOVED = {
     ("runner", "dask"): RAY_INSTEAD,
     ("runner", "deployment"): RAY_INSTEAD,
+    ("gate.confidence", "observed"): "hint: use `significant`, or `required` to fail every drop that is not excluded.",
+    ("gate.confidence", "proven"): "hint: use `required`.",
     ("dask_address", None): "hint: use `runner: ray` and ray_address.",
     ("deployment", None): "hint: remove it, and use `runner: ray` and ray_address for several machines.",
 }

@@ -15,6 +15,9 @@ RENAMED = {"engine.window": "engine.max_concurrency"}
 
 Digests use the former names, so that runs of earlier versions can be resumed and count as repeats."""
 
+FORMER_VALUES = {"gate.confidence": {"proven": "required", "observed": "significant"}}
+"""Former values of fields, with the current ones by which a stored spec is read. Digests use `proven`, as before."""
+
 LONGEST_VALUE_CHARS = 60
 MOST_CHANGES = 8
 
@@ -24,7 +27,7 @@ def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
 
     A list of plain values counts as one field.
     """
-    pairs = _walk("", _rename(before, RENAMED), _rename(after, RENAMED))
+    pairs = _walk("", _use_current(before), _use_current(after))
     lines = [f"{field}: {_show(old)} → {_show(new)}" for field, old, new in pairs]
     more = len(lines) - MOST_CHANGES
     return lines if more <= 0 else [*lines[:MOST_CHANGES], f"and {more} more"]
@@ -92,23 +95,32 @@ def config_id(spec: "EvalSpec", model_id: str) -> str:
 
 def use_current_names(spec_json: str) -> str:
     """Return a stored spec, perhaps of an earlier version, with current field names."""
-    return json.dumps(_rename(json.loads(spec_json), RENAMED), sort_keys=True, ensure_ascii=False)
+    return json.dumps(_use_current(json.loads(spec_json)), sort_keys=True, ensure_ascii=False)
 
 
-def _rename(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _use_current(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return _rename(spec, RENAMED, FORMER_VALUES)
+
+
+def _rename(
+    spec: Mapping[str, Any], names: Mapping[str, str], values: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
     renamed = copy.deepcopy(dict(spec))
-    for given, wanted in names.items():
+    for given in (*names, *values):
         *parents, name = given.split(".")
         part: Any = renamed
         for parent in parents:
             part = part.get(parent) if isinstance(part, dict) else None
         if isinstance(part, dict) and name in part:
-            part[wanted.rpartition(".")[2]] = part.pop(name)
+            value = part.pop(name)
+            changed = values.get(given, {}).get(value, value) if isinstance(value, str) else value
+            part[names.get(given, given).rpartition(".")[2]] = changed
     return renamed
 
 
 def _digest(fields: Mapping[str, Any]) -> str:
-    return digest_json(_plain_numbers(_rename(fields, {current: former for former, current in RENAMED.items()})))
+    names = {current: former for former, current in RENAMED.items()}
+    return digest_json(_plain_numbers(_rename(fields, names, {"gate.confidence": {"required": "proven"}})))
 
 
 def _plain_numbers(value: Any) -> Any:

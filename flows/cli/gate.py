@@ -12,11 +12,11 @@ from assayline.flows.live.logs import quiet_shutdown
 if TYPE_CHECKING:
     from assayline.comparison.gate import GateReport
 
-EPILOG = """Override any limit of the spec: --max_accuracy_drop 0.02, --confidence proven,
+EPILOG = """Override any limit of the spec: --max_accuracy_drop 0.02, --confidence required,
 --max_slowdown '{output_tokens_per_s: 0.1}'. Fields: docs/reference/spec.md, "gate".
 
-Exit codes: 0 every limit holds or could not be judged, 1 a limit is broken, 2 an unknown run, baseline
-or field, 6 database, 8 the runs cannot be compared."""
+Exit codes: 0 no limit fails, 1 a limit fails, 2 an unknown run, baseline or field, 6 database, 8 the
+runs cannot be compared, 13 with --detailed-exit-code: no limit fails, and one is inconclusive."""
 
 
 def run(arguments: list[str]) -> int:
@@ -34,6 +34,9 @@ def run(arguments: list[str]) -> int:
         help="column that pairs the prompts of the two runs (default: gate.pair_by of the run's spec)",
     )
     parser.add_argument("--dry-run", action="store_true", help="judge without recording, in Prefect either")
+    parser.add_argument(
+        "--detailed-exit-code", action="store_true", help="end with code 13, not 0, if a limit is inconclusive"
+    )
     known, rest = parser.parse_known_args(arguments)
 
     from assayline.comparison.gate import Check, GateFailedError, GateReport, judge_run
@@ -49,7 +52,7 @@ def run(arguments: list[str]) -> int:
         limits["pair_by"] = known.pair_by
     if known.dry_run:
         judged = DatabaseThread(settings).run(lambda opened: judge_run(opened, run_id, known.baseline, limits))
-        return _end(judged)
+        return _end(judged, known.detailed_exit_code)
     os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")  # the flow's log lines are printed at the end
     with prefect_api():
         from assayline.flows.gate import gate
@@ -60,16 +63,16 @@ def run(arguments: list[str]) -> int:
         except GateFailedError as failure:
             report = failure.report
         quiet_shutdown()
-        return _end(report)
+        return _end(report, known.detailed_exit_code)
 
 
-def _end(report: "GateReport") -> int:
-    from assayline.comparison.gate import GateFailedError
+def _end(report: "GateReport", is_detailed: bool) -> int:
+    from assayline.comparison.gate import INCONCLUSIVE_EXIT_CODE, GateFailedError
     from assayline.flows.cli.tables import print_gate
 
     print_gate(report, plain_console())
-    if report.broken:
+    if report.failed:
         print(f"error: {report.headline}", file=sys.stderr)
         return GateFailedError.exit_code
     print(report.headline)
-    return 0
+    return INCONCLUSIVE_EXIT_CODE if is_detailed and report.verdict == "inconclusive" else 0

@@ -11,7 +11,7 @@ from typing import Any, cast
 from prefect import get_run_logger
 from prefect.states import Completed, Failed
 
-from assayline.comparison.gate import GateFailedError
+from assayline.comparison.gate import GateFailedError, Verdict
 from assayline.errors import JudgeNotTrustedError, SpecError
 from assayline.evaluation.begin import Evaluation
 from assayline.report.board import read_board
@@ -104,14 +104,17 @@ def write_leaderboard(prompt_set: str) -> None:
 
 
 WORSE = "Worse"
-"""Name of the failed state of a run that breaks its baseline's limits."""
+"""Name of the failed state of a run that fails a limit of its gate."""
 NOT_TRUSTED = "Judge not trusted"
 """Name of the failed state of a run whose judge agrees too little with the labels."""
+INCONCLUSIVE = "Inconclusive"
+"""Name of the completed state of a run that fails no limit and is not shown to be within all of them."""
 
 
-def completed(message: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Return a completed state with a message. The caller of the flow gets `result`."""
-    return cast(dict[str, Any], Completed(message=message, data=result))
+def completed(message: str, result: dict[str, Any], verdict: Verdict = "pass") -> dict[str, Any]:
+    """Return a completed state with a message, Inconclusive for that verdict. The caller of the flow gets `result`."""
+    name = INCONCLUSIVE if verdict == "inconclusive" else None
+    return cast(dict[str, Any], Completed(message=message, data=result, name=name))
 
 
 def worse(message: str, error: GateFailedError) -> dict[str, Any]:

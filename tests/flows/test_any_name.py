@@ -52,12 +52,12 @@ def spec_of(name: str) -> Any:
 
 def gate_of(name: str) -> GateReport:
     words = f"{name} went from 0.5 to 0.4."
-    return GateReport("run", name, [Check(f"accuracy, {name}", "broken", words, 0.4, 0.5, 0.02, "share")])
+    return GateReport("run", name, [Check(f"accuracy, {name}", "fail", words, 0.4, 0.5, 0.02, "share")])
 
 
 def limit_of(name: str) -> dict[str, Any]:
     values = {"candidate_value": 0.4, "baseline_value": 0.5, "limit_value": 0.02, "unit": "share"}
-    return {"limit_on": f"accuracy, {name}", "verdict": "broken", "words": f"{name} went to 0.4.", **values}
+    return {"limit_on": f"accuracy, {name}", "verdict": "fail", "words": f"{name} went to 0.4.", **values}
 
 
 def benchmark_of(name: str) -> list[Measured]:

@@ -82,21 +82,21 @@ def read_report(data_dir: Path, run_id: str) -> str:
 
 
 def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client, runs, data_dir):
-    held = gate(runs.same, "good", return_state=True)
-    assert held.is_completed()
-    assert [check["verdict"] for check in held.result()["checks"]] == ["held", "held", *["not judged"] * 3]
-    page = page_of(prefect_client, held, "gate-trial")
-    assert "**Within the limits of the baseline. 3 limits could not be judged.**" in page.data
-    assert page.description == held.message
-    assert prefect_client.read_flow_run(held.state_details.flow_run_id).name == f"gate of {runs.same}"
+    open_ = gate(runs.same, "good", return_state=True)
+    assert open_.is_completed() and open_.name == "Inconclusive"
+    assert [check["verdict"] for check in open_.result()["checks"]] == ["pass", *["inconclusive"] * 4]
+    page = page_of(prefect_client, open_, "gate-trial")
+    assert "**Fails no limit of the baseline. Inconclusive: accuracy, exact" in page.data
+    assert page.description == open_.message
+    assert prefect_client.read_flow_run(open_.state_details.flow_run_id).name == f"gate of {runs.same}"
 
-    broken = gate(runs.bad, return_state=True)
-    assert broken.is_failed(), "its spec names the baseline"
-    assert prefect_client.read_flow_run(broken.state_details.flow_run_id).state.is_failed()
+    failed = gate(runs.bad, return_state=True)
+    assert failed.is_failed(), "its spec names the baseline"
+    assert prefect_client.read_flow_run(failed.state_details.flow_run_id).state.is_failed()
     with pytest.raises(GateFailedError, match=r"exact_match went from 1\.0000 to 0\.0000 over 40 prompts"):
-        broken.result()
-    page = page_of(prefect_client, broken, "gate-trial")
-    assert page.description.startswith("Worse than the baseline: the limit on accuracy, exact_match is broken.")
+        failed.result()
+    page = page_of(prefect_client, failed, "gate-trial")
+    assert page.description.startswith("Worse than the baseline: fails the limit on accuracy, exact_match.")
     assert "40 worse" in page.data and "### Got worse: prompt" in page.data
     assert "state-worse" in read_report(data_dir, runs.bad), "the report is written again"
 
@@ -109,13 +109,19 @@ def test_command_exits_with_a_code_and_a_sentence(runs, command_env, prefect_api
     env = {**command_env, "PREFECT_API_URL": prefect_api}
     failed = flow_kit.run_command([sys.executable, "-m", "assayline", "gate", *against_good], env)
     assert failed.code == 1, failed.err
-    assert failed.err == f"error: Run {runs.bad} is worse than {runs.good} beyond its limits.\n", "and no log lines"
-    assert "broken" in failed.out and "accuracy, exact_match" in failed.out
+    said = f"Run {runs.bad} fails its limits against {runs.good}: accuracy, exact_match."
+    assert failed.err == f"error: {said}\n", "and no log lines"
+    assert "fail: exact_match" in failed.out and "accuracy, exact_match" in failed.out
     assert failed.out.count("the limit is a drop of 0.01") == 1
-    held = flow_kit.run_here("gate", *against_good, "--max_accuracy_drop", "1")
-    assert held.code == 0, held.err
-    assert "held: exact_match went from 1.0000 to 0.0000" in held.out
-    assert held.out.endswith(f"Run {runs.bad} is within its limits against {runs.good}.\n")
+    within = flow_kit.run_here("gate", *against_good, "--max_accuracy_drop", "1")
+    assert within.code == 0, within.err
+    assert "pass: exact_match went from 1.0000 to 0.0000" in within.out
+    assert within.out.endswith(f"Run {runs.bad} is within its limits against {runs.good}.\n")
+    against = [runs.same, "--baseline", "good", "--dry-run"]
+    for arguments, code in (([], 0), (["--detailed-exit-code"], 13), (["--confidence", "required"], 1)):
+        open_ = flow_kit.run_here("gate", *against, *arguments)
+        assert open_.code == code, open_.err
+    assert flow_kit.run_here("gate", *against_good, "--max_accuracy_drop", "1", "--detailed-exit-code").code == 0
     by_row = flow_kit.run_here("gate", *against_good, "--pair-by", "row", "--dry-run")
     assert by_row.code == 1 and "over 40 prompts (paired by source row), by -1.0000" in " ".join(by_row.out.split())
     for arguments, code, sentence in (
@@ -150,8 +156,8 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         pin(load_settings(), "nights", first.result()["run_id"])
 
         second = nightly(parse_spec(fake_spec), "nights", return_state=True)
-        assert second.is_completed()
-        words = r"100%\scorrect, [\d,.]+\stokens/s; within its limits against \S+"
+        assert second.is_completed() and second.name == "Inconclusive", "as Prefect counts and as the page names it"
+        words = r"100%\scorrect, [\d,.]+\stokens/s\. Run \S+ fails no limit against \S+\. Inconclusive: accuracy, .*"
         assert re.fullmatch(words, str(second.message))
         page = page_of(prefect_client, second, "night-trial")
         assert page.description == second.message
@@ -161,11 +167,11 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
 
         third = nightly(parse_spec(wrong(fake_spec)), "nights", return_state=True)
         assert third.is_failed() and third.name == "Worse"
-        assert str(third.message).startswith("0% correct, ") and "McNemar" in str(third.message)
+        assert str(third.message).startswith("0% correct, ") and "40 worse, 0 better" in str(third.message)
         page = page_of(prefect_client, third, "night-trial")
-        assert page.description.startswith("Worse than the baseline: the limit on accuracy, exact_match is broken.")
+        assert page.description.startswith("Worse than the baseline: fails the limit on accuracy, exact_match.")
         order = [
-            "the limit on accuracy",
+            "fails the limit on accuracy",
             "**Limits**",
             "### Got worse: prompt",
             "## History",
@@ -174,7 +180,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         places = [page.data.replace("\\", "").index(words) for words in order]
         assert places == sorted(places), "the verdict is first, with both answers of what flipped"
         assert "- Output of this run: `what`" in page.data and "- Output of the baseline: `" in page.data
-        assert "1 of 2 runs judged by a gate broke a limit." in page.data and "![Accuracy](data:image/" in page.data
+        assert "1 of 2 runs judged by a gate failed a limit." in page.data and "![Accuracy](data:image/" in page.data
         assert "| settings | chat.template: " in page.data, "a night that failed its gate is in the history, too"
         assert len(page.data) < 300_000
         (newest,) = flow_kit.query(data_dir, "select max_by(run_id, started_at) from runs")
@@ -196,7 +202,7 @@ def check_in_browser(url: str, folder: Path) -> None:
     images = "[...document.querySelectorAll('img')]"
     with flow_kit.opened_browser(folder / "profile") as page:
         page.open(url)
-        page.wait_for(f"{flow_kit.PAGE_TEXT}.includes('the limit on accuracy, exact_match is broken.')")
+        page.wait_for(f"{flow_kit.PAGE_TEXT}.includes('fails the limit on accuracy, exact_match.')")
         shown = page.ask(flow_kit.PAGE_TEXT)
         assert "Got worse: prompt" in shown and "Output of this run: what" in shown
         assert page.ask(f"{images}.some(e => e.src.startsWith('data:image/'))")
@@ -216,14 +222,14 @@ def check_ledger(client: Any, night: State[Any]) -> None:
     )
     assert [row[1:] for row in judged] == [(night_id, "0.01"), (None, "1.0")]
     verdict = "select (verdict, flow_run_id) from gate_verdict where run_id = ?"
-    assert flow_kit.query(data_dir, verdict, run_id) == [("broken", night_id)]
+    assert flow_kit.query(data_dir, verdict, run_id) == [("fail", night_id)]
     _, written = make_history_report(load_settings(), run_id, "nights")
-    assert "1 of 2 runs judged by a gate broke a limit." in written.text
+    assert "1 of 2 runs judged by a gate failed a limit." in written.text
 
     count = "select count(*) from verdicts"
     before, flow_runs = flow_kit.query(data_dir, count), len(client.read_flow_runs())
     tried = flow_kit.run_here("gate", run_id, "--baseline", "nights", "--dry-run")
-    assert tried.code == 1 and "beyond its limits" in tried.err and "exact_match went from" in tried.out
+    assert tried.code == 1 and "fails its limits" in tried.err and "exact_match went from" in tried.out
     assert flow_kit.run_here("gate", run_id, "--baseline=nights", "--dry-run", "--max_accuracy_drop", "1").code == 0
     assert (flow_kit.query(data_dir, count), len(client.read_flow_runs())) == (before, flow_runs)
 
@@ -241,6 +247,6 @@ def test_nightly_is_judged_while_another_program_holds_the_database(
             night.result()
     gate(runs.same, "good")  # the first command that gets the database
     assert flow_kit.query(data_dir, "select count(*) from runs") == [5]
-    broken = "select limit_on from verdicts where verdict = 'broken'"
-    assert flow_kit.query(data_dir, broken) == ["accuracy, exact_match"]
+    failed = "select limit_on from verdicts where verdict = 'fail'"
+    assert flow_kit.query(data_dir, failed) == ["accuracy, exact_match"]
     assert not list((data_dir / "stand-in").iterdir())

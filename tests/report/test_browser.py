@@ -137,7 +137,7 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for(weeks, browser, tmp_path)
 
 
 def test_every_chart_of_a_history_is_drawn(settings, browser, tmp_path):
-    nights = noisy_nights(16, verdict={"e2e_p95_s": "broken"})
+    nights = noisy_nights(16, verdict={"e2e_p95_s": "fail"})
     nights[11:] = noisy_nights(5, seed=2, vllm="0.31.0", driver="571.2")
     given_nights(
         settings,
@@ -192,7 +192,7 @@ WIDTHS = (390, 1400)
 def test_pages_have_room_for_what_is_on_them_and_warn_of_nothing(settings, browser, tmp_path):
     fast = NightOf(request_s=8.91e-5, days_later=0.01)
     odd = [replace(fast, prompts=letter, temperature=0.1 * i) for i, letter in enumerate("qrstu")]
-    given_nights(settings, [fast, *odd, replace(fast, right=20, verdict={"accuracy, exact_match": "broken"})])
+    given_nights(settings, [fast, *odd, replace(fast, right=20, verdict={"accuracy, exact_match": "fail"})])
     history = make_history_report(settings, NAME, folder=tmp_path / "history")[1]
     assert "123,457\u00a0tokens/s" in history.text, "as fast as a large GPU"
     written = make_report(settings, "night-006", "night-000", tmp_path / "night")

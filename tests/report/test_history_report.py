@@ -31,10 +31,10 @@ def regressed(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) ->
     settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
     settings.data_dir.mkdir()
     shutil.copy(empty_database, settings.database_path)
-    nights = noisy_nights(30, verdict={"errors": "held"}, baseline="stable")
+    nights = noisy_nights(30, verdict={"errors": "pass"}, baseline="stable")
     for number in range(18, 30):
         nights[number] = dataclasses.replace(
-            nights[number], request_s=nights[number].request_s * SLOWER, vllm="0.31.0", verdict={"e2e_p95_s": "broken"}
+            nights[number], request_s=nights[number].request_s * SLOWER, vllm="0.31.0", verdict={"e2e_p95_s": "fail"}
         )
     run_ids = given_nights(settings, nights)
     with connect(settings.database_path, 10) as connection:
@@ -67,8 +67,8 @@ def test_history_report_shows_when_and_by_how_much_a_metric_shifted(page):
     assert "Changed since the previous run: vLLM (0.30.0 → 0.31.0)." in text
     assert "TTFT, median has been worse since 2026-10-19 01:30" in text
     assert "Accuracy has been" not in text
-    assert "12 of 30 runs judged by a gate broke a limit." in text
-    assert "broke its limits: e2e_p95_s was broken." in text
+    assert "12 of 30 runs judged by a gate failed a limit." in text
+    assert "failed its limits: e2e_p95_s: fail." in text
 
 
 def test_the_charts_have_every_night_the_band_the_levels_and_the_marks(regressed, page):
@@ -86,9 +86,9 @@ def test_the_charts_have_every_night_the_band_the_levels_and_the_marks(regressed
             "select low, high from show_band('night-009') where metric = 'output_tokens_per_s'"
         ).fetchall()
     assert {run: row["value"] for run, row in nights.items()} == pytest.approx(known)
-    assert not any(row["is_broken"] for row in nights.values())
-    broken = {row["run"] for row in drawn["e2e_p95_s"] if row.get("is_broken")}
-    assert len(broken) == 12, "the limit that was broken"
+    assert not any(row["has_failed"] for row in nights.values())
+    failed = {row["run"] for row in drawn["e2e_p95_s"] if row.get("has_failed")}
+    assert len(failed) == 12, "the limit that failed"
     (band,) = (row for row in rows if "low" in row and "run" not in row)
     assert (band["low"], band["high"]) == (pytest.approx(low), pytest.approx(high))
     assert [row["at"] for row in rows if row.get("name") == "vLLM"] == ["2026-10-19T01:30:00Z"]
@@ -108,10 +108,10 @@ def test_history_report_loads_nothing_and_both_formats_have_the_same_tables(page
                 assert cell.strip() in text, cell
 
 
-def test_history_headline_begins_with_the_limit_that_the_newest_night_broke(page):
+def test_history_headline_begins_with_the_limit_that_the_newest_night_failed(page):
     headline = re.findall(r'<p class="headline[^>]*>(.*?)</p>', texts(page.html))
-    assert headline[0] == "The latest run, 2026-10-30 01:30, broke its limits: e2e_p95_s was broken."
-    assert headline[-1] == "12 of 30 runs judged by a gate broke a limit."
+    assert headline[0] == "The latest run, 2026-10-30 01:30, failed its limits: e2e_p95_s: fail."
+    assert headline[-1] == "12 of 30 runs judged by a gate failed a limit."
 
 
 def test_history_of_a_day_has_hours_on_its_axis(settings, tmp_path):

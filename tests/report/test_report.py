@@ -175,25 +175,25 @@ def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compare
     assert 'class="figure bad">\n      <dt>Accuracy' in page
 
 
-LIMITS = {"errors": "held", "accuracy, exact_match": "broken", "e2e_p95_s": "not judged"}
+LIMITS = {"errors": "pass", "accuracy, exact_match": "fail", "e2e_p95_s": "inconclusive"}
 
 
 def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp_path):
-    given_nights(settings, [NightOf(), NightOf(right=20, verdict=LIMITS), NightOf(verdict={"errors": "held"})])
+    given_nights(settings, [NightOf(), NightOf(right=20, verdict=LIMITS), NightOf(verdict={"errors": "pass"})])
     written = make_report(settings, "night-001", "night-000", tmp_path)
     page = html.unescape(text_of(written.html))
     assert re.findall(r'<span class="state state-worse">(\w+)</span>', page) == ["worse"], "a red badge"
-    said = "Worse than the baseline: the limit on accuracy, exact_match is broken. 1 limit could not be judged."
+    said = "Worse than the baseline: fails the limit on accuracy, exact_match. Inconclusive: e2e_p95_s."
     assert re.findall(r'<p class="headline">(.*?)</p>', page) == [said]
     section = written.text.split("## Comparison with the baseline")[1].split("\n## ")[0]
-    assert r"| accuracy, exact\_match | broken |" in section
-    assert r"- accuracy, exact\_match: accuracy, exact\_match was broken." in section
+    assert r"| accuracy, exact\_match | fail |" in section
+    assert r"- accuracy, exact\_match: accuracy, exact\_match: fail." in section
     assert section.index("**Limits**") < section.index("*Score changes*") < section.index("### Got worse")
     flipped = section.split("### Got worse")[1].split("###")[0]
     assert "- Output of this run: `" in flipped and "- Output of the baseline: `" in flipped
 
-    held = make_report(settings, "night-002", "night-000", tmp_path)
-    assert (held.document.state, held.document.headline[0]) == ("completed", "Within the limits of the baseline.")
+    passed = make_report(settings, "night-002", "night-000", tmp_path)
+    assert (passed.document.state, passed.document.headline[0]) == ("completed", "Within the limits of the baseline.")
     unjudged = make_report(settings, "night-000", "night-001", tmp_path)
     assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("Run completed")
 

@@ -88,34 +88,38 @@ def verdicts(*verdicts, run_id="a", baseline="base", day=0, flow_run_id=None):
 
 
 @pytest.mark.parametrize(
-    ("limits", "verdict", "broken", "words"),
+    ("limits", "verdict", "failed", "inconclusive", "words"),
     [
-        (["held", "held"], "held", [], None),
-        (["held", "not judged"], "held", [], None),
-        (["not judged", "not judged"], "not judged", [], None),
-        (["broken", "held", "broken"], "broken", ["limit 0", "limit 2"], "words 0. words 2."),
+        (["pass", "held"], "pass", [], [], None),
+        (["pass", "inconclusive"], "inconclusive", [], ["limit 1"], None),
+        (["not judged", "not judged"], "inconclusive", [], ["limit 0", "limit 1"], None),
+        (["fail", "pass", "broken"], "fail", ["limit 0", "limit 2"], [], "words 0. words 2."),
     ],
 )
-def test_gate_verdict_summarizes_limits(store, limits, verdict, broken, words):
+def test_gate_verdict_summarizes_limits(store, limits, verdict, failed, inconclusive, words):
     store.given("verdicts", *verdicts(*limits))
-    store.expect("gate_verdict", {"verdict": verdict, "broken_limits": broken, "words": words}, run_id="a")
+    store.expect(
+        "gate_verdict",
+        {"verdict": verdict, "failed_limits": failed, "inconclusive_limits": inconclusive, "words": words},
+        run_id="a",
+    )
 
 
 def test_find_history_shows_the_last_judgement_of_a_run(store):
     given_run(store, "a", 1)
     given_run(store, "b", 2)
-    store.given("verdicts", *verdicts("held", day=0), *verdicts("broken", baseline="other", day=1))
+    store.given("verdicts", *verdicts("pass", day=0), *verdicts("fail", baseline="other", day=1))
     first, second = read(store, "find_history", "spec")
-    assert (first["verdict"], first["baseline_run_id"], first["broken_limits"]) == ("broken", "other", ["limit 0"])
+    assert (first["verdict"], first["baseline_run_id"], first["failed_limits"]) == ("fail", "other", ["limit 0"])
     assert (second["verdict"], second["baseline_run_id"], second["verdict_words"]) == (None, None, None)
 
 
 def test_gate_verdict_takes_the_judgement_of_the_night_before_a_later_one(store):
-    night = verdicts("broken", day=1, flow_run_id="night")
-    store.given("verdicts", *verdicts("broken", day=0, flow_run_id="night before"), *night, *verdicts("held", day=2))
-    store.expect("gate_verdict", {"verdict": "broken", "flow_run_id": "night"}, run_id="a")
-    store.given("verdicts", *verdicts("broken", run_id="b", day=0), *verdicts("held", run_id="b", day=2))
-    store.expect("gate_verdict", {"verdict": "held", "flow_run_id": None}, run_id="b")
+    night = verdicts("fail", day=1, flow_run_id="night")
+    store.given("verdicts", *verdicts("fail", day=0, flow_run_id="night before"), *night, *verdicts("pass", day=2))
+    store.expect("gate_verdict", {"verdict": "fail", "flow_run_id": "night"}, run_id="a")
+    store.given("verdicts", *verdicts("fail", run_id="b", day=0), *verdicts("pass", run_id="b", day=2))
+    store.expect("gate_verdict", {"verdict": "pass", "flow_run_id": None}, run_id="b")
 
 
 def test_values_have_the_intervals_of_their_run_and_say_whether_they_count(store):

@@ -94,6 +94,7 @@ ARGUMENTS = {
     **dict.fromkeys(["effective_samples", "samples", "clusters", "degrees"], "12"),
     **dict.fromkeys(["plain_squares", "clustered_squares"], "3.0"),
     "t": "2.5",
+    "verdict": "'held'",
     **dict.fromkeys(["pairing", "pair_by"], "'row'"),
     **dict.fromkeys(["run_id", "prompt_id", "source_id"], "'one'"),
     **dict.fromkeys(["occurrence", "source_row"], "0"),

@@ -41,7 +41,7 @@ def test_a_run_has_its_headline_metrics_its_gate_and_its_conditions(store):
     store.given_answers(answered("0"), answered("1", 3.0), {"request_id": "2", "error_kind": "timeout"}, target="t")
     given_scores(store, 1.0, 0.0, 0.0)
     store.connection.execute("insert into baselines values ('stable', ?, ?, null)", [RUN, START])
-    store.given("verdicts", {"limit_on": "accuracy", "verdict": "held", "baseline_run_id": "old"})
+    store.given("verdicts", {"limit_on": "accuracy", "verdict": "pass", "baseline_run_id": "old"})
     store.given("engine_events", {"event": "opened", "at_s": 0.5, "details_json": '{"device_name": "H100"}'})
     store.given("runs", {"run_id": "under way", "state": "running"})
     store.measure()
@@ -49,7 +49,7 @@ def test_a_run_has_its_headline_metrics_its_gate_and_its_conditions(store):
         "run",
         {
             "ok_requests": 2, "error_requests": 1, "missing_requests": 0, "scorer": "exact_match", "accuracy": 1 / 3,
-            "ttft_p50_s": 0.5, "e2e_p50_s": 1.5, "requests_per_s": 1.0, "duration_s": 2.0, "verdict": "held",
+            "ttft_p50_s": 0.5, "e2e_p50_s": 1.5, "requests_per_s": 1.0, "duration_s": 2.0, "verdict": "pass",
             "baseline_run_id": "old", "baselines": ["stable"], "device_name": "H100", "attempts": 1,
         },
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_second_has_the_power_and_the_cache_of_its_samples(store):
 
 def test_verdicts_say_which_judgement_counts(store):
     store.given("runs", {})
-    for hour, verdict in enumerate(["broken", "held"]):
+    for hour, verdict in enumerate(["broken", "pass"]):
         at = {"judged_at": START + timedelta(hours=hour)}
         store.given(
             "verdicts", *({**at, "ordinal": i, "limit_on": on, "verdict": verdict} for i, on in enumerate("ab"))

@@ -34,6 +34,10 @@ FIXTURE = FIXTURES / "version_4"
 NEWER_FIXTURE = FIXTURES / "version_5"
 WAS = 4
 NEXT = TABLE_VERSION + 1
+REDEFINED = {("compare_runs", column) for column in ("low", "high", "mcnemar_p", "p_value")}
+"""Columns whose definition is another today; the tests of compare_runs have it."""
+RENAMED = {"broken_limits": "failed_limits"}
+CURRENT_VERDICTS = {"held": "pass", "broken": "fail"}
 ADD_MOOD = """
 alter table raw.completions add column mood varchar;
 update raw.completions set mood = 'calm' where error_kind is null;
@@ -100,7 +104,7 @@ def describe_tables(path: Path) -> list[tuple[Any, ...]]:
 
 
 def check_metrics(path: Path, but: str | None = None, fixture: Path = FIXTURE) -> None:
-    """Views return the same rows as under the fixture's version, for all runs but one."""
+    """Views return the same rows as under the fixture's version, for all runs but one, except `REDEFINED` columns."""
     metrics: dict[str, Any] = json.loads((fixture / "metrics.json").read_text())
     with connect(path, 10, read_only=True) as connection:
         for name, metric in metrics.items():
@@ -111,8 +115,12 @@ def check_metrics(path: Path, but: str | None = None, fixture: Path = FIXTURE) -
             assert len(rows) == len(wanted), name
             for row, expected in zip(rows, wanted, strict=True):
                 for column, value in expected.items():
-                    found = row[column]
-                    if isinstance(value, float):
+                    found = row[RENAMED.get(column, column)]
+                    if column == "verdict":
+                        assert found == CURRENT_VERDICTS.get(value, value), name
+                    elif (name, column) in REDEFINED:
+                        assert found is not None, (name, column)
+                    elif isinstance(value, float):
                         assert found == pytest.approx(value, rel=1e-9), (name, column)
                     else:
                         assert (str(found) if isinstance(value, str) else found) == value, (name, column)

@@ -61,7 +61,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
 
 
 _LIMITS = """
-    select * from verdicts where run_id = ? and baseline_run_id = ?
+    select * replace (current_verdict(verdict) as verdict) from verdicts where run_id = ? and baseline_run_id = ?
     qualify rank() over (order by judged_at desc) = 1
     order by ordinal
 """
@@ -109,16 +109,24 @@ LIMITS = (
 )
 SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a run again with the current scorer."
 
+
+def _show_detectable(row: Row) -> str:
+    """Format the smallest drop that these prompts find with 80% power."""
+    drop = row["detectable_drop"]
+    return "none" if drop and drop > 1 else show_points(drop and -drop)
+
+
 SCORES = (
     Column("scorer", "scorer"),
     Column("this run", "candidate_mean", show_share),
     Column("baseline", "baseline_mean", show_share),
     Column("change", "difference", show_points),
     Column("95% CI", ("low", "high"), show_points),
-    Column("McNemar p", "mcnemar_p", show_value),
+    Column("p", "p_value", show_value),
     Column("worse / better", lambda row: f"{row['worse_prompts']:,} / {row['better_prompts']:,}", show_number),
     Column("pairs", "prompts", show_value),
     Column("pairs with an error", "error_pairs", show_value),
+    Column("detectable drop", _show_detectable),
     Column("verdict", lambda row: VERDICTS[row["verdict"]]),
 )
 SPEEDS = (
@@ -167,12 +175,14 @@ def say_limits(comparison: ComparisonRows) -> list[str]:
     """Return the gate's verdict as a list with one text; empty if no gate judged these two runs."""
     if not comparison.limits:
         return []
-    verdicts = [row["verdict"] for row in comparison.limits]
-    broken = [row["limit_on"] for row in comparison.limits if row["verdict"] == "broken"]
-    open_ = f" {count(verdicts.count('not judged'), 'limit')} could not be judged." if "not judged" in verdicts else ""
-    if broken:
-        return [f"Worse than the baseline: the limit on {' and on '.join(broken)} is broken.{open_}"]
-    return [f"Within the limits of the baseline.{open_}"]
+    on = {
+        verdict: "; ".join(row["limit_on"] for row in comparison.limits if row["verdict"] == verdict)
+        for verdict in ("fail", "inconclusive")
+    }
+    open_ = f" Inconclusive: {on['inconclusive']}." if on["inconclusive"] else ""
+    if on["fail"]:
+        return [f"Worse than the baseline: fails the limit on {on['fail']}.{open_}"]
+    return [f"Fails no limit of the baseline.{open_}" if open_ else "Within the limits of the baseline."]
 
 
 def say_verdict(comparison: ComparisonRows) -> str:

@@ -15,8 +15,8 @@
 -- obstacle: why its speed does not count; see run_conditions.obstacle. NULL if it counts.
 -- verdict: result of its nightly run's gate, else of the last gate; see gate_verdict. NULL if no gate judged it.
 -- baseline_run_id: the gate's baseline run.
--- broken_limits: what the broken limits are on.
--- verdict_words: messages of the gate. NULL if no limit is broken.
+-- failed_limits: what the failed limits are on.
+-- verdict_words: messages of the gate. NULL if no limit failed.
 create or replace macro internal.find_history(history) as table
 with
 
@@ -56,7 +56,7 @@ join_verdicts as (
         run_conditions.obstacle,
         gate_verdict.verdict,
         gate_verdict.baseline_run_id,
-        gate_verdict.broken_limits,
+        gate_verdict.failed_limits,
         gate_verdict.words as verdict_words
     from list_runs
     left join internal.run_conditions using (run_id)
