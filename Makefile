@@ -11,7 +11,7 @@ TIMEOUT = --timeout 300
 LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle docs clean
+.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-statistics bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle docs clean
 
 help: ## list targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -96,7 +96,10 @@ bench-tasks: setup-dev ## agreement with lm-evaluation-harness per prompt, and i
 	@$(VENV)/python -m benchmarks.lm_eval_tasks
 	@.cache/lm_eval-0.4.13/bin/python -m pytest -n 0 tests/harness
 
-bench-false-alarms: setup-dev ## gate false-positive and detection rates; about 15 minutes
+bench-statistics: setup-dev ## coverage, false verdicts and power of the accuracy limit; less than a minute
+	@$(VENV)/python -m benchmarks.statistics
+
+bench-false-alarms: setup-dev ## false-positive and detection rates of the speed limits; about 5 minutes
 	@$(VENV)/python -m benchmarks.false_alarms
 
 bench-level-shifts: setup-dev ## false-positive and detection rates of level shifts in a history; about 5 minutes

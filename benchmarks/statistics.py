@@ -1,0 +1,293 @@
+"""Coverage, false verdicts and power of assayline's statistics on simulated data, in parts.
+
+    python -m benchmarks.statistics [--parts verdicts] [--seed 1]
+
+Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes less than
+a minute of CPU: it simulates with NumPy what SQL computes, after it has compared some cases with the SQL.
+
+Part `verdicts`: the gate's verdict on accuracy, for scores of 0 and 1 asked once. `before` is a rule of earlier
+versions: the interval of the paired t-test, and to fail also the exact test of McNemar. Then the intervals of means and
+of a single accuracy over clusters.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+from scipy.special import bdtr, stdtrit
+
+from assayline.comparison.gate import judge_scores
+from assayline.comparison.queries import compare_scores
+from assayline.spec.criteria import GateSpec
+from assayline.store.database import apply_schema
+
+Dice = np.random.Generator
+Rows = list[dict[str, Any]]
+LIMITS = GateSpec()
+LIMIT = LIMITS.max_accuracy_drop
+Z = 1.959963984540054
+BOTH = 1.959963984540054 + 0.8416212335729143
+
+
+class Pairs(NamedTuple):
+    """Pairs of scores of 0 and 1: how many, and in how many the candidate is worse or better."""
+
+    prompts: int
+    worse: int
+    better: int
+
+
+@cache
+def judge_pairs(pairs: Pairs) -> str:
+    """Judge as the gate does, from a row as compare_runs has it."""
+    return judge_scores(compare_pairs(pairs), LIMITS).verdict
+
+
+@cache
+def compare_pairs(pairs: Pairs) -> dict[str, Any]:
+    """Compute the row of compare_runs."""
+    n, worse, better = pairs
+    k = min(worse, better)
+    p_value = float(bdtr(k, worse + better, 0.5) + (bdtr(k - 1, worse + better, 0.5) if k else 0))
+    padded, spread = (better - worse) / (n + 2), (better + worse + 2) / (n + 2)
+    half = Z * math.sqrt((spread - padded**2) / (n + 2))
+    verdict = "same" if p_value == 1 and not worse else "unclear" if p_value >= 0.05 else ""
+    return {
+        "scorer": "s",
+        "prompts": n,
+        "clusters": n,
+        "worse_prompts": worse,
+        "better_prompts": better,
+        "error_pairs": 0,
+        "baseline_mean": 0.7,
+        "candidate_mean": 0.7 + (better - worse) / n,
+        "difference": (better - worse) / n,
+        "low": max(-1.0, padded - half),
+        "high": min(1.0, padded + half),
+        "p_value": p_value,
+        "mcnemar_p": p_value,
+        "detectable_drop": max(BOTH * math.sqrt(spread / n), BOTH**2 / n),
+        "verdict": verdict or ("worse" if worse > better else "better"),
+    }
+
+
+@cache
+def judge_before(pairs: Pairs) -> tuple[float, float, bool]:
+    """Compute the interval of the paired t-test, and whether the earlier rule fails the run."""
+    n, worse, better = pairs
+    difference = (better - worse) / n
+    half = float(stdtrit(n - 1, 0.975)) * math.sqrt(max(0.0, (worse + better) / n - difference**2) / (n - 1))
+    exact = min(1.0, 2 * float(bdtr(min(worse, better), worse + better, 0.5)))
+    return difference - half, difference + half, difference + half < 0 and exact < 0.05 and -difference > LIMIT
+
+
+def check_against_sql() -> None:
+    """Raise unless compare_runs has these rows."""
+    connection = duckdb.connect(config={"threads": 1})
+    apply_schema(connection)
+    for pairs in (Pairs(155, 12, 2), Pairs(40, 0, 0), Pairs(20, 7, 0), Pairs(200, 3, 11)):
+        n, worse, better = pairs
+        connection.execute("delete from raw.scores")
+        for run_id, first in (("new", (0, 1)), ("old", (1, 0))):
+            values = [first[0]] * worse + [first[1]] * better + [1] * (n - worse - better)
+            connection.execute(
+                "insert into raw.scores (run_id, scorer, prompt_id, occurrence, repeat_index, value) "
+                "select ?, 's', unnest(range(?)), 0, 0, unnest(?::double[])",
+                [run_id, n, values],
+            )
+        found, expected = compare_scores(connection, "new", "old")["s"], compare_pairs(pairs)
+        for name, value in expected.items():
+            if name not in ("baseline_mean", "candidate_mean"):
+                same = np.isclose(found[name], value) if isinstance(value, float) else found[name] == value
+                assert same, f"{pairs}: {name} is {found[name]} in SQL, {value} here"
+
+
+def draw_pairs(dice: Dice, prompts: int, worse: float, better: float, cases: int) -> dict[Pairs, int]:
+    """Draw comparisons and count equal ones."""
+    drawn = dice.multinomial(prompts, [worse, better, 1 - worse - better], cases)
+    found, counts = np.unique(drawn[:, :2], axis=0, return_counts=True)
+    return {Pairs(prompts, int(w), int(b)): int(c) for (w, b), c in zip(found, counts, strict=True)}
+
+
+def share_of(drawn: dict[Pairs, int], is_hit: Callable[[Pairs], bool]) -> float:
+    """Return the share of comparisons with a property."""
+    return sum(times for pairs, times in drawn.items() if is_hit(pairs)) / sum(drawn.values())
+
+
+def measure_false_passes(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """Answers that are equal except for the true drop, as at temperature 0: how often the gate passes it."""
+    for prompts, drop in itertools.product((20, 50, 100, 200), (0.02, 0.03, 0.05)):
+        drawn = draw_pairs(dice, prompts, drop, 0, cases)
+        yield {
+            "prompts": prompts,
+            "drop": drop,
+            "before": share_of(drawn, lambda pairs: judge_before(pairs)[0] >= -LIMIT),
+            "now": share_of(drawn, lambda pairs: judge_pairs(pairs) == "pass"),
+        }
+
+
+def measure_verdicts(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """Verdicts by prompts, share of answers that differ either way, and true drop beyond it."""
+    for prompts, churn, drop in itertools.product(
+        (50, 100, 200, 500, 1000, 2000), (0.01, 0.05, 0.15), (0.0, LIMIT, 0.05, 0.1)
+    ):
+        drawn = draw_pairs(dice, prompts, churn + drop, churn, cases)
+        yield {
+            "prompts": prompts,
+            "churn": churn,
+            "drop": drop,
+            "before_fail": share_of(drawn, lambda pairs: judge_before(pairs)[2]),
+            "fail": share_of(drawn, lambda pairs: judge_pairs(pairs) == "fail"),
+            "pass": share_of(drawn, lambda pairs: judge_pairs(pairs) == "pass"),
+        }
+
+
+def measure_coverage(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """How often the interval holds the true difference."""
+    for prompts, churn, drop in itertools.product((20, 50, 200, 1000), (0.01, 0.05, 0.2), (0.0, 0.05)):
+        drawn = draw_pairs(dice, prompts, churn + drop, churn, cases)
+
+        def holds(pairs: Pairs, drop: float = drop) -> bool:
+            row = compare_pairs(pairs)
+            return bool(row["low"] <= -drop <= row["high"])
+
+        def held(pairs: Pairs, drop: float = drop) -> bool:
+            low, high, _ = judge_before(pairs)
+            return low <= -drop <= high
+
+        yield {
+            "prompts": prompts,
+            "churn": churn,
+            "drop": drop,
+            "before": share_of(drawn, held),
+            "now": share_of(drawn, holds),
+        }
+
+
+def measure_power(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """How often a drop is found that is the smallest found with 80% power at its own discordance."""
+    for prompts, discordant in itertools.product((50, 100, 200, 1000), (0.05, 0.1, 0.3)):
+        drop = max(BOTH * np.sqrt(discordant / prompts), BOTH**2 / prompts)
+        both = max(discordant, drop)
+        drawn = draw_pairs(dice, prompts, (both + drop) / 2, max(0.0, (both - drop) / 2), cases)
+        yield {
+            "prompts": prompts,
+            "discordant": discordant,
+            "drop": round(float(drop), 4),
+            "found": share_of(drawn, lambda pairs: compare_pairs(pairs)["verdict"] == "worse"),
+        }
+
+
+def measure_means(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """Coverage for mean differences by prompt, of scores that differ on `differing` of the prompts."""
+    for prompts, differing in itertools.product((10, 20, 50, 200), (0.03, 0.2, 1.0)):
+        drawn = np.where(dice.random((cases, prompts)) < differing, -dice.beta(2, 2, (cases, prompts)), 0)
+        true = -differing / 2
+        quantile = stdtrit(prompts - 1, 0.975)
+        mean, error = drawn.mean(axis=1), drawn.std(axis=1, ddof=1) / np.sqrt(prompts)
+        low, high = pad_means(drawn)
+        yield {
+            "prompts": prompts,
+            "differing": differing,
+            "before": float((abs(mean - true) <= quantile * error).mean()),
+            "now": float(((low <= true) & (true <= high)).mean()),
+        }
+
+
+def measure_repeats(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """Verdicts on the mean of five samples a prompt, whose difficulties are Beta(1.4, 0.6)."""
+    repeats = 5
+    for prompts, drop in itertools.product((50, 200, 1000), (0.0, LIMIT, 0.05)):
+        ease = dice.beta(1.4, 0.6, (cases, prompts))
+        old, new = dice.binomial(repeats, ease), dice.binomial(repeats, ease * (1 - drop / 0.7))
+        differences = (new - old) / repeats
+        mean, error = differences.mean(axis=1), differences.std(axis=1, ddof=1) / math.sqrt(prompts)
+        low = pad_means(differences)[0]
+        yield {
+            "prompts": prompts,
+            "drop": drop,
+            "fail": float(((mean / error < -stdtrit(prompts - 1, 0.975)) & (mean < -LIMIT)).mean()),
+            "pass": float((low >= -LIMIT).mean()),
+        }
+
+
+def pad_means(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends of the interval of compare_runs for means: comparisons × prompts."""
+    prompts = differences.shape[1]
+    padded = differences.sum(axis=1) / (prompts + 2)
+    spread = ((differences**2).sum(axis=1) + 2) / (prompts + 2)
+    half = stdtrit(prompts - 1, 0.975) * np.sqrt((spread - padded**2) / (prompts + 2))
+    return padded - half, padded + half
+
+
+def measure_accuracy(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """Coverage of Wilson's interval of an accuracy with repeats, before and with the degrees of freedom of clusters."""
+    for prompts, repeats in ((10, 5), (20, 5), (20, 20), (50, 5)):
+        n = prompts * repeats
+        right = dice.binomial(repeats, dice.beta(1.4, 0.6, (cases, prompts)))
+        mean = right.sum(axis=1) / n
+        clustered = ((right - repeats * mean[:, None]) ** 2).sum(axis=1)
+        with np.errstate(all="ignore"):
+            effective = np.minimum(n, n * n * mean * (1 - mean) / clustered)
+        effective = np.where((mean == 0) | (mean == 1), prompts, np.where(clustered == 0, n, effective))
+        corrected = effective * (stdtrit(n - 1, 0.975) / stdtrit(prompts - 1, 0.975)) ** 2
+        found = {"prompts": prompts, "repeats": repeats}
+        for name, m in (("before", effective), ("now", corrected)):
+            center, half = (mean + Z**2 / 2 / m), Z * np.sqrt(mean * (1 - mean) / m + Z**2 / 4 / m**2)
+            inside = abs(center - 0.7 * (1 + Z**2 / m)) <= half
+            found[name] = float(inside.mean())
+        yield found
+
+
+def measure_part_of_verdicts(seed: int) -> dict[str, Rows]:
+    """Measure the verdicts on accuracy."""
+    check_against_sql()
+    dice = np.random.default_rng(seed)
+    found: dict[str, Rows] = {}
+    for name, measure, cases in (
+        ("false_passes", measure_false_passes, 20_000),
+        ("verdicts", measure_verdicts, 20_000),
+        ("coverage", measure_coverage, 20_000),
+        ("power", measure_power, 20_000),
+        ("means", measure_means, 20_000),
+        ("repeats", measure_repeats, 4_000),
+        ("accuracy", measure_accuracy, 20_000),
+    ):
+        found[name] = list(measure(dice, cases))
+        print_rows(f"{name}: {measure.__doc__}", found[name])
+    return found
+
+
+PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {"verdicts": measure_part_of_verdicts}
+"""Parts by name: a function of the seed that prints its tables and returns their rows."""
+
+
+def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print a table: shares as percentages, counts as they are."""
+    print(f"\n{title}\n{'  '.join(f'{name:>11}' for name in rows[0])}", flush=True)
+    for row in rows:
+        print("  ".join(f"{value:>11.2%}" if isinstance(value, float) else f"{value:>11,}" for value in row.values()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"parts to measure (default: {','.join(PARTS)})")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    started_s = time.process_time()
+    report: dict[str, Any] = {"benchmark": "statistics", "seed": options.seed}
+    for part in options.parts.split(","):
+        report[part] = PARTS[part](options.seed)
+    report["cpu_seconds"] = round(time.process_time() - started_s)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
