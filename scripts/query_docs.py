@@ -36,7 +36,7 @@ select scorer, candidate_mean, baseline_mean, difference, low, high, mcnemar_p, 
 from compare_runs('20261121-013000-nightly-0002', '20261114-013000-nightly-0001');
 """,
         "The function compares both runs prompt by prompt. `low` and `high` are the ends of a 95% interval for the "
-        "difference; the verdict is `worse` only if the interval leaves out zero and the exact test agrees.",
+        "difference. The verdict follows the test: `worse` and `better` need a p below 0.05.",
     ),
     Question(
         "Which prompts got worse?",
@@ -208,7 +208,7 @@ from verdict
 where is_last
 order by started_at desc, ordinal;
 """,
-        "One row per limit. `assayline gate` exits with 1 if one is broken; `run.verdict` has the gate's decision in a "
+        "One row per limit. `assayline gate` exits with 1 if one fails; `run.verdict` has the gate's decision in a "
         "word.",
     ),
 )
