@@ -18,9 +18,13 @@ list_rows as (
 
 -- Not materialized: a filter on run_id must reach every use of the step.
 stack_latencies as not materialized (
-    select run_id, metric, value_s
+    select
+        run_id,
+        metric,
+        value_s,
+        ntile(20) over (partition by run_id, metric order by arrived_at_s, request_id) as batch
     from (
-        select run_id, ttft_s, queue_s, prefill_s, decode_s, tpot_s, e2e_s
+        select run_id, request_id, arrived_at_s, ttft_s, queue_s, prefill_s, decode_s, tpot_s, e2e_s
         from stg_requests
         where status = 'ok' and phase = 'measured'
     )
@@ -38,44 +42,128 @@ rank_latencies as (
     group by run_id, metric
 ),
 
-count_latencies as (
-    select distinct run_id, n
-    from (select run_id, count(*) as n from stack_latencies group by run_id, metric)
+-- Requests in a queue are not independent. The shares of values up to the percentile in 20 batches of neighbours, in
+-- order of arrival, vary with their correlation: the method of batch means (Schmeiser 1982).
+share_batches as (
+    select
+        run_id,
+        metric,
+        batch,
+        any_value(n) as n,
+        list_percentiles.percentile,
+        avg(cast(value_s <= quantiles_s[list_percentiles.position] as integer)) as share
+    from stack_latencies
+    join rank_latencies using (run_id, metric)
+    cross join list_percentiles
+    group by run_id, metric, batch, list_percentiles.percentile
 ),
 
--- How many of n values lie at or below the true percentile p is Binomial(n, p), whatever the values' distribution.
--- k runs over all that matters of it: beyond 8 standard deviations (and 30) lie less than 1e-12.
+center_shares as (
+    select
+        *,
+        avg(share) over (partition by run_id, metric, percentile) as mean_share,
+        share - mean_share as deviation
+    from share_batches
+),
+
+pair_batches as (
+    select *, lag(deviation) over (partition by run_id, metric, percentile order by batch) as previous_deviation
+    from center_shares
+),
+
+-- Batches that are too short are correlated too: an AR(1) of them, with its correlation at the upper end of chance.
+correlate_batches as (
+    select
+        run_id,
+        metric,
+        percentile,
+        any_value(n) as n,
+        any_value(mean_share * (1 - mean_share)) as independent_variance,
+        var_samp(share) / 20 as variance,
+        greatest(0, sum(deviation * previous_deviation) / sum(deviation ** 2) + 1 / 20 + 1 / sqrt(20)) as correlation
+    from pair_batches
+    group by run_id, metric, percentile
+    having count(*) = 20
+),
+
+-- Korn and Graubard 1998, as in internal.effective_samples: with 19 degrees of freedom.
+count_effective as (
+    select
+        run_id,
+        metric,
+        percentile,
+        n,
+        case
+            when variance < 1e-12 then n
+            else cast(floor(least(
+                n,
+                greatest(0, independent_variance / variance * (1.959963984540054 / internal.t_quantile(19)) ** 2
+                    * (1 - correlation) / (1 + correlation))
+            )) as bigint)
+        end as effective_requests
+    from correlate_batches
+),
+
+-- The median shows the correlation best: a run without a long queue does not show what one does to the tail.
+keep_supported as (
+    select *
+    from (
+        select
+            *,
+            max(case when percentile = 0.5 then effective_requests end) over (partition by run_id, metric)
+                as median_requests
+        from count_effective
+    )
+    where median_requests * least(percentile, 1 - percentile) >= 10 - 1e-9
+),
+
+-- How many of m independent values lie at or below the true percentile p is Binomial(m, p), whatever their
+-- distribution. k runs over all that matters of it: beyond 8 standard deviations (and 30) lie less than 1e-12.
 list_binomials as (
-    select run_id, n, percentile, unnest(range(
-        greatest(0, cast(floor(n * percentile - 8 * sqrt(n * percentile * (1 - percentile))) as bigint) - 30),
-        least(n, cast(ceil(n * percentile + 8 * sqrt(n * percentile * (1 - percentile))) as bigint) + 30) + 1
+    select run_id, effective_requests as m, percentile, unnest(range(
+        greatest(0, cast(floor(m * percentile - 8 * sqrt(m * percentile * (1 - percentile))) as bigint) - 30),
+        least(m, cast(ceil(m * percentile + 8 * sqrt(m * percentile * (1 - percentile))) as bigint) + 30) + 1
     )) as k
-    from count_latencies
-    cross join list_percentiles
+    from (select distinct run_id, effective_requests, percentile from keep_supported)
 ),
 
 sum_binomials as (
     select
         run_id,
-        n,
+        m,
         percentile,
         k,
         sum(exp(
-            lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * ln(percentile) + (n - k) * ln(1 - percentile)
-        )) over (partition by run_id, n, percentile order by k) as probability_up_to_k
+            lgamma(m + 1) - lgamma(k + 1) - lgamma(m - k + 1) + k * ln(percentile) + (m - k) * ln(1 - percentile)
+        )) over (partition by run_id, m, percentile order by k) as probability_up_to_k
     from list_binomials
 ),
 
 choose_ranks as (
     select
         run_id,
-        n,
+        m,
         percentile,
         min(k) filter (probability_up_to_k >= 0.025) as low_rank,
         min(k) filter (probability_up_to_k >= 0.975) + 1 as high_rank
     from sum_binomials
-    group by run_id, n, percentile
-    having low_rank >= 1 and high_rank <= n
+    group by run_id, m, percentile
+    having low_rank >= 1 and high_rank <= m
+),
+
+-- Ranks of m values as ranks of n, rounded outwards.
+scale_ranks as (
+    select
+        keep_supported.run_id,
+        metric,
+        keep_supported.percentile,
+        greatest(1, low_rank * n // m) as low_rank,
+        ((high_rank - 1) * n + m - 1) // m + 1 as high_rank
+    from keep_supported
+    join choose_ranks
+        on choose_ranks.run_id = keep_supported.run_id
+        and choose_ranks.m = keep_supported.effective_requests
+        and choose_ranks.percentile = keep_supported.percentile
 ),
 
 read_percentiles as (
@@ -85,16 +173,16 @@ read_percentiles as (
         list_rows.percentile,
         coalesce(rank_latencies.n, 0) as n,
         rank_latencies.quantiles_s[list_rows.position] as value_s,
-        rank_latencies.ranked_s[choose_ranks.low_rank] as low_s,
-        rank_latencies.ranked_s[choose_ranks.high_rank] as high_s
+        rank_latencies.ranked_s[scale_ranks.low_rank] as low_s,
+        rank_latencies.ranked_s[scale_ranks.high_rank] as high_s
     from list_rows
     left join rank_latencies
         on rank_latencies.run_id = list_rows.run_id
         and rank_latencies.metric = list_rows.metric
-    left join choose_ranks
-        on choose_ranks.run_id = list_rows.run_id
-        and choose_ranks.n = rank_latencies.n
-        and choose_ranks.percentile = list_rows.percentile
+    left join scale_ranks
+        on scale_ranks.run_id = list_rows.run_id
+        and scale_ranks.metric = list_rows.metric
+        and scale_ranks.percentile = list_rows.percentile
 ),
 
 -- Gaps share engine steps and so are not independent: no interval.

@@ -104,28 +104,29 @@ score_samples as (
         and scores.repeat_index = weigh_samples.repeat_index
 ),
 
-add_prompts as (
+add_clusters as (
     select
         run_id,
-        prompt_id,
+        coalesce(prompt_cluster.cluster, prompt_id) as cluster,
         sum(weight) as all_weight,
         sum(weight) filter (value is not null) as weight,
         sum(value) as value,
         sum(unknown_requests) as unknown_requests,
         coalesce(sum(ok_requests) filter (value is null), 0) as unscored_requests
     from score_samples
-    group by run_id, prompt_id
+    left join internal.prompt_cluster using (run_id, prompt_id, occurrence)
+    group by run_id, coalesce(prompt_cluster.cluster, prompt_id)
 ),
 
-share_prompts as (
+share_clusters as (
     select
         *,
         weight / nullif(sum(weight) over (partition by run_id), 0) as weight_share,
         value / nullif(sum(value) over (partition by run_id), 0) as value_share
-    from add_prompts
+    from add_clusters
 ),
 
--- Var(ln(C / A)) of a ratio of sums over prompts, by the delta method: Cochran 1977, "Sampling Techniques", chapter 6.
+-- Var(ln(C / A)) of a ratio of sums over clusters, by the delta method: Cochran 1977, "Sampling Techniques", chapter 6.
 spread_costs as (
     select
         run_id,
@@ -139,7 +140,7 @@ spread_costs as (
             then sqrt(sum((weight_share - value_share) ** 2) * clusters / (clusters - 1))
         end as log_error,
         case when log_error > 1e-9 then exp(internal.t_quantile(clusters - 1) * log_error) end as interval_factor
-    from share_prompts
+    from share_clusters
     group by run_id
 ),
 
@@ -255,7 +256,7 @@ comment on column internal.run_cost.cost_per_thousand_requests is 'The same per 
 comment on column internal.run_cost.full_cost_per_thousand_requests is 'cost / ok requests × 1000.';
 comment on column internal.run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL if nothing was scored.';
 comment on column internal.run_cost.cost_per_right_answer is 'Cost of the scored samples / right_answers: working_cost × their share of the cost of all ok requests, which is that of output tokens, or of the price of tokens if nothing else is paid for. NULL if none is right, or if some requests are not scored and tokens are not known.';
-comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95% interval, as a ratio of two sums over prompts, of which both vary: cost_per_right_answer / exp(t × e), with e² = G / (G − 1) × Σ over prompts of (share of the cost − share of right_answers)², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), clustered by prompt, t with G − 1 degrees of freedom. NULL for fewer than two prompts, and if cost and right answers are distributed equally over prompts, for example if all answers are right: the method sees no variance then.';
+comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95% interval, as a ratio of two sums over clusters, of which both vary: cost_per_right_answer / exp(t × e), with e² = G / (G − 1) × Σ over clusters of (share of the cost − share of right_answers)², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), t with G − 1 degrees of freedom. A cluster is a value of prompts.columns.cluster, or a prompt without one. NULL for fewer than two clusters, and if cost and right answers are distributed equally over clusters, for example if all answers are right: the method sees no variance then.';
 comment on column internal.run_cost.cost_per_right_answer_high is 'Upper end: cost_per_right_answer × exp(t × e).';
 comment on column internal.run_cost.full_cost_per_right_answer is 'The same with cost for working_cost.';
 comment on column internal.run_cost.full_cost_per_right_answer_low is 'Lower end of its 95% interval, by the same factor.';
