@@ -1,13 +1,19 @@
 """Coverage, false verdicts and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts verdicts] [--seed 1]
+    python -m benchmarks.statistics [--parts verdicts,load,ratio] [--seed 1]
 
-Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes less than
-a minute of CPU: it simulates with NumPy what SQL computes, after it has compared some cases with the SQL.
+Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes at most
+two minutes of CPU: it simulates with NumPy what SQL computes, after it has compared some cases with the SQL.
 
 Part `verdicts`: the gate's verdict on accuracy, for scores of 0 and 1 asked once. `before` is a rule of earlier
 versions: the interval of the paired t-test, and to fail also the exact test of McNemar. Then the intervals of means and
 of a single accuracy over clusters.
+
+Part `load`: intervals of latency percentiles in an M/M/1 queue (sojourn times, which are exponential). `before` takes
+requests for independent; `now` is the share of the intervals `given` that hold the true percentile.
+
+Part `ratio`: the interval of the cost per right answer, where hard prompts have longer answers. `fixed` takes the cost
+as given, `by_prompt` ignores clusters, `now` counts them.
 """
 
 import argparse
@@ -22,6 +28,7 @@ from typing import Any, NamedTuple
 import duckdb
 import numpy as np
 from scipy.special import bdtr, stdtrit
+from scipy.stats import binom
 
 from assayline.comparison.gate import judge_scores
 from assayline.comparison.queries import compare_scores
@@ -265,7 +272,165 @@ def measure_part_of_verdicts(seed: int) -> dict[str, Rows]:
     return found
 
 
-PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {"verdicts": measure_part_of_verdicts}
+BATCHES = 20
+PERCENTILES = (0.5, 0.95, 0.99)
+
+
+def draw_queue(dice: Dice, load: float, requests: int, cases: int) -> np.ndarray:
+    """Draw cases × requests sojourn times of a stationary M/M/1 queue that serves one request a second (Lindley)."""
+    waited = np.where(dice.random(cases) < load, dice.exponential(1 / (1 - load), cases), 0)
+    found = np.empty((requests, cases))
+    for one in found:
+        one[:] = waited + dice.standard_exponential(cases)
+        waited = np.maximum(0, one - dice.standard_exponential(cases) / load) if load else 0 * waited
+    return np.ascontiguousarray(found.T)
+
+
+def count_effective(latencies: np.ndarray, percentile: float) -> np.ndarray:
+    """Compute effective requests as latency_percentile does: cases × requests in order of arrival."""
+    n = latencies.shape[1]
+    is_below = latencies <= np.quantile(latencies, percentile, axis=1, keepdims=True)
+    shares = np.stack([part.mean(axis=1) for part in np.array_split(is_below, BATCHES, axis=1)], axis=1)
+    mean = shares.mean(axis=1)
+    deviations = shares - mean[:, None]
+    squares = (deviations**2).sum(axis=1)
+    with np.errstate(all="ignore"):
+        r = (deviations[:, 1:] * deviations[:, :-1]).sum(axis=1) / squares + 1 / BATCHES + BATCHES**-0.5
+        r = np.maximum(0, r)
+        variance = squares / (BATCHES - 1) / BATCHES
+        effective = mean * (1 - mean) / variance * (Z / stdtrit(BATCHES - 1, 0.975)) ** 2 * (1 - r) / (1 + r)
+    return np.where(variance < 1e-12, n, np.floor(np.clip(effective, 0, n))).astype(int)
+
+
+def find_ends(ranked: np.ndarray, m: np.ndarray, percentile: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return both ends of the intervals by effective requests, and whether there is one."""
+    n = ranked.shape[1]
+    sure = np.maximum(m, 1)
+    low, high = binom.ppf(0.025, sure, percentile).astype(int), binom.ppf(0.975, sure, percentile).astype(int) + 1
+    is_given = (m > 0) & (low >= 1) & (high <= m)
+    ranks = np.maximum(1, low * n // sure), np.minimum(n, -(-(high - 1) * n // sure) + 1)
+    lows, highs = (np.take_along_axis(ranked, rank[:, None] - 1, axis=1)[:, 0] for rank in ranks)
+    return lows, highs, is_given
+
+
+def find_intervals(latencies: np.ndarray, percentile: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return low, high and whether there is an interval, as latency_percentile does."""
+    has_enough = count_effective(latencies, 0.5) * min(percentile, 1 - percentile) >= 10 - 1e-9
+    lows, highs, is_given = find_ends(np.sort(latencies, axis=1), count_effective(latencies, percentile), percentile)
+    return lows, highs, is_given & has_enough
+
+
+def measure_load(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """Coverage of the intervals of latency percentiles, by load (0: independent requests) and requests."""
+    for load, requests in itertools.product((0.0, 0.3, 0.5, 0.8, 0.9), (500, 2_000, 10_000)):
+        latencies = draw_queue(dice, load, requests, cases)
+        ranked = np.sort(latencies, axis=1)
+        for percentile in PERCENTILES:
+            true = -math.log(1 - percentile) / (1 - load)
+            lows, highs, was_given = find_ends(ranked, np.full(cases, requests), percentile)
+            held = (lows <= true) & (true <= highs)
+            low, high, is_given = find_intervals(latencies, percentile)
+            holds = is_given & (low <= true) & (true <= high)
+            yield {
+                "load": f"{load:.0%}",
+                "requests": requests,
+                "percentile": f"p{percentile * 100:.0f}",
+                "before": float(held[was_given].mean()) if was_given.any() else None,
+                "now": float(holds.sum() / is_given.sum()) if is_given.any() else None,
+                "given": float(is_given.mean()),
+                "wrong": float((is_given & ~holds).mean()),
+            }
+
+
+def check_load_against_sql(dice: Dice) -> None:
+    """Raise unless latency_percentile has these intervals."""
+    connection = duckdb.connect(config={"threads": 1})
+    apply_schema(connection)
+    for load, requests in ((0.0, 2_003), (0.5, 3_000), (0.8, 2_000)):
+        (latencies,) = draw_queue(dice, load, requests, 1)
+        for table in ("runs", "requests", "completions"):
+            connection.execute(f"delete from raw.{table}")
+        connection.execute(
+            "insert into raw.runs (run_id, name, prompt_set, model, spec_hash, spec_json, assayline_version, host_name, "
+            "attempt, state, started_at) values ('run', '', '', '', '', '{}', '', '', 1, 'completed', now())"
+        )
+        connection.execute(
+            "insert into raw.requests (run_id, request_id, prompt_id, occurrence, repeat_index, sampling_json) "
+            "select 'run', range, 'p', 0, 0, '{}' from range(?)",
+            [requests],
+        )
+        connection.execute(
+            "insert into raw.completions (run_id, request_id, worker, engine_generation, window_requests, arrived_at_s, "
+            "finished_at_s) select 'run', i, 'w', 0, 1, i, i + s from (select unnest(range(?)) as i, unnest(?) as s)",
+            [requests, latencies.tolist()],
+        )
+        for percentile in PERCENTILES:
+            low, high, is_given = (column[0] for column in find_intervals(latencies[None], percentile))
+            found = connection.execute(
+                "select low_s, high_s from internal.latency_percentile where metric = 'e2e_s' and percentile = ?",
+                [percentile],
+            ).fetchone()
+            expected = (low, high) if is_given else (None, None)
+            assert found and all(
+                one is other if other is None else abs(one - other) < 1e-6
+                for one, other in zip(found, expected, strict=True)
+            ), f"load {load}, percentile {percentile}: {found} in SQL, {expected} here"
+
+
+def measure_part_of_load(seed: int) -> dict[str, Rows]:
+    """Measure the intervals of latency percentiles."""
+    dice = np.random.default_rng(seed)
+    check_load_against_sql(dice)
+    found = list(measure_load(dice, 1_000))
+    print_rows(f"load: {measure_load.__doc__}", found)
+    return {"load": found}
+
+
+def measure_ratio(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """Coverage of the interval of the cost per right answer, by clusters, prompts of each, and samples of each."""
+    for clusters, prompts, repeats, spread, longer in (
+        (50, 1, 1, 0.3, 0.0),
+        (200, 1, 1, 0.6, 0.7),
+        (200, 1, 5, 0.6, 0.7),
+        (1_000, 1, 1, 1.0, 1.1),
+        (50, 5, 1, 0.6, 0.7),
+        (200, 5, 1, 0.6, 0.7),
+    ):
+        # Hard passages: 80% of their prompts are hard, and 20% of those of the others.
+        of_cluster = np.where(dice.random((cases, clusters, 1)) < 0.5, 0.8, 0.2) if prompts > 1 else 0.5
+        is_hard = (dice.random((cases, clusters, prompts)) < of_cluster)[..., None]
+        shape = (cases, clusters, prompts, repeats)
+        cost = np.exp(longer * is_hard + dice.normal(0, spread, shape))
+        right = dice.random(shape) < np.where(is_hard, 0.3, 0.9)
+        true = np.log((1 + math.exp(longer)) / 2 * math.exp(spread**2 / 2) / 0.6)
+        total, hits = cost.sum(axis=(1, 2, 3)), right.sum(axis=(1, 2, 3))
+        difference = cost / total[:, None, None, None] - right / hits[:, None, None, None]
+        residuals = right - (hits / right[0].size)[:, None, None, None]
+        errors = {
+            "fixed": (residuals.sum(axis=3).reshape(cases, -1), hits),
+            "by_prompt": (difference.sum(axis=3).reshape(cases, -1), 1),
+            "now": (difference.sum(axis=(2, 3)), 1),
+        }
+        found = {"clusters": clusters, "prompts": prompts, "repeats": repeats, "spread": f"{spread}, {longer}"}
+        for name, (sums, scale) in errors.items():
+            n = sums.shape[1]
+            error = np.sqrt((sums**2).sum(axis=1) * n / (n - 1)) / scale
+            found[name] = float((abs(np.log(total / hits) - true) <= stdtrit(n - 1, 0.975) * error).mean())
+        yield found
+
+
+def measure_part_of_ratio(seed: int) -> dict[str, Rows]:
+    """Measure the interval of the cost per right answer."""
+    found = list(measure_ratio(np.random.default_rng(seed), 2_000))
+    print_rows(f"ratio: {measure_ratio.__doc__}", found)
+    return {"ratio": found}
+
+
+PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
+    "verdicts": measure_part_of_verdicts,
+    "load": measure_part_of_load,
+    "ratio": measure_part_of_ratio,
+}
 """Parts by name: a function of the seed that prints its tables and returns their rows."""
 
 
@@ -273,7 +438,14 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Print a table: shares as percentages, counts as they are."""
     print(f"\n{title}\n{'  '.join(f'{name:>11}' for name in rows[0])}", flush=True)
     for row in rows:
-        print("  ".join(f"{value:>11.2%}" if isinstance(value, float) else f"{value:>11,}" for value in row.values()))
+        print("  ".join(f"{show_cell(value):>11}" for value in row.values()))
+
+
+def show_cell(value: Any) -> str:
+    """Format a share as a percentage, a count with commas, and None as a dash."""
+    if isinstance(value, float):
+        return f"{value:.2%}"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
 def main() -> None:
