@@ -346,29 +346,31 @@ def check_load_against_sql(dice: Dice) -> None:
     """Raise unless latency_percentile has these intervals."""
     connection = duckdb.connect(config={"threads": 1})
     apply_schema(connection)
-    for load, requests in ((0.0, 2_003), (0.5, 3_000), (0.8, 2_000)):
+    for load, requests in ((0.0, 2_003), (0.5, 3_001), (0.8, 2_000)):
         (latencies,) = draw_queue(dice, load, requests, 1)
-        for table in ("runs", "requests", "completions"):
-            connection.execute(f"delete from raw.{table}")
+        run_id = str(requests)
         connection.execute(
-            "insert into raw.runs (run_id, name, prompt_set, model, spec_hash, spec_json, assayline_version, host_name, "
-            "attempt, state, started_at) values ('run', '', '', '', '', '{}', '', '', 1, 'completed', now())"
+            "insert into raw.runs (run_id, name, prompt_set, model, spec_hash, spec_json, assayline_version, "
+            "host_name, attempt, state, started_at) values (?, '', '', '', '', '{}', '', '', 1, 'completed', now())",
+            [run_id],
         )
         connection.execute(
             "insert into raw.requests (run_id, request_id, prompt_id, occurrence, repeat_index, sampling_json) "
-            "select 'run', range, 'p', 0, 0, '{}' from range(?)",
-            [requests],
+            "select ?, range, 'p', 0, 0, '{}' from range(?)",
+            [run_id, requests],
         )
         connection.execute(
-            "insert into raw.completions (run_id, request_id, worker, engine_generation, window_requests, arrived_at_s, "
-            "finished_at_s) select 'run', i, 'w', 0, 1, i, i + s from (select unnest(range(?)) as i, unnest(?) as s)",
-            [requests, latencies.tolist()],
+            "insert into raw.completions (run_id, request_id, worker, engine_generation, window_requests, "
+            "arrived_at_s, finished_at_s) select ?, i, 'w', 0, 1, i, i + s "
+            "from (select unnest(range(?)) as i, unnest(?) as s)",
+            [run_id, requests, latencies.tolist()],
         )
         for percentile in PERCENTILES:
             low, high, is_given = (column[0] for column in find_intervals(latencies[None], percentile))
             found = connection.execute(
-                "select low_s, high_s from internal.latency_percentile where metric = 'e2e_s' and percentile = ?",
-                [percentile],
+                "select low_s, high_s from internal.latency_percentile "
+                "where run_id = ? and metric = 'e2e_s' and percentile = ?",
+                [run_id, percentile],
             ).fetchone()
             expected = (low, high) if is_given else (None, None)
             assert found and all(

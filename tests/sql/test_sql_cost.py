@@ -131,6 +131,23 @@ def test_cost_per_right_answer_interval_covers_the_populations_ratio(store: Stor
     assert 0.93 < np.mean(held) < 0.97
 
 
+def test_cost_per_right_answer_interval_counts_passages_as_clusters(store: Store) -> None:
+    """Forty prompts over eight passages: residuals are summed by passage, of which there are eight."""
+    tokens, values = draw_samples(np.random.default_rng(3), 40, 1)
+    given_priced_runs(store, {RUN: (tokens, values)})
+    spec = {"price": {"currency": "EUR", "per_machine_hour": 36.0}, "prompts": {"columns": {"cluster": "passage"}}}
+    store.connection.execute("update raw.runs set spec_json = ?", [json.dumps(spec)])
+    store.given(
+        "prompts",
+        *({"prompt_id": str(i), "metadata_json": json.dumps({"passage": f"text {i % 8}"})} for i in range(40)),
+    )
+    residuals = (tokens / tokens.sum() - values / values.sum()).reshape(5, 8).sum(axis=0)
+    factor = np.exp(scipy.stats.t.ppf(0.975, 7) * np.sqrt(8 * residuals.var(ddof=1)))
+    row = store.row("run_cost")
+    assert row["cost_per_right_answer_low"] == pytest.approx(1 / values.sum() / factor, rel=1e-5)
+    assert row["cost_per_right_answer_high"] == pytest.approx(1 / values.sum() * factor, rel=1e-5)
+
+
 def test_cost_per_right_answer_leaves_out_the_cost_of_unscored_samples(store: Store) -> None:
     """Ten answers of 0.1 EUR, five of them with a target and all right."""
     given_priced_runs(store, {RUN: (np.full(10, 100), np.array([1.0] * 5 + [-1.0] * 5))})

@@ -2,18 +2,19 @@
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import stats
 
 SEEDS = range(5)
 PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
-LEAST_N = {0.5: 6, 0.9: 36, 0.95: 72, 0.99: 368, 0.999: 3688}
 
 
 def given_latencies(store, e2e_s, run_id="run"):
-    store.given_answers(*({"arrived_at_s": 0.0, "finished_at_s": float(value)} for value in e2e_s), run_id=run_id)
+    """Insert a run by its latencies in order of arrival, one a second."""
+    answers = ({"arrived_at_s": float(i), "finished_at_s": i + float(value)} for i, value in enumerate(e2e_s))
+    store.given_answers(*answers, run_id=run_id)
 
 
 def given_stamps(store, *token_at_s, **columns):
@@ -99,10 +100,10 @@ def test_gaps_against_numpy(store, seed):
 
 def test_gaps_have_no_interval_though_as_many_requests_would(store):
     stamps = {"token_at_s": [1.0, 2.0], "arrived_at_s": 0.0, "finished_at_s": 3.0}
-    store.given_answers(*[stamps] * 6)
+    store.given_answers(*[stamps] * 50)
     found = {row["metric"]: row for row in store.rows("latency_percentile") if row["percentile"] == 0.5}
-    assert (found["e2e_s"]["n"], found["e2e_s"]["low_s"]) == (6, 3.0)
-    assert (found["itl_s"]["n"], found["itl_s"]["value_s"], found["itl_s"]["low_s"]) == (6, 1.0, None)
+    assert (found["e2e_s"]["n"], found["e2e_s"]["low_s"]) == (50, 3.0)
+    assert (found["itl_s"]["n"], found["itl_s"]["value_s"], found["itl_s"]["low_s"]) == (50, 1.0, None)
 
 
 def test_every_run_has_every_metric_and_percentile(store):
@@ -166,72 +167,103 @@ def test_runs_do_not_mix(store):
     assert values == {"one": 2.0, "two": 10.0}
 
 
-def intervals(store):
-    """Both ends by run and percentile: ranks, where the values given are 1, 2, 3 …"""
+def read_intervals(store):
+    """Both ends of the intervals of e2e_s by run and percentile."""
     rows = store.rows("latency_percentile", run_id=None)
     return {
         (row["run_id"], row["percentile"]): (row["low_s"], row["high_s"]) for row in rows if row["metric"] == "e2e_s"
     }
 
 
-def test_an_interval_needs_enough_requests(store):
-    for percentile, least_n in LEAST_N.items():
-        given_latencies(store, range(1, least_n), run_id=f"too few for {percentile}")
-        given_latencies(store, range(1, least_n + 1), run_id=f"enough for {percentile}")
-    found = intervals(store)
-    for percentile, least_n in LEAST_N.items():
-        assert found[f"too few for {percentile}", percentile] == (None, None), percentile
-        low, high = found[f"enough for {percentile}", percentile]
-        assert low is not None and high == least_n, percentile
+def count_effective(values, percentile):
+    """Effective requests by the batch means of 20 batches, an AR(1) of them and Student's t, as scipy has it."""
+    is_below = values <= np.quantile(values, percentile)
+    shares = np.array([part.mean() for part in np.array_split(is_below, 20)])
+    if np.ptp(shares) == 0:
+        return values.size
+    around = shares - shares.mean()
+    correlation = max(0.0, float(around[1:] @ around[:-1] / (around @ around)) + 1 / 20 + 1 / math.sqrt(20))
+    half = stats.t.ppf(0.975, 19) / stats.norm.ppf(0.975) * stats.sem(shares)
+    effective = shares.mean() * (1 - shares.mean()) / half**2 * (1 - correlation) / (1 + correlation)
+    return math.floor(min(values.size, max(0.0, effective)))
 
 
-def binomial_quantile(n: int, p: Fraction, probability: Fraction) -> int:
-    """The smallest k with P(B ≤ k) ≥ probability, in whole numbers: exact."""
-    wanted = probability * p.denominator**n
-    total = 0
-    for k in range(n + 1):
-        total += math.comb(n, k) * p.numerator**k * (p.denominator - p.numerator) ** (n - k)
-        if total >= wanted:
-            return k
-    raise AssertionError
+def expect_interval(values, percentile):
+    """The interval of one run by hand."""
+    m = count_effective(values, percentile)
+    if count_effective(values, 0.5) * min(percentile, 1 - percentile) < 10 - 1e-9:
+        return None, None
+    low, high = int(stats.binom.ppf(0.025, m, percentile)), int(stats.binom.ppf(0.975, m, percentile)) + 1
+    if low < 1 or high > m:
+        return None, None
+    ranked, share = np.sort(values), values.size / m
+    return ranked[max(1, math.floor(low * share)) - 1], ranked[math.ceil((high - 1) * share)]
 
 
-def test_intervals_against_exact_binomials(store):
-    sizes = [6, 50, 72, 100, 368, 500]
-    for n in sizes:
-        given_latencies(store, range(1, n + 1), run_id=f"{n} requests")
-    found = intervals(store)
-    for n, percentile in itertools.product(sizes, PERCENTILES):
-        p = Fraction(str(percentile))
-        low = binomial_quantile(n, p, Fraction("0.025"))
-        high = binomial_quantile(n, p, Fraction("0.975")) + 1
-        expected = (low, high) if low >= 1 and high <= n else (None, None)
-        assert found[f"{n} requests", percentile] == expected, (n, percentile)
+def draw_waves(random, n, correlation):
+    """Latencies whose logarithms are an AR(1) series."""
+    logs = random.normal(size=n)
+    for i in range(1, n):
+        logs[i] = correlation * logs[i - 1] + math.sqrt(1 - correlation**2) * logs[i]
+    return np.exp(logs).round(6)
 
 
-def test_intervals_against_scipy(store):
-    binom = pytest.importorskip("scipy.stats").binom
-    samples = {}
-    for seed in SEEDS:
-        random = np.random.default_rng(seed)
-        samples[f"seed {seed}"] = random.lognormal(size=int(10 ** random.uniform(0.5, 4)))
-        given_latencies(store, samples[f"seed {seed}"], run_id=f"seed {seed}")
-    found = intervals(store)
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+def test_intervals_against_batch_means_in_scipy(store, correlation):
+    random = np.random.default_rng(7)
+    samples = {f"{n} requests": draw_waves(random, n, correlation) for n in (19, 20, 60, 155, 505, 2003, 5000)}
+    for run_id, values in samples.items():
+        given_latencies(store, values, run_id=run_id)
+    found = read_intervals(store)
+    given = set()
     for (run_id, values), percentile in itertools.product(samples.items(), PERCENTILES):
-        ranked, n = np.sort(values), values.size
-        low, high = int(binom.ppf(0.025, n, percentile)), int(binom.ppf(0.975, n, percentile)) + 1
-        if low >= 1 and high <= n:
-            assert found[run_id, percentile] == (ranked[low - 1], ranked[high - 1]), (run_id, percentile)
-            coverage = binom.cdf(high - 1, n, percentile) - binom.cdf(low - 1, n, percentile)
-            assert coverage >= 0.95, (run_id, percentile)
-        else:
-            assert found[run_id, percentile] == (None, None), (run_id, percentile)
+        expected = expect_interval(values, percentile) if values.size >= 20 else (None, None)
+        if expected[0] is not None:
+            given.add(percentile)
+            expected = pytest.approx(expected)
+        assert found[run_id, percentile] == expected, (run_id, percentile)
+    assert {0.5, 0.9} <= given
+
+
+def test_intervals_need_ten_effective_requests_beyond_the_percentile(store):
+    """Equal values show no correlation, so each request counts."""
+    for n in (20, 40, 200, 400, 2_000):
+        given_latencies(store, [1.0] * n, run_id=f"{n} requests")
+    found = read_intervals(store)
+    for n, percentile in itertools.product((20, 40, 200, 400, 2_000), PERCENTILES):
+        has_enough = n * min(percentile, 1 - percentile) >= 10 - 1e-9
+        assert (found[f"{n} requests", percentile][0] is not None) == has_enough, (n, percentile)
+
+
+def test_intervals_are_those_of_independent_requests_if_batches_are_alike(store):
+    """Each batch has the same values, so all 1,000 requests count: ranks are exact binomial quantiles."""
+    given_latencies(store, [value * 20 + batch % 20 for batch in range(20) for value in range(50)])
+    found = read_intervals(store)
+    ranked = np.sort([value * 20 + batch for batch in range(20) for value in range(50)])
+    low, high = int(stats.binom.ppf(0.025, 1000, 0.5)), int(stats.binom.ppf(0.975, 1000, 0.5)) + 1
+    assert found["run", 0.5] == (ranked[low - 1], ranked[high - 1])
+
+
+def test_intervals_are_missing_where_latencies_only_rise(store):
+    """All arrive at once and wait for those before them: no share of a batch is that of another."""
+    given_latencies(store, range(1, 3_001))
+    assert set(read_intervals(store).values()) == {(None, None)}
+
+
+def test_intervals_follow_the_order_of_arrival(store):
+    """The same values in two orders: only the order of waves shows that they are correlated."""
+    waves = draw_waves(np.random.default_rng(1), 3_000, 0.9)
+    given_latencies(store, waves, run_id="waves")
+    given_latencies(store, np.random.default_rng(2).permutation(waves), run_id="shuffled")
+    found = read_intervals(store)
+    widths = {run_id: found[run_id, 0.5][1] - found[run_id, 0.5][0] for run_id in ("waves", "shuffled")}
+    assert widths["waves"] > 2 * widths["shuffled"]
 
 
 def test_intervals_of_metrics_with_different_n(store):
     """tpot_s is undefined for one-token outputs: its interval goes by its own n."""
     answer = {"arrived_at_s": 0.0, "first_token_at_s": 1.0, "last_token_at_s": 2.0, "finished_at_s": 3.0}
-    store.given_answers(*({**answer, "output_tokens": 2 if i < 5 else 1} for i in range(6)))
+    store.given_answers(*({**answer, "output_tokens": 2 if i < 19 else 1} for i in range(20)))
     found = {row["metric"]: row for row in store.rows("latency_percentile") if row["percentile"] == 0.5}
-    assert (found["tpot_s"]["n"], found["tpot_s"]["value_s"], found["tpot_s"]["low_s"]) == (5, 1.0, None)
-    assert (found["e2e_s"]["n"], found["e2e_s"]["low_s"], found["e2e_s"]["high_s"]) == (6, 3.0, 3.0)
+    assert (found["tpot_s"]["n"], found["tpot_s"]["value_s"], found["tpot_s"]["low_s"]) == (19, 1.0, None)
+    assert (found["e2e_s"]["n"], found["e2e_s"]["low_s"], found["e2e_s"]["high_s"]) == (20, 3.0, 3.0)

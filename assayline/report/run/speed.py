@@ -29,7 +29,8 @@ def describe_latency(rows: ReportRows) -> Section:
         return section
     section.say(
         "Time to first token includes queueing: offline, requests are sent before the engine has room for them. "
-        "The 95% intervals are distribution-free; they cover this run's requests, not variation between runs."
+        "The 95% intervals allow for requests that wait for each other, and are missing if too few are independent; "
+        "they cover this run's requests, not variation between runs."
     )
     section.add(_tabulate_percentiles(rows.percentiles))
     for metric, name in LATENCIES.items():
@@ -116,7 +117,7 @@ def _name_latency(row: Row) -> str:
 
 
 def _show_interval(row: Row) -> str:
-    return show_range(show_seconds(row["low_s"]), show_seconds(row["high_s"])) or "too few requests"
+    return show_range(show_seconds(row["low_s"]), show_seconds(row["high_s"])) or "too few independent requests"
 
 
 def _describe_distribution(name: str, percentiles: list[Row]) -> str:

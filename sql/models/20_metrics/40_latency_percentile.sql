@@ -194,11 +194,11 @@ add_gaps as (
 
 select * from add_gaps;
 
-comment on view internal.latency_percentile is 'One row per run × latency metric × percentile over measured ok requests, with a distribution-free 95% interval. The interval is about the requests of this run; it does not include the spread between runs.';
+comment on view internal.latency_percentile is 'One row per run × latency metric × percentile over measured ok requests, with a distribution-free 95% interval that allows for correlation between requests, or none. The interval is about the requests of this run; it does not include the spread between runs.';
 comment on column internal.latency_percentile.run_id is 'The run.';
 comment on column internal.latency_percentile.metric is 'ttft_s, queue_s, prefill_s, decode_s, tpot_s or e2e_s of stg_requests, or itl_s of itl_percentile.';
 comment on column internal.latency_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
 comment on column internal.latency_percentile.n is 'Values it was read from: measured ok requests for which the metric is defined; gaps between events for itl_s.';
 comment on column internal.latency_percentile.value_s is 'The percentile, seconds: quantile_cont, linear between the two nearest values at rank (n − 1) × percentile. NULL if n is 0.';
-comment on column internal.latency_percentile.low_s is 'Lower end of the 95% interval, seconds: the value at rank l, the smallest k with P(B ≤ k) ≥ 0.025, B ~ Binomial(n, percentile). NULL if n is too small for either end (below 6, 36, 72, 368, 3,688 by percentile), and for itl_s, whose gaps share engine steps and so are not independent.';
-comment on column internal.latency_percentile.high_s is 'Upper end of the 95% interval, seconds: the value at rank u, 1 + the smallest k with P(B ≤ k) ≥ 0.975. NULL if low_s is.';
+comment on column internal.latency_percentile.low_s is 'Lower end of the 95% interval, seconds. Requests in a queue are not independent, so m of them count: m = min(n, s (1 − s) / V × (1.96 / t)² × (1 − r) / (1 + r)). In 20 equal batches in order of arrival, s is the mean share of values up to the percentile, V the variance of the batches’ shares / 20 (batch means: Schmeiser 1982), t has 19 degrees of freedom, and r is the correlation of neighbouring batches + 1/20 + 1/√20 (bias and one standard error), at least 0. The end is the value at rank ⌊l n / m⌋, where l is the smallest k with P(B ≤ k) ≥ 0.025, B ~ Binomial(m, percentile). NULL unless the m of the median × min(percentile, 1 − percentile) is at least 10 (20, 100, 200, 1,000 and 10,000 requests by percentile, more if they are correlated); if m is too small for either end; and for itl_s, whose gaps share engine steps.';
+comment on column internal.latency_percentile.high_s is 'Upper end of the 95% interval, seconds: the value at rank ⌈(u − 1) n / m⌉ + 1, where u is 1 + the smallest k with P(B ≤ k) ≥ 0.975. NULL if low_s is.';
