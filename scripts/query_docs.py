@@ -88,7 +88,7 @@ group by day, name
 order by day, name;
 """,
         "The 95th percentile of each run, and the median of these over the day's runs. Percentiles of one run have "
-        "intervals too, in `low` and `high`.",
+        "intervals too, in `low` and `high`, if enough of its requests are independent.",
     ),
     Question(
         "What does an engine setting do to throughput?",

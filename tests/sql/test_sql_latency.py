@@ -235,7 +235,7 @@ def test_intervals_need_ten_effective_requests_beyond_the_percentile(store):
         assert (found[f"{n} requests", percentile][0] is not None) == has_enough, (n, percentile)
 
 
-def test_intervals_are_those_of_independent_requests_if_batches_are_alike(store):
+def test_intervals_are_those_of_independent_requests_if_batches_are_equal(store):
     """Each batch has the same values, so all 1,000 requests count: ranks are exact binomial quantiles."""
     given_latencies(store, [value * 20 + batch % 20 for batch in range(20) for value in range(50)])
     found = read_intervals(store)
