@@ -150,13 +150,13 @@ def test_latencies_have_the_interval_of_their_percentile(store):
     store.given_answers(
         *(
             {
-                "arrived_at_s": 1.0,
-                "first_token_at_s": 1.0 + i,
-                "last_token_at_s": 9.0 + i,
-                "finished_at_s": 9.0 + i,
+                "arrived_at_s": float(i),
+                "first_token_at_s": i + 1.0 + i * 37 % 100,
+                "last_token_at_s": i + 200.0,
+                "finished_at_s": i + 200.0,
                 "output_tokens": 5,
             }
-            for i in range(1, 31)
+            for i in range(100)
         ),
         run_id="a",
     )

@@ -25,13 +25,13 @@ def read_table(store):
 def test_the_metric_table_names_and_orders_and_computes_nothing(store):
     store.given_answers(
         *(
-            {"arrived_at_s": 0.0, "first_token_at_s": 1.0 + i, "finished_at_s": 10.0 + i, "text": "4"}
-            for i in range(80)
+            {"arrived_at_s": i, "first_token_at_s": i + 1.0 + i % 12, "finished_at_s": i + 300.0, "text": "4"}
+            for i in range(240)
         ),
         target="4",
     )
     store.given("scorers", {"scorer": "numeric"})
-    store.given("scores", *({"scorer": "numeric", "prompt_id": str(i), "value": 1.0} for i in range(80)))
+    store.given("scores", *({"scorer": "numeric", "prompt_id": str(i), "value": 1.0} for i in range(240)))
     summary = read_run_summary(store.connection, "run")
     latency = {(row["metric"], row["percentile"]): row for row in store.rows("latency_percentile")}
     table = read_table(store)
@@ -47,7 +47,7 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
         "value": 1.0,
         "low": summary["accuracy_low"],
         "high": 1.0,
-        "n": 80,
+        "n": 240,
     }
     p95 = latency["ttft_s", 0.95]
     assert by_name["time to first token, p95"] == {
@@ -57,7 +57,7 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
         "value": p95["value_s"],
         "low": p95["low_s"],
         "high": p95["high_s"],
-        "n": 80,
+        "n": 240,
     }
     assert p95["low_s"] is not None
     assert by_name["time per output token, p50"]["value"] is None
