@@ -13,7 +13,7 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.comparison.gate import GateFailedError, GateReport, judge_run, save_verdicts
+from assayline.comparison.gate import NIGHTS, GateFailedError, GateReport, judge_run, save_verdicts
 from assayline.flows.live.logs import speak_in_sentences
 from assayline.flows.live.reporting import completed, publish_gate, worse
 from assayline.settings import Settings, load_settings
@@ -50,11 +50,11 @@ def judge(
 ) -> GateReport:
     """Judge a run, store the verdicts and log them. Raises SpecError and ComparisonError.
 
-    `flow_run_id`: the flow run that evaluated the run and now judges it, such as a nightly run's.
+    `flow_run_id`: the nightly run that evaluated the run and now judges it as one of `NIGHTS` nights.
     """
 
     def judge_and_save(connection: Connection) -> GateReport:
-        found = judge_run(connection, run_id, baseline, limits)
+        found = judge_run(connection, run_id, baseline, limits, NIGHTS if flow_run_id else 1)
         save_verdicts(connection, found, flow_run_id)
         return found
 

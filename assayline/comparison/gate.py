@@ -3,12 +3,16 @@
 Accuracy is compared by prompt, speed over repeats of both configurations, both with the macros of
 `sql/models/30_comparison/`. A limit passes if the data show the run within it, fails if they show the run worse and
 beyond it, and is inconclusive otherwise. Runs that cannot be compared at all are an error.
+
+A nightly run is one of many looks at the same baseline. Its comparisons fail only on the evidence that keeps false
+failures of each limit to 5% of periods of `NIGHTS` nights: p is at most 0.05 / NIGHTS towards worse.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from statistics import NormalDist
 from typing import Any, Literal
 
 from assayline.comparison.baselines import check_run, resolve_baseline
@@ -18,6 +22,7 @@ from assayline.comparison.queries import (
     choose_repeats,
     compare_scores,
     compare_speed,
+    list_alike,
     read_costs,
     read_overlaps,
     read_side,
@@ -89,14 +94,22 @@ class GateReport:
         return " ".join([self.headline, *(check.words for check in self.failed)])
 
 
+NIGHTS = 60
+"""Length of the period in which a schedule of equal runs seldom has a failure."""
 ROUNDING = 1e-12
 """Tolerance for rounding: a drop of exactly the limit is within it."""
 
 
 def judge_run(
-    connection: Connection, run_id: str, baseline: str | None = None, overrides: Mapping[str, Any] | None = None
+    connection: Connection,
+    run_id: str,
+    baseline: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    nights: int = 1,
 ) -> GateReport:
     """Judge a run against a named baseline, or the one in its spec. `overrides` replace fields of its spec's gate.
+
+    `nights`: how many comparisons with the baseline share the risk of a false failure.
 
     Raises SpecError for an unknown run, baseline or field, and the errors of `judge_run_against`.
     """
@@ -111,10 +124,12 @@ def judge_run(
             f"Run {run_id} has no baseline. hint: pass --baseline NAME, or set gate.baseline in its spec; "
             "`assayline baseline list` lists the names."
         )
-    return judge_run_against(connection, run_id, resolve_baseline(connection, name), limits)
+    return judge_run_against(connection, run_id, resolve_baseline(connection, name), limits, nights)
 
 
-def judge_run_against(connection: Connection, candidate: str, baseline: str, limits: GateSpec) -> GateReport:
+def judge_run_against(
+    connection: Connection, candidate: str, baseline: str, limits: GateSpec, nights: int = 1
+) -> GateReport:
     """Judge a run against another. Raises SpecError for an unknown run, ComparisonError for incomparable runs."""
     if candidate == baseline:
         raise ComparisonError(f"Run {candidate} is its own baseline. hint: pass another baseline, or a newer run.")
@@ -124,8 +139,13 @@ def judge_run_against(connection: Connection, candidate: str, baseline: str, lim
     pairing = choose_pairing(overlaps, limits.pair_by)
     ways = ", ".join(f"by {name} {row['overlap_share'] or 0:.4g}" for name, row in overlaps.items())
     _check_overlap(overlaps[pairing], new, old, limits.min_overlap, ways=ways)
-    checks = [_check_errors(new, old, limits.max_error_share), _check_accuracy(connection, new, old, limits, pairing)]
-    checks += _check_speed(connection, new, old, limits)
+    candidates, baselines = choose_repeats(connection, candidate, baseline)
+    pinned = [run_id for run_id in baselines if baseline in baselines and run_id not in candidates]
+    checks = [
+        _check_errors(new, old, limits.max_error_share),
+        _check_accuracy(connection, new, old, limits, pairing, pinned, nights),
+        *_check_speed(connection, new, old, limits, (candidates, baselines), nights),
+    ]
     checks += _check_cost(connection, new, limits)
     return GateReport(candidate, baseline, checks, limits.model_dump(mode="json"))
 
@@ -160,7 +180,16 @@ def _check_errors(new: Side, old: Side, limit: float) -> Check:
     return Check("errors", "fail" if share > limit + ROUNDING else "pass", words, share, before, limit, "share")
 
 
-def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSpec, pairing: str) -> Check:
+def _check_accuracy(
+    connection: Connection,
+    new: Side,
+    old: Side,
+    limits: GateSpec,
+    pairing: str,
+    pinned: Sequence[str],
+    nights: int,
+) -> Check:
+    """Compare with the mean over the pinned runs by prompt: the baseline and its repeats."""
     rows = compare_scores(connection, new.run_id, old.run_id, pairing)
     if not rows and limits.scorer is None:
         return Check("accuracy", _leave_open(limits), "Neither run has scores.")
@@ -177,7 +206,11 @@ def _check_accuracy(connection: Connection, new: Side, old: Side, limits: GateSp
     if row["same_scorer"] is False:
         raise ComparisonError(_explain_other_scorer(connection, scorer, new.run_id, old.run_id))
     _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
-    return judge_scores(row, limits, say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json)))
+    alike = list_alike(connection, old.run_id, pinned, scorer)
+    if len(alike) > 1:
+        row = compare_scores(connection, new.run_id, old.run_id, pairing, alike)[scorer]
+    said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
+    return judge_scores(row, limits, said, max(1, len(alike)), nights)
 
 
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
@@ -191,7 +224,9 @@ def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: st
     return f"Scores of {scorer!r} in the runs {new} and {old} cannot be compared: {why}. hint: {hint}."
 
 
-def judge_scores(row: dict[str, Any], limits: GateSpec, pairing: str = "") -> Check:
+def judge_scores(
+    row: dict[str, Any], limits: GateSpec, pairing: str = "", baseline_runs: int = 1, nights: int = 1
+) -> Check:
     """Judge the accuracy limit by a row of compare_runs. `pairing` describes how prompts were paired."""
     limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
     interval = (
@@ -202,19 +237,24 @@ def judge_scores(row: dict[str, Any], limits: GateSpec, pairing: str = "") -> Ch
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
     clusters = "" if row["clusters"] == row["prompts"] else f" in {count(row['clusters'], 'cluster')}"
     paired = f" ({pairing})" if pairing else ""
+    averaged = f" (mean of {baseline_runs} runs)" if baseline_runs > 1 else ""
     required = ", and must be shown" if limits.confidence == "required" else ""
+    changed = f"{row['worse_prompts']} worse, {row['better_prompts']} better{errors}"
     words = (
-        f"{row['scorer']} went from {row['baseline_mean']:.4f} to {row['candidate_mean']:.4f} over {row['prompts']} "
-        f"prompts{clusters}{paired}, by {row['difference']:+.4f} ({interval}; {row['worse_prompts']} worse, "
-        f"{row['better_prompts']} better{errors}); the limit is a drop of {limit:g}{required}."
+        f"{row['scorer']} went from {row['baseline_mean']:.4f}{averaged} to {row['candidate_mean']:.4f} over "
+        f"{row['prompts']} prompts{clusters}{paired}, by {row['difference']:+.4f} ({interval}; {changed}); "
+        f"the limit is a drop of {limit:g}{required}."
     )
     is_within = low is not None and -low <= limit + ROUNDING
-    is_worse = row["verdict"] == "worse" and drop > limit + ROUNDING
+    would_fail = row["verdict"] == "worse" and drop > limit + ROUNDING
+    is_worse = would_fail and (nights == 1 or row["p_value"] <= _level(nights))
     verdict: Verdict = "fail" if is_worse else "pass" if is_within else _leave_open(limits)
+    if would_fail and not is_worse:
+        words += f" That is not enough for a nightly run, which needs p ≤ {_level(nights):.2g}."
     return Check(
         f"accuracy, {row['scorer']}",
         verdict,
-        words + _say_reach(row, limit, is_worse),
+        words + _say_reach(row, limit, is_worse, nights),
         row["candidate_mean"],
         row["baseline_mean"],
         limit,
@@ -226,22 +266,37 @@ def _leave_open(limits: GateSpec) -> Verdict:
     return "fail" if limits.confidence == "required" else "inconclusive"
 
 
-def _say_reach(row: dict[str, Any], limit: float, is_worse: bool) -> str:
+def _level(nights: int) -> float:
+    """Return the largest two-sided p that is a failure: 0.05, or for several nights 0.05 / nights towards worse."""
+    return 0.05 if nights == 1 else 0.1 / nights
+
+
+def _say_reach(row: dict[str, Any], limit: float, is_worse: bool, nights: int) -> str:
     """Return the smallest drop that these prompts find with 80% power, and how many find the limit, if that is open."""
-    drop = row["detectable_drop"]
+    drop = find_detectable(row, nights)
     if drop is None:
         return ""
     found = "No drop" if drop > 1 else f"A drop of {drop:.2g}"
-    needed = None if is_worse else count_prompts_needed(row, limit)
+    needed = None if is_worse else count_prompts_needed(row, limit, nights)
     more = f", one of {limit:g} with about {needed:,} prompts" if needed and needed > row["prompts"] else ""
     return f" {found} would be found with 80% power{more}."
 
 
-POWER = (1.959963984540054 + 0.8416212335729143) ** 2
-"""Squared quantiles of a two-sided test at 5% with 80% power."""
+def _power(nights: int) -> float:
+    """Return the squared sum of the normal quantiles of a two-sided test and of 80% power."""
+    return (NormalDist().inv_cdf(1 - _level(nights) / 2) + NormalDist().inv_cdf(0.8)) ** 2
 
 
-def count_prompts_needed(row: dict[str, Any], limit: float) -> int | None:
+def find_detectable(row: dict[str, Any], nights: int) -> float | None:
+    """Return detectable_drop of a row of compare_runs, at the level of so many nights."""
+    drop: float | None = row["detectable_drop"]
+    if drop is None or nights == 1:
+        return drop
+    scaled = drop * (_power(nights) / _power(1)) ** 0.5
+    return scaled if row["mcnemar_p"] is None else max(scaled, _power(nights) / row["prompts"])
+
+
+def count_prompts_needed(row: dict[str, Any], limit: float, nights: int = 1) -> int | None:
     """Return about how many prompts like those of a row of compare_runs find a drop of `limit` with 80% power.
 
     As many show with 80% power that equal runs are within it. None for a limit of 0.
@@ -249,14 +304,21 @@ def count_prompts_needed(row: dict[str, Any], limit: float) -> int | None:
     if not limit:
         return None
     if row["mcnemar_p"] is None:
-        needed = row["prompts"] * (row["detectable_drop"] / limit) ** 2
+        needed = row["prompts"] * (row["detectable_drop"] / limit) ** 2 * _power(nights) / _power(1)
     else:
         discordant = (row["worse_prompts"] + row["better_prompts"] + 2) / (row["prompts"] + 2)
-        needed = POWER * max(discordant / limit**2, 1 / limit)
+        needed = _power(nights) * max(discordant / limit**2, 1 / limit)
     return int(float(f"{needed:.2g}"))
 
 
-def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec) -> Iterator[Check]:
+def _check_speed(
+    connection: Connection,
+    new: Side,
+    old: Side,
+    limits: GateSpec,
+    repeats: tuple[list[str], list[str]],
+    nights: int,
+) -> Iterator[Check]:
     wanted: dict[str, float] = {}
     for worsenings in (limits.max_slowdown, limits.max_cost_increase):
         wanted.update({str(metric): limit for metric, limit in worsenings.items()})
@@ -265,8 +327,7 @@ def _check_speed(connection: Connection, new: Side, old: Side, limits: GateSpec)
     if reason := _find_obstacle(new, old):
         yield Check("speed", "inconclusive", f"{', '.join(wanted)} cannot be judged: {reason}.")
         return
-    candidates, baselines = choose_repeats(connection, new.run_id, old.run_id)
-    rows = compare_speed(connection, candidates, baselines, wanted)
+    rows = compare_speed(connection, *repeats, wanted, nights)
     for metric, limit in wanted.items():
         yield judge_speed(metric, limit, rows.get(metric))
 
@@ -310,11 +371,12 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
     least, most = sorted(-end for end in ends) if row["higher_is_better"] else ends
     base, worse = abs(row["baseline_median"]), row["worsening_share"]
     change = "changed from zero" if worse is None else _say_change(worse)
+    alike = "" if row["correlation"] is None else f", correlation of nights {row['correlation']:.2g}"
     interval = f"95% interval {_say_change(least / base)} to {_say_change(most / base)}, " if base else ""
     words = (
         f"{metric} is {change} ({interval}medians {show_value(row['candidate_median'])} and "
         f"{show_value(row['baseline_median'])} {row['unit']} "
-        f"over {counts}, Holm-adjusted p {row['holm_p']:.2g}); the limit is {limit:.1%}."
+        f"over {counts}, Holm-adjusted p {row['holm_p']:.2g}{alike}); the limit is {limit:.1%}."
     )
     is_within = most <= limit * base * (1 + ROUNDING)
     verdict: Verdict = "fail" if row["verdict"] == "worse" else "pass" if is_within else "inconclusive"

@@ -33,9 +33,15 @@ ODDEST = 4.0
 """Maximum deviation of a value, in standard deviations of the noise."""
 DECAY = 2**0.5
 """Ratio of the lengths of seeded intervals between layers, as their authors recommend."""
-LARGEST_CORRELATION = 0.8
+CAUTION = 2.0
+"""Standard errors added to the correlation."""
+LARGEST_CORRELATION = 0.95
 OBVIOUS = 4.5
 """Statistic above which a split is removed before the correlation is estimated."""
+MOST_OBVIOUS = 2
+"""Most splits that are removed as obvious: more of them are waves, whose correlation would be lost."""
+TELLABLE_CORRELATION = 0.75
+"""Estimated correlation above which no shift can be told from a wave."""
 
 Values = Any
 """A NumPy array. NumPy is imported in functions, because a command's help does not need it."""
@@ -74,7 +80,7 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
     if len(series) < FEWEST_NIGHTS or not np.isfinite(series).all() or np.ptp(series) == 0:
         return []
     scores = score_series(series)
-    if _is_clearly_chance(scores, alpha):
+    if not is_tellable(series) or _is_clearly_chance(scores, alpha):
         return []
     chance = largest_by_chance(scores, SURROGATES)
     limit = float(np.quantile(chance, 1 - alpha, method="higher"))
@@ -84,6 +90,14 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
         describe_shift(series[before:index], series[index:until], index, until, float(np.mean(chance >= found[index])))
         for before, index, until in zip(edges, edges[1:], edges[2:], strict=False)
     ]
+
+
+def is_tellable(values: Sequence[float]) -> bool:
+    """Return False if neighboring nights are so alike that a wave looks like a shift."""
+    import numpy as np
+
+    scores = score_series(np.asarray(values, dtype=float))
+    return estimate_correlation(scores, caution=0) <= TELLABLE_CORRELATION
 
 
 def score_series(series: Values) -> Values:
@@ -97,12 +111,12 @@ def score_series(series: Values) -> Values:
     return np.clip(centered / noise, -ODDEST, ODDEST)
 
 
-def estimate_correlation(scores: Values) -> float:
+def estimate_correlation(scores: Values, caution: float = CAUTION) -> float:
     """Estimate an upper bound of the lag-1 correlation, 0 to LARGEST_CORRELATION.
 
-    It is the correlation of the residuals after removing the levels around the largest split and all obvious ones, so
-    that a shift does not count as correlation. Added to it are the small-sample bias, (1 + 3 × correlation) / n per
-    level (Marriott and Pope 1954, Kendall 1954), and one standard error, 1 / sqrt(n) (Bartlett 1946): the plain
+    It is the correlation of the residuals after removing the levels around the largest split and the most obvious ones,
+    so that a shift does not count as correlation. Added to it are the small-sample bias, (1 + 3 × correlation) / n per
+    level (Marriott and Pope 1954, Kendall 1954), and `caution` standard errors, 1 / sqrt(n) (Bartlett 1946): the plain
     estimate is too low half of the time, and then a slow wave is reported as a shift.
     """
     import numpy as np
@@ -111,12 +125,13 @@ def estimate_correlation(scores: Values) -> float:
     splits = list_splits(0, nights)
     whole = splits[(splits[:, 0] == 0) & (splits[:, 2] == nights)]
     largest = int(whole[_measure_splits(scores[None, :], whole)[0].argmax(), 1])
-    edges = sorted({0, largest, nights, *dict(_split(scores, 0, nights, OBVIOUS))})
+    obvious = sorted(_split(scores, 0, nights, OBVIOUS), key=lambda split: -split[1])[:MOST_OBVIOUS]
+    edges = sorted({0, largest, nights, *dict(obvious)})
     rest = np.concatenate([scores[begin:end] - scores[begin:end].mean() for begin, end in pairwise(edges)])
     power = np.sum(rest**2)
     found = np.sum(rest[1:] * rest[:-1]) / power if power else 0.0
     shortfall = (len(edges) - 1) * (1 + 3 * max(found, 0.0)) / nights
-    return float(np.clip(found + shortfall + nights**-0.5, 0.0, LARGEST_CORRELATION))
+    return float(np.clip(found + shortfall + caution * nights**-0.5, 0.0, LARGEST_CORRELATION))
 
 
 def _is_clearly_chance(scores: Values, alpha: float) -> bool:

@@ -75,11 +75,30 @@ def say_pairing(pairing: str, candidate_spec: dict[str, Any], baseline_spec: dic
 
 
 def compare_scores(
-    connection: Connection, candidate: str, baseline: str, pair_by: str = "prompt"
+    connection: Connection,
+    candidate: str,
+    baseline: str,
+    pair_by: str = "prompt",
+    baseline_repeats: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """Read the rows of compare_runs, by scorer."""
-    rows = read_rows(connection, "from compare_runs(?, ?, pair_by := ?)", candidate, baseline, pair_by)
+    query = "from compare_runs(?, ?, pair_by := ?, baseline_repeats := ?::varchar[])"
+    rows = read_rows(connection, query, candidate, baseline, pair_by, list(baseline_repeats))
     return {row["scorer"]: row for row in rows}
+
+
+def list_alike(connection: Connection, baseline: str, repeats: Sequence[str], scorer: str) -> list[str]:
+    """List the repeats whose scores are by the same definition of the scorer as the baseline's."""
+    query = """
+        select repeated.run_id
+        from scorers as repeated
+        join scorers as pinned using (scorer, kind)
+        where pinned.run_id = ? and list_contains(?::varchar[], repeated.run_id) and scorer = ?
+            and pinned.arguments_json is not distinct from repeated.arguments_json
+            and pinned.definition is not distinct from repeated.definition
+        order by repeated.run_id
+    """
+    return [row["run_id"] for row in read_rows(connection, query, baseline, list(repeats), scorer)]
 
 
 def choose_repeats(connection: Connection, candidate: str, baseline: str) -> tuple[list[str], list[str]]:
@@ -93,17 +112,25 @@ def choose_repeats(connection: Connection, candidate: str, baseline: str) -> tup
 
 
 def compare_speed(
-    connection: Connection, candidates: Sequence[str], baselines: Sequence[str], limits: Mapping[str, float]
+    connection: Connection,
+    candidates: Sequence[str],
+    baselines: Sequence[str],
+    limits: Mapping[str, float],
+    nights: int = 1,
 ) -> dict[str, dict[str, Any]]:
-    """Read the rows of compare_repeats, by metric. The metrics of `limits` are one family of tests."""
+    """Read the rows of compare_repeats, by metric. The metrics of `limits` are one family of tests.
+
+    `nights`: above 1, the repeats are nights, judged every night over so many nights.
+    """
     ensure_metrics(connection, [*candidates, *baselines])
     rows = read_rows(
         connection,
-        "from compare_repeats(?::varchar[], ?::varchar[], limits := map(?::varchar[], ?::double[]))",
+        "from compare_repeats(?::varchar[], ?::varchar[], limits := map(?::varchar[], ?::double[]), nights := ?)",
         list(candidates),
         list(baselines),
         list(limits),
         list(limits.values()),
+        nights,
     )
     return {row["metric"]: row for row in rows}
 

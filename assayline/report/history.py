@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import altair as alt
 
-from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS
+from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS, is_tellable
 from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline, name_marks
 from assayline.report.document import Chart, Column, Document, Figure, Section, Table, tabulate
 from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
@@ -71,15 +71,30 @@ def _say_cause(one: LevelShift, rows: HistoryRows) -> str:
     return f" Changed since the previous run: {named}."
 
 
+ENOUGH_NIGHTS = 30
+"""Runs from which a lasting shift of three standard deviations is usually found."""
+
+
 def say_no_shift(rows: HistoryRows) -> str:
     """Explain why no shift is shown."""
-    nights = max((len(list_counted(values)) for values in rows.values.values()), default=0)
+    counted = [[row["value"] for row in list_counted(values)] for values in rows.values.values()]
+    nights = max(map(len, counted), default=0)
     if len(rows.runs) == 1:
         return "This is the first run; a history starts with the second."
     if nights < FEWEST_NIGHTS:
         return (
             f"{count(nights, 'counted run')} cannot distinguish a level shift from chance; at least {FEWEST_NIGHTS} "
             "are needed."
+        )
+    if not all(is_tellable(values) for values in counted if len(values) >= FEWEST_NIGHTS and len(set(values)) > 1):
+        return (
+            f"A level shift cannot be told for every metric in {count(nights, 'run')}: some vary in waves, as "
+            "neighboring nights are too alike."
+        )
+    if nights < ENOUGH_NIGHTS:
+        return (
+            f"No level has shifted by more than chance in {count(nights, 'run')}; below {ENOUGH_NIGHTS}, most shifts "
+            "cannot be told yet."
         )
     return f"No level has shifted by more than chance in {count(nights, 'run')}."
 

@@ -9,7 +9,7 @@ import pytest
 from row_kit import give_run_metric
 from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 
-from assayline.comparison.gate import GateReport, judge_run_against
+from assayline.comparison.gate import NIGHTS, GateReport, judge_run_against
 from assayline.errors import ComparisonError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.report.make import make_report
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 ROWS = [{"question": f"say {i}", "answer": str(i)} for i in range(40)]
 WRONG_FROM_20 = "{{ messages[0].content }}{% if messages[0].content.split()[1] | int >= 20 %} what{% endif %}"
+WRONG_FROM_32 = WRONG_FROM_20.replace("20", "32")
 WRONG_AT_TWO = "{{ messages[0].content }}{% if messages[0].content.split()[1] | int < 2 %} what{% endif %}"
 
 
@@ -42,9 +43,9 @@ def make(make_spec: Any) -> Any:
     return build
 
 
-def judge(settings: Settings, new: str, old: str, **limits: Any) -> GateReport:
+def judge(settings: Settings, new: str, old: str, nights: int = 1, **limits: Any) -> GateReport:
     with connect(settings.database_path, 10) as opened:
-        return judge_run_against(opened, new, old, GateSpec(**{"max_slowdown": {}, **limits}))
+        return judge_run_against(opened, new, old, GateSpec(**{"max_slowdown": {}, **limits}), nights)
 
 
 def verdicts(report: GateReport) -> dict[str, str]:
@@ -232,6 +233,42 @@ def test_five_repeats_a_side_are_judged(two_old, settings):
             assert verdicts(report)["output_tokens_per_s"] == verdict, factor
             assert "over 5 and 5 repeats" in report.checks[-1].words and "95% interval" in report.checks[-1].words
             assert report.sentence.endswith("the limit is 5.0%.") == (verdict == "fail")
+
+
+def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, old, settings):
+    new = run(make(template=WRONG_FROM_32), settings)
+    assert verdicts(judge(settings, new, old))["accuracy, exact_match"] == "fail"
+    night = judge(settings, new, old, NIGHTS)
+    assert verdicts(night)["accuracy, exact_match"] == "inconclusive"
+    words = night.checks[1].words
+    assert "p 0.0039; 8 worse" in words and "not enough for a nightly run, which needs p ≤ 0.0017." in words
+    assert " A drop of 0.7 would be found with 80% power, one of 0.01 with about 36,000 prompts." in words
+    assert verdicts(judge(settings, new, old, NIGHTS, confidence="required"))["accuracy, exact_match"] == "fail"
+    worst = run(make(template=WRONG_FROM_20), settings)
+    assert verdicts(judge(settings, worst, old, NIGHTS))["accuracy, exact_match"] == "fail", "on its first night"
+
+
+def test_judge_run_against_compares_with_the_mean_of_the_baselines_repeats(two_old, make, settings):
+    first, second = two_old
+    bad = run(make(template=WRONG_FROM_20), settings)
+    assert "from 1.0000 (mean of 2 runs) to 0.5000 over 40" in judge(settings, bad, second).sentence
+    assert "from 1.0000 to 0.5000 over 40" in judge(settings, bad, first).sentence, "it was the first"
+    assert "mean of" not in judge(settings, second, first).checks[1].words
+    with connect(settings.database_path, 10) as opened:
+        opened.execute("update scorers set definition = 'older' where run_id = ?", [first])
+    assert "from 1.0000 to 0.5000 over 40" in judge(settings, bad, second).sentence
+
+
+def test_judge_run_against_says_how_alike_nights_are(two_old, settings):
+    old, new = two_old
+    limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
+    with connect(settings.database_path, 10) as opened:
+        runs = [*repeat(opened, old, 10), *repeat(opened, new, 10)]
+        for factor, verdict in ((0.85, "fail"), (1.0, "pass")):
+            shadow_speed(opened, runs, factor)
+            report = judge_run_against(opened, new, old, limits, NIGHTS)
+            assert verdicts(report)["output_tokens_per_s"] == verdict, factor
+            assert ", correlation of nights 0" in report.checks[-1].words
 
 
 def repeat(connection: Connection, run_id: str, repeats: int) -> list[str]:

@@ -82,6 +82,18 @@ def test_find_shifts_rarely_raises_false_alarms():
         assert alarms <= 5, alike
 
 
+def test_find_shifts_is_silent_on_waves_that_look_like_shifts():
+    wave = np.sin(np.arange(60) / 8) + noise(60) / 20
+    assert not levels.is_tellable(wave) and find_shifts(wave) == []
+    assert levels.is_tellable(noise(60)) and levels.is_tellable(noise(60) + 9 * (np.arange(60) > 30))
+
+
+def test_pages_of_alike_nights_are_seldom_called_shifted():
+    """benchmarks.statistics, part nights, has the rates."""
+    calls = sum(any(find_shifts(noise(30, 10 * page + metric, 0.6), 0.01) for metric in range(5)) for page in range(40))
+    assert calls <= 5
+
+
 def test_correlation_of_neighbours_is_found_with_and_without_a_shift():
     """Over many nights what it adds for caution is small."""
     for alike, size in product((0.0, 0.4, 0.7), (0, 4)):
@@ -90,7 +102,7 @@ def test_correlation_of_neighbours_is_found_with_and_without_a_shift():
             series = noise(900, seed, alike)
             series[300:] += size
             found.append(estimate_correlation(series))
-        assert alike - 0.04 < np.mean(found) < alike + 0.08, (alike, size)
+        assert alike - 0.02 < np.mean(found) < alike + 0.12, (alike, size)
 
 
 def test_caution_makes_it_seldom_too_low_in_few_nights():

@@ -250,3 +250,18 @@ def test_nightly_is_judged_while_another_program_holds_the_database(
     failed = "select limit_on from verdicts where verdict = 'fail'"
     assert flow_kit.query(data_dir, failed) == ["accuracy, exact_match"]
     assert not list((data_dir / "stand-in").iterdir())
+
+
+@pytest.mark.usefixtures("prefect_client", "runs")
+def test_nightly_leaves_open_a_drop_that_a_gate_by_hand_fails(modest_model, tmp_path):
+    spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(tmp_path / "sums.jsonl", 40))
+    wrong_below_8 = "{{ messages[0].content }}{% if messages[0].content.split()[2] | int < 8 %} what{% endif %}"
+    limits = {"baseline": "good", "max_slowdown": {}}
+    night = nightly(parse_spec({**spec, "chat": {"template": wrong_below_8}, "gate": limits}), return_state=True)
+    assert night.is_completed() and night.name == "Inconclusive"
+    checks = {check["check"]: check for check in night.result()["gate"]["checks"]}
+    assert "from 1.0000 to 0.8000" in checks["accuracy, exact_match"]["words"]
+    assert "8 worse, 0 better" in checks["accuracy, exact_match"]["words"]
+    assert "not enough for a nightly run, which needs p ≤ 0.0017." in checks["accuracy, exact_match"]["words"]
+    with pytest.raises(GateFailedError, match="8 worse, 0 better"):
+        gate(night.result()["run_id"])

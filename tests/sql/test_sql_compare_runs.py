@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import scipy
 
+from assayline.comparison.queries import list_alike
+
 SEEDS = range(8)
 
 
@@ -401,3 +403,38 @@ def test_compare_runs_clusters_by_the_side_with_fewer_prompts(store):
     ]
     assert [(row["prompts"], row["low"], row["mcnemar_p"]) for row in rows] == [(6, None, None)] * 2
     assert rows[0]["standard_error"] == pytest.approx(rows[1]["standard_error"])
+
+
+def test_compare_runs_takes_the_mean_of_the_baseline_and_its_repeats(store):
+    given_scores(store, "new", named([1, 0, 1, 0, 1]))
+    given_scores(store, "old", named([1, 1, 1, 1, 1]))
+    given_scores(store, "old2", named([1, 0, 1, 1, 0]))
+    given_scores(store, "other", named([0, 0, 0, 0, 0]))
+    (alone,) = compare(store)
+    (row,) = compare(store, "from compare_runs('new', 'old', baseline_repeats := ['old', 'old2'])")
+    assert (alone["baseline_mean"], row["baseline_mean"]) == (1, pytest.approx(0.8))
+    assert (row["prompts"], row["worse_prompts"], row["better_prompts"]) == (5, 2, 1)
+    assert row["mcnemar_p"] is None and row["difference"] == pytest.approx(-0.2)
+
+
+def test_list_alike_leaves_out_repeats_with_another_definition_of_the_scorer(store):
+    for run_id, changes in {
+        "old": {}, "same": {}, "asked": {"arguments": '{"pattern": "b"}'}, "changed": {"definition": "newer"},
+    }.items():  # fmt: skip
+        given_scores(store, run_id, named([1]), **changes)
+    repeats = ["asked", "changed", "none", "old", "same"]
+    assert list_alike(store.connection, "old", repeats, "exact_match") == ["old", "same"]
+
+
+@pytest.mark.parametrize("pairing", ["prompt", "id", "row"])
+def test_pair_prompts_counts_rows_of_a_repeat_as_rows_of_the_baseline(store, pairing):
+    for run_id in ("new", "old", "old2"):
+        given_rows(store, run_id, ("p", None, 0, None, 1), ("q", "b", 1, "t", 0))
+    query = (
+        "select baseline_value is null as is_alone, count(*) as n from pair_prompts('new', 'old', pair_by := '{}'{})"
+    )
+    alone, repeated = (
+        compare(store, query.format(pairing, more) + " group by all order by all")
+        for more in ("", ", baseline_repeats := ['old2']")
+    )
+    assert alone == repeated

@@ -1,7 +1,8 @@
 -- Grain: one row per scorer × pair of prompt rows, or prompt row that only one of the runs has.
 --
 -- `pair_by` is prompt, id or row, or auto, which chooses one of them; see overlap_prompts. Rows of a run with the same
--- id are averaged, as repeats are.
+-- id are averaged, as repeats are. `baseline_repeats` is a list of run ids, repeats of the baseline,
+-- whose samples count like its own.
 --
 -- scorer: the scorer, as in scores.
 -- pairing: how rows are paired: prompt, id or row.
@@ -13,9 +14,14 @@
 -- baseline_cluster: the baseline row's cluster.
 -- candidate_value: mean score of the candidate's samples of it. NULL if the candidate has none.
 -- baseline_value: mean score of the baseline's samples of it.
--- has_error: whether a sample of either run is an error, which scores 0.
+-- has_error: whether a sample of either side is an error, which scores 0.
 -- difference: candidate_value − baseline_value. NULL if one run has no score.
-create or replace macro internal.pair_prompts(candidate, baseline, pair_by := 'auto') as table
+create or replace macro internal.pair_prompts(
+    candidate,
+    baseline,
+    pair_by := 'auto',
+    baseline_repeats := []::varchar[]
+) as table
 with
 
 choose_pairing as (
@@ -26,9 +32,11 @@ choose_pairing as (
 
 -- Both sides below each other rather than a full join, which DuckDB 1.5 cannot do once per pair of a leaderboard.
 read_sides as (
-    select *, true as is_candidate from internal.prompt_score where run_id = candidate
+    select *, run_id as side_id, true as is_candidate from internal.prompt_score where run_id = candidate
     union all
-    select *, false from internal.prompt_score where run_id = baseline
+    select *, baseline, false
+    from internal.prompt_score
+    where run_id = baseline or list_contains(baseline_repeats, run_id)
 ),
 
 key_sides as (
@@ -38,7 +46,7 @@ key_sides as (
         {
             'prompt_id': prompt_id, 'occurrence': occurrence, 'cluster': coalesce(prompt_cluster.cluster, prompt_id)
         } as prompt,
-        internal.pair_key(pairing, run_id, prompt_id, occurrence, source_id, source_row, target) as pair
+        internal.pair_key(pairing, side_id, prompt_id, occurrence, source_id, source_row, target) as pair
     from read_sides
     cross join choose_pairing
     left join raw.prompts using (run_id, prompt_id, occurrence)

@@ -1,6 +1,7 @@
 -- Grain: one row per scorer of either run.
 --
--- `pair_by` is prompt, id or row, or auto, which chooses one of them; see overlap_prompts.
+-- `pair_by` is prompt, id or row, or auto, which chooses one of them; see overlap_prompts. `baseline_repeats` is a
+-- list of run ids, repeats of the baseline, whose samples count like its own: the baseline is their mean by prompt.
 --
 -- scorer: the scorer, as in scores.
 -- same_scorer: whether both runs were scored with the same kind, arguments and definition (scorers.definition). NULL if
@@ -36,16 +37,21 @@
 -- detectable_drop: the smallest drop that a test like this one would find in 80% of comparisons, from the spread of
 --     these differences: the larger of k × sqrt((m × q + 2) / (m + 2) / m) and, with mcnemar_p, k² / m, k = z + 0.84.
 --     Above 1, no drop would be found. NULL without an interval.
--- error_pairs: pairs in which a sample of either run is an error, which scores 0 whatever the model can do.
+-- error_pairs: pairs in which a sample of either side is an error, which scores 0 whatever the model can do.
 -- candidate_errors: requests of the candidate with an error.
 -- baseline_errors: requests of the baseline with an error.
 -- verdict: other_scorer: same_scorer is false, so that a difference may be the scorer's; too_few: no p_value; same: no
 --     pair differs; worse, better: p_value is below 0.05; unclear: otherwise.
-create or replace macro main.compare_runs(candidate, baseline, pair_by := 'auto') as table
+create or replace macro main.compare_runs(
+    candidate,
+    baseline,
+    pair_by := 'auto',
+    baseline_repeats := []::varchar[]
+) as table
 with
 
 pair_scores as (
-    select * from internal.pair_prompts(candidate, baseline, pair_by := pair_by)
+    select * from internal.pair_prompts(candidate, baseline, pair_by := pair_by, baseline_repeats := baseline_repeats)
 ),
 
 count_pairs as (

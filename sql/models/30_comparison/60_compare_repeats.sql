@@ -1,8 +1,9 @@
 -- Grain: one row per metric of run_metric that both sides have a value for, in one unit.
 --
 -- Both arguments are lists of run ids: the repeats of two configurations, of which the newest ten with a value count.
--- `limits` maps metrics to the smallest
--- relative change that matters; they are one family of tests. `other_limit` is that change for all other metrics.
+-- `limits` maps metrics to the smallest relative change that matters; they are one family of tests. `other_limit` is
+-- that change for all other metrics. `nights`: above 1, the repeats are nights in their order, judged every night over
+-- so many nights. Then neighbors may be alike, and a verdict needs the evidence of the whole period.
 --
 -- metric: the metric, as in run_metric.
 -- unit: its unit.
@@ -32,16 +33,21 @@
 --     the sides whose difference is at least as large. NULL for fewer than five repeats on a side: the smallest
 --     possible p is 0.008 at five and five, and 0.029 at four and four.
 --     It is of means and the interval is of ranks, so that one may leave out 0 when the other is above 0.05.
+--     Of nights, it is that of a t-test whose standard error counts n nights as n × (1 − correlation) / (1 +
+--     correlation), and the interval is at least as wide as that of this test around the shift.
+-- correlation: of neighboring nights, 0 to 0.95, around the means of their sides, with (1 + 3 × correlation) / n per
+--     side added for the bias of few nights (Marriott and Pope 1954, Kendall 1954). NULL unless the repeats are nights.
 -- in_family: whether the metric is one of `limits`.
 -- holm_p: p_value adjusted for the number of tests in the family, by Holm's step-down. NULL outside the family.
 -- verdict: too_few: fewer than five repeats on a side; worse, better: p (holm_p in the family, p_value outside) is at
---     most 0.05 and the shift beyond minimum_effect; same: the interval of the shift lies within ± minimum_effect;
---     unclear: otherwise.
+--     most 0.05, or 0.1 / nights for several nights, and the shift beyond minimum_effect; same: the interval of the
+--     shift lies within ± minimum_effect; unclear: otherwise.
 create or replace macro internal.compare_repeats(
     candidate_runs,
     baseline_runs,
     limits := map {'output_tokens_per_s': 0.05, 'tpot_p50_s': 0.1, 'e2e_p95_s': 0.1},
-    other_limit := 0.02
+    other_limit := 0.02,
+    nights := 1
 ) as table
 with
 
@@ -70,9 +76,34 @@ describe_sides as (
     having candidate_repeats > 0 and baseline_repeats > 0 and count(distinct unit) = 1
 ),
 
+find_deviations as (
+    select *, value - avg(value) over (partition by metric, is_candidate) as deviation
+    from read_values
+),
+
+find_neighbors as (
+    select
+        *,
+        lag(deviation) over (partition by metric, is_candidate order by position) as neighbor_deviation
+    from find_deviations
+),
+
+correlate_nights as (
+    select
+        metric,
+        count(*) as n,
+        sqrt(sum(deviation ** 2) / nullif(count(*) - 2, 0)) as standard_deviation,
+        sum(deviation * neighbor_deviation) / nullif(sum(deviation ** 2), 0) as found,
+        least(0.95, greatest(0, found + 2 * (1 + 3 * greatest(0, found)) / n)) as correlation
+    from find_neighbors
+    where nights > 1
+    group by metric
+),
+
 list_differences as (
     select
         metric,
+        avg(candidate.value) - avg(baseline.value) as difference,
         median(candidate.value - baseline.value) as shift,
         list_sort(list(candidate.value - baseline.value)) as ranked,
         case
@@ -85,13 +116,33 @@ list_differences as (
     group by metric
 ),
 
+test_nights as (
+    select
+        metric,
+        correlation,
+        standard_deviation * sqrt(
+            (1 + correlation) / (1 - correlation) * (1 / candidate_repeats + 1 / baseline_repeats)
+        ) as standard_error,
+        internal.t_tail(difference / nullif(standard_error, 0), n - 2) as night_p,
+        internal.t_quantile(n - 2) * standard_error as half_width
+    from correlate_nights
+    join describe_sides using (metric)
+    join list_differences using (metric)
+    where is_testable
+),
+
 measure_shifts as (
     select
         describe_sides.*,
-        permuted.p_value,
+        case when nights > 1 then 0.1 / nights else 0.05 end as level,
+        test_nights.correlation,
+        coalesce(test_nights.night_p, permuted.p_value) as p_value,
         list_differences.shift,
-        list_differences.ranked[permuted.end_rank] as shift_low,
-        list_differences.ranked[len(list_differences.ranked) + 1 - permuted.end_rank] as shift_high,
+        least(list_differences.ranked[permuted.end_rank], shift - test_nights.half_width) as shift_low,
+        greatest(
+            list_differences.ranked[len(list_differences.ranked) + 1 - permuted.end_rank],
+            shift + test_nights.half_width
+        ) as shift_high,
         list_differences.shift / nullif(abs(baseline_median), 0) as relative_shift,
         exp(list_median(list_transform(ranked_ratios, lambda ratio: ln(ratio)))) as ratio,
         ranked_ratios[permuted.end_rank] as ratio_low,
@@ -100,6 +151,7 @@ measure_shifts as (
     from describe_sides
     join list_differences using (metric)
     left join internal.permute_repeats(candidate_runs, baseline_runs) as permuted using (metric)
+    left join test_nights using (metric)
 ),
 
 -- Holm: the i-th smallest of m p-values × (m − i + 1), at most 1 and not below that of a smaller one.
@@ -140,12 +192,13 @@ judge_shifts as (
         worsening_share,
         minimum_effect,
         p_value,
+        correlation,
         in_family,
         holm_p,
         case
             when not is_testable then 'too_few'
-            when coalesce(holm_p, p_value) <= 0.05 and worsening_share > minimum_effect then 'worse'
-            when coalesce(holm_p, p_value) <= 0.05 and worsening_share < -minimum_effect then 'better'
+            when coalesce(holm_p, p_value) <= level and worsening_share > minimum_effect then 'worse'
+            when coalesce(holm_p, p_value) <= level and worsening_share < -minimum_effect then 'better'
             when greatest(abs(shift_low), abs(shift_high)) <= minimum_effect * abs(baseline_median) then 'same'
             else 'unclear'
         end as verdict
@@ -156,4 +209,4 @@ judge_shifts as (
 
 select * from judge_shifts;
 
-comment on macro table internal.compare_repeats is 'compare_repeats(candidate_runs, baseline_runs), two lists of run ids, the repeats of two configurations: one row per metric, with shift, exact permutation test and verdict. limits (metric → smallest relative change that matters) names the metrics that are judged as one family by Holm''s step-down; other_limit is for the others, which are for reading: of twenty, one differs by chance.';
+comment on macro table internal.compare_repeats is 'compare_repeats(candidate_runs, baseline_runs), two lists of run ids, the repeats of two configurations: one row per metric, with shift, exact permutation test and verdict. nights := N judges nights over a period of N. limits (metric → smallest relative change that matters) names the metrics that are judged as one family by Holm''s step-down; other_limit is for the others, which are for reading: of twenty, one differs by chance.';
