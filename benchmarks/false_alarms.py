@@ -5,7 +5,7 @@
 Every pair is simulated and judged by `compare_repeats` in DuckDB, with the gate's default limits and rules. If both
 sides are the same configuration, a failure is a false positive; if the candidate is truly worse, it is a detection
 (measured on a quarter of the pairs). For comparison, the table has a naive test over the requests of two single runs.
-`benchmarks.statistics` has the gate's accuracy limit.
+`benchmarks.statistics` has the gate's accuracy limit, and every limit over a schedule of nights.
 
 A run's level varies by a log-normal factor (1 to 5% between runs, shared by all its metrics, like the state of a
 machine); each metric adds independent noise of a third of that, and requests within a run vary by 30%.
@@ -64,10 +64,7 @@ def main() -> None:
 
 def measure_speed(connection: duckdb.DuckDBPyConnection, pairs: int, seed: int) -> Iterator[dict[str, Any]]:
     """Return failure rates of the gate's three speed limits together, and of the naive test."""
-    connection.execute(
-        "drop view internal.run_metric; create table internal.run_metric "
-        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
-    )
+    replace_metrics(connection)
     print("true slowdown  noise  repeats  gate fails  gate with limits of 0  naive test of requests", flush=True)
     for number, case in enumerate(SPEED_CASES):
         dice = np.random.default_rng([seed, number])
@@ -90,6 +87,14 @@ def measure_speed(connection: duckdb.DuckDBPyConnection, pairs: int, seed: int) 
         yield row
 
 
+def replace_metrics(connection: duckdb.DuckDBPyConnection) -> None:
+    """Replace run_metric by a table of values of our own."""
+    connection.execute(
+        "drop view internal.run_metric; create table internal.run_metric "
+        "(run_id varchar, metric varchar, value double, unit varchar, higher_is_better boolean)"
+    )
+
+
 def limits() -> dict[str, float]:
     """The gate's limits."""
     return {str(metric): limit for metric, limit in LIMITS.max_slowdown.items()}
@@ -103,12 +108,12 @@ def draw_levels(dice: Dice, case: SpeedCase, slowdown: float) -> np.ndarray:
 
 
 def compare_levels(
-    connection: duckdb.DuckDBPyConnection, new: np.ndarray, old: np.ndarray
+    connection: duckdb.DuckDBPyConnection, new: np.ndarray, old: np.ndarray, nights: int = 1
 ) -> dict[str, dict[str, Any]]:
     """Compare by assayline's SQL. Throughput is the inverse of seconds."""
     connection.execute("delete from internal.run_metric")
     rows = [
-        (f"{side}{i}", str(metric), float(1 / level if is_rate else level), is_rate)
+        (f"{side}{i:02}", str(metric), float(1 / level if is_rate else level), is_rate)
         for side, levels in (("new", new), ("old", old))
         for column, metric in enumerate(LIMITS.max_slowdown)
         for is_rate in [str(metric).endswith("_per_s")]
@@ -119,8 +124,8 @@ def compare_levels(
         "unnest(?::boolean[])",
         [list(column) for column in zip(*rows, strict=True)],
     )
-    sides = [[f"{side}{i}" for i in range(len(levels))] for side, levels in (("new", new), ("old", old))]
-    return compare_speed(connection, sides[0], sides[1], limits())
+    sides = [[f"{side}{i:02}" for i in range(len(levels))] for side, levels in (("new", new), ("old", old))]
+    return compare_speed(connection, sides[0], sides[1], limits(), nights)
 
 
 def test_requests(dice: Dice, new_level: float, old_level: float) -> bool:

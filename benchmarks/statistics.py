@@ -1,9 +1,9 @@
 """Coverage, false verdicts and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts verdicts,load,ratio] [--seed 1]
+    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights] [--seed 1]
 
 Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes at most
-two minutes of CPU: it simulates with NumPy what SQL computes, after it has compared some cases with the SQL.
+four minutes of CPU: it simulates with NumPy what SQL computes, after it has compared some cases with the SQL.
 
 Part `verdicts`: the gate's verdict on accuracy, for scores of 0 and 1 asked once. `before` is a rule of earlier
 versions: the interval of the paired t-test, and to fail also the exact test of McNemar. Then the intervals of means and
@@ -14,6 +14,8 @@ requests for independent; `now` is the share of the intervals `given` that hold 
 
 Part `ratio`: the interval of the cost per right answer, where hard prompts have longer answers. `fixed` takes the cost
 as given, `by_prompt` ignores clusters, `now` counts them.
+
+Part `nights`: false and true failures over a schedule; see benchmarks.nights.
 """
 
 import argparse
@@ -34,6 +36,7 @@ from assayline.comparison.gate import judge_scores
 from assayline.comparison.queries import compare_scores
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import apply_schema
+from benchmarks import nights
 
 Dice = np.random.Generator
 Rows = list[dict[str, Any]]
@@ -428,10 +431,27 @@ def measure_part_of_ratio(seed: int) -> dict[str, Rows]:
     return {"ratio": found}
 
 
+def measure_part_of_nights(seed: int) -> dict[str, Rows]:
+    """Measure the gate and the level shifts on a schedule."""
+    nights.check_against_sql(seed)
+    found: dict[str, Rows] = {}
+    for number, (name, measure, cases) in enumerate(
+        (
+            ("speed", nights.measure_speed, 1_000),
+            ("accuracy", nights.measure_accuracy, 2_000),
+            ("levels", nights.measure_levels, 200),
+        )
+    ):
+        found[name] = list(measure(np.random.default_rng([seed, number]), cases))
+        print_rows(f"{name}: {measure.__doc__}", found[name])
+    return found
+
+
 PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
     "verdicts": measure_part_of_verdicts,
     "load": measure_part_of_load,
     "ratio": measure_part_of_ratio,
+    "nights": measure_part_of_nights,
 }
 """Parts by name: a function of the seed that prints its tables and returns their rows."""
 

@@ -63,6 +63,8 @@ ARGUMENTS = {
     "is_disagreement": "true",
     "limits": "map {'requests_per_s': 0.1}",
     "other_limit": "0.05",
+    "baseline_repeats": "['two']",
+    "nights": "60",
     "min_overlap": "0.9",
     **dict.fromkeys(["history", "spec"], "'spec'"),
     "names": "['spec']",

@@ -34,9 +34,11 @@
 --     possible p is 0.008 at five and five, and 0.029 at four and four.
 --     It is of means and the interval is of ranks, so that one may leave out 0 when the other is above 0.05.
 --     Of nights, it is that of a t-test whose standard error counts n nights as n × (1 − correlation) / (1 +
---     correlation), and the interval is at least as wide as that of this test around the shift.
--- correlation: of neighboring nights, 0 to 0.95, around the means of their sides, with (1 + 3 × correlation) / n per
---     side added for the bias of few nights (Marriott and Pope 1954, Kendall 1954). NULL unless the repeats are nights.
+--     correlation), and the interval is at least as wide as that of this test around the shift. The spread is that
+--     around three means: of the baseline, and of the candidate before and after its best split into two or more nights
+--     each. It has n − 5 degrees of freedom, as the split was chosen.
+-- correlation: of neighboring nights, 0 to 0.95, around these means, with (1 + 3 × correlation) / n per mean added for
+--     the bias of few nights (Marriott and Pope 1954, Kendall 1954). NULL unless the repeats are nights.
 -- in_family: whether the metric is one of `limits`.
 -- holm_p: p_value adjusted for the number of tests in the family, by Holm's step-down. NULL outside the family.
 -- verdict: too_few: fewer than five repeats on a side; worse, better: p (holm_p in the family, p_value outside) is at
@@ -76,28 +78,40 @@ describe_sides as (
     having candidate_repeats > 0 and baseline_repeats > 0 and count(distinct unit) = 1
 ),
 
-find_deviations as (
-    select *, value - avg(value) over (partition by metric, is_candidate) as deviation
+-- The nights of the candidate are split where that explains most. A fault may have begun among them; as a part of the
+-- spread, it would hide itself until all of them have it.
+list_splits as (
+    select
+        read_values.*,
+        unnest(range(baseline_repeats + 3, baseline_repeats + candidate_repeats)) as split
     from read_values
+    join describe_sides using (metric)
+    where nights > 1 and is_testable
+),
+
+find_deviations as (
+    select
+        *,
+        case when is_candidate then cast(position >= split as integer) else 2 end as stretch,
+        value - avg(value) over (partition by metric, split, stretch) as deviation
+    from list_splits
 ),
 
 find_neighbors as (
-    select
-        *,
-        lag(deviation) over (partition by metric, is_candidate order by position) as neighbor_deviation
+    select *, lag(deviation) over (partition by metric, split, stretch order by position) as neighbor_deviation
     from find_deviations
 ),
 
 correlate_nights as (
     select
         metric,
+        split,
         count(*) as n,
-        sqrt(sum(deviation ** 2) / nullif(count(*) - 2, 0)) as standard_deviation,
-        sum(deviation * neighbor_deviation) / nullif(sum(deviation ** 2), 0) as found,
-        least(0.95, greatest(0, found + 2 * (1 + 3 * greatest(0, found)) / n)) as correlation
+        sum(deviation ** 2) as squares,
+        sum(deviation * neighbor_deviation) / nullif(sum(deviation ** 2), 0) as found
     from find_neighbors
-    where nights > 1
-    group by metric
+    group by metric, split
+    qualify row_number() over (partition by metric order by squares, split) = 1
 ),
 
 list_differences as (
@@ -119,16 +133,17 @@ list_differences as (
 test_nights as (
     select
         metric,
-        correlation,
-        standard_deviation * sqrt(
-            (1 + correlation) / (1 - correlation) * (1 / candidate_repeats + 1 / baseline_repeats)
+        least(0.95, greatest(0, found + 3 * (1 + 3 * greatest(0, found)) / n)) as correlation,
+        sqrt(
+            squares / (n - 5)
+            * (1 + correlation) / (1 - correlation)
+            * (1 / candidate_repeats + 1 / baseline_repeats)
         ) as standard_error,
-        internal.t_tail(difference / nullif(standard_error, 0), n - 2) as night_p,
-        internal.t_quantile(n - 2) * standard_error as half_width
+        internal.t_tail(difference / nullif(standard_error, 0), n - 5) as night_p,
+        internal.t_quantile(n - 5) * standard_error as half_width
     from correlate_nights
     join describe_sides using (metric)
     join list_differences using (metric)
-    where is_testable
 ),
 
 measure_shifts as (
