@@ -77,7 +77,7 @@ UNITS = [
     (r"mean_in_flight_requests", "requests"),
     (r"(.*_)?(tokens|steps|requests|prompts|clusters|samples|rows|events|parts|repeats|scores|engines|attempts)", None),
     (r".*logprobs?", "natural logarithm"),
-    (r"percentile|confidence|p_value|holm_p|mcnemar_p", "0 to 1"),
+    (r"percentile|confidence|correlation|p_value|holm_p|mcnemar_p", "0 to 1"),
     (r"burstiness", "shape of the distribution"),
     (r"median_error_factor", "ratio"),
     (r"rank_correlation", "−1 to 1"),

@@ -80,7 +80,7 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
     if len(series) < FEWEST_NIGHTS or not np.isfinite(series).all() or np.ptp(series) == 0:
         return []
     scores = score_series(series)
-    if not is_tellable(series) or _is_clearly_chance(scores, alpha):
+    if not is_tellable(series.tolist()) or _is_clearly_chance(scores, alpha):
         return []
     chance = largest_by_chance(scores, SURROGATES)
     limit = float(np.quantile(chance, 1 - alpha, method="higher"))
