@@ -22,7 +22,7 @@ from assayline.comparison.queries import (
     choose_repeats,
     compare_scores,
     compare_speed,
-    list_alike,
+    list_comparable,
     read_costs,
     read_overlaps,
     read_side,
@@ -206,11 +206,11 @@ def _check_accuracy(
     if row["same_scorer"] is False:
         raise ComparisonError(_explain_other_scorer(connection, scorer, new.run_id, old.run_id))
     _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
-    alike = list_alike(connection, old.run_id, pinned, scorer)
-    if len(alike) > 1:
-        row = compare_scores(connection, new.run_id, old.run_id, pairing, alike)[scorer]
+    averaged = list_comparable(connection, old.run_id, pinned, scorer)
+    if len(averaged) > 1:
+        row = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)[scorer]
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
-    return judge_scores(row, limits, said, max(1, len(alike)), nights)
+    return judge_scores(row, limits, said, max(1, len(averaged)), nights)
 
 
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
@@ -288,7 +288,7 @@ def _power(nights: int) -> float:
 
 
 def find_detectable(row: dict[str, Any], nights: int) -> float | None:
-    """Return detectable_drop of a row of compare_runs, at the level of so many nights."""
+    """Return detectable_drop of a row of compare_runs, at the level for N nights."""
     drop: float | None = row["detectable_drop"]
     if drop is None or nights == 1:
         return drop
@@ -371,12 +371,12 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
     least, most = sorted(-end for end in ends) if row["higher_is_better"] else ends
     base, worse = abs(row["baseline_median"]), row["worsening_share"]
     change = "changed from zero" if worse is None else _say_change(worse)
-    alike = "" if row["correlation"] is None else f", correlation of nights {row['correlation']:.2g}"
+    neighbors = "" if row["correlation"] is None else f", correlation of nights {row['correlation']:.2g}"
     interval = f"95% interval {_say_change(least / base)} to {_say_change(most / base)}, " if base else ""
     words = (
         f"{metric} is {change} ({interval}medians {show_value(row['candidate_median'])} and "
         f"{show_value(row['baseline_median'])} {row['unit']} "
-        f"over {counts}, Holm-adjusted p {row['holm_p']:.2g}{alike}); the limit is {limit:.1%}."
+        f"over {counts}, Holm-adjusted p {row['holm_p']:.2g}{neighbors}); the limit is {limit:.1%}."
     )
     is_within = most <= limit * base * (1 + ROUNDING)
     verdict: Verdict = "fail" if row["verdict"] == "worse" else "pass" if is_within else "inconclusive"

@@ -93,7 +93,7 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
 
 
 def is_tellable(values: Sequence[float]) -> bool:
-    """Return False if neighboring nights are so alike that a wave looks like a shift."""
+    """Return False if neighboring nights are so similar that a wave looks like a shift."""
     import numpy as np
 
     scores = score_series(np.asarray(values, dtype=float))

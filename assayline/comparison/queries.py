@@ -87,7 +87,7 @@ def compare_scores(
     return {row["scorer"]: row for row in rows}
 
 
-def list_alike(connection: Connection, baseline: str, repeats: Sequence[str], scorer: str) -> list[str]:
+def list_comparable(connection: Connection, baseline: str, repeats: Sequence[str], scorer: str) -> list[str]:
     """List the repeats whose scores are by the same definition of the scorer as the baseline's."""
     query = """
         select repeated.run_id
@@ -120,7 +120,7 @@ def compare_speed(
 ) -> dict[str, dict[str, Any]]:
     """Read the rows of compare_repeats, by metric. The metrics of `limits` are one family of tests.
 
-    `nights`: above 1, the repeats are nights, judged every night over so many nights.
+    `nights`: above 1, the repeats are nights, judged every night over a period of that many.
     """
     ensure_metrics(connection, [*candidates, *baselines])
     rows = read_rows(

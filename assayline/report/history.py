@@ -89,7 +89,7 @@ def say_no_shift(rows: HistoryRows) -> str:
     if not all(is_tellable(values) for values in counted if len(values) >= FEWEST_NIGHTS and len(set(values)) > 1):
         return (
             f"A level shift cannot be told for every metric in {count(nights, 'run')}: some vary in waves, as "
-            "neighboring nights are too alike."
+            "neighboring nights are too similar."
         )
     if nights < ENOUGH_NIGHTS:
         return (

@@ -242,7 +242,7 @@ def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, old, setti
     assert verdicts(night)["accuracy, exact_match"] == "inconclusive"
     words = night.checks[1].words
     assert "p 0.0039; 8 worse" in words and "not enough for a nightly run, which needs p ≤ 0.0017." in words
-    assert " A drop of 0.7 would be found with 80% power, one of 0.01 with about 36,000 prompts." in words
+    assert " A drop of 0.4 would be found with 80% power, one of 0.01 with about 38,000 prompts." in words
     assert verdicts(judge(settings, new, old, NIGHTS, confidence="required"))["accuracy, exact_match"] == "fail"
     worst = run(make(template=WRONG_FROM_20), settings)
     assert verdicts(judge(settings, worst, old, NIGHTS))["accuracy, exact_match"] == "fail", "on its first night"
@@ -259,7 +259,7 @@ def test_judge_run_against_compares_with_the_mean_of_the_baselines_repeats(two_o
     assert "from 1.0000 to 0.5000 over 40" in judge(settings, bad, second).sentence
 
 
-def test_judge_run_against_says_how_alike_nights_are(two_old, settings):
+def test_judge_run_against_names_the_correlation_of_nights(two_old, settings):
     old, new = two_old
     limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
     with connect(settings.database_path, 10) as opened:

@@ -83,12 +83,12 @@ def test_find_shifts_rarely_raises_false_alarms():
 
 
 def test_find_shifts_is_silent_on_waves_that_look_like_shifts():
-    wave = np.sin(np.arange(60) / 8) + noise(60) / 20
+    wave = np.sin(np.arange(60) / 3) + noise(60) / 20
     assert not levels.is_tellable(wave) and find_shifts(wave) == []
     assert levels.is_tellable(noise(60)) and levels.is_tellable(noise(60) + 9 * (np.arange(60) > 30))
 
 
-def test_pages_of_alike_nights_are_seldom_called_shifted():
+def test_pages_of_similar_nights_are_seldom_called_shifted():
     """benchmarks.statistics, part nights, has the rates."""
     calls = sum(any(find_shifts(noise(30, 10 * page + metric, 0.6), 0.01) for metric in range(5)) for page in range(40))
     assert calls <= 5

@@ -306,7 +306,7 @@ def test_metrics_are_those_of_the_run(store):
     assert len(metrics) == 12
 
 
-def test_compare_repeats_counts_alike_nights_for_fewer(store):
+def test_compare_repeats_counts_similar_nights_for_fewer(store):
     dice = np.random.default_rng(3)
     new, old = (level + dice.normal(size=nights).cumsum() for level, nights in ((106, 8), (100, 10)))
     sides = given_values(store, a={"tpot_p50_s": new}, b={"tpot_p50_s": old})

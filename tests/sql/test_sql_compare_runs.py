@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from assayline.comparison.queries import list_alike
+from assayline.comparison.queries import list_comparable
 
 SEEDS = range(8)
 
@@ -417,13 +417,13 @@ def test_compare_runs_takes_the_mean_of_the_baseline_and_its_repeats(store):
     assert row["mcnemar_p"] is None and row["difference"] == pytest.approx(-0.2)
 
 
-def test_list_alike_leaves_out_repeats_with_another_definition_of_the_scorer(store):
+def test_list_comparable_leaves_out_repeats_with_another_definition_of_the_scorer(store):
     for run_id, changes in {
         "old": {}, "same": {}, "asked": {"arguments": '{"pattern": "b"}'}, "changed": {"definition": "newer"},
     }.items():  # fmt: skip
         given_scores(store, run_id, named([1]), **changes)
     repeats = ["asked", "changed", "none", "old", "same"]
-    assert list_alike(store.connection, "old", repeats, "exact_match") == ["old", "same"]
+    assert list_comparable(store.connection, "old", repeats, "exact_match") == ["old", "same"]
 
 
 @pytest.mark.parametrize("pairing", ["prompt", "id", "row"])

@@ -3,7 +3,7 @@
 -- Both arguments are lists of run ids: the repeats of two configurations, of which the newest ten with a value count.
 -- `limits` maps metrics to the smallest relative change that matters; they are one family of tests. `other_limit` is
 -- that change for all other metrics. `nights`: above 1, the repeats are nights in their order, judged every night over
--- so many nights. Then neighbors may be alike, and a verdict needs the evidence of the whole period.
+-- a period of that many. Then neighbors may be correlated, and a verdict needs the evidence of the whole period.
 --
 -- metric: the metric, as in run_metric.
 -- unit: its unit.
