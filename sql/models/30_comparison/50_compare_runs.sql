@@ -239,4 +239,4 @@ join_parts as (
 
 select * from join_parts;
 
-comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, clustered standard error, 95% interval, test, and the smallest drop that would have been found. pair_by is auto, prompt, id or row.';
+comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, clustered standard error, 95% interval, test, and the smallest drop that would have been found. pair_by is auto, prompt, id or row. baseline_repeats is a list of run ids that count like the baseline.';
