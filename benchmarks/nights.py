@@ -153,7 +153,7 @@ def measure_accuracy(dice: Dice, histories: int) -> Iterator[Found]:
                 failed[name][:, night] = (p_value <= level) & (mean < -MAX_DROP)
         luck = (baseline - ease).mean(axis=1)
         is_lucky = luck >= np.quantile(luck, 0.9)
-        found = {"prompts": prompts, "samples": samples, "drop": drop, "baseline_runs": runs}
+        found: Found = {"prompts": prompts, "samples": samples, "drop": drop, "baseline_runs": runs}
         found |= compare_rules(failed, drop)
         for name, rule in failed.items():
             found[f"{name}_lucky"] = None if drop else float(rule[is_lucky].any(axis=1).mean())

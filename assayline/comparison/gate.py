@@ -9,6 +9,7 @@ failures of each limit to 5% of periods of `NIGHTS` nights: p is at most 0.05 / 
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -292,7 +293,7 @@ def find_detectable(row: dict[str, Any], nights: int) -> float | None:
     drop: float | None = row["detectable_drop"]
     if drop is None or nights == 1:
         return drop
-    scaled = drop * (_power(nights) / _power(1)) ** 0.5
+    scaled = drop * math.sqrt(_power(nights) / _power(1))
     return scaled if row["mcnemar_p"] is None else max(scaled, _power(nights) / row["prompts"])
 
 
