@@ -1,11 +1,13 @@
 """Coverage, false verdicts and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights] [--seed 1]
+    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,moment] [--seed 1]
 
 Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes at most
-four minutes of CPU: it simulates with NumPy what SQL computes, after it has compared some cases with the SQL.
+four minutes of CPU.
 
-Part `verdicts`: the gate's verdict on accuracy, for scores of 0 and 1 asked once. `before` is a rule of earlier
+
+Part `verdicts` simulates with NumPy what SQL computes, after it has compared some cases with the SQL; less than a
+minute of CPU: the gate's verdict on accuracy, for scores of 0 and 1 asked once. `before` is a rule of earlier
 versions: the interval of the paired t-test, and to fail also the exact test of McNemar. Then the intervals of means and
 of a single accuracy over clusters.
 
@@ -16,6 +18,8 @@ Part `ratio`: the interval of the cost per right answer, where hard prompts have
 as given, `by_prompt` ignores clusters, `now` counts them.
 
 Part `nights`: false and true failures over a schedule; see benchmarks.nights.
+
+Part `moment`: simulated queues that `score_factors` judges (`benchmarks.statistics_moment`); minutes.
 """
 
 import argparse
@@ -37,6 +41,7 @@ from assayline.comparison.queries import compare_scores
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import apply_schema
 from benchmarks import nights
+from benchmarks.statistics_moment import measure_moments
 
 Dice = np.random.Generator
 Rows = list[dict[str, Any]]
@@ -447,13 +452,32 @@ def measure_part_of_nights(seed: int) -> dict[str, Rows]:
     return found
 
 
+def measure_part_of_moment(seed: int) -> dict[str, Rows]:
+    """Measure whether factors of the moment are named."""
+    rows = list(measure_moments(seed))
+    print_rows("moment: runs in which a factor is named", rows)
+    return {"moment": rows}
+
+
 PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
     "verdicts": measure_part_of_verdicts,
     "load": measure_part_of_load,
     "ratio": measure_part_of_ratio,
     "nights": measure_part_of_nights,
+    "moment": measure_part_of_moment,
 }
 """Parts by name: a function of the seed that prints its tables and returns their rows."""
+
+
+def show(value: float | str) -> str:
+    """Format a cell: shares as percentages, counts and names as they are."""
+    match value:
+        case float():
+            return f"{value:>11.2%}"
+        case str():
+            return f"{value:>11}"
+        case _:
+            return f"{value:>11,}"
 
 
 def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -65,7 +65,11 @@ UNITS = [
     (r".*requests_per_(attempted_)?s", "requests/s"),
     (r".*_per_step", "tokens/step"),
     (r"(.*_)?(low|high|value)_s|.*_s|second", "s"),
-    (r".*_share|.*_rate|accuracy(_\w+)?|gpu_memory_utilization|relative_shift|minimum_effect", "share"),
+    (r".*_share|.*_rate|accuracy(_\w+)?|gpu_memory_utilization|relative_shift|minimum_effect|flip", "share"),
+    (r"list_moments\.(reference_)?score|score_levels\.(low|high)", "score, 0 to 1"),
+    (r"list_moments\.in_flight", "requests"),
+    (r"list_moments\.(answers|preemptions)", None),
+    (r"score_factors\.z_value", "standard deviations"),
     (
         r"(.*_)?(mean|mean_without_errors|standard_error|mean_low|mean_high|mean_value|wilson_\w+)|(candidate|baseline)_mean",
         "score, 0 to 1",
@@ -77,7 +81,7 @@ UNITS = [
     (r"mean_in_flight_requests", "requests"),
     (r"(.*_)?(tokens|steps|requests|prompts|clusters|samples|rows|events|parts|repeats|scores|engines|attempts)", None),
     (r".*logprobs?", "natural logarithm"),
-    (r"percentile|confidence|correlation|p_value|holm_p|mcnemar_p", "0 to 1"),
+    (r"percentile|confidence|correlation|p_value|adjusted_p|holm_p|mcnemar_p", "0 to 1"),
     (r"burstiness", "shape of the distribution"),
     (r"median_error_factor", "ratio"),
     (r"rank_correlation", "−1 to 1"),
@@ -86,7 +90,8 @@ UNITS = [
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
 EXAMPLES = {
     **dict.fromkeys(("candidate_runs", "baseline_runs", "run_ids"), "['']"),
-    **dict.fromkeys(("candidate", "baseline", "run", "history", "spec"), "''"),
+    **dict.fromkeys(("candidate", "baseline", "run", "history", "spec", "reference"), "''"),
+    **dict.fromkeys(("asked_scorer", "asked_outcome", "asked_factor"), "''"),
     **dict.fromkeys(("asked_model_id", "asked_prompt_set", "asking_benchmark_id"), "''"),
     "names": "['']",
     "entries": "[{'task': '', 'run_id': '', 'scorer': ''}]",

@@ -55,7 +55,10 @@ print(json.dumps([duckdb.__version__, found]))
 
 ARGUMENTS = {
     **dict.fromkeys(["run", "candidate"], "'one'"),
-    "baseline": "'two'",
+    **dict.fromkeys(["baseline", "reference"], "'two'"),
+    "asked_scorer": "'exact_match'",
+    "asked_outcome": "'score'",
+    "asked_factor": "'in_flight'",
     "candidate_runs": "['one']",
     "baseline_runs": "['two']",
     "entries": "[{'task': 'sums', 'model': 'model', 'run_id': 'one', 'scorer': 'exact_match', 'error_share': 0}]",
