@@ -5,7 +5,6 @@
 Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes at most
 four minutes of CPU.
 
-
 Part `verdicts` simulates with NumPy what SQL computes, after it has compared some cases with the SQL; less than a
 minute of CPU: the gate's verdict on accuracy, for scores of 0 and 1 asked once. `before` is a rule of earlier
 versions: the interval of the paired t-test, and to fail also the exact test of McNemar. Then the intervals of means and
