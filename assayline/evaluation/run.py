@@ -20,6 +20,7 @@ from assayline.clock import RunClock, utc_now
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
 from assayline.evaluation.answers import open_answers
 from assayline.evaluation.dispatcher import Dispatcher
+from assayline.evaluation.early_stop import EarlyStop, remove_stop
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
 from assayline.evaluation.worker import WorkOrder, locate_model
@@ -142,12 +143,14 @@ class Evaluation:
     """Writes every part of the run except those of preparation."""
     generations: dict[str, int] = field(default_factory=dict)
     """Number of the next engine, by worker."""
+    early_stop: EarlyStop = field(init=False)
     _model_args: tuple[str, dict[str, Any]] = field(init=False)
     _is_over: bool = False
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._model_args = locate_model(self.spec, self.model)
+        self.early_stop = EarlyStop(self)
         self.writer = PartWriter(self.run_dir, "flow", self.settings.flush_rows, self.settings.flush_interval_s)
         self.dispatcher = Dispatcher(
             self.spec, self.run_dir, self.writer.add, lambda: open_renderer(self.spec, self.model)
@@ -219,6 +222,7 @@ class Evaluation:
         self.change(
             attempt=before.attempt + 1,
             state="running",
+            asks_all=before.asks_all or before.state == "completed",
             finished_at=None,
             message=None,
             host_name=socket.gethostname(),
@@ -318,6 +322,10 @@ class Evaluation:
             answers = self.database.run(self._read_answers)
             notes = judge_task(self.spec, task, self.run_dir, answers, renderer)
         try:
+            if self.early_stop.try_decide(may_wait=True):
+                notes.append(self.early_stop.record())
+            elif self.early_stop.obstacle:
+                notes.append(self.early_stop.obstacle)
             notes += self._score_by_functions()
             self.manifest, metrics = self.database.run(self._conclude)
         except StoreError as error:
@@ -366,7 +374,7 @@ class Evaluation:
 
         Without its function, a scorer has no scores; `assayline score` adds them. Raises StoreError.
         """
-        functions = pick_functions(self._read_scorers())
+        functions = pick_functions(self.read_scorers())
         if not functions:
             return []
         samples = self.database.run(self._read_samples)
@@ -381,7 +389,8 @@ class Evaluation:
         self._load_and_save(connection)
         return read_samples(connection, self.run_id)
 
-    def _read_scorers(self) -> list[Scorer]:
+    def read_scorers(self) -> list[Scorer]:
+        """Return all scorers of the run. Raises StoreError."""
         return read_run_scorers(self.run_dir, self.spec.model_dump(mode="json"))
 
     def _read_answers(self, connection: Connection) -> list[StoredAnswer]:
@@ -396,10 +405,12 @@ class Evaluation:
         """Score all rows so far, error rows included."""
         judged, functions = read_judged(self.run_dir), read_function_scores(self.run_dir)
         with transaction(connection):
-            score_run(connection, self.run_id, self._read_scorers(), judged=judged, functions=functions)
+            score_run(connection, self.run_id, self.read_scorers(), judged=judged, functions=functions)
 
     def _survey(self, connection: Connection) -> Answers:
-        """Load the parts of earlier attempts and list their answers."""
+        """Load the parts of earlier attempts and list their answers, as if the run had not been stopped early."""
+        if self.spec.gate.stop == "decided":
+            remove_stop(connection, self.run_id, self.run_dir)
         if self.manifest.template_id is not None:
             load_parts(connection, self.run_id, self.run_dir)
         return survey_answers(connection, self.run_id, self.run_dir)

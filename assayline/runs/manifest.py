@@ -94,6 +94,8 @@ class Manifest:
     """Whether requests are ordered by the expected lengths of their answers; a run keeps its order."""
     is_deployed: bool = False
     """Whether a deployed flow began it, such as a nightly one; other commands resume it only by its id."""
+    asks_all: bool = False
+    """Whether it was resumed after its accuracy was decided, so that it is not stopped again."""
     layout: int = 1
     """Layout of the run's folder: `LAYOUT`, or 1 for version 0.1, whose workers shared a queue of files."""
 

@@ -90,6 +90,8 @@ def config_id(spec: "EvalSpec", model_id: str) -> str:
     """Return the digest of all fields that affect answers or speed. Runs with the same digest are repeats."""
     fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
     asked = {"asks_for_options": True} if spec.asks_for_options else {}
+    if spec.gate.stop == "decided":  # another order of requests
+        asked["gate.stop"] = True
     return _digest({**fields, **asked, "ray_address": None, "model_id": model_id})
 
 

@@ -231,7 +231,7 @@ SHOWN = (
     Shown("ok_requests", "total", "answered"),
     Shown("error_requests", "total", "errors"),
     Shown("missing_requests", "total", "missing"),
-    Shown("unsent_requests", "total", "not sent, as the load had ended", only_above=0),
+    Shown("unsent_requests", "total", "not sent, as the load or the run had ended", only_above=0),
     Shown("retried_requests", "total", "sent more than once", only_above=0),
     Shown("context_limited_requests", "total", "cut off by the context"),
     Shown("accuracy", "mean", "accuracy ({detail})"),

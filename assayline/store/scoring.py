@@ -10,6 +10,7 @@ Scores of a harness and of functions come from outside: `score_files.py` keeps t
 import inspect
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -154,6 +155,14 @@ where score is not null
 """
 
 
+LATER_PROMPTS = """
+    select prompt_id, occurrence
+    from prompt_place
+    where run_id = $run_id and place > coalesce($first, (select max(prompts) from decided_run where run_id = $run_id))
+"""
+"""Prompts of a run after the first ones in its order, by default after those that decided its accuracy."""
+
+
 def score_run(
     connection: duckdb.DuckDBPyConnection,
     run_id: str,
@@ -161,13 +170,16 @@ def score_run(
     only: Collection[str] | None = None,
     judged: Judged = NOT_JUDGED,
     functions: Mapping[str, FunctionScores] = MappingProxyType({}),
+    first: int | None = None,
 ) -> dict[str, int]:
     """Recompute the scores of a run, in the caller's transaction; return the number of scores by scorer.
 
     `scorers` are all scorers of the run in order, after those in `judged`; `only` restricts the work to some names.
     Requests without an answer have no score, errors score 0, and prompts without a target have no score if the scorer
     needs one. A scorer without scores is not recorded. `functions` has the scores of functions and judges, by scorer.
-    Stage the run first, else requests are combined once per scorer.
+    `first` restricts the scores to the first prompts in the run's order; those of a run that was stopped early cover
+    the prompts that decided it, because later answers are the short ones that had finished. Stage the run first, else
+    requests are combined once per scorer.
     """
     forget_metrics(connection, run_id)
     counts = insert_judged(connection, run_id, judged)
@@ -190,6 +202,12 @@ def score_run(
             counts[scorer.title] = _insert_scores(connection, run_id, scorer)
         if counts[scorer.title]:
             _insert_scorer(connection, run_id, ordinal, scorer, definition)
+    dropped = connection.execute(
+        f"delete from scores where run_id = $run_id and (prompt_id, occurrence) in ({LATER_PROMPTS}) returning scorer",  # noqa: S608 - ours
+        {"run_id": run_id, "first": first},
+    ).fetchall()
+    for name, number in Counter(scorer for (scorer,) in dropped).items():
+        counts[name] = counts.get(name, number) - number
     return counts
 
 
