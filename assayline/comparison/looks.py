@@ -38,12 +38,11 @@ def widen(row: dict[str, Any], look: int) -> dict[str, Any]:
     degrees = math.inf if row["mcnemar_p"] is not None else row["clusters"] - 1
     wider = _to_student(bound_of(look), degrees) / _to_student(Z, degrees)
     center, half = (row["high"] + row["low"]) / 2, wider * (row["high"] - row["low"]) / 2
-    is_cut = row["low"] <= -1 or row["high"] >= 1
     is_shown = row["p_value"] < alpha_of(look)
     return {
         **row,
-        "low": -1.0 if is_cut else max(-1.0, center - half),
-        "high": 1.0 if is_cut else min(1.0, center + half),
+        "low": max(-1.0, center - half),
+        "high": min(1.0, center + half),
         "detectable_drop": row["detectable_drop"] * wider,
         "verdict": row["verdict"] if is_shown or row["verdict"] not in ("worse", "better") else "unclear",
     }

@@ -2,8 +2,8 @@
 
 Prompts are asked in a fixed random order. A look judges the first prompts in this order, once all of them are answered,
 and nothing else: neither the time of the look nor an interruption changes its verdict. Engines go on meanwhile. When a
-look decides, they are stopped, and requests without an answer get rows as at the end of a load, in a part file of
-their own, which is removed if the run is resumed to ask all its prompts.
+look decides, they are stopped, and requests without an answer get rows as at the end of a load, in part files of
+their own, which become empty if the run is resumed to ask all its prompts.
 """
 
 import time
@@ -17,12 +17,11 @@ from assayline.comparison.looks import LOOKS, list_looks
 from assayline.engines.messages import unsent
 from assayline.errors import ComparisonError, SpecError, StoreError
 from assayline.evaluation.functions import pick_functions, score_samples
-from assayline.files import storing
 from assayline.records import NOT_SENT, EngineEvent
 from assayline.store.database import Connection, transaction
 from assayline.store.ingest import load_parts
 from assayline.store.metrics import forget_metrics
-from assayline.store.parts import ledger_name, parts_dir, write_part
+from assayline.store.parts import count_rows, ledger_name, parts_dir, write_part
 from assayline.store.score_files import FunctionScores
 from assayline.store.scoring import LATER_PROMPTS, SampleToScore, read_samples, score_run
 
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from assayline.evaluation.run import Evaluation
 
 PART, TABLES = "decided", ("completions", "engine_events")
-"""Name of the part with the rows of an early stop, and its tables."""
-WORKER = "worker-0"
+"""Name of the parts with the rows of an early stop, and their tables."""
 NO_WAIT: dict[str, Any] = {"wait_s": 0.0, "checkpoint": False, "may_stand_in": False}
 COUNT_MISSING = f"""
     select count(*) from stg_requests
@@ -48,13 +46,12 @@ class EarlyStop:
     """The next look."""
     decided: Check | None = None
     """The verdict that ends the run: that of the look before `look`."""
-    _tried_s: float = 0.0
     obstacle: str | None = None
     """Why all prompts are asked although the spec has looks."""
+    _tried_s: float = 0.0
     _scored: dict[str, FunctionScores] = field(default_factory=dict)
-    """Scores by functions of the looks so far."""
     _known: set[tuple[Any, ...]] = field(default_factory=set)
-    """Prompt, occurrence and repeat of the answers that functions have scored."""
+    """Prompt, occurrence and repeat of the answers that functions have scored, in `_scored`."""
 
     def try_decide(self, *, may_wait: bool = False) -> bool:
         """Judge each look whose prompts are answered. Return whether the run is decided.
@@ -71,10 +68,9 @@ class EarlyStop:
         places = list_looks(counts.prompt_rows)
         while not self.decided and not self.obstacle and self.look < LOOKS:
             first = places[self.look - 1]
-            if self.run.dispatcher.progress.answered < first:
-                break
             try:
-                check = self._judge(first, {} if may_wait else NO_WAIT)
+                is_early = self.run.dispatcher.progress.answered < first
+                check = None if is_early else self._judge(first, {} if may_wait else NO_WAIT)
             except StoreError:
                 if may_wait:
                     raise
@@ -90,27 +86,22 @@ class EarlyStop:
 
     def record(self) -> str:
         """Write why the run ends and a row for each request without an answer; return the message."""
-        run, look = self.run, self.look - 1
-        assert self.decided is not None and run.manifest.prompts is not None
-        rows = run.manifest.prompts.prompt_rows
-        first = list_looks(rows)[look - 1]
+        run, look, counts = self.run, self.look - 1, self.run.manifest.prompts
+        assert self.decided is not None and counts is not None
+        rows, first = counts.prompt_rows, list_looks(counts.prompt_rows)[look - 1]
         message = f"Stopped early after {first:,} of {rows:,} prompts, as accuracy is decided: {self.decided.verdict}."
-        left = [unsent(request_id, WORKER, 0, message) for request_id in run.database.run(self._list_missing)]
+        left = [unsent(request_id, "worker-0", 0, message) for request_id in run.database.run(self._list_missing)]
         details = {"reason": "decided", "prompts": first, "look": look}
-        event = EngineEvent(
-            WORKER, run.manifest.attempt, 0, "load_ended", run.clock.now_s(), message=message, details=details
-        )
-        if left:
-            write_part(run.run_dir, TABLES[0], PART, left)
-        write_part(run.run_dir, TABLES[1], PART, [event])
+        at = (run.manifest.attempt, 0, "load_ended", run.clock.now_s(), None)
+        write_part(run.run_dir, TABLES[0], PART, left)
+        write_part(run.run_dir, TABLES[1], PART, [EngineEvent("worker-0", *at, message, details)])
         return message
 
     def _judge(self, first: int, waiting: dict[str, Any]) -> Check | None:
         """Judge the first prompts; None if one of them has no answer yet."""
         run = self.run
         run.writer.flush()
-        samples = run.database.run(partial(self._read, first), **waiting)
-        if samples is None:
+        if (samples := run.database.run(partial(self._read, first), **waiting)) is None:
             return None
         new = [sample for sample in samples if sample[:3] not in self._known]
         found, _ = score_samples(pick_functions(run.read_scorers()), new)
@@ -122,15 +113,13 @@ class EarlyStop:
 
     def _read(self, first: int, connection: Connection) -> list[SampleToScore] | None:
         """Load the answers so far. Return those that functions score; None if one of the first prompts has none yet."""
-        run_id = self.run.run_id
-        load_parts(connection, run_id, self.run.run_dir)
-        values = {"run_id": run_id, "first": first}
+        values = {"run_id": self.run.run_id, "first": first}
+        load_parts(connection, self.run.run_id, self.run.run_dir)
         if connection.execute(COUNT_MISSING, values).fetchall() != [(0,)]:
             return None
-        if not pick_functions(self.run.read_scorers()):
-            return []
         later = set(connection.execute(LATER_PROMPTS, values).fetchall())
-        return [one for one in read_samples(connection, run_id) if (one.prompt_id, one.occurrence) not in later]
+        samples = read_samples(connection, self.run.run_id) if pick_functions(self.run.read_scorers()) else []
+        return [sample for sample in samples if sample[:2] not in later]
 
     def _score_and_judge(self, first: int, connection: Connection) -> Check:
         with transaction(connection):
@@ -143,16 +132,19 @@ class EarlyStop:
         return [request_id for (request_id,) in connection.execute(query, [self.run.run_id]).fetchall()]
 
 
-def has_stopped(run_dir: Path) -> bool:
-    """Return True if the run has the rows of an early stop."""
-    return (parts_dir(run_dir, TABLES[-1]) / f"{PART}.parquet").exists()
+def count_stop(run_dir: Path, table: str = TABLES[-1]) -> int:
+    """Return how many rows of an early stop a run has in a table."""
+    part = parts_dir(run_dir, table) / f"{PART}.parquet"
+    return count_rows(part) if part.exists() else 0
 
 
 def remove_stop(connection: Connection, run_id: str, run_dir: Path) -> None:
-    """Remove the rows of an early stop, so that the requests left can be sent. Raises StoreError."""
-    with storing(f"The early stop of {run_dir} cannot be removed", "fix the folder's permissions."):
-        for table in TABLES:
-            (parts_dir(run_dir, table) / f"{PART}.parquet").unlink(missing_ok=True)
+    """Remove the rows of an early stop, so that the requests left can be sent. Raises StoreError.
+
+    The parts stay, without rows: a mirror would keep parts that are removed.
+    """
+    for table in filter(partial(count_stop, run_dir), TABLES):
+        write_part(run_dir, table, PART, [])
     parts = [ledger_name(table, f"{PART}.parquet") for table in TABLES]
     with transaction(connection):
         forget_metrics(connection, run_id)

@@ -72,10 +72,12 @@ def to_arrow(table: str, records: Iterable[Record]) -> pa.Table:
     """Convert records of one table to Arrow. JSON-like fields become text in `<name>_json`."""
     schema = TABLES[table]
     rows = [[_value(record, name) for name in schema.names] for record in records]
+    if not rows:
+        return schema.empty_table()
     columns = [
         pa.array(list(column), type=kind) for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
     ]
-    return pa.Table.from_arrays(columns, schema=schema) if rows else schema.empty_table()
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def request_from_row(row: dict[str, Any]) -> Request:

@@ -150,9 +150,8 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         models = ", ".join(str(scorer.model or judge.get("model")) for judge in scorer.judges)
         print_text(f"judge     {scorer.title}: {models}, {requests - errors.requests} answers", console)
     if spec.gate.stop == "decided":
-        *looks, last = list_looks(rows)
-        places = ", ".join(f"{place:,}" for place in looks)
-        print_text(f"looks     after {places} of {last:,} prompts, against {spec.gate.baseline}", console)
+        places = ", ".join(map(str, list_looks(rows)))
+        print_text(f"looks     after {places} prompts, against {spec.gate.baseline}", console)
     if first is not None:
         print_text(f"sampling  {json.dumps(first.sampling, default=str)}", console)
         if first.messages is None:

@@ -9,19 +9,27 @@ from run_kit import FAKE, complete, completion_of, query, settings_in, vanish
 from assayline.comparison.gate import judge_run
 from assayline.engines.fake import echo
 from assayline.errors import SpecError
-from assayline.evaluation.begin import Evaluation, begin_evaluation
+from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.evaluation.rescore import rescore_run
+from assayline.evaluation.resume import describe_left, preview_run
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.identity import canonical_json
 from assayline.store.database import connect
 from assayline.store.parts import list_parts, write_part
 
 PROMPTS = 100
 ROWS = [{"question": f"say {i}", "answer": str(i)} for i in range(PROMPTS)]
 WRONG_FIFTH = "{{ messages[0].content }}{% if messages[0].content.split()[1] | int % 5 == 0 %} what{% endif %}"
-GATE = {"baseline": "base", "max_slowdown": {}, "stop": "decided"}
+FUNCTION = """
+def score(answer, target, row):
+    with open("calls", "a") as calls:
+        calls.write(".")
+    return answer.strip() == target
+"""
+GATE = {"max_slowdown": {}, "stop": "decided"}
 
 
 @pytest.fixture
@@ -30,13 +38,20 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def make(make_spec: Any, settings: Settings) -> Any:
-    """Specs against a baseline of right answers, whose id replaces `base`."""
+def make(make_spec: Any, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Specs against a baseline of right answers. Their function notes how often it is called."""
+    (tmp_path / "counting.py").write_text(FUNCTION, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
 
     def build(template: str = "{{ messages[0].content }}", gate: dict[str, Any] | None = None) -> EvalSpec:
         prompts = {"source": {"kind": "inline", "rows": ROWS}, "columns": {"target": "answer"}}
         spec: EvalSpec = make_spec(
-            engine=FAKE, prompts=prompts, chat={"template": template}, gate=gate or {}, shard_requests=16
+            engine=FAKE,
+            prompts=prompts,
+            chat={"template": template},
+            gate=gate or {},
+            shard_requests=16,
+            scorers=["exact_match", {"kind": "python", "function": "counting:score"}],
         )
         return spec
 
@@ -102,15 +117,56 @@ def test_early_stop_decides_the_same_when_interrupted_and_asks_all_when_resumed(
 
     rescored = rescore_run(settings.run_dir(run_id), settings, [])
     rebuilt = rebuild_run(settings.run_dir(run_id), settings.database_path, 10)
-    assert rebuilt.scores == {"exact_match": 50} and facts(settings, run_id) == ("completed", 50, 37, 0, 50)
-    assert [row["samples"] for row in rescored.accuracies] == [50]
+    assert rebuilt.scores == {"exact_match": 50, "score": 50} and facts(settings, run_id) == (
+        "completed",
+        50,
+        37,
+        0,
+        50,
+    )
+    assert [row["samples"] for row in rescored.accuracies] == [50, 50]
 
+    left, _ = preview_run(plan_run(spec)[0], canonical_json(spec), settings.data_dir / "runs", run_id)
+    assert left is not None and describe_left(settings.run_dir(run_id), left) == "63 of 100 requests answered"
     complete(spec, settings, run_id)
     assert facts(settings, run_id) == ("completed", None, 0, 0, 100)
     verdict, words = judge(settings, run_id)
     assert verdict == "fail" and "over 100 prompts, by -0.2000 (look 10 of 10: 97.21% interval" in words
     with pytest.raises(SpecError, match="is completed"):
         begin_evaluation(spec, settings, run_id)
+
+
+def test_early_stop_judges_by_a_function_that_scores_each_answer_once(make, settings, tmp_path):
+    stopped = interrupt(make(WRONG_FIFTH, scorer="score"), settings, 70)
+    (tmp_path / "calls").unlink()
+    assert stopped.early_stop.try_decide(may_wait=True) and stopped.early_stop.look - 1 == 5
+    assert (tmp_path / "calls").read_text() == "." * 50
+    stopped.abandon("cancelled")
+
+
+def test_early_stop_asks_all_prompts_without_a_baseline(make, settings):
+    result = complete(make(WRONG_FIFTH, baseline="nights"), settings, "never")
+    assert facts(settings, result.run_id) == ("completed", None, 0, 0, 100)
+    assert "because accuracy cannot be judged before the end: There is no baseline 'nights'" in result.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"gate": {"stop": "decided"}}, "gate.baseline unset"),
+        (
+            {"gate": {**GATE, "baseline": "b"}, "scorers": [{"kind": "judge", "judges": [{"model": "m"}]}]},
+            "scorers judge",
+        ),
+        (
+            {"gate": {**GATE, "baseline": "b"}, "engine": {**FAKE, "order": "longest_first"}},
+            "engine.order longest_first",
+        ),
+    ],
+)
+def test_early_stop_refuses_what_needs_all_answers_or_another_order(make_spec, changes, reason):
+    with pytest.raises(SpecError, match=f"gate.stop decided cannot be used with {reason}"):
+        make_spec(**changes)
 
 
 def test_early_stop_asks_all_prompts_of_an_equal_model(make, settings):

@@ -276,7 +276,7 @@ def test_evaluate_stops_a_worse_run_and_resumes_it_to_all_prompts(slow_spec, dat
     dry = flow_kit.run_here(
         "evaluate", str(flow_kit.write_spec(tmp_path / "spec.yaml", {**wrong(slow_spec), **limits})), "--dry-run"
     )
-    assert f"looks     after 6, 12, 18, 24, 30, 36, 42, 48, 54 of 60 prompts, against {baseline}" in dry.out
+    assert f"looks     after 6, 12, 18, 24, 30, 36, 42, 48, 54, 60 prompts, against {baseline}" in dry.out
     stopped = evaluate({**wrong(slow_spec), **limits})
     run_id = stopped["run_id"]
     (after,) = flow_kit.query(data_dir, "select stopped_after from run where run_id = ?", run_id)
