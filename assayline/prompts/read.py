@@ -124,7 +124,7 @@ def select_rows(
 
 
 def place_row(numbered: tuple[int, object]) -> tuple[str, int]:
-    """Return the sort key of a row for the order of a run with looks, as the view prompt_place has it."""
+    """Return the sort key of a row for the order of a run with looks, as SQL has it for scores."""
     number, _ = numbered
     return hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest(), number
 

@@ -157,8 +157,10 @@ where score is not null
 
 LATER_PROMPTS = """
     select prompt_id, occurrence
-    from prompt_place
-    where run_id = $run_id and place > coalesce($first, (select max(prompts) from decided_run where run_id = $run_id))
+    from prompt
+    where run_id = $run_id
+    qualify row_number() over (order by md5(source_row::varchar), source_row)
+        > coalesce($first, (select max(prompts) from decided_run where run_id = $run_id))
 """
 """Prompts of a run after the first ones in its order, by default after those that decided its accuracy."""
 

@@ -150,25 +150,6 @@ def test_early_stop_asks_all_prompts_without_a_baseline(make, settings):
     assert "because accuracy cannot be judged before the end: There is no baseline 'nights'" in result.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"gate": {"stop": "decided"}}, "gate.baseline unset"),
-        (
-            {"gate": {**GATE, "baseline": "b"}, "scorers": [{"kind": "judge", "judges": [{"model": "m"}]}]},
-            "scorers judge",
-        ),
-        (
-            {"gate": {**GATE, "baseline": "b"}, "engine": {**FAKE, "order": "longest_first"}},
-            "engine.order longest_first",
-        ),
-    ],
-)
-def test_early_stop_refuses_what_needs_all_answers_or_another_order(make_spec, changes, reason):
-    with pytest.raises(SpecError, match=f"gate.stop decided cannot be used with {reason}"):
-        make_spec(**changes)
-
-
 def test_early_stop_asks_all_prompts_of_an_equal_model(make, settings):
     for limit, verdict, first in ((0.01, "inconclusive", None), (0.2, "pass", 30)):
         run_id = complete(make("{{ messages[0].content }} ", max_accuracy_drop=limit), settings, "never").run_id
