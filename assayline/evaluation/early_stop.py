@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from assayline.comparison.gate import Check, judge_look
 from assayline.comparison.looks import LOOKS, list_looks
+from assayline.engines.base import DecidedDetails
 from assayline.engines.messages import unsent
 from assayline.errors import ComparisonError, SpecError, StoreError
 from assayline.evaluation.functions import pick_functions, score_samples
@@ -91,10 +92,10 @@ class EarlyStop:
         rows, first = counts.prompt_rows, list_looks(counts.prompt_rows)[look - 1]
         message = f"Stopped early after {first:,} of {rows:,} prompts, as accuracy is decided: {self.decided.verdict}."
         left = [unsent(request_id, "worker-0", 0, message) for request_id in run.database.run(self._list_missing)]
-        details = {"reason": "decided", "prompts": first, "look": look}
+        details = DecidedDetails(reason="decided", prompts=first, look=look)
         at = (run.manifest.attempt, 0, "load_ended", run.clock.now_s(), None)
         write_part(run.run_dir, TABLES[0], PART, left)
-        write_part(run.run_dir, TABLES[1], PART, [EngineEvent("worker-0", *at, message, details)])
+        write_part(run.run_dir, TABLES[1], PART, [EngineEvent("worker-0", *at, message, {**details})])
         return message
 
     def _judge(self, first: int, waiting: dict[str, Any]) -> Check | None:
