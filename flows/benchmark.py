@@ -3,9 +3,12 @@
     assayline benchmark SPEC [--repeats 5] [--sweep engine.max_concurrency=16,32,64]... [--dry-run] [--FIELD VALUE ...]
     assayline benchmark SPEC --profile sweep [--points 8] [--arrival poisson] [--seconds 30]
     assayline benchmark --resume BENCHMARK_ID
+    assayline noise SPEC [--repeats 10] [--dry-run] [--FIELD VALUE ...]
 
 Each repeat is a separate run of the flow `evaluate`. Runs are sequential, so a device has one engine at a time. Each
-repeat opens its own engine; the points of a profile share one. A killed benchmark resumes where it stopped.
+repeat opens its own engine; the points of a profile share one, and so do two consecutive runs of a noise measurement.
+A killed benchmark resumes where it stopped. An interrupted pair is not completed: the remaining runs form new pairs,
+so an engine may have a single run.
 """
 
 import contextlib
@@ -17,7 +20,7 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 from rich.console import Console
 
-from assayline.benchmark.configurations import add_rates, list_left, plan_benchmark, read_plan
+from assayline.benchmark.configurations import NOISE_RUNS, add_rates, list_left, plan_benchmark, plan_noise, read_plan
 from assayline.benchmark.plan import Configuration, Plan, benchmark_dir, write_plan
 from assayline.benchmark.profile import ENDS, choose_profile, choose_repeats
 from assayline.benchmark.result import Measured, read_measured
@@ -60,16 +63,21 @@ def _do_runs(plan: Plan, configurations: list[Configuration], settings: Settings
     log = get_run_logger()
     left = list_left(plan, configurations, settings)
     log.info("Benchmark %s: %d of %d runs to do", plan.benchmark_id, len(left) + plan.planned, plan.total)
-    for number, configuration in enumerate(left, plan.total - plan.planned - len(left) + 1):
-        if configuration.label in failed:
-            continue
-        log.info("Run %d of %d: %s", number, plan.total, configuration.label)
-        try:
-            named = evaluate.with_options(flow_run_name=f"{configuration.label} · {number} of {plan.total}")
-            named(configuration.spec, NEVER, plan.benchmark_id)
-        except (EngineError, RunFailedError) as error:  # for example a configuration that does not fit into memory
-            failed[configuration.label] = str(error)
-            log.error("Configuration %s failed; skipping its remaining runs: %s", configuration.label, error)
+    with contextlib.ExitStack() as shared:
+        for place, configuration in enumerate(left):
+            if configuration.label in failed:
+                continue
+            if plan.runs_per_engine > 1 and place % plan.runs_per_engine == 0:
+                shared.close()
+                shared.enter_context(park_engines())
+            number = plan.total - plan.planned - len(left) + 1 + place
+            log.info("Run %d of %d: %s", number, plan.total, configuration.label)
+            try:
+                named = evaluate.with_options(flow_run_name=f"{configuration.label} · {number} of {plan.total}")
+                named(configuration.spec, NEVER, plan.benchmark_id)
+            except (EngineError, RunFailedError) as error:  # for example a configuration that does not fit into memory
+                failed[configuration.label] = str(error)
+                log.error("Configuration %s failed; skipping its remaining runs: %s", configuration.label, error)
     return failed
 
 
@@ -158,12 +166,13 @@ def benchmark(
     arrival: Literal["constant", "poisson"] | None = None,
     seconds: float | None = None,
     requests: int | None = None,
+    noise: bool = False,
 ) -> dict[str, Any]:
     """Run every configuration several times, interleaved, and compare each with the first; or sweep the load.
 
     Args:
         spec: a spec, the path of a YAML file, or {file, overrides} to override fields of one.
-        repeats: runs per configuration (default 5, the minimum for a comparison; 1 with a profile).
+        repeats: runs per configuration (default 5, the minimum for a comparison; 1 with a profile, 10 for noise).
         sweep: values by dotted field: {"engine.max_concurrency": [16, 32]}.
         resume: id of a benchmark to resume; excludes all other arguments.
         profile: `sweep` measures latency under load, from one request at a time to all at once.
@@ -171,6 +180,7 @@ def benchmark(
         arrival: arrival pattern of each rate (default: the spec's load, or constant).
         seconds: maximum seconds of sending per sweep point.
         requests: maximum requests per sweep point.
+        noise: measure how much the spec differs from itself; excludes sweep and profile.
     """
     settings = load_settings()
     settings.pass_on_token()
@@ -178,6 +188,12 @@ def benchmark(
         speak_in_sentences()
     if resume is not None:
         plan, configurations = read_plan(resume, settings)
+    elif spec is not None and noise:
+        check_deployed_spec(spec)
+        if sweep or profile:
+            raise SpecError("noise measures one configuration. hint: leave out sweep and profile.")
+        plan, configurations = plan_noise(as_spec(spec), NOISE_RUNS if repeats is None else repeats)
+        write_plan(plan, settings)
     elif spec is not None:
         check_deployed_spec(spec)
         options = {"points": points, "arrival": arrival, "seconds": seconds, "requests": requests}

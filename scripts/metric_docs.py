@@ -43,6 +43,8 @@ UNITS = [
     (r"(agreement|sensitivity|specificity|\w+_share)(_error|_low|_high)?", "share"),
     (r"(run_metric|line_up_repeats|metric_values?|\w+_value)\.(value|low|high)", "see `unit`"),
     (r"benchmark_metric\.\w+_value", "see `unit`"),
+    (r"noise\.(mean|\w+_sd)|(noise|compare_metrics)\.noise_floor", "see `unit`"),
+    (r"compare_metrics\.noise_ratio", "ratio"),
     (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "see `unit`"),
     (r"(history|show_band)\.(value|low|high)|verdicts?\.\w+_value", "see `unit`"),
     (r"(compare|pair|show)_\w+\.(difference|low|high|detectable_drop)", "score, −1 to 1"),

@@ -36,6 +36,10 @@ from assayline.store.scoring import check_scorers
 
 CACHING = "engine.args.enable_prefix_caching"
 WARM_UP = "engine.warm_up"
+NOISE_RUNS = 10
+"""Default runs of a noise measurement."""
+LEAST_RUNS = 5
+"""Runs that the view `noise_run` needs."""
 
 
 def plan_benchmark(
@@ -73,6 +77,29 @@ def plan_benchmark(
         repeats=repeats,
         config_ids=[configuration.config_id for configuration in configurations],
         profile=profile,
+    )
+    return plan, configurations
+
+
+def plan_noise(spec: EvalSpec, runs: int) -> tuple[Plan, list[Configuration]]:
+    """Plan runs of the spec as given, so that their config_id is that of its other runs. Two share an engine.
+
+    Engines of servers, of several workers and on Ray are not shared. Raises SpecError or ModelError.
+    """
+    if runs < LEAST_RUNS:
+        raise SpecError(f"--repeats {runs} is below {LEAST_RUNS}, too few runs to measure noise. hint: pass 10.")
+    if spec.gate.stop == "decided":
+        raise SpecError("Runs with gate.stop: decided may end early. hint: measure the spec with --gate.stop all.")
+    engine = spec.engine
+    can_share = not (engine.kind.is_served or engine.uses_ray_executor) and (spec.workers, spec.runner) == (1, "local")
+    configurations = list_configurations(spec, combine_values({}))
+    plan = Plan(
+        benchmark_id=new_run_id(f"noise {spec.name}", RunClock.start()),
+        spec_json=canonical_json(spec),
+        sweep={},
+        repeats=runs,
+        config_ids=[configuration.config_id for configuration in configurations],
+        runs_per_engine=2 if can_share else 1,
     )
     return plan, configurations
 

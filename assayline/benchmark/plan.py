@@ -42,6 +42,8 @@ class Plan:
     config_ids: list[str]
     profile: SweepProfile | None = None
     """Set if the configurations are points of a load sweep; then `sweep` is empty."""
+    runs_per_engine: int = 1
+    """Consecutive runs that share an engine: 2 in a noise measurement."""
 
     @property
     def planned(self) -> int:

@@ -35,6 +35,7 @@ def open_engine(
             window=window,
             reasoning=order.reasoning,
             hooks=hooks,
+            kept_from=lot.keep_run(order.run_id) if lot else None,
         )
     if order.kind.is_streaming:
         return StreamingEngine(order, setup, hooks, window=window, course=course, lot=lot)

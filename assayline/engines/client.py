@@ -319,7 +319,7 @@ class OfflineEngine(HostedEngine):
         mode: str = "continuous",
         lot: ParkingLot | None = None,
     ) -> None:
-        """Open it. It never parks in `lot`, but an engine that is parked there is ended to make room."""
+        """Open it. `mode` is continuous or barrier."""
         self._is_barrier = mode == "barrier"
         super().__init__(order, setup, hooks, window, lot)
 
@@ -334,6 +334,10 @@ class OfflineEngine(HostedEngine):
                 # Idle, the next request may turn up at any moment: look at the input again soon.
                 yield from self._receive_finished(POLL_INTERVAL_S if self._in_flight else IDLE_POLL_INTERVAL_S)
                 self._check_stop()
+
+    @property
+    def may_park(self) -> bool:
+        return True
 
     def _send_more(self, feed: Feed) -> None:
         window = self._window_requests or 1

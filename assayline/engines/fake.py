@@ -53,7 +53,9 @@ class FakeEngine:
         fail_ids: frozenset[str] = frozenset(),
         reasoning: ReasoningSpec | None = None,
         hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
+        kept_from: str | None = None,
     ) -> None:
+        """Open it. `kept_from` is the run that opened it first, if it stands for a parked engine."""
         self._clock = clock
         self._worker = worker
         self._generation = generation
@@ -66,12 +68,12 @@ class FakeEngine:
         self._steps = self._output_tokens = 0
         self._sampled_s = 0.0
         self._window_requests = window or max_num_seqs * 5 // 4
-        self._facts = EngineFacts(
-            self._window_requests,
-            MAX_MODEL_LEN,
-            0.0,
-            OpenedDetails(device="none", device_name="fake", max_num_seqs=max_num_seqs, max_model_len=MAX_MODEL_LEN),
+        details = OpenedDetails(
+            device="none", device_name="fake", max_num_seqs=max_num_seqs, max_model_len=MAX_MODEL_LEN
         )
+        if kept_from is not None:
+            details["kept_from"] = kept_from
+        self._facts = EngineFacts(self._window_requests, MAX_MODEL_LEN, 0.0, details)
 
     @property
     def facts(self) -> EngineFacts:

@@ -43,6 +43,7 @@ class ParkingLot:
         self._parked: Parked | None = None
         self._device: Device | None = None
         self._claim = contextlib.ExitStack()
+        self._first_run: str | None = None
 
     def claim(
         self,
@@ -74,6 +75,11 @@ class ParkingLot:
             return parked
         parked.host.end(parked.close_timeout_s)
         return None
+
+    def keep_run(self, run_id: str) -> str | None:
+        """Return the run that first used the lot's fake engine, which has no process; None for the first itself."""
+        first, self._first_run = self._first_run, self._first_run or run_id
+        return None if first == run_id else first
 
     def clear(self) -> None:
         """End the parked host and release the device."""

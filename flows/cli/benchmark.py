@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
     """Run the benchmark that the command line describes and print its tables. Return the exit code."""
     known, rest = _make_parser().parse_known_args(arguments)
 
-    from assayline.benchmark.plan import count_left, write_plan
+    from assayline.benchmark.plan import write_plan
     from assayline.files import check_data_folder
     from assayline.settings import load_settings
 
@@ -57,6 +57,13 @@ def run(arguments: list[str]) -> int:
         return 0
     if known.resume is None:
         write_plan(plan, settings)
+    return run_benchmark(plan, settings)
+
+
+def run_benchmark(plan: "Plan", settings: "Settings") -> int:
+    """Run a plan that has been written and print its tables. Return the exit code."""
+    from assayline.benchmark.plan import count_left
+
     with prefect_api():
         from assayline.flows.benchmark import benchmark, print_conclusion
 

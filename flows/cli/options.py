@@ -11,6 +11,7 @@ COMMANDS = {
     "evaluate": "Evaluate a model on a prompt set.",
     "benchmarks": "List named benchmarks, such as @gsm8k.",
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
+    "noise": "Measure how much a spec differs from itself on this machine.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
     "runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
     "tasks": "List the tasks of lm-evaluation-harness.",

@@ -1,12 +1,15 @@
 """Answers of a real vLLM engine: right texts, the ids that were sent, all requested fields."""
 
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine_kit import ARGS, NO_PREEMPTIONS, Asker, Feed, by_id, stamps_of
+from engine_kit import ARGS, NO_PREEMPTIONS, Asker, Feed, by_id, open_engine, stamps_of, wait_until_gone
 
+from assayline.clock import RunClock
 from assayline.engines.client import OfflineEngine
+from assayline.engines.parking import park_engines
 from assayline.errors import EngineInterruptedError, SpecError
 from assayline.records import Completion
 
@@ -297,3 +300,21 @@ def test_engine_reports_its_details(engine):
     assert facts.load_s > 0
     assert facts.details["vllm_version"] and facts.details["device"] == "cpu"
     assert facts.details["max_num_seqs"] == 8 and facts.details["dtype"] == "float32"
+
+
+def test_an_engine_taken_over_has_no_cached_prefixes_and_counts_from_zero(tiny_model, asker, control, tmp_path):
+    with park_engines() as lot:
+        with closing(open_engine(tiny_model, tmp_path / "1.log", run_id="one", lot=lot)) as first:
+            prompt = asker.fresh_prompt(first.facts.details["block_size_tokens"] + 20)
+            cold, warm = (next(iter(first.generate([asker.send(prompt)]))) for _ in range(2))
+            assert not cold.cached_tokens and warm.cached_tokens
+        clock = RunClock.start()
+        again = {"run_id": "two", "clock": clock, "engine_generation": 1, "lot": lot}
+        with closing(open_engine(tiny_model, tmp_path / "2.log", control, **again)) as second:
+            assert (second.host_pid, second.facts.details["kept_from"]) == (first.host_pid, "one")
+            [answer] = second.generate([asker.send(prompt)])
+    assert not answer.cached_tokens and answer.engine_generation == 1
+    assert answer.output_token_ids == cold.output_token_ids
+    assert answer.finished_at_s is not None and 0 <= answer.finished_at_s <= clock.now_s()
+    assert control.samples[-1].output_tokens == answer.output_tokens, "counters begin with the run"
+    wait_until_gone(first.host_pid)

@@ -38,6 +38,7 @@ from assayline.engines.messages import (
     Generate,
     Open,
     Refused,
+    Rejoin,
     Resolved,
     Warm,
     WarmUp,
@@ -131,6 +132,8 @@ class Host:
                         refused = core.add_ready(ready)
                     case WarmUp(request):
                         self._warm_up(core, request)
+                    case Rejoin(order):
+                        self._channel.put(core.rejoin(order))
                     case AbortAll():
                         core.abort_all()
                         self._channel.put(Aborted())

@@ -12,6 +12,8 @@
 -- messages_json: the prompt as chat messages.
 -- candidate_answer: the candidate's first answer to it, or the kind of its error.
 -- baseline_answer: the baseline's first answer to it, or the kind of its error.
+-- flip_share: share of pairs of equal runs whose scores of the prompt differ; see noise_prompt. The larger one if the
+--     configurations of both runs were measured. NULL if neither was.
 create or replace macro internal.show_flips(candidate, baseline, direction, most_prompts, pair_by := 'auto') as table
 with
 
@@ -38,6 +40,26 @@ read_answers as (
     group by run_id, prompt_id, occurrence
 ),
 
+share_flips as (
+    select prompt_id, occurrence, score_flip_share
+    from internal.noise_prompt((
+        select list(noise_run.run_id)
+        from internal.noise_run
+        join internal.run_conditions using (config_id, environment)
+        where run_conditions.run_id = candidate
+    ))
+),
+
+share_baseline_flips as (
+    select prompt_id, occurrence, score_flip_share
+    from internal.noise_prompt((
+        select list(noise_run.run_id)
+        from internal.noise_run
+        join internal.run_conditions using (config_id, environment)
+        where run_conditions.run_id = baseline
+    ))
+),
+
 join_answers as (
     select
         choose_prompts.scorer,
@@ -48,7 +70,8 @@ join_answers as (
         choose_prompts.target,
         choose_prompts.messages_json,
         ours.answer as candidate_answer,
-        theirs.answer as baseline_answer
+        theirs.answer as baseline_answer,
+        greatest(own_flips.score_flip_share, baseline_flips.score_flip_share) as flip_share
     from choose_prompts
     left join read_answers as ours
         on ours.run_id = candidate
@@ -58,6 +81,12 @@ join_answers as (
         on theirs.run_id = baseline
         and theirs.prompt_id = choose_prompts.baseline_prompt_id
         and theirs.occurrence = choose_prompts.baseline_occurrence
+    left join share_flips as own_flips
+        on own_flips.prompt_id = choose_prompts.prompt_id
+        and own_flips.occurrence = choose_prompts.occurrence
+    left join share_baseline_flips as baseline_flips
+        on baseline_flips.prompt_id = choose_prompts.baseline_prompt_id
+        and baseline_flips.occurrence = choose_prompts.baseline_occurrence
     order by direction * choose_prompts.difference, choose_prompts.prompt_id, choose_prompts.occurrence
 )
 

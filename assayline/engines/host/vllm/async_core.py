@@ -24,6 +24,7 @@ from assayline.engines.host.vllm.rows import (
     check_before_load,
     describe_engine,
     fork_preparers,
+    require_reset,
 )
 from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
@@ -61,7 +62,7 @@ class AsyncCore:
     async def rejoin(self, order: Open) -> Opened:
         """Serve another run."""
         self._order, self._rows = order, VllmRows(order)
-        await self._engine.reset_prefix_cache()
+        require_reset(await self._engine.reset_prefix_cache())
         self._count_from_here()
         return describe_engine(self._engine.vllm_config)
 

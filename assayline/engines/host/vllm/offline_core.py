@@ -12,7 +12,7 @@ from typing import Any
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import EngineStats, Live, read_own_stats
 from assayline.engines.host.vllm.internals import adapting, is_engine_dead, shut_down
-from assayline.engines.host.vllm.rows import VllmMedia, VllmRows, describe_engine, fork_preparers
+from assayline.engines.host.vllm.rows import VllmMedia, VllmRows, describe_engine, fork_preparers, require_reset
 from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
@@ -74,6 +74,13 @@ class VllmCore:
 
     def describe(self) -> Opened:
         """Return what the engine resolved: sizes, versions, device."""
+        return self._opened
+
+    def rejoin(self, order: Open) -> Opened:
+        """Serve another run. Nothing may be in flight."""
+        self._order, self._rows = order, VllmRows(order)
+        require_reset(self._llm.reset_prefix_cache())
+        self._count_from_here()
         return self._opened
 
     def add(self, message: Generate) -> Completion | None:
@@ -164,10 +171,13 @@ class VllmCore:
         refused = self.add(Generate(request, 0.0, 1))
         while self._live:
             self.step()
-        self.steps = self.output_tokens = 0
-        self._stats_before = read_own_stats()
+        self._count_from_here()
         if refused is not None:
             raise SpecError(f"The warm-up request was refused: {refused.error_message}")
+
+    def _count_from_here(self) -> None:
+        self.steps = self.output_tokens = 0
+        self._stats_before = read_own_stats()
 
     def close(self) -> None:
         """End vLLM's own processes, if it has any."""

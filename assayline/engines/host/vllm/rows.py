@@ -325,6 +325,12 @@ def fork_preparers(order: Open) -> Preparers | None:
     return Preparers(order, _make_prepare)
 
 
+def require_reset(was_reset: bool) -> None:
+    """Raise RuntimeError if vLLM kept cached prefixes: the next run would be answered from them."""
+    if was_reset is False:
+        raise RuntimeError("vLLM did not reset its prefix cache, so another run cannot take the engine over.")
+
+
 def _make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[str, Any]]]:
     import torch
 
