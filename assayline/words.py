@@ -77,6 +77,11 @@ def show_change(value: float | None) -> str:
     return DASH if value is None else f"{_signed(100 * value)}%"
 
 
+def show_ratio(value: float | None) -> str:
+    """Format a difference as a multiple of the noise floor; empty if that is unknown."""
+    return "" if value is None else f"{value:.2g} × noise"
+
+
 def show_seconds(value: float | None) -> str:
     """Format a duration in a suitable unit with three significant digits."""
     if value is None:
@@ -96,7 +101,7 @@ def show_rate(value: float | None, what: str = "") -> str:
 
 
 NUMBER_SHOWS: frozenset[Callable[[Any], str]] = frozenset(
-    {show_value, show_known, show_number, show_share, show_points, show_change, show_seconds, show_rate}
+    {show_value, show_known, show_number, show_share, show_points, show_change, show_ratio, show_seconds, show_rate}
 )
 """Formatters of numbers: tables right-align their columns."""
 

@@ -20,20 +20,29 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 from rich.console import Console
 
-from assayline.benchmark.configurations import NOISE_RUNS, add_rates, list_left, plan_benchmark, plan_noise, read_plan
+from assayline.benchmark.configurations import (
+    LEAST_RUNS,
+    NOISE_RUNS,
+    add_rates,
+    list_left,
+    plan_benchmark,
+    plan_noise,
+    read_plan,
+)
 from assayline.benchmark.plan import Configuration, Plan, benchmark_dir, write_plan
 from assayline.benchmark.profile import ENDS, choose_profile, choose_repeats
 from assayline.benchmark.result import Measured, read_measured
 from assayline.engines.parking import park_engines
 from assayline.errors import EngineError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.resume import NEVER
-from assayline.flows.cli.tables import print_benchmark
+from assayline.flows.cli.tables import print_benchmark, print_noise
 from assayline.flows.cli.words import plain_console, print_table, print_text
 from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from assayline.flows.live.logs import speak_in_sentences
 from assayline.flows.live.reporting import publish_page, try_report
 from assayline.report.document import tabulate
 from assayline.report.make import HTML_NAME, Written, make_benchmark_report
+from assayline.report.noise import read_noise
 from assayline.report.sweep import POINTS, BenchmarkRows, label_points, read_achieved_rates, read_benchmark_rows
 from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
@@ -125,6 +134,8 @@ def print_conclusion(benchmark_id: str, settings: Settings) -> None:
     console = plain_console()
     if plan.profile is None:
         print_benchmark(benchmark_id, _measure(plan, configurations, settings), console)
+        if len(configurations) == 1 and plan.repeats >= LEAST_RUNS:
+            print_noise(DatabaseThread(settings).run(lambda connection: read_noise(connection, benchmark_id)), console)
     else:
         rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
         print_points(rows, console)

@@ -11,7 +11,7 @@ failures of each limit to 5% of periods of `NIGHTS` nights: p is at most 0.05 / 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from statistics import NormalDist
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from assayline.comparison.queries import (
     compare_speed,
     list_comparable,
     read_costs,
+    read_noise_floors,
     read_overlaps,
     read_side,
     say_pairing,
@@ -53,6 +54,8 @@ class Check:
     baseline: float | None = None
     limit: float | None = None
     unit: str = ""
+    noise_ratio: float | None = None
+    """Difference of candidate and baseline over the noise floor of single runs; None if noise was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,8 +369,12 @@ def _check_speed(
         yield Check("speed", "inconclusive", f"{', '.join(wanted)} cannot be judged: {reason}.")
         return
     rows = compare_speed(connection, *repeats, wanted, nights)
+    floors = read_noise_floors(connection, new.run_id, old.run_id)
     for metric, limit in wanted.items():
-        yield judge_speed(metric, limit, rows.get(metric))
+        check = judge_speed(metric, limit, rows.get(metric))
+        if floors.get(metric) and check.candidate is not None and check.baseline is not None:
+            check = replace(check, noise_ratio=abs(check.candidate - check.baseline) / floors[metric])
+        yield check
 
 
 def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator[Check]:

@@ -138,6 +138,12 @@ def compare_speed(
     return {row["metric"]: row for row in rows}
 
 
+def read_noise_floors(connection: Connection, candidate: str, baseline: str) -> dict[str, float]:
+    """Read the noise floors that apply to a pair of runs, by metric; empty without a measurement."""
+    query = "select metric, noise_floor from compare_metrics(?, ?) where noise_floor is not null"
+    return {row["metric"]: row["noise_floor"] for row in read_rows(connection, query, candidate, baseline)}
+
+
 def read_costs(connection: Connection, run_id: str) -> dict[str, tuple[float | None, str]]:
     """Read the total and unit costs of a run, each with its unit; empty without a price."""
     ensure_metrics(connection, [run_id])

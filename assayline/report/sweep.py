@@ -13,6 +13,7 @@ from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import SpecError
 from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Quote, Section, tabulate
+from assayline.report.noise import NoiseRows, describe_noise, read_noise, say_noise
 from assayline.report.sweep_charts import draw_good_share, draw_goodput, draw_latency
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_benchmark
@@ -36,6 +37,8 @@ class BenchmarkRows:
     """Configurations in order, if no run has a load; empty for a load sweep."""
     values: list[Row]
     """Rows of run_metric of their repeats, with config_id."""
+    noise: NoiseRows | None = None
+    """Set if there is one configuration, no load, and the noise was measured."""
 
     @property
     def unfinished(self) -> list[Row]:
@@ -71,10 +74,12 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
     ensure_benchmark(connection, benchmark_id)
     points = of_benchmark(_POINTS)
     values = [] if points else of_benchmark(_VALUES)
-    measured = []
+    measured: list[Measured] = []
+    noise = None
     if not points:
         gate = json.loads(runs[0]["spec_json"]).get("gate") or {}
         measured = read_measured(connection, benchmark_id, label_configurations(runs), gate.get("max_slowdown") or {})
+        noise = read_noise(connection, benchmark_id) if len(measured) == 1 else None
     return BenchmarkRows(
         benchmark_id=benchmark_id,
         runs=runs,
@@ -83,6 +88,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
         slos=read_rows(connection, "select * from slos where run_id = ? order by slo, metric", runs[-1]["run_id"]),
         measured=measured,
         values=values,
+        noise=noise if noise and noise.metrics else None,
     )
 
 
@@ -366,8 +372,10 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
             list_points(points),
         ]
     else:
-        found = say_comparisons(rows.measured)
+        found = say_noise(rows.noise) if rows.noise else say_comparisons(rows.measured)
         sections = describe_comparisons(rows.measured, rows.values)
+        if rows.noise:
+            sections[0] = describe_noise(rows.noise)  # there is nothing to compare
     return Document(
         title=f"{first['model'].rstrip('/').rsplit('/', 1)[-1]} {'under load' if points else 'compared'}",
         subtitle=f"{first['model']} on {first['prompt_set']}, benchmark {rows.benchmark_id}",

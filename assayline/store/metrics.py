@@ -102,15 +102,17 @@ def ensure_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]
         store_metrics(connection, batch)
 
 
-def ensure_repeats(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
-    """Store the missing metrics of these runs and of all runs with the same configurations."""
+def ensure_repeats(connection: duckdb.DuckDBPyConnection, *run_ids: str, only_benchmarks: bool = False) -> None:
+    """Store the missing metrics of these runs and of all runs, or those of benchmarks, with the same configurations."""
     query = """
         select run_id
         from raw.runs
         where list_contains($run_ids::varchar[], run_id)
             or config_id in (select config_id from raw.runs where list_contains($run_ids::varchar[], run_id))
+            and (benchmark_id is not null or not $only_benchmarks)
     """
-    ensure_metrics(connection, [run_id for (run_id,) in connection.execute(query, {"run_ids": run_ids}).fetchall()])
+    values = {"run_ids": run_ids, "only_benchmarks": only_benchmarks}
+    ensure_metrics(connection, [run_id for (run_id,) in connection.execute(query, values).fetchall()])
 
 
 def ensure_benchmark(connection: duckdb.DuckDBPyConnection, benchmark_id: str) -> None:

@@ -149,7 +149,7 @@ def print_plan(plan: "Plan", configurations: "list[Configuration]", settings: "S
     points = f" and {plan.profile.points} rates" if plan.planned and plan.profile else ""
     print_text(
         f"{len(configurations)} configurations{points} × {plan.repeats} repeats, {len(left) + plan.planned} of "
-        f"{plan.total} runs left:",
+        f"{plan.total} runs left{f', {plan.runs_per_engine} per engine' if plan.runs_per_engine > 1 else ''}:",
         console,
     )
     for configuration in configurations:

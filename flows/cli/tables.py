@@ -19,9 +19,11 @@ from assayline.evaluation.run import RunResult
 from assayline.flows.cli.words import print_table, print_text
 from assayline.report.comparison import say_trades, tabulate_comparisons, tabulate_medians
 from assayline.report.document import Column, Table, tabulate
+from assayline.report.noise import NoiseRows, say_noise, tabulate_noise
 from assayline.spec.evaluation import EvalSpec
 from assayline.words import (
     show_known,
+    show_ratio,
     show_value,
 )
 
@@ -38,6 +40,7 @@ LIMITS = (
     Column("candidate", "candidate", show_value),
     Column("baseline", "baseline", show_value),
     Column("limit", "limit", show_value),
+    Column("noise", "noise_ratio", show_ratio),
     Column("unit", "unit"),
 )
 
@@ -92,3 +95,11 @@ def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Co
         print_table(tabulate_comparisons(measured), console)
         for line in say_trades(measured):
             print_text(line, console)
+
+
+def print_noise(noise: NoiseRows, console: Console) -> None:
+    """Print how much equal runs differ."""
+    if noise.metrics:
+        print_table(tabulate_noise(noise), console)
+    for sentence in say_noise(noise):
+        print_text(sentence, console)

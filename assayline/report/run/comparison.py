@@ -10,8 +10,18 @@ from assayline.report.run.rows import ReportRows, cut_and_count
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import compute_runs, ensure_metrics
-from assayline.words import count, show_change, show_note, show_number, show_points, show_range, show_share, show_value
+from assayline.store.metrics import compute_runs, ensure_repeats
+from assayline.words import (
+    count,
+    show_change,
+    show_note,
+    show_number,
+    show_points,
+    show_range,
+    show_ratio,
+    show_share,
+    show_value,
+)
 
 FLIPPED = 4
 """Maximum number of prompts shown that got worse, and of prompts that got better."""
@@ -44,7 +54,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     overlaps = read_overlaps(connection, candidate, baseline, wanted.get("min_overlap", GateSpec().min_overlap))
     pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
     query = "select run_id, environment from run_conditions where run_id in (?, ?)"
-    ensure_metrics(connection, [candidate, baseline])
+    ensure_repeats(connection, candidate, baseline, only_benchmarks=True)
     with compute_runs(connection, [candidate, baseline], ["stg_requests"]):
         found = read_rows(connection, query, candidate, baseline)
         environments = {row["run_id"]: row["environment"] for row in found}
@@ -76,7 +86,7 @@ _SPEEDS = """
 """
 _FLIPS = f"""
     select
-        scorer, prompt_id, candidate_value, baseline_value, difference,
+        scorer, prompt_id, candidate_value, baseline_value, difference, flip_share,
         {", ".join(map(cut_and_count, ("target", "messages_json", "candidate_answer", "baseline_answer")))}
     from show_flips(?, ?, ?, ?, pair_by := ?)
 """  # noqa: S608 - names are ours
@@ -134,6 +144,7 @@ SPEEDS = (
     Column("this run", "candidate_value", show_value),
     Column("baseline", "baseline_value", show_value),
     Column("change", "change_share", show_change),
+    Column("noise", "noise_ratio", show_ratio),
     Column("unit", "unit"),
 )
 
@@ -168,6 +179,10 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
             "configurations and use compare_configs."
         )
     )
+    if any(row["noise_ratio"] is not None for row in comparison.metrics):
+        section.say(
+            "Noise is the difference that two equal runs exceed in 5% of pairs on this machine, by `assayline noise`."
+        )
     return section
 
 
@@ -228,7 +243,10 @@ def _show_flip(title: str, row: Row) -> Sample:
         Quote("Output of the baseline", row["baseline_answer"], row["baseline_answer_characters"]),
         Quote("Target", row["target"], row["target_characters"]),
     ]
-    return Sample(f"{title}: prompt {row['prompt_id'][:12]}", [(f"score by {row['scorer']}", values)], quotes)
+    facts = [(f"score by {row['scorer']}", values)]
+    if row["flip_share"]:
+        facts.append(("noise", f"also differs between equal runs: {show_share(row['flip_share'])}"))
+    return Sample(f"{title}: prompt {row['prompt_id'][:12]}", facts, quotes)
 
 
 def _show_span(row: Row) -> str:

@@ -1,0 +1,84 @@
+"""The report's section on noise: how much equal runs of one configuration differ."""
+
+from dataclasses import dataclass
+
+from assayline.benchmark.configurations import LEAST_RUNS
+from assayline.benchmark.result import SHOWN
+from assayline.report.document import Column, Section, Table, tabulate
+from assayline.store.database import Connection, Row, read_rows
+from assayline.words import count, show_share, show_value
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRows:
+    """The noise of a benchmark's only configuration."""
+
+    metrics: list[Row]
+    """Rows of the view noise; empty if too few runs count, or a newer measurement replaces them."""
+    flips: Row
+    """Numbers of prompts, and of those whose text or score differs between runs."""
+
+
+def read_noise(connection: Connection, benchmark_id: str) -> NoiseRows:
+    """Read the noise that a benchmark measured. The caller ensures its metrics."""
+    metrics = {row["metric"]: row for row in read_rows(connection, _NOISE, benchmark_id)}
+    (flips,) = read_rows(connection, _FLIPS, benchmark_id)
+    return NoiseRows([metrics[metric] for metric in SHOWN if metric in metrics], flips)
+
+
+_NOISE = "select * from noise where benchmark_id = ? order by runs, environment"
+_FLIPS = """
+    select
+        count(*) as prompts,
+        count(*) filter (flip_share > 0) as texts,
+        count(*) filter (score_flip_share > 0) as scores,
+        count(score_flip_share) as scored
+    from noise_prompt((select list(run_id) from noise_run where benchmark_id = ?))
+"""
+
+
+def _relate(column: str) -> Column:
+    """Return a column for a value as a percentage of the mean."""
+
+    def relate(row: Row) -> float | None:
+        return None if row[column] is None or not row["mean"] else row[column] / abs(row["mean"])
+
+    header = {"run_sd": "SD of runs", "engine_sd": "SD of engines", "total_sd": "SD in total"}
+    return Column(header.get(column, "noise floor"), relate, show_share)
+
+
+COLUMNS = (
+    Column("metric", "metric"),
+    Column("mean", "mean", show_value),
+    Column("unit", "unit"),
+    *map(_relate, ("run_sd", "engine_sd", "total_sd", "noise_floor")),
+)
+
+
+def tabulate_noise(noise: NoiseRows) -> Table:
+    """Tabulate one row per metric."""
+    return tabulate("Noise, relative to the mean", COLUMNS, noise.metrics)
+
+
+def say_noise(noise: NoiseRows) -> list[str]:
+    """Return the number of runs and engines, and how many prompts differ between equal runs."""
+    if not noise.metrics:
+        return [f"Noise is unknown: fewer than {LEAST_RUNS} runs count, or a newer benchmark has measured it."]
+    row, flips = noise.metrics[0], noise.flips
+    texts = f"Answers to {flips['texts']:,} of {count(flips['prompts'], 'prompt')} differ between these equal runs"
+    scores = f", and the scores of {flips['scores']:,}" if flips["scored"] else ""
+    return [f"{count(row['runs'], 'equal run')} on {count(row['engines'], 'engine')}.", f"{texts}{scores}."]
+
+
+def describe_noise(noise: NoiseRows) -> Section:
+    """Build the section."""
+    section = Section("noise", "Noise")
+    for sentence in say_noise(noise):
+        section.say(sentence)
+    if noise.metrics:
+        section.add(tabulate_noise(noise))
+        section.say(
+            "SD is a standard deviation: of runs on one engine, and what a new engine adds. Two single runs differ by "
+            "more than the noise floor in 5% of pairs of equal runs."
+        )
+    return section

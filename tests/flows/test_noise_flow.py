@@ -1,0 +1,100 @@
+"""A noise measurement as a flow: pairs of runs share an engine, and the noise is printed, reported and resumed."""
+
+import json
+from typing import Any
+
+import flow_kit
+import pytest
+
+from assayline.benchmark.configurations import plan_noise, read_plan
+from assayline.engines.fake import FakeEngine
+from assayline.errors import SpecError
+from assayline.flows.benchmark import benchmark, print_conclusion
+from assayline.flows.cli.noise import run
+from assayline.flows.evaluate import evaluate
+from assayline.settings import load_settings
+from assayline.spec.file import parse_spec
+
+pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
+ENGINES = """
+    select runs.run_id, coalesce(details_json::json ->> '$.kept_from', runs.run_id)
+    from engine_events join runs using (run_id)
+    where event = 'opened' and benchmark_id is not null and state = 'completed'
+    order by started_at
+"""
+
+
+def number_engines(data_dir: Any) -> list[int]:
+    """Number the engines of the completed runs by their first use."""
+    engines = [engine for _, engine in flow_kit.query(data_dir, ENGINES)]
+    return [list(dict.fromkeys(engines)).index(engine) for engine in engines]
+
+
+def test_pairs_of_runs_share_an_engine_and_comparisons_show_the_noise(prefect_client, fake_spec, data_dir, capsys):
+    found = benchmark(parse_spec(fake_spec), 5, noise=True)
+    assert number_engines(data_dir) == [0, 0, 1, 1, 2]
+    print_conclusion(found["benchmark_id"], load_settings())
+    shown = capsys.readouterr().out
+    assert "5 equal runs on 3 engines." in shown and "noise floor" in shown
+    assert "Answers to 0 of 40 prompts differ between these equal runs, and the scores of 0." in shown
+    page = (data_dir / "benchmarks" / found["benchmark_id"] / "report.md").read_text()
+    assert "## Noise" in page and "5 equal runs on 3 engines" in page
+    for _ in range(2):
+        last = evaluate(parse_spec(fake_spec), "never")["run_id"]
+    configs = flow_kit.query(data_dir, "select distinct config_id from runs")
+    assert len(configs) == 1, "the spec is measured as given"
+    query = "select count(noise_floor), count(*) from compare_metrics(?, ?) where metric = 'output_tokens_per_s'"
+    (first,) = flow_kit.query(data_dir, "select min(run_id) from runs where benchmark_id is null")[0]
+    assert flow_kit.query(data_dir, query, last, first) == [(1, 1)]
+
+
+def test_an_interrupted_measurement_is_resumed_with_new_pairs(prefect_client, fake_spec, data_dir, monkeypatch):
+    generate, begun = FakeEngine.generate, []
+
+    def stop_second(self: FakeEngine, requests: Any) -> Any:
+        begun.append(self)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return generate(self, requests)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEngine, "generate", stop_second)
+        with pytest.raises(KeyboardInterrupt):
+            benchmark(parse_spec(fake_spec), 5, noise=True)
+    (folder,) = (data_dir / "benchmarks").iterdir()
+    assert read_plan(folder.name, load_settings())[0].runs_per_engine == 2
+    benchmark(resume=folder.name)
+    assert number_engines(data_dir) == [0, 1, 1, 2, 2]
+
+
+def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_path, capsys):
+    path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    assert run([str(path), "--dry-run", "--engine.max_concurrency", "4"]) == 0
+    assert "1 configurations × 10 repeats, 10 of 10 runs left, 2 per engine:" in capsys.readouterr().out
+    assert not (data_dir / "benchmarks").exists()
+    for arguments, sentence in (
+        (["--repeats", "4"], "--repeats 4 is below 5, too few runs to measure noise. hint: pass 10."),
+        (["--gate.stop", "decided", "--gate.baseline", "b"], "may end early. hint: measure the spec with --gate.stop"),
+    ):
+        with pytest.raises(SpecError, match=sentence):
+            run([str(path), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("engine", "more", "shared"),
+    [
+        ({"backend": "fake"}, {}, 2),
+        ({"backend": "offline"}, {}, 2),
+        ({"backend": "async"}, {}, 2),
+        ({"backend": "server"}, {}, 1),
+        ({"backend": "fake"}, {"workers": 2}, 1),
+        ({"backend": "fake"}, {"runner": "ray"}, 1),
+        ({"backend": "offline", "args": {"distributed_executor_backend": "ray"}}, {}, 1),
+    ],
+    ids=json.dumps,
+)
+def test_plan_noise_shares_engines_that_can_be_parked(fake_spec, data_dir, engine, more, shared):
+    spec = parse_spec({**fake_spec, "engine": {**fake_spec["engine"], **engine}, **more})
+    plan, (only,) = plan_noise(spec, 10)
+    assert (plan.runs_per_engine, plan.repeats) == (shared, 10)
+    assert only.spec.engine == spec.engine
