@@ -1,6 +1,6 @@
 """Coverage, false verdicts and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,moment,sequential] [--seed 1]
+    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,moment,sequential,noise] [--seed 1]
 
 Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes at most
 four minutes of CPU.
@@ -21,6 +21,8 @@ Part `nights`: false and true failures over a schedule; see benchmarks.nights.
 Part `moment`: simulated queues that `score_factors` judges (`benchmarks.statistics_moment`); minutes.
 
 Part `sequential`: runs with `gate.stop: decided`, which end at the look that decides them.
+
+Part `noise`: how often equal runs differ by more than the noise floor (`benchmarks.statistics_noise`).
 """
 
 import argparse
@@ -42,7 +44,7 @@ from assayline.comparison.looks import LOOKS, list_looks
 from assayline.comparison.queries import compare_scores
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import apply_schema
-from benchmarks import nights
+from benchmarks import nights, statistics_noise
 from benchmarks.statistics_moment import measure_moments
 
 Dice = np.random.Generator
@@ -513,6 +515,14 @@ def measure_part_of_stops(seed: int) -> dict[str, Rows]:
     return {"stops": rows}
 
 
+def measure_part_of_noise(seed: int) -> dict[str, Rows]:
+    """Measure the noise floor."""
+    statistics_noise.check_against_sql(np.random.default_rng([seed, 0]))
+    rows = list(statistics_noise.measure_noise(np.random.default_rng([seed, 1]), 20_000))
+    print_rows(f"noise: {statistics_noise.measure_noise.__doc__}", rows)
+    return {"noise": rows}
+
+
 PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
     "verdicts": measure_part_of_verdicts,
     "load": measure_part_of_load,
@@ -520,6 +530,7 @@ PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
     "nights": measure_part_of_nights,
     "moment": measure_part_of_moment,
     "sequential": measure_part_of_stops,
+    "noise": measure_part_of_noise,
 }
 """Parts by name: a function of the seed that prints its tables and returns their rows."""
 

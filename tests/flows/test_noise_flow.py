@@ -8,7 +8,8 @@ import pytest
 
 from assayline.benchmark.configurations import plan_noise, read_plan
 from assayline.engines.fake import FakeEngine
-from assayline.errors import SpecError
+from assayline.errors import EngineError, RunFailedError, SpecError
+from assayline.evaluation.resume import NEVER
 from assayline.flows.benchmark import benchmark, print_conclusion
 from assayline.flows.cli.noise import run
 from assayline.flows.evaluate import evaluate
@@ -39,27 +40,26 @@ def test_pairs_of_runs_share_an_engine_and_comparisons_show_the_noise(prefect_cl
     assert "Answers to 0 of 40 prompts differ between these equal runs, and the scores of 0." in shown
     page = (data_dir / "benchmarks" / found["benchmark_id"] / "report.md").read_text()
     assert "## Noise" in page and "5 equal runs on 3 engines" in page
-    for _ in range(2):
-        last = evaluate(parse_spec(fake_spec), "never")["run_id"]
+    later = evaluate(parse_spec(fake_spec), NEVER)["run_id"]
     configs = flow_kit.query(data_dir, "select distinct config_id from runs")
     assert len(configs) == 1, "the spec is measured as given"
     query = "select count(noise_floor), count(*) from compare_metrics(?, ?) where metric = 'output_tokens_per_s'"
-    (first,) = flow_kit.query(data_dir, "select min(run_id) from runs where benchmark_id is null")[0]
-    assert flow_kit.query(data_dir, query, last, first) == [(1, 1)]
+    ((first,),) = flow_kit.query(data_dir, "select min(run_id) from runs")
+    assert flow_kit.query(data_dir, query, later, first) == [(1, 1)]
 
 
-def test_an_interrupted_measurement_is_resumed_with_new_pairs(prefect_client, fake_spec, data_dir, monkeypatch):
+def test_a_measurement_that_failed_is_resumed_with_new_pairs(prefect_client, fake_spec, data_dir, monkeypatch):
     generate, begun = FakeEngine.generate, []
 
-    def stop_second(self: FakeEngine, requests: Any) -> Any:
+    def fail_second(self: FakeEngine, requests: Any) -> Any:
         begun.append(self)
         if len(begun) == 2:
-            raise KeyboardInterrupt
+            raise EngineError("There is no room for this.")
         return generate(self, requests)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FakeEngine, "generate", stop_second)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(FakeEngine, "generate", fail_second)
+        with pytest.raises(RunFailedError, match="did not complete"):
             benchmark(parse_spec(fake_spec), 5, noise=True)
     (folder,) = (data_dir / "benchmarks").iterdir()
     assert read_plan(folder.name, load_settings())[0].runs_per_engine == 2
