@@ -44,7 +44,7 @@ def test_pairs_of_runs_share_an_engine_and_comparisons_show_the_noise(prefect_cl
     configs = flow_kit.query(data_dir, "select distinct config_id from runs")
     assert len(configs) == 1, "the spec is measured as given"
     query = "select count(noise_floor), count(*) from compare_metrics(?, ?) where metric = 'output_tokens_per_s'"
-    ((first,),) = flow_kit.query(data_dir, "select min(run_id) from runs")
+    (first,) = flow_kit.query(data_dir, "select min(run_id) from runs")
     assert flow_kit.query(data_dir, query, later, first) == [(1, 1)]
 
 
