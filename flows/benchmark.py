@@ -135,7 +135,8 @@ def print_conclusion(benchmark_id: str, settings: Settings) -> None:
     if plan.profile is None:
         print_benchmark(benchmark_id, _measure(plan, configurations, settings), console)
         if len(configurations) == 1 and plan.repeats >= LEAST_RUNS:
-            print_noise(DatabaseThread(settings).run(lambda connection: read_noise(connection, benchmark_id)), console)
+            noise = DatabaseThread(settings).run(lambda connection: read_noise(connection, benchmark_id))
+            print_noise(noise, configurations[0].spec, console)
     else:
         rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
         print_points(rows, console)

@@ -9,6 +9,7 @@ between them, so that differences between runs and between engines can be told a
 workers and on Ray are not shared.
 
 Reports and gates then show differences as multiples of this noise (docs/guides/comparing.md).
+Evaluate the spec once before: with known lengths of answers, requests are sent in the order of later runs.
 An interrupted measurement resumes with `assayline benchmark --resume BENCHMARK_ID`.
 
 Exit codes: 0 all runs completed, 2 spec, 3 prompts, 4 model, 5 engine, 6 database or files, 7 a run did not

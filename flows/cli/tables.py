@@ -97,9 +97,15 @@ def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Co
             print_text(line, console)
 
 
-def print_noise(noise: NoiseRows, console: Console) -> None:
+def print_noise(noise: NoiseRows, spec: EvalSpec, console: Console) -> None:
     """Print how much equal runs differ."""
     if noise.metrics:
         print_table(tabulate_noise(noise), console)
     for sentence in say_noise(noise):
         print_text(sentence, console)
+    if spec.is_longest_first and noise.metrics and "longest answers first" not in noise.metrics[0]["environment"]:
+        print_text(
+            "Lengths of answers were unknown, so requests were sent as given. Later runs send the longest first, and "
+            "this noise does not apply to them. hint: measure again.",
+            console,
+        )

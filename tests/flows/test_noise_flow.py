@@ -36,7 +36,7 @@ def test_pairs_of_runs_share_an_engine_and_comparisons_show_the_noise(prefect_cl
     assert number_engines(data_dir) == [0, 0, 1, 1, 2]
     print_conclusion(found["benchmark_id"], load_settings())
     shown = capsys.readouterr().out
-    assert "5 equal runs on 3 engines." in shown and "noise floor" in shown
+    assert "5 equal runs on 3 engines." in shown and "noise floor" in shown and "measure again" in shown
     assert "Answers to 0 of 40 prompts differ between these equal runs, and the scores of 0." in shown
     page = (data_dir / "benchmarks" / found["benchmark_id"] / "report.md").read_text()
     assert "## Noise" in page and "5 equal runs on 3 engines" in page
