@@ -11,8 +11,10 @@ from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError, SpecError
 from assayline.evaluation.resume import NEVER
 from assayline.flows.benchmark import benchmark, print_conclusion
+from assayline.flows.cli.gate import run as gate
 from assayline.flows.cli.noise import run
 from assayline.flows.evaluate import evaluate
+from assayline.report.make import make_report
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
 
@@ -46,6 +48,11 @@ def test_pairs_of_runs_share_an_engine_and_comparisons_show_the_noise(prefect_cl
     query = "select count(noise_floor), count(*) from compare_metrics(?, ?) where metric = 'output_tokens_per_s'"
     (first,) = flow_kit.query(data_dir, "select min(run_id) from runs")
     assert flow_kit.query(data_dir, query, later, first) == [(1, 1)]
+    written = make_report(load_settings(), later, first)
+    assert " × noise | tokens/s |" in written.text and "two equal runs exceed in 5% of pairs" in written.text
+    capsys.readouterr()
+    assert gate([later, "--baseline", first, "--dry-run"]) == 0
+    assert " × noise │ tokens/s" in capsys.readouterr().out
 
 
 def test_a_measurement_that_failed_is_resumed_with_new_pairs(prefect_client, fake_spec, data_dir, monkeypatch):
