@@ -13,7 +13,7 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.comparison.gate import NIGHTS, GateFailedError, GateReport, judge_run, save_verdicts
+from assayline.comparison.gate import GateFailedError, GateReport, judge_run, save_verdicts
 from assayline.flows.live.logs import speak_in_sentences
 from assayline.flows.live.reporting import completed, publish_gate, worse
 from assayline.settings import Settings, load_settings
@@ -46,15 +46,20 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, Any] | None
 
 
 def judge(
-    settings: Settings, run_id: str, baseline: str | None, limits: dict[str, Any], flow_run_id: str | None = None
+    settings: Settings,
+    run_id: str,
+    baseline: str | None,
+    limits: dict[str, Any],
+    flow_run_id: str | None = None,
+    nights: int = 1,
 ) -> GateReport:
     """Judge a run, store the verdicts and log them. Raises SpecError and ComparisonError.
 
-    `flow_run_id`: the nightly run that evaluated the run and now judges it as one of `NIGHTS` nights.
+    `flow_run_id`: the flow run that evaluated the run and now judges it, as one of `nights`.
     """
 
     def judge_and_save(connection: Connection) -> GateReport:
-        found = judge_run(connection, run_id, baseline, limits, NIGHTS if flow_run_id else 1)
+        found = judge_run(connection, run_id, baseline, limits, nights)
         save_verdicts(connection, found, flow_run_id)
         return found
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.comparison.gate import GateFailedError, GateReport
+from assayline.comparison.gate import NIGHTS, GateFailedError, GateReport
 from assayline.errors import JudgeNotTrustedError
 from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from assayline.flows.gate import judge
@@ -86,4 +86,4 @@ def _judge(settings: Settings, run_id: str, baseline: str | None) -> GateReport 
             run_id,
         )
         return None
-    return judge(settings, run_id, baseline, {}, str(flow_run.id))
+    return judge(settings, run_id, baseline, {}, str(flow_run.id), NIGHTS)

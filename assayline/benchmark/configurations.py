@@ -123,7 +123,7 @@ def list_configurations(base: EvalSpec, variants: Sequence[tuple[str, Mapping[st
     for label, overrides in variants:
         varied = override_spec(base, overrides, origin=label)
         spec = varied.model_copy(update={"name": f"{base.name} {label}" if overrides else f"{base.name} benchmark"})
-        digest = _identify_config(spec, models)
+        digest = identify_config(spec, models)
         if digest in found:
             raise SpecError(
                 f"{label!r} and {found[digest].label!r} of the sweep are the same configuration: the fields that "
@@ -133,7 +133,7 @@ def list_configurations(base: EvalSpec, variants: Sequence[tuple[str, Mapping[st
     return list(found.values())
 
 
-def _identify_config(spec: EvalSpec, models: dict[tuple[str, str | None], str]) -> str:
+def identify_config(spec: EvalSpec, models: dict[tuple[str, str | None], str]) -> str:
     """Check a spec and return its config_id. The files of a model are read once for all configurations."""
     check_arguments(spec)
     check_scorers(spec.scorers or [])

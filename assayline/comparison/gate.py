@@ -54,6 +54,12 @@ class Check:
     baseline: float | None = None
     limit: float | None = None
     unit: str = ""
+    p_value: float | None = None
+    """Of the test behind the verdict, two-sided; Holm-adjusted over the limits on speed. None without a test."""
+    low: float | None = None
+    """Lower end of the interval of the difference in accuracy."""
+    high: float | None = None
+    """Its upper end."""
     noise_ratio: float | None = None
     """Difference of candidate and baseline over the noise floor of single runs; None if noise was not measured."""
 
@@ -300,6 +306,9 @@ def judge_scores(
         row["baseline_mean"],
         limit,
         "share",
+        row["p_value"],
+        low,
+        row["high"],
     )
 
 
@@ -425,7 +434,7 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
     )
     is_within = most <= limit * base * (1 + ROUNDING)
     verdict: Verdict = "fail" if row["verdict"] == "worse" else "pass" if is_within else "inconclusive"
-    return Check(metric, verdict, words, limit=limit, **values)
+    return Check(metric, verdict, words, limit=limit, p_value=row["holm_p"], **values)
 
 
 def _say_change(worsening: float) -> str:

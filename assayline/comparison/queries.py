@@ -144,6 +144,13 @@ def read_noise_floors(connection: Connection, candidate: str, baseline: str) -> 
     return {row["metric"]: row["noise_floor"] for row in read_rows(connection, query, candidate, baseline)}
 
 
+def read_accuracy(connection: Connection, run_id: str) -> float | None:
+    """Return the accuracy of a run by its first scorer; None without scores."""
+    ensure_metrics(connection, [run_id])
+    rows = read_rows(connection, "select value from run_metric where run_id = ? and metric = 'accuracy'", run_id)
+    return rows[0]["value"] if rows else None
+
+
 def read_costs(connection: Connection, run_id: str) -> dict[str, tuple[float | None, str]]:
     """Read the total and unit costs of a run, each with its unit; empty without a price."""
     ensure_metrics(connection, [run_id])

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from assayline.benchmark.decision import Decision
 from assayline.benchmark.plan import benchmark_dir, count_left
+from assayline.benchmark.suite import SuitePlan, suite_dir
 from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
 from assayline.errors import SpecError
@@ -37,6 +39,7 @@ from assayline.report.run.page import (
 )
 from assayline.report.run.rows import ReportRows, read_report
 from assayline.report.run.speed import describe_latency, describe_load, describe_time
+from assayline.report.suite import compose_suite
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.settings import Settings
 from assayline.store.database import Connection, list_models
@@ -172,6 +175,11 @@ def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | 
     rows = open_database(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
     document = compose_benchmark(rows, count_left(benchmark_id, settings))
     return write_report(document, folder or benchmark_dir(settings, benchmark_id), settings)
+
+
+def make_suite_report(settings: Settings, plan: SuitePlan, decision: Decision) -> Written:
+    """Write the page of a suite into its folder. Raises StoreError."""
+    return write_report(compose_suite(plan, decision), suite_dir(settings, plan.suite_id), settings)
 
 
 def make_history_report(

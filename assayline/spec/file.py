@@ -26,7 +26,7 @@ def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> E
     `overrides` maps dotted fields to YAML text, as typed on a command line: {"prompts.limit": "10"}.
     Raises SpecError for a missing file, bad YAML, unknown keys (naming the nearest known) and wrong values.
     """
-    data = read_named(str(path)) if str(path).startswith("@") else _read_yaml(Path(path))
+    data = read_named(str(path)) if str(path).startswith("@") else read_yaml(Path(path))
     for field, text in (overrides or {}).items():
         _set_field(data, field, _parse_value(text))
     return parse_spec(data, origin=str(path))
@@ -44,7 +44,7 @@ class SpecFile(BaseModel):
 
     def load(self) -> EvalSpec:
         """Read the file and apply the overrides. Raises SpecError."""
-        data = _read_yaml(Path(self.file))
+        data = read_yaml(Path(self.file))
         for field, value in self.overrides.items():
             _set_field(data, field, value)
         return parse_spec(data, origin=self.file)
@@ -58,7 +58,7 @@ def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None
     prompts = data.get("prompts")
     if not isinstance(prompts, Mapping) or prompts.get("template") is not None or not deployments.is_file():
         return None
-    for deployment in _read_yaml(deployments).get("deployments") or ():
+    for deployment in read_yaml(deployments).get("deployments") or ():
         written = (deployment.get("parameters") or {}).get("spec")
         if isinstance(written, dict) and written.get("name") == data.get("name"):
             template = (written.get("prompts") or {}).get("template")
@@ -84,7 +84,8 @@ def parse_spec(data: object, origin: str = "spec") -> EvalSpec:
         raise SpecError(f"{origin} is not a valid spec:\n{problems}") from None
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping. Raises SpecError."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

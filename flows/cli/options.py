@@ -13,6 +13,7 @@ COMMANDS = {
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
     "noise": "Measure how much a spec differs from itself on this machine.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
+    "suite": "Run several evaluations and decide by all of them: GO, NO-GO or INCONCLUSIVE.",
     "runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
     "tasks": "List the tasks of lm-evaluation-harness.",
     "score": "Score a run's stored answers again without generating.",

@@ -11,8 +11,8 @@ from typing import Any, cast
 from prefect import get_run_logger
 from prefect.states import Completed, Failed
 
-from assayline.comparison.gate import GateFailedError, Verdict
-from assayline.errors import JudgeNotTrustedError, SpecError
+from assayline.comparison.gate import Verdict
+from assayline.errors import AssaylineError, JudgeNotTrustedError, SpecError
 from assayline.evaluation.begin import Evaluation
 from assayline.report.board import read_board
 from assayline.report.document import Document, Paragraph, Section
@@ -117,7 +117,7 @@ def completed(message: str, result: dict[str, Any], verdict: Verdict = "pass") -
     return cast(dict[str, Any], Completed(message=message, data=result, name=name))
 
 
-def worse(message: str, error: GateFailedError) -> dict[str, Any]:
+def worse(message: str, error: AssaylineError) -> dict[str, Any]:
     """Return the failed state Worse. The caller of the flow gets `error` raised."""
     return cast(dict[str, Any], Failed(name=WORSE, message=message, data=error))
 

@@ -1,0 +1,175 @@
+"""The decision of a suite: GO, NO-GO or INCONCLUSIVE.
+
+- A critical evaluation counts with every limit of its gate.
+- Supporting evaluations count together: the mean of their differences in accuracy, weighted, against the mean of their
+  limits, weighted alike.
+- Advisory evaluations do not count.
+
+GO: every limit that counts passes. Each passes only if the data show the model within it, so a model that is at one of
+its limits gets GO in at most 2.5% of decisions, however many other limits there are (an intersection-union test, Berger
+1982, "Multiparameter hypothesis testing and acceptance sampling").
+
+NO-GO: a limit that counts fails. All tests of the decision share its risk of a false alarm: each fails at p ≤ 0.1 /
+tests (two-sided, so 0.05 / tests towards worse; at most 0.05), so models as good as their baselines get NO-GO in at
+most 5% of decisions (Bonferroni's inequality). For a suite of every night, in 5% of periods of `NIGHTS` nights.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from assayline.benchmark.suite import Cell, shorten_model
+from assayline.comparison.gate import NIGHTS, ROUNDING, Check, GateReport, Verdict
+from assayline.errors import AssaylineError
+from assayline.words import count
+
+Word = Literal["GO", "NO-GO", "INCONCLUSIVE"]
+WORDS: dict[Verdict, Word] = {"pass": "GO", "fail": "NO-GO", "inconclusive": "INCONCLUSIVE"}
+Z = 1.959963984540054
+
+
+class NoGoError(AssaylineError):
+    """A suite is NO-GO. `result` is what its flow returns otherwise."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, result: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A cell with the verdict on its newest run."""
+
+    cell: Cell
+    run_id: str | None
+    report: GateReport | None
+    obstacle: str = ""
+    """Why there is no report."""
+    mean_score: float | None = None
+    """Of the run, whether it is judged or not."""
+
+    @property
+    def accuracy(self) -> Check | None:
+        """The limit on accuracy, if both runs have scores of enough prompts."""
+        checks = self.report.checks if self.report else []
+        return next((check for check in checks if check.low is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The decision of a suite and what led to it."""
+
+    judged: list[Judged]
+    """With the verdicts at the level of the decision."""
+    weighted: dict[str, Check]
+    """The limit on the weighted mean of the supporting evaluations, by model."""
+    tests: int
+    level: float
+    """Largest two-sided p of a failure."""
+    is_nightly: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = {verdict for _, verdict in self.counted}
+        return "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
+
+    @property
+    def word(self) -> Word:
+        return WORDS[self.verdict]
+
+    @property
+    def counted(self) -> list[tuple[str, Verdict]]:
+        """What counts, with its verdict."""
+        found: list[tuple[str, Verdict]] = []
+        for one in self.judged:
+            if one.cell.tier == "critical":
+                checks = one.report.checks if one.report else []
+                found += [(f"{one.cell.label}, {check.check}", check.verdict) for check in checks]
+                found += [] if one.report else [(one.cell.label, "inconclusive")]
+        for model, check in self.weighted.items():
+            found.append((f"supporting evaluations · {shorten_model(model)}", check.verdict))
+        return found
+
+    @property
+    def headline(self) -> str:
+        """The decision with its reasons: what fails, or else what is open."""
+        named = [name for name, verdict in self.counted if verdict == self.verdict]
+        if self.verdict == "pass":
+            return f"GO: all {count(len(named), 'limit')} that count are shown to be kept."
+        what = "beyond the limit" if self.verdict == "fail" else "open"
+        return f"{self.word}: {what}: {'; '.join(named)}."
+
+    @property
+    def risk(self) -> str:
+        """The risk of a false alarm, in a sentence."""
+        many = f" in {NIGHTS} nights" if self.is_nightly else ""
+        return (
+            f"{count(self.tests, 'test')} share a risk of 5% that models as good as their baselines get NO-GO{many}, "
+            f"so each fails at p ≤ {self.level:.2g}; a model at one of its limits gets GO in at most 2.5% of decisions."
+        )
+
+
+def decide(judged: Sequence[Judged], *, is_nightly: bool = False) -> Decision:
+    """Decide by the gate reports of all cells. The number of tests depends on the specs alone, not on the results."""
+    supporting: dict[str, list[Judged]] = {}
+    for one in judged:
+        if one.cell.tier == "supporting":
+            supporting.setdefault(one.cell.model, []).append(one)
+    tests = sum(one.cell.tests for one in judged if one.cell.tier == "critical") + len(supporting)
+    level = min(0.05, 0.1 / (max(1, tests) * (NIGHTS if is_nightly else 1)))
+    return Decision(
+        [_at_level(one, level) if one.cell.tier == "critical" else one for one in judged],
+        {model: judge_weighted(cells, level) for model, cells in supporting.items()},
+        tests,
+        level,
+        is_nightly,
+    )
+
+
+def _at_level(one: Judged, level: float) -> Judged:
+    """Leave failures open whose p is above the level."""
+    if one.report is None or one.report.limits.get("confidence") == "required":
+        return one
+    checks = [
+        dataclasses.replace(
+            check,
+            verdict="inconclusive",
+            words=f"{check.words} The gate alone would fail; this decision needs p ≤ {level:.2g}.",
+        )
+        if check.verdict == "fail" and check.p_value is not None and check.p_value > level
+        else check
+        for check in one.report.checks
+    ]
+    return dataclasses.replace(one, report=dataclasses.replace(one.report, checks=checks))
+
+
+def judge_weighted(cells: Sequence[Judged], level: float) -> Check:
+    """Judge the weighted mean of the differences in accuracy, which are taken for independent and normal.
+
+    The variance of each comes from its 95% interval.
+    """
+    name = "weighted accuracy"
+    total = math.fsum(one.cell.weight for one in cells)
+    limit = math.fsum(one.cell.weight * one.cell.spec.gate.max_accuracy_drop for one in cells) / total
+    missing = [one.cell.label for one in cells if one.accuracy is None]
+    if missing:
+        return Check(name, "inconclusive", f"No difference in accuracy of {', '.join(missing)}.", limit=limit)
+    checks = [(one.cell.weight / total, one.accuracy) for one in cells if one.accuracy is not None]
+    candidate = math.fsum(share * (check.candidate or 0) for share, check in checks)
+    baseline = math.fsum(share * (check.baseline or 0) for share, check in checks)
+    error = math.hypot(*(share * ((check.high or 0) - (check.low or 0)) / (2 * Z) for share, check in checks))
+    center = math.fsum(share * ((check.high or 0) + (check.low or 0)) / 2 for share, check in checks)
+    low, high = center - Z * error, center + Z * error
+    p_value = math.erfc(abs(candidate - baseline) / error / math.sqrt(2)) if error else 1.0
+    is_worse = baseline - candidate > limit + ROUNDING and p_value <= level
+    verdict: Verdict = "fail" if is_worse else "pass" if -low <= limit + ROUNDING else "inconclusive"
+    words = (
+        f"The weighted mean over {count(len(cells), 'evaluation')} went from {baseline:.4f} to {candidate:.4f}, by "
+        f"{candidate - baseline:+.4f} (95% interval {low:+.4f} to {high:+.4f}, p {p_value:.2g}); the limit is a drop "
+        f"of {limit:.4g}."
+    )
+    return Check(name, verdict, words, candidate, baseline, limit, "share", p_value, low, high)

@@ -1,0 +1,136 @@
+"""The page of a suite: the decision, its reasons, and every evaluation with its limits."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from assayline.benchmark.decision import Decision, Judged
+from assayline.benchmark.suite import SuitePlan, shorten_model
+from assayline.comparison.gate import Check, Verdict
+from assayline.report.document import Column, Document, Figure, Section, Table, tabulate
+from assayline.words import count, show_name, show_note, show_number, show_points, show_range, show_share
+
+TIERS = ("critical", "supporting", "advisory")
+EVALUATIONS = (
+    Column("evaluation", "evaluation", show_name),
+    Column("model", "model", show_name),
+    Column("tier", "tier"),
+    Column("verdict", "verdict"),
+    Column("accuracy", "candidate", show_share),
+    Column("baseline", "baseline", show_share),
+    Column("difference", "difference", show_points),
+    Column("95% interval", "interval", show_number),
+    Column("p", "p_value", show_number),
+    Column("failed", "failed"),
+    Column("open", "open"),
+)
+LIMITS = (
+    Column("limit", "check"),
+    Column("verdict", "verdict"),
+    Column("finding", "words", show_note),
+)
+RUNS = (
+    Column("evaluation", "evaluation", show_name),
+    Column("model", "model", show_name),
+    Column("run", "run_id", show_name),
+    Column("baseline", "against", show_name),
+)
+
+
+def list_evaluations(decision: Decision) -> list[dict[str, Any]]:
+    """Return a row per evaluation and model, the critical ones first, then the weighted means."""
+    judged = sorted(decision.judged, key=lambda one: TIERS.index(one.cell.tier))
+    means = [
+        {
+            "evaluation": "weighted mean",
+            "model": shorten_model(model),
+            "tier": "supporting",
+            **_show_checks([check], check),
+        }
+        for model, check in decision.weighted.items()
+    ]
+    return [*map(_row, judged), *means]
+
+
+def tabulate_evaluations(rows: Sequence[dict[str, Any]]) -> Table:
+    """Tabulate the rows of `list_evaluations`."""
+    return tabulate("Evaluations", EVALUATIONS, rows)
+
+
+def _row(one: Judged) -> dict[str, Any]:
+    checks = one.report.checks if one.report else []
+    told = _show_checks(checks, one.accuracy)
+    against = one.report.baseline if one.report else one.cell.baseline
+    return {
+        "evaluation": one.cell.evaluation,
+        "model": shorten_model(one.cell.model),
+        "tier": one.cell.tier,
+        "run_id": one.run_id,
+        "against": against,
+        **told,
+        **({} if one.report else {"verdict": "not judged", "candidate": one.mean_score, "obstacle": one.obstacle}),
+    }
+
+
+def _show_checks(checks: Sequence[Check], accuracy: Check | None) -> dict[str, Any]:
+    by_verdict: dict[Verdict, list[str]] = {"fail": [], "inconclusive": [], "pass": []}
+    for check in checks:
+        by_verdict[check.verdict].append(check.check)
+    found = {
+        "verdict": next((verdict for verdict, names in by_verdict.items() if names), ""),
+        "failed": ", ".join(by_verdict["fail"]),
+        "open": ", ".join(by_verdict["inconclusive"]),
+    }
+    if accuracy is None or accuracy.low is None:
+        return {**found, "candidate": None, "baseline": None, "difference": None, "interval": "", "p_value": ""}
+    return {
+        **found,
+        "candidate": accuracy.candidate,
+        "baseline": accuracy.baseline,
+        "difference": (accuracy.candidate or 0) - (accuracy.baseline or 0),
+        "interval": show_range(show_points(accuracy.low), show_points(accuracy.high)),
+        "p_value": "" if accuracy.p_value is None else f"{accuracy.p_value:.2g}",
+    }
+
+
+STATES: dict[Verdict, str] = {"pass": "completed", "fail": "worse", "inconclusive": "inconclusive"}
+
+
+def compose_suite(plan: SuitePlan, decision: Decision) -> Document:
+    """Build the page of a decided suite."""
+    counted = [verdict for _, verdict in decision.counted]
+    summary = Section("evaluations", "Evaluations", [tabulate_evaluations(list_evaluations(decision))])
+    summary.say(
+        "A critical evaluation counts with every limit. Supporting ones count by the weighted mean of their accuracy "
+        "alone, and advisory ones not at all."
+    )
+    limits = Section("limits", "Limits")
+    for one in decision.judged:
+        if one.report is None:
+            limits.say(f"{one.cell.label}, {one.cell.tier}: not judged. {one.obstacle}", is_warning=True)
+            continue
+        limits.add(tabulate(f"{one.cell.label}, {one.cell.tier}", LIMITS, _list_rows(one.report.checks)))
+    if decision.weighted:
+        limits.add(tabulate("Supporting evaluations together", LIMITS, _list_rows(decision.weighted.values())))
+    runs = Section("runs", "Runs", [tabulate("Runs and baselines", RUNS, map(_row, decision.judged))])
+    return Document(
+        title=plan.name,
+        subtitle=f"suite {plan.suite_id}",
+        state=STATES[decision.verdict],
+        headline=[decision.headline, decision.risk],
+        figures=[
+            Figure("Decision", decision.word, is_bad=decision.verdict == "fail"),
+            Figure("Limits kept", f"{counted.count('pass'):,} of {len(counted):,}", "that count"),
+            Figure("Failed", f"{counted.count('fail'):,}"),
+            Figure("Open", f"{counted.count('inconclusive'):,}"),
+            Figure("Evaluations", f"{len(decision.judged):,}", _count_models(decision)),
+        ],
+        sections=[summary, limits, runs],
+    )
+
+
+def _list_rows(checks: Any) -> list[dict[str, str]]:
+    return [{"check": check.check, "verdict": check.verdict, "words": check.words} for check in checks]
+
+
+def _count_models(decision: Decision) -> str:
+    return count(len({one.cell.model for one in decision.judged}), "model")

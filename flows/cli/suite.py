@@ -1,0 +1,98 @@
+"""The command line of `suite`: a dry run, the flow and the decision."""
+
+from typing import TYPE_CHECKING, Any
+
+from assayline.errors import SpecError
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.process import prefect_api
+from assayline.flows.cli.words import parse_words, plain_console, print_table, print_text
+from assayline.flows.live.logs import quiet_shutdown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from assayline.benchmark.suite import Cell
+    from assayline.settings import Settings
+    from assayline.spec.suite import SuiteSpec
+
+EPILOG = """SUITE is a YAML file with evaluations and models (docs/guides/suites.md). Rerun the command to go on with a
+suite that was interrupted.
+
+Exit codes: 0 GO, 1 NO-GO, 13 INCONCLUSIVE, 2 suite or spec, 3 prompts, 4 model, 6 database or files,
+7 a run did not complete (the others are measured and judged)."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run the suite that the command line names and print its decision. Return the exit code."""
+    parser = make_parser("suite", EPILOG, "%(prog)s SUITE [--fresh] [--dry-run]")
+    parser.add_argument("--fresh", action="store_true", help="start a new suite even if one is unfinished")
+    parser.add_argument("--dry-run", action="store_true", help="check all specs and list the runs without running them")
+    known, rest = parser.parse_known_args(arguments)
+    path, fields = parse_words(rest, vars(known))
+    if path is None:
+        parser.error("pass a SUITE")
+    if fields:
+        raise SpecError(f"Unknown option --{next(iter(fields))}. hint: set `overrides` of an evaluation in {path}.")
+
+    from assayline.benchmark.suite import list_cells
+    from assayline.files import check_data_folder
+    from assayline.settings import load_settings
+    from assayline.spec.suite import load_suite
+
+    settings = load_settings()
+    check_data_folder(settings.data_dir)
+    settings.pass_on_token()
+    wanted = load_suite(path)
+    if known.dry_run:
+        print_cells(wanted, list_cells(wanted), settings, known.fresh)
+        return 0
+    with prefect_api():
+        return _decide(wanted, known.fresh)
+
+
+def _decide(wanted: "SuiteSpec", fresh: bool) -> int:
+    from assayline.benchmark.decision import NoGoError
+    from assayline.comparison.gate import INCONCLUSIVE_EXIT_CODE
+    from assayline.flows.suite import suite
+
+    try:
+        result, code = suite(wanted, "never" if fresh else "auto"), 0
+        code = 0 if result["decision"] == "GO" else INCONCLUSIVE_EXIT_CODE
+    except NoGoError as error:
+        result, code = error.result, error.exit_code
+    quiet_shutdown()
+    print_decision(result, plain_console())
+    return code
+
+
+def print_decision(result: dict[str, Any], console: "Console") -> None:
+    """Print the table of evaluations, the report's path and, last, the decision."""
+    from assayline.report.suite import tabulate_evaluations
+
+    print_text(f"\nSuite {result['suite_id']}", console)
+    print_table(tabulate_evaluations(result["evaluations"]), console)
+    for row in result["evaluations"]:
+        if row.get("obstacle"):
+            print_text(f"{row['evaluation']} · {row['model']} is not judged: {row['obstacle']}", console)
+    print_text(result["risk"], console)
+    print_text(f"Report: {result['report']}", console)
+    print_text(result["headline"], console)
+
+
+def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", fresh: bool) -> None:
+    """Print the runs of a suite, and the suite that would go on."""
+    from assayline.benchmark.suite import find_undecided
+    from assayline.words import count
+
+    console = plain_console()
+    plan = None if fresh else find_undecided(cells, settings)
+    done = {key: len(runs) for key, runs in plan.runs.items()} if plan else {}
+    total, left = sum(cell.repeats for cell in cells), sum(cell.repeats - done.get(cell.key, 0) for cell in cells)
+    known = f" of suite {plan.suite_id}" if plan else ""
+    print_text(f"Suite {wanted.name}: {left} of {count(total, 'run')}{known} left:", console)
+    for cell in cells:
+        tier = f"{cell.tier}, weight {cell.weight:g}" if cell.tier == "supporting" else cell.tier
+        against = f"against {cell.baseline}" if cell.baseline else "without a baseline"
+        runs = f"{done.get(cell.key, 0)} of {count(cell.repeats, 'run')} done"
+        print_text(f"  {cell.label}: {tier}, {against}, {runs}", console)
+    print_text("Dry run: nothing was run or stored.", console)

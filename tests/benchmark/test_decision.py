@@ -1,0 +1,123 @@
+"""The decision of a suite: what counts, at which level, and the weighted mean."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from assayline.benchmark.decision import Decision, Judged, decide
+from assayline.benchmark.suite import Cell
+from assayline.comparison.gate import Check, GateReport, Verdict
+from assayline.spec.file import parse_spec
+from assayline.spec.suite import Tier
+
+SPEC = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}}}
+MEAN = 0.7
+
+
+def cell(
+    name: str, tier: Tier = "critical", *, weight: float = 1, limit: float = 0.01, speed: float | None = None
+) -> Cell:
+    slowdown = {} if speed is None else {"output_tokens_per_s": speed}
+    spec = parse_spec({**SPEC, "gate": {"max_accuracy_drop": limit, "max_slowdown": slowdown}})
+    return Cell(name, "models/m", tier, weight, 1, "stable", spec)
+
+
+def judged(
+    one: Cell,
+    verdict: Verdict,
+    difference: float = 0.0,
+    *,
+    p_value: float = 1.0,
+    half: float = 0.005,
+    more: tuple[Check, ...] = (),
+    limits: dict[str, Any] | None = None,
+) -> Judged:
+    ends = {"p_value": p_value, "low": difference - half, "high": difference + half}
+    check = Check("accuracy", verdict, "It was so.", MEAN + difference, MEAN, 0.01, "share", **ends)
+    return Judged(one, "run", GateReport("run", "stable", [check, *more], limits or {}))
+
+
+def reasons(decision: Decision) -> dict[str, str]:
+    return dict(decision.counted)
+
+
+def test_all_limits_that_count_have_to_pass():
+    passing = [judged(cell("a"), "pass"), judged(cell("b"), "pass")]
+    assert decide(passing).word == "GO"
+    assert decide(passing).headline == "GO: all 2 limits that count are shown to be kept."
+    open_ = decide([*passing, judged(cell("c"), "inconclusive")])
+    assert (open_.word, open_.headline) == ("INCONCLUSIVE", "INCONCLUSIVE: open: c · m, accuracy.")
+    assert decide([*passing, Judged(cell("c"), None, None, "It has no run.")]).word == "INCONCLUSIVE"
+    failed = decide([*passing, judged(cell("c"), "inconclusive"), judged(cell("d"), "fail", -0.1, p_value=1e-9)])
+    assert (failed.word, failed.headline) == ("NO-GO", "NO-GO: beyond the limit: d · m, accuracy.")
+
+
+def test_advisory_evaluations_are_shown_and_do_not_count():
+    bad = judged(cell("x", "advisory"), "fail", -0.5, p_value=1e-9)
+    decision = decide([judged(cell("a"), "pass"), bad])
+    assert decision.word == "GO"
+    assert decision.judged[1].report is not None and decision.judged[1].report.checks[0].verdict == "fail"
+    assert decision.tests == 1
+
+
+def test_tests_share_the_risk_of_a_false_alarm():
+    """Two tests fail at 5% each, two-sided: 2.5% each towards worse; more tests at less."""
+    fails = judged(cell("a"), "fail", -0.05, p_value=0.04)
+    rest = [judged(cell(name), "pass") for name in "bcdefghi"]
+    assert decide([fails]).level == decide([fails, rest[0]]).level == 0.05
+    few, many = decide([fails, *rest[:1]]), decide([fails, *rest])
+    assert (few.word, many.word) == ("NO-GO", "INCONCLUSIVE")
+    assert many.level == pytest.approx(0.1 / 9)
+    assert many.judged[0].report is not None
+    assert many.judged[0].report.checks[0].words.endswith("this decision needs p ≤ 0.011.")
+    sure = replace(fails, report=replace(fails.report, checks=[replace(fails.report.checks[0], p_value=0.01)]))
+    assert decide([sure, *rest]).word == "NO-GO"
+    assert decide([sure, *rest], is_nightly=True).word == "INCONCLUSIVE"
+
+
+def test_limits_on_speed_are_one_test_more():
+    assert decide([judged(cell("a", speed=0.1), "pass")]).tests == 2
+
+
+def test_failures_without_a_test_count_at_any_level():
+    errors = Check("errors", "fail", "Errors are 50% of the answers.")
+    rest = [judged(cell(name), "pass") for name in "bcdefghi"]
+    assert decide([judged(cell("a"), "pass", more=(errors,)), *rest]).word == "NO-GO"
+    required = judged(cell("a"), "fail", p_value=1.0, limits={"confidence": "required"})
+    assert decide([required, *rest]).word == "NO-GO", "the spec asks for a proof"
+
+
+def test_supporting_evaluations_count_by_their_weighted_mean():
+    dice = np.random.default_rng(1)
+    differences, weights, halves = dice.normal(-0.01, 0.02, 4), [1, 2, 5, 0.5], dice.uniform(0.01, 0.05, 4)
+    limits = [0.01, 0.0, 0.02, 0.05]
+    cells = [
+        judged(cell(str(i), "supporting", weight=weights[i], limit=limits[i]), "pass", differences[i], half=halves[i])
+        for i in range(4)
+    ]
+    (check,) = decide(cells).weighted.values()
+    mean = np.average(differences, weights=weights)
+    shares = np.array(weights) / sum(weights)
+    error = np.sqrt(((shares * halves / norm.ppf(0.975)) ** 2).sum())
+    assert check.candidate == pytest.approx(MEAN + mean) and check.baseline == pytest.approx(MEAN)
+    assert (check.low, check.high) == pytest.approx(norm.interval(0.95, mean, error))
+    assert check.p_value == pytest.approx(2 * norm.sf(abs(mean) / error))
+    assert check.limit == pytest.approx(np.average(limits, weights=weights))
+
+
+def test_a_failure_of_one_supporting_evaluation_is_outweighed():
+    one = judged(cell("a", "supporting"), "fail", -0.03, p_value=1e-9)
+    good = judged(cell("b", "supporting", weight=9), "pass", +0.01)
+    assert decide([one, good]).word == "GO"
+    assert decide([one]).word == "NO-GO"
+    assert decide([one, Judged(cell("c", "supporting"), None, None, "It has no run.")]).word == "INCONCLUSIVE"
+
+
+def test_each_model_has_its_own_weighted_mean():
+    cells = [cell("a", "supporting"), replace(cell("a", "supporting"), model="models/other")]
+    decision = decide([judged(cells[0], "pass"), judged(cells[1], "fail", -0.2, p_value=1e-9)])
+    assert reasons(decision) == {"supporting evaluations · m": "pass", "supporting evaluations · other": "fail"}
+    assert decision.tests == 2

@@ -1,0 +1,94 @@
+"""Suites as YAML: what is refused, and which runs they are."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from assayline.benchmark.suite import SuitePlan, begin_suite, digest_cells, find_undecided, list_cells, write_suite
+from assayline.errors import SpecError
+from assayline.settings import Settings
+from assayline.spec.suite import load_suite, parse_suite
+
+
+@pytest.fixture
+def spec(modest_model: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "one.yaml"
+    data = {
+        "name": "one",
+        "model": str(modest_model),
+        "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}},
+        "engine": {"backend": "fake"},
+        "gate": {"baseline": "stable"},
+    }
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("suite", "problem"),
+    [
+        ({}, "evaluations: missing, but required"),
+        ({"evaluations": []}, "at least 1 item"),
+        ({"evaluations": [{"spec": "a.yaml", "tear": "critical"}]}, "did you mean 'tier'?"),
+        ({"evaluations": [{"spec": "a.yaml", "tier": "vital"}]}, "'critical', 'supporting' or 'advisory'"),
+        ({"evaluations": [{"spec": "a.yaml", "weight": 2}]}, "weight is for supporting evaluations"),
+        ({"evaluations": [{"spec": "a.yaml", "repeats": 0}]}, "greater than or equal to 1"),
+        ({"evaluations": [{"spec": "a.yaml"}], "model": "m"}, "did you mean 'models'?"),
+    ],
+)
+def test_an_invalid_suite_is_refused(suite, problem):
+    with pytest.raises(SpecError, match="is not a valid suite") as refused:
+        parse_suite(suite)
+    assert problem in str(refused.value)
+
+
+def test_files_and_specs_are_named_in_errors(tmp_path, spec):
+    with pytest.raises(SpecError, match=r"no\.yaml does not exist"):
+        load_suite(tmp_path / "no.yaml")
+    with pytest.raises(SpecError, match=r"gone\.yaml does not exist"):
+        list_cells(parse_suite({"evaluations": [{"spec": str(tmp_path / "gone.yaml")}]}))
+    twice = {"evaluations": [{"spec": str(spec)}, {"spec": str(spec), "tier": "advisory"}]}
+    with pytest.raises(SpecError, match="Two evaluations of suite suite are called one"):
+        list_cells(parse_suite(twice))
+    wrong = {"evaluations": [{"spec": str(spec), "overrides": {"sampling.temprature": 1}}]}
+    with pytest.raises(SpecError, match="temprature"):
+        list_cells(parse_suite(wrong))
+
+
+def test_each_evaluation_runs_with_each_model_and_equal_engines_follow_each_other(spec, modest_model, tmp_path):
+    other = tmp_path / "other"
+    other.symlink_to(modest_model)
+    suite = parse_suite(
+        {
+            "models": [str(modest_model), str(other)],
+            "evaluations": [
+                {"spec": str(spec), "name": "a"},
+                {"spec": str(spec), "name": "b", "overrides": {"engine.max_concurrency": 3}},
+                {"spec": str(spec), "name": "c", "baseline": "run-1", "overrides": {"sampling.temperature": 0.5}},
+            ],
+        }
+    )
+    cells = list_cells(suite)
+    assert [(cell.evaluation, Path(cell.model).name) for cell in cells] == [
+        (name, model) for model in (modest_model.name, "other") for name in "acb"
+    ]
+    assert [cell.baseline for cell in cells[:3]] == ["stable", "run-1", "stable"]
+
+
+def test_a_suite_goes_on_until_it_is_decided_or_a_spec_changes(spec, tmp_path):
+    settings = Settings(data_dir=tmp_path / "data")
+    suite = parse_suite({"evaluations": [{"spec": str(spec)}]})
+    cells = list_cells(suite)
+    assert find_undecided(cells, settings) is None
+    plan = begin_suite(suite, cells, settings, is_nightly=False, fresh=False)
+    plan.runs[cells[0].key] = ["run-1"]
+    write_suite(plan, settings)
+    assert begin_suite(suite, cells, settings, is_nightly=False, fresh=False) == plan
+    assert begin_suite(suite, cells, settings, is_nightly=False, fresh=True).suite_id != plan.suite_id
+    changed = list_cells(parse_suite({"evaluations": [{"spec": str(spec), "overrides": {"prompts.limit": 1}}]}))
+    assert find_undecided(changed, settings) is None
+    write_suite(SuitePlan(plan.suite_id, "suite", digest_cells(cells), decision="GO"), settings)
+    assert find_undecided(cells, settings) is None
+    (tmp_path / "data" / "suites" / plan.suite_id / "suite.json").write_text("{")
+    assert find_undecided(cells, settings) is None, "a damaged file"
