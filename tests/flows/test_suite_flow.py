@@ -1,0 +1,124 @@
+"""The suite as a flow and as a command: decisions, exit codes, the page; and how it goes on after a failure."""
+
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from run_kit import complete
+
+from assayline.benchmark.decision import NoGoError
+from assayline.benchmark.suite import begin_suite, list_cells
+from assayline.benchmark.suite import write_suite as write_plan
+from assayline.comparison.baselines import pin_baseline
+from assayline.engines.fake import FakeEngine
+from assayline.errors import EngineError, RunFailedError
+from assayline.flows.suite import suite
+from assayline.settings import Settings
+from assayline.spec.file import parse_spec
+from assayline.spec.identity import canonical_json
+from assayline.spec.suite import load_suite, parse_suite
+from assayline.store.database import connect
+
+pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts", "prefect_client")]
+WRONG = {"chat.template": "{{ messages[0].content }} what", "prompts.limit": 40}
+"""The same prompts, rendered so that the fake engine, which says the last word, is wrong."""
+GATE = {"baseline": "stable", "max_accuracy_drop": 0.1, "max_slowdown": {}}
+"""Limits that 40 equal answers keep."""
+
+
+@pytest.fixture
+def path(fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path) -> Path:
+    """A spec whose baseline is pinned."""
+    settings = Settings(data_dir=data_dir)
+    stable = complete(parse_spec(fake_spec), settings, "never").run_id
+    with connect(settings.database_path, 20) as connection:
+        pin_baseline(connection, data_dir, "stable", stable)
+    return flow_kit.write_spec(tmp_path / "sums.yaml", {**fake_spec, "gate": GATE})
+
+
+def write_suite(path: Path, *evaluations: dict[str, Any]) -> Path:
+    data = {"name": "release", "evaluations": [{"spec": str(path), **one} for one in evaluations]}
+    return flow_kit.write_spec(path.parent / "release.yaml", data)
+
+
+def run_ahead(file: Path, data_dir: Path) -> None:
+    """Complete all runs of a suite without Prefect, each different one once."""
+    settings, wanted = Settings(data_dir=data_dir), load_suite(file)
+    cells = list_cells(wanted)
+    plan = begin_suite(wanted, cells, settings, is_nightly=False, fresh=True)
+    known = {name: run_id for run_id, name in flow_kit.query(data_dir, "select run_id, spec_json from runs")}
+    for cell in cells:
+        done = known.get(canonical_json(cell.spec)) or complete(cell.spec, settings, "never").run_id
+        plan.runs[cell.key] = [done]
+    write_plan(plan, settings)
+
+
+def test_command_prints_the_decision_and_exits_with_its_code(path, data_dir):
+    good, bad = {"name": "sums"}, {"name": "wrong", "overrides": WRONG}
+    for evaluations, code, last in (
+        ((good, {**bad, "tier": "advisory"}), 0, "GO: all 2 limits that count are shown to be kept."),
+        ((good, bad), 1, "NO-GO: beyond the limit: wrong · modest, accuracy, exact_match."),
+        ((good, {**good, "name": "new", "baseline": "none"}), 13, "INCONCLUSIVE: open: new · modest."),
+    ):
+        file = write_suite(path, *evaluations)
+        planned = flow_kit.run_here("suite", str(file), "--dry-run")
+        assert planned.code == 0 and "Suite release: 2 of 2 runs left:" in planned.out
+        run_ahead(file, data_dir)
+        planned = flow_kit.run_here("suite", str(file), "--dry-run")
+        assert planned.code == 0 and "0 of 2 runs of suite" in planned.out
+        ended = flow_kit.run_here("suite", str(file))
+        assert ended.code == code, ended.err
+        assert ended.out.splitlines()[-1] == last
+    assert "new · modest is not judged: There is no baseline 'none'" in ended.out
+    assert len(list((data_dir / "suites").iterdir())) == 3
+    assert flow_kit.run_here("suite", str(file), "--weight", "2").code == 2
+
+
+def test_page_and_state_are_those_of_the_decision(path, data_dir, prefect_client):
+    supporting = {"tier": "supporting", "name": "wrong", "weight": 3, "overrides": WRONG}
+    file = write_suite(path, {"name": "sums"}, supporting)
+    run_ahead(file, data_dir)
+    state = suite(str(file), return_state=True)
+    assert state.is_failed() and state.name == "Worse"
+    with pytest.raises(NoGoError, match="NO-GO: beyond the limit: supporting evaluations · modest"):
+        state.result()
+    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
+    (page,) = prefect_client.read_artifacts(artifact_filter=wanted)
+    assert page.key == "suite-release" and page.description == state.message
+    text = page.data.replace("\\", "")
+    assert "2 tests share a risk of 5%" in text and "went from 1.0000 to 0.0000" in text
+    (folder,) = (data_dir / "suites").iterdir()
+    assert "weighted mean" in (folder / "report.html").read_text(encoding="utf-8")
+    saved = flow_kit.query(data_dir, "select distinct flow_run_id from verdict where run_id is not null")
+    assert saved == [str(state.state_details.flow_run_id)]
+
+
+def test_suite_goes_on_where_a_failure_stopped_it(path, data_dir, monkeypatch):
+    wanted = parse_suite(
+        {
+            "evaluations": [
+                {"spec": str(path), "name": "sums"},
+                {"spec": str(path), "name": "few", "overrides": {"engine.max_concurrency": 7}},
+            ]
+        }
+    )
+    generate = FakeEngine.generate
+
+    def refuse(self: FakeEngine, requests: Any) -> Any:
+        if self.facts.window_requests == 7:
+            raise EngineError("There is no room for this.")
+        return generate(self, requests)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEngine, "generate", refuse)
+        with pytest.raises(RunFailedError, match=r"is INCONCLUSIVE, because .* few · modest: .*no room"):
+            suite(wanted)
+    (folder,) = (data_dir / "suites").iterdir()
+    assert "not judged" in (folder / "report.md").read_text(encoding="utf-8")
+    before = flow_kit.query(data_dir, "select run_id from runs where state = 'completed' order by run_id")
+    result = suite(wanted)
+    assert (result["suite_id"], result["decision"]) == (folder.name, "GO")
+    after = flow_kit.query(data_dir, "select run_id from runs where state = 'completed' order by run_id")
+    assert len(before) == 2 and len(after) == 3, "what was completed is not run again"
