@@ -1,6 +1,6 @@
 """Coverage, false verdicts and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,moment,sequential,noise] [--seed 1]
+    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,moment,sequential,suite,noise] [--seed 1]
 
 Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes at most
 four minutes of CPU.
@@ -23,6 +23,8 @@ Part `moment`: simulated queues that `score_factors` judges (`benchmarks.statist
 Part `sequential`: runs with `gate.stop: decided`, which end at the look that decides them.
 
 Part `noise`: how often equal runs differ by more than the noise floor (`benchmarks.statistics_noise`).
+
+Part `suite`: decisions of suites with critical and supporting evaluations; see benchmarks.statistics_suite.
 """
 
 import argparse
@@ -39,13 +41,14 @@ import numpy as np
 from scipy.special import bdtr, stdtrit
 from scipy.stats import binom
 
-from assayline.comparison.gate import judge_scores
+from assayline.comparison.gate import Check, judge_scores
 from assayline.comparison.looks import LOOKS, list_looks
 from assayline.comparison.queries import compare_scores
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import apply_schema
 from benchmarks import nights, statistics_noise
 from benchmarks.statistics_moment import measure_moments
+from benchmarks.statistics_suite import measure_suites
 
 Dice = np.random.Generator
 Rows = list[dict[str, Any]]
@@ -523,6 +526,19 @@ def measure_part_of_noise(seed: int) -> dict[str, Rows]:
     return {"noise": rows}
 
 
+def measure_part_of_suite(seed: int) -> dict[str, Rows]:
+    """Measure the decisions of suites."""
+    check_against_sql()
+
+    @cache
+    def judge(limit: float, *counts: int) -> Check:
+        return judge_scores(compare_pairs(Pairs(*counts)), GateSpec(max_accuracy_drop=limit))
+
+    rows = list(measure_suites(np.random.default_rng(seed), judge, 5_000))
+    print_rows(f"suites: {measure_suites.__doc__}", rows)
+    return {"suites": rows}
+
+
 PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
     "verdicts": measure_part_of_verdicts,
     "load": measure_part_of_load,
@@ -531,6 +547,7 @@ PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
     "moment": measure_part_of_moment,
     "sequential": measure_part_of_stops,
     "noise": measure_part_of_noise,
+    "suite": measure_part_of_suite,
 }
 """Parts by name: a function of the seed that prints its tables and returns their rows."""
 
