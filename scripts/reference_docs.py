@@ -37,7 +37,8 @@ class Code(NamedTuple):
 EXIT_CODES = {
     0: Code("The command did what it was asked to do.", "–"),
     1: Code(
-        "`assayline gate`, and flows with a gate: a limit fails. `assayline verify`: a stored metric differs.",
+        "`assayline gate`, and flows with a gate: a limit fails. `assayline suite`: NO-GO. `assayline verify`: a stored "
+        "metric differs.",
         "Read the table that the command printed.",
     ),
     2: Code("The spec, a setting or an argument is invalid.", "Correct what the message names."),
@@ -57,7 +58,7 @@ EXIT_CODES = {
     ),
     7: Code(
         "A run failed: requests without an answer, or more error rows than `max_error_fraction` allows. "
-        "`assayline benchmark`: a configuration did not complete.",
+        "`assayline benchmark`: a configuration did not complete. `assayline suite`: a run did not.",
         "See the run's errors by kind ([error-kinds.md](error-kinds.md)).",
     ),
     8: Code(
@@ -75,7 +76,7 @@ EXIT_CODES = {
         "Read the disagreements in the report; then improve the rubric or choose another judge.",
     ),
     13: Code(
-        "`assayline gate --detailed-exit-code`: no limit fails, and one is inconclusive.",
+        "`assayline gate --detailed-exit-code`, and `assayline suite`: no limit fails, and one is inconclusive.",
         "Read the table that the command printed. Ask more prompts, or raise the limit.",
     ),
     130: Code("Interrupted by Ctrl-C.", "Give the same command again: it resumes an unfinished run."),

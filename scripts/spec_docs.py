@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline.spec import criteria, engine, evaluation, load, prompts  # noqa: E402
+from assayline.spec import criteria, engine, evaluation, load, prompts, suite  # noqa: E402
 
 SCHEMA = ROOT / "assayline" / "spec" / "spec.schema.json"
 """In the package, so that a wheel has it."""
@@ -50,6 +50,8 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("slos", criteria.SloSpec),
     ("gate", criteria.GateSpec),
     ("price", criteria.PriceSpec),
+    ("A suite", suite.SuiteSpec),
+    ("A suite's evaluations", suite.SuiteEvaluation),
 ]
 
 

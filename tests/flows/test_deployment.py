@@ -193,8 +193,9 @@ def test_deployments_are_as_written(prefect_client):
     on_demand = prefect_client.read_deployment_by_name("evaluate/evaluate")
     benchmark = prefect_client.read_deployment_by_name("benchmark/benchmark")
     gate = prefect_client.read_deployment_by_name("gate/gate")
-    deployed = {each.name: each.entrypoint for each in (nightly, on_demand, benchmark, gate)}
-    assert deployed == {name: f"assayline.flows.{name}.{name}" for name in ("nightly", "evaluate", "benchmark", "gate")}
+    release = prefect_client.read_deployment_by_name("suite/suite")
+    deployed = {each.name: each.entrypoint for each in (nightly, on_demand, benchmark, gate, release)}
+    assert deployed == {name: f"assayline.flows.{name}.{name}" for name in ("nightly", "evaluate", "benchmark", "gate", "suite")}
     assert benchmark.parameters == {"spec": "examples/arithmetic.yaml", "sweep": {}}
     assert set(gate.parameter_openapi_schema["properties"]) == {"run_id", "baseline", "limits"}
     for deployment in (nightly, on_demand):
@@ -206,6 +207,10 @@ def test_deployments_are_as_written(prefect_client):
         assert {"spec", "resume"} <= set(deployment.parameter_openapi_schema["properties"])
     assert nightly.parameters["resume"] == "never", "each night is a measurement of its own"
     assert set(on_demand.parameters) == {"spec"}
+    assert release.parameters == {"suite": "examples/suite.yaml", "resume": "never"}
+    assert {"suite", "resume", "is_nightly"} <= set(release.parameter_openapi_schema["properties"])
+    (weekly,) = release.schedules
+    assert (weekly.schedule.cron, weekly.active) == ("0 4 * * 6", False)
     assert set(nightly.tags) == {"assayline", "nightly"}
     assert on_demand.tags == ["assayline"]
     assert on_demand.schedules == []
