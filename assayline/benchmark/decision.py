@@ -2,7 +2,7 @@
 
 - A critical evaluation counts with every limit of its gate.
 - Supporting evaluations count together: the mean of their differences in accuracy, weighted, against the mean of their
-  limits, weighted alike.
+  limits, with the same weights.
 - Advisory evaluations do not count.
 
 GO: every limit that counts passes. Each passes only if the data show the model within it, so a model that is at one of
@@ -50,7 +50,7 @@ class Judged:
     obstacle: str = ""
     """Why there is no report."""
     mean_score: float | None = None
-    """Of the run, whether it is judged or not."""
+    """The accuracy of the run, whether it is judged or not."""
 
     @property
     def accuracy(self) -> Check | None:
@@ -83,7 +83,7 @@ class Decision:
 
     @property
     def counted(self) -> list[tuple[str, Verdict]]:
-        """What counts, with its verdict."""
+        """The limits that count, by name, with their verdicts."""
         found: list[tuple[str, Verdict]] = []
         for one in self.judged:
             if one.cell.tier == "critical":
@@ -105,7 +105,7 @@ class Decision:
 
     @property
     def risk(self) -> str:
-        """The risk of a false alarm, in a sentence."""
+        """The risk of a false alarm, as text."""
         many = f" in {NIGHTS} nights" if self.is_nightly else ""
         return (
             f"{count(self.tests, 'test')} share a risk of 5% that models as good as their baselines get NO-GO{many}, "

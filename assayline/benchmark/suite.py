@@ -61,7 +61,7 @@ class SuitePlan:
     suite_id: str
     name: str
     digest: str
-    """Of its cells: a suite whose specs have changed is another one."""
+    """The digest of its cells: a suite whose specs have changed is another one."""
     is_nightly: bool = False
     runs: dict[str, list[str]] = field(default_factory=dict)
     """Ids of the completed runs by the key of their cell."""

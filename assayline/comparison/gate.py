@@ -55,7 +55,7 @@ class Check:
     limit: float | None = None
     unit: str = ""
     p_value: float | None = None
-    """Of the test behind the verdict, two-sided; Holm-adjusted over the limits on speed. None without a test."""
+    """Two-sided p of the verdict, Holm-adjusted over the limits on speed. None without a test."""
     low: float | None = None
     """Lower end of the interval of the difference in accuracy."""
     high: float | None = None
