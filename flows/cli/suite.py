@@ -60,6 +60,9 @@ def _decide(wanted: "SuiteSpec", fresh: bool) -> int:
         code = 0 if result["decision"] == "GO" else INCONCLUSIVE_EXIT_CODE
     except NoGoError as error:
         result, code = error.result, error.exit_code
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("The suite is undecided. hint: rerun the command to go on with it.")
+        raise
     quiet_shutdown()
     print_decision(result, plain_console())
     return code

@@ -195,7 +195,9 @@ def test_deployments_are_as_written(prefect_client):
     gate = prefect_client.read_deployment_by_name("gate/gate")
     release = prefect_client.read_deployment_by_name("suite/suite")
     deployed = {each.name: each.entrypoint for each in (nightly, on_demand, benchmark, gate, release)}
-    assert deployed == {name: f"assayline.flows.{name}.{name}" for name in ("nightly", "evaluate", "benchmark", "gate", "suite")}
+    assert deployed == {
+        name: f"assayline.flows.{name}.{name}" for name in ("nightly", "evaluate", "benchmark", "gate", "suite")
+    }
     assert benchmark.parameters == {"spec": "examples/arithmetic.yaml", "sweep": {}}
     assert set(gate.parameter_openapi_schema["properties"]) == {"run_id", "baseline", "limits"}
     for deployment in (nightly, on_demand):
