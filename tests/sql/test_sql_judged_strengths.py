@@ -97,6 +97,24 @@ def test_rank_judged_strengths_are_those_of_scipys_maximum_likelihood(store, see
         assert row["verdict"] == ("unclear" if last > 0.05 else "better" if row["difference"] > 0 else "worse")
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rank_judged_strengths_are_those_of_statsmodels_logistic_regression(store, seed):
+    """A Bradley–Terry model is a logistic regression on +1 for one run and −1 for the other."""
+    from statsmodels.genmod.families import Binomial  # takes seconds, which collecting alone is to be spared
+    from statsmodels.genmod.generalized_linear_model import GLM
+
+    games = draw_games(np.random.default_rng(seed), {"a": 0.9, "b": 0.4, "c": 0.0, "d": -1.5}, 25)
+    games = [game for game in games if game[:2] != ("a", "d")]
+    found = rank(store, give_games(store, games))
+    runs, met = sorted(found), sorted({game[:2] for game in games})
+    rows = [(a, b, value, 1.0) for a, b, _, value in games] + [(a, b, y, 0.5) for a, b in met for y in (0.0, 1.0)]
+    sides = np.array([[(run == a) - (run == b) for run in runs] for a, b, _, _ in rows], float)
+    value, weight = (np.array([row[k] for row in rows]) for k in (2, 3))
+    fitted = GLM(value, sides[:, 1:], family=Binomial(), freq_weights=weight).fit(tol=1e-12)
+    strength = np.array([0, *fitted.params])
+    assert [found[run]["strength"] for run in runs] == pytest.approx(strength - strength.mean(), abs=1e-5)
+
+
 def test_rank_judged_of_two_runs_is_the_logarithm_of_odds_with_half_a_game_each(store):
     """Haldane's and Anscombe's estimate, and Gart's standard error."""
     judges = give_games(store, [("a", "b", f"p{i}", float(i < 30)) for i in range(40)])
