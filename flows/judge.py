@@ -6,7 +6,9 @@
 resumed like any other, and a completed one is not repeated, so each answer is judged once.
 """
 
+import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -21,8 +23,9 @@ from assayline.evaluation.judging import (
 )
 from assayline.evaluation.rescore import Rescored, rescore_run
 from assayline.flows.live.logs import speak_in_sentences
-from assayline.flows.live.reporting import not_trusted
-from assayline.runs.manifest import read_manifest
+from assayline.flows.live.reporting import not_trusted, try_report
+from assayline.report.make import make_report
+from assayline.runs.manifest import read_manifest, read_spec_json
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import JudgeScorer
@@ -33,7 +36,7 @@ Complete = Callable[[EvalSpec], dict[str, Any]]
 
 @flow(name="judge", flow_run_name="judges of {run_id}", persist_result=False)
 def judge(run_id: str, scorers: list[JudgeScorer]) -> dict[str, Any]:
-    """Score a run's answers by judges and return the number of scores by judge.
+    """Score a run's answers by judges, write its report, and return the number of scores by judge.
 
     Args:
         run_id: the judged run, which is complete.
@@ -47,8 +50,16 @@ def judge(run_id: str, scorers: list[JudgeScorer]) -> dict[str, Any]:
     try:
         rescored = judge_answers(settings, run_id, scorers, evaluate, are_new=True)
     except JudgeNotTrustedError as error:
+        _report(settings, run_id)
         return not_trusted(error)
+    _report(settings, run_id)
     return {row["scorer"]: row["samples"] for one in rescored for row in one.accuracies}
+
+
+def _report(settings: Settings, run_id: str) -> None:
+    """Write the report of the judged run, compared with the baseline of its spec."""
+    baseline = json.loads(read_spec_json(settings.run_dir(run_id))).get("gate", {}).get("baseline")
+    try_report("report", run_id, partial(make_report, settings, run_id), baseline)
 
 
 def judge_answers(

@@ -152,11 +152,13 @@ def test_panel_of_judges_combines_their_verdicts(fake_spec, data_dir, tmp_path):
 
 def test_stored_run_is_judged_later_and_again_without_asking(fake_spec, data_dir, tmp_path):
     run_id = evaluate(fake_spec)["run_id"]
+    report = data_dir / "runs" / run_id / "report.md"
+    assert "strict" not in report.read_text(encoding="utf-8")
     path = write_judge(tmp_path, fake_spec)
     for _ in range(2):
         done = flow_kit.run_here("score", run_id, "--judge", path)
         assert done.code == 0, done.err
-    assert "strict" in done.out
+    assert "strict" in done.out and "strict" in report.read_text(encoding="utf-8")
     assert flow_kit.query(data_dir, "select count(*) from runs") == [2]
     stored = "select scorer, count(*), avg(value) from scores where run_id = ? group by all order by all"
     assert flow_kit.query(data_dir, stored, run_id) == [("exact_match", 40, 1.0), ("strict", 40, 1.0)]
