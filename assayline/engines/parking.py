@@ -97,8 +97,8 @@ def own_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_no_run(order: Open) -> Open:
-    """Return an order without its run, worker and clock, to compare engines."""
-    return replace(order, clock=NO_CLOCK, run_id="", worker="", engine_generation=0)
+    """Return an order without its run, worker, clock and sampling, which each request has, to compare engines."""
+    return replace(order, clock=NO_CLOCK, run_id="", worker="", engine_generation=0, sampling={})
 
 
 _lot: ParkingLot | None = None

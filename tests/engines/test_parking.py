@@ -75,11 +75,11 @@ class Waiting:
         ({"args": {"max_num_seqs": 3}}, False),
         ({"env": {"VLLM_LOGGING_LEVEL": "ERROR"}}, False),
         ({"server": ServerSpec(url="http://127.0.0.1:9/v1", timeout_s=7)}, False),
-        ({"sampling": {"temperature": 0.5}}, False),
+        ({"sampling": {"temperature": 0.5}}, True),
     ],
     ids=str,
 )
-def test_only_who_orders_the_same_takes_it_over(tmp_path, change, is_taken):
+def test_only_who_orders_the_same_engine_takes_it_over(tmp_path, change, is_taken):
     def ordered(env: Any = None, **changes: Any) -> tuple[Open, dict[str, str]]:
         served = {"args": {}, "server": ServerSpec(url="http://127.0.0.1:9/v1"), **changes}
         parts = parts_of("server", "fake-model", tmp_path / "log", **served)

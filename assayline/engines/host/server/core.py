@@ -78,6 +78,7 @@ class ServerCore:
 
     async def rejoin(self, order: Open) -> Opened:
         """Serve another run. A server cannot drop its cached prefixes: see `StreamingEngine.may_park`."""
+        self._writer.check(order.sampling)
         self._order = order
         self._output_tokens = 0
         self._watch.count_from_here()
