@@ -15,13 +15,13 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from assayline.benchmark.configurations import can_share_engine
 from assayline.benchmark.decision import Decision, Judged, NoGoError, decide
 from assayline.benchmark.suite import (
     Cell,
     SuitePlan,
     begin_suite,
     list_cells,
-    shares_engines,
     suite_dir,
     write_suite,
 )
@@ -87,7 +87,7 @@ def suite(
     if lock is None:
         raise StoreError(f"Suite {plan.suite_id} is in use by {name_holder(folder)}. hint: wait for its end.")
     try:
-        with park_engines() if shares_engines(cells) else contextlib.nullcontext():
+        with park_engines() if all(can_share_engine(cell.spec) for cell in cells) else contextlib.nullcontext():
             failed = run_cells(plan, cells, settings)
         decision = decide([_judge(cell, plan, failed, settings) for cell in cells], is_nightly=is_nightly)
         written = make_suite_report(settings, plan, decision)

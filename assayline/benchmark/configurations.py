@@ -90,8 +90,6 @@ def plan_noise(spec: EvalSpec, runs: int) -> tuple[Plan, list[Configuration]]:
         raise SpecError(f"--repeats {runs} is below {LEAST_RUNS}, too few runs to measure noise. hint: pass 10.")
     if spec.gate.stop == "decided":
         raise SpecError("Runs with gate.stop: decided may end early. hint: measure the spec with --gate.stop all.")
-    engine = spec.engine
-    can_share = not (engine.kind.is_served or engine.uses_ray_executor) and (spec.workers, spec.runner) == (1, "local")
     configurations = list_configurations(spec, combine_values({}))
     plan = Plan(
         benchmark_id=new_run_id(f"noise {spec.name}", RunClock.start()),
@@ -99,9 +97,15 @@ def plan_noise(spec: EvalSpec, runs: int) -> tuple[Plan, list[Configuration]]:
         sweep={},
         repeats=runs,
         config_ids=[configuration.config_id for configuration in configurations],
-        runs_per_engine=2 if can_share else 1,
+        runs_per_engine=2 if can_share_engine(spec) else 1,
     )
     return plan, configurations
+
+
+def can_share_engine(spec: EvalSpec) -> bool:
+    """Return whether another run can use an engine of this spec: it is vLLM's own, and the only one of its run."""
+    engine = spec.engine
+    return not (engine.kind.is_served or engine.uses_ray_executor) and (spec.workers, spec.runner) == (1, "local")
 
 
 def add_rates(plan: Plan, achieved: Sequence[float | None]) -> tuple[Plan, list[Configuration]]:

@@ -109,11 +109,6 @@ def digest_cells(cells: list[Cell]) -> str:
     )
 
 
-def shares_engines(cells: list[Cell]) -> bool:
-    """Return whether an engine can stay open for the next cell: each has one worker on this machine."""
-    return all(cell.spec.workers == 1 and cell.spec.runner == "local" for cell in cells)
-
-
 def suite_dir(settings: Settings, suite_id: str) -> Path:
     """Return the folder of a suite."""
     return settings.data_dir / "suites" / suite_id
