@@ -88,7 +88,7 @@ class Decision:
         for one in self.judged:
             if one.cell.tier == "critical":
                 checks = one.report.checks if one.report else []
-                found += [(f"{one.cell.label}, {check.check}", check.verdict) for check in checks]
+                found += [(f"{one.cell.label} ({check.check})", check.verdict) for check in checks]
                 found += [] if one.report else [(one.cell.label, "inconclusive")]
         for model, check in self.weighted.items():
             found.append((f"supporting evaluations · {shorten_model(model)}", check.verdict))

@@ -51,9 +51,11 @@ def list_evaluations(decision: Decision) -> list[dict[str, Any]]:
     return [*map(_row, judged), *means]
 
 
-def tabulate_evaluations(rows: Sequence[dict[str, Any]]) -> Table:
-    """Tabulate the rows of `list_evaluations`."""
-    return tabulate("Evaluations", EVALUATIONS, rows)
+def tabulate_evaluations(rows: Sequence[dict[str, Any]], *, is_short: bool = False) -> Table:
+    """Tabulate the rows of `list_evaluations`, for a terminal if `is_short`."""
+    has_models = len({row["model"] for row in rows}) > 1
+    left_out = {*(() if has_models else ("model",)), *(("95% interval", "p", "failed", "open") if is_short else ())}
+    return tabulate("Evaluations", [column for column in EVALUATIONS if column.header not in left_out], rows)
 
 
 def _row(one: Judged) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def print_decision(result: dict[str, Any], console: "Console") -> None:
     from assayline.report.suite import tabulate_evaluations
 
     print_text(f"\nSuite {result['suite_id']}", console)
-    print_table(tabulate_evaluations(result["evaluations"]), console)
+    print_table(tabulate_evaluations(result["evaluations"], is_short=True), console)
     for row in result["evaluations"]:
         if row.get("obstacle"):
             print_text(f"{row['evaluation']} · {row['model']} is not judged: {row['obstacle']}", console)

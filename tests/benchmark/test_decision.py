@@ -49,10 +49,10 @@ def test_all_limits_that_count_have_to_pass():
     assert decide(passing).word == "GO"
     assert decide(passing).headline == "GO: all 2 limits that count are shown to be kept."
     open_ = decide([*passing, judged(cell("c"), "inconclusive")])
-    assert (open_.word, open_.headline) == ("INCONCLUSIVE", "INCONCLUSIVE: open: c · m, accuracy.")
+    assert (open_.word, open_.headline) == ("INCONCLUSIVE", "INCONCLUSIVE: open: c · m (accuracy).")
     assert decide([*passing, Judged(cell("c"), None, None, "It has no run.")]).word == "INCONCLUSIVE"
     failed = decide([*passing, judged(cell("c"), "inconclusive"), judged(cell("d"), "fail", -0.1, p_value=1e-9)])
-    assert (failed.word, failed.headline) == ("NO-GO", "NO-GO: beyond the limit: d · m, accuracy.")
+    assert (failed.word, failed.headline) == ("NO-GO", "NO-GO: beyond the limit: d · m (accuracy).")
 
 
 def test_advisory_evaluations_are_shown_and_do_not_count():

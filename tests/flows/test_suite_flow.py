@@ -59,7 +59,7 @@ def test_command_prints_the_decision_and_exits_with_its_code(path, data_dir):
     good, bad = {"name": "sums"}, {"name": "wrong", "overrides": WRONG}
     for evaluations, code, last in (
         ((good, {**bad, "tier": "advisory"}), 0, "GO: all 2 limits that count are shown to be kept."),
-        ((good, bad), 1, "NO-GO: beyond the limit: wrong · modest, accuracy, exact_match."),
+        ((good, bad), 1, "NO-GO: beyond the limit: wrong · modest (accuracy, exact_match)."),
         ((good, {**good, "name": "new", "baseline": "none"}), 13, "INCONCLUSIVE: open: new · modest."),
     ):
         file = write_suite(path, *evaluations)
