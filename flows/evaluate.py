@@ -40,6 +40,7 @@ from assayline.flows.live.reporting import (
     describe_figures,
     not_trusted,
     publish_page,
+    publish_sources,
     report_run,
     try_report,
 )
@@ -155,6 +156,7 @@ def _end(result: RunResult, written: Written | None, spec: EvalSpec, is_reachabl
     if is_reachable:
         page = written.document if written else render_table(tabulate_metrics(result))
         publish_page("report", spec.name, page, headline)
+        publish_sources(result.run_id, spec)
     else:
         get_run_logger().error("Run stored, but its page in Prefect lacks the metrics: the API does not answer.")
     return completed(headline, dataclasses.asdict(result))

@@ -9,18 +9,38 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.assets import materialize
+from prefect.cache_policies import NO_CACHE
 
 from assayline.digests import digest_json
 from assayline.records import EngineEvent
+
+ASSET = "assayline://runs/"
+"""Prefix of the key of a run as an asset in Prefect."""
 
 
 def publish(kind: str, name: str, markdown: str, headline: str) -> None:
     """Attach a page to the flow run. Prefect shows a timeline per key, so each kind and name has its own key."""
     create_markdown_artifact(key=make_key(kind, name), markdown=markdown, description=headline)
+
+
+def record_sources(run_id: str, sources: Sequence[str]) -> None:
+    """Record a run as an asset that depends on the runs whose answers were its prompts."""
+
+    @materialize(
+        ASSET + run_id,
+        by="assayline",
+        name="record-sources",
+        asset_deps=[ASSET + source for source in sources],
+        cache_policy=NO_CACHE,
+    )
+    def record() -> None: ...
+
+    record()
 
 
 def make_key(kind: str, name: str) -> str:

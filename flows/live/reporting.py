@@ -18,7 +18,9 @@ from assayline.report.board import read_board
 from assayline.report.document import Document, Paragraph, Section
 from assayline.report.make import Written, make_history_report, make_report, open_database, put_on_page, write_board
 from assayline.settings import Settings, load_settings
-from assayline.tasks.artifacts import publish
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.prompts import AnswersSource, PairsSource
+from assayline.tasks.artifacts import publish, record_sources
 from assayline.words import show_rate, show_share
 
 Make = Callable[..., Written | None]
@@ -60,6 +62,16 @@ def publish_page(kind: str, name: str, page: str | Document, headline: str) -> N
         publish(kind, name, page if isinstance(page, str) else put_on_page(page), headline)
     except Exception as error:
         get_run_logger().error("Failed to attach the page to the flow run: %s: %s", type(error).__name__, error)
+
+
+def publish_sources(run_id: str, spec: EvalSpec) -> None:
+    """Record the runs whose answers were prompts. If the API rejects it, log an error."""
+    source = spec.prompts.source
+    if isinstance(source, AnswersSource | PairsSource):
+        try:
+            record_sources(run_id, source.runs)
+        except Exception as error:
+            get_run_logger().error("Failed to record the sources of the run: %s: %s", type(error).__name__, error)
 
 
 def publish_gate(settings: Settings, run_id: str, baseline: str, headline: str) -> None:
