@@ -46,7 +46,7 @@ async def answer(engine: AsyncLLM, name: str, request: dict[str, Any], gate: asy
                 stamps.append(output.metrics.last_token_ts)
             elif new:
                 merged += 1
-                stamps.append(None)  # merged outputs have only the last timestamp, so neighbouring gaps are unknown
+                stamps.append(None)  # merged outputs have only the last timestamp, so neighboring gaps are unknown
             stats = output.metrics
     return {
         "tokens": tokens,

@@ -157,7 +157,7 @@ def read_cpu_s(pid: int) -> float:
 
 
 def list_gaps(stamps: list[Any]) -> list[float]:
-    """Return gaps between neighbours that both have a timestamp."""
+    """Return gaps between neighbors that both have a timestamp."""
     return [b - a for a, b in itertools.pairwise(stamps) if a is not None and b is not None]
 
 

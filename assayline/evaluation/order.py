@@ -220,7 +220,7 @@ def _name_families(rows: list[Prepared]) -> list[int]:
     prompts = [row.ready[0].prompt_token_ids if row.ready and not row.prompt.media else [] for row in rows]
     families = list(range(len(rows)))
     asked = [place for place in families if prompts[place]]
-    by_tokens = sorted(asked, key=prompts.__getitem__)  # prompts with a prefix in common are neighbours
+    by_tokens = sorted(asked, key=prompts.__getitem__)  # prompts with a prefix in common are neighbors
     common = len(shared_prefix([prompts[by_tokens[0]], prompts[by_tokens[-1]]])) if by_tokens else 0
     for before, place in itertools.pairwise(by_tokens):
         longer = max(len(prompts[before]), len(prompts[place])) - common

@@ -1,6 +1,6 @@
 """Media from URLs: only from hosts that the spec allows, never from private networks, within limits of time and size.
 
-A prompt file is untrusted. A URL in it must not make this machine ask a cloud's metadata service or a neighbour's
+A prompt file is untrusted. A URL in it must not make this machine ask a cloud's metadata service or a neighbor's
 printer: each address that a name resolves to is checked, the connection goes to the checked address itself, and a
 redirect is checked like the first URL. No proxy is used, because it would resolve names itself.
 """

@@ -254,7 +254,7 @@ def _list_shifts(rows: HistoryRows) -> Section:
     section.say(
         "A level shift (change point) is reported if the largest difference of means over all splits of the "
         "history is larger than in nearly all of its reorderings, which preserve the correlation between "
-        f"neighbouring runs. Each side has at least {SHORTEST_NIGHTS} runs, so a single outlier is not a shift. If "
+        f"neighboring runs. Each side has at least {SHORTEST_NIGHTS} runs, so a single outlier is not a shift. If "
         f"nothing shifts, at most {show_share(FALSE_ALARMS)} of pages are expected to show a shift, over all "
         "metrics together (see docs/concepts/statistics.md for measured rates)."
     )

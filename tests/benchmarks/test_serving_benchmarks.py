@@ -83,7 +83,7 @@ def test_prompts_are_the_same_for_every_client(tmp_path):
     assert rows.read_text() == '{"prompt": "a b", "output_tokens_count": 7}\n'
 
 
-def test_ratios_are_of_neighbours_in_a_round():
+def test_ratios_are_of_neighbors_in_a_round():
     def run(ttft_s: float) -> Measurement:
         return Measurement((Observation(0.0, ttft_s, ttft_s + 0.4, 5, 5, (0.1,) * 4),), 0, {"ttft_p50_s": ttft_s})
 

@@ -94,7 +94,7 @@ def test_pages_of_similar_nights_are_seldom_called_shifted():
     assert calls <= 5
 
 
-def test_correlation_of_neighbours_is_found_with_and_without_a_shift():
+def test_correlation_of_neighbors_is_found_with_and_without_a_shift():
     """Over many nights what it adds for caution is small."""
     for alike, size in product((0.0, 0.4, 0.7), (0, 4)):
         found = []

@@ -111,7 +111,7 @@ def test_exchange_shares_the_end_of_a_run_among_workers(tmp_path):
 
 
 def test_exchange_keeps_a_shard_on_one_worker_as_long_as_there_are_others(tmp_path):
-    """Prompts with a common prefix are neighbours, and a prefix is cached by one engine."""
+    """Prompts with a common prefix are neighbors, and a prefix is cached by one engine."""
     ids = write_shards(tmp_path, shards=2, per_shard=40)
     desk = Desk(tmp_path, workers=2)
     assert desk.ask("worker-0", window=10) == ids[:20]

@@ -33,7 +33,7 @@ def shared_tokens(a: list[int], b: list[int]) -> int:
 
 
 def most_shared(ids: list[list[int]]) -> int:
-    """Return the longest shared prefix of any pair: after sorting it is between neighbours."""
+    """Return the longest shared prefix of any pair: after sorting it is between neighbors."""
     ordered = sorted(ids)
     return max(shared_tokens(a, b) for a, b in itertools.pairwise(ordered))
 

@@ -21,7 +21,7 @@ def given_stamps(store, *token_at_s, **columns):
     store.given_answers(*({"token_at_s": stamps, **columns} for stamps in token_at_s))
 
 
-def test_a_gap_lies_between_two_neighbouring_tokens(store):
+def test_a_gap_lies_between_two_neighboring_tokens(store):
     given_stamps(store, [1.0, 1.5, 3.5])
     store.expect(
         "token_gap",

@@ -48,7 +48,7 @@ def describe_moment(rows: ReportRows) -> Section | None:
     section.add(tabulate("Tested factors", COLUMNS, rows.factors))
     section.say(
         "The means are not adjusted for difficulty. The tests compare prompts with the baseline, or with their "
-        "neighbours. Factors that go together have small p together: the one with the strongest evidence is named."
+        "neighbors. Factors that go together have small p together: the one with the strongest evidence is named."
     )
     return section
 

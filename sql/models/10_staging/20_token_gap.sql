@@ -1,4 +1,4 @@
--- Grain: one row per gap between two neighbouring output tokens of an ok request, if timestamps were recorded.
+-- Grain: one row per gap between two neighboring output tokens of an ok request, if timestamps were recorded.
 create or replace view internal.token_gap as
 with
 
@@ -27,7 +27,7 @@ measure_gaps as (
 
 select * from measure_gaps;
 
-comment on view internal.token_gap is 'One row per gap between two neighbouring output tokens of an ok request. A request without recorded stamps, or with fewer than two, has no row.';
+comment on view internal.token_gap is 'One row per gap between two neighboring output tokens of an ok request. A request without recorded stamps, or with fewer than two, has no row.';
 comment on column internal.token_gap.run_id is 'The run.';
 comment on column internal.token_gap.request_id is 'The request.';
 comment on column internal.token_gap.phase is 'As in stg_requests. ITL is of measured requests.';

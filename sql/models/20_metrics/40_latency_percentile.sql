@@ -42,7 +42,7 @@ rank_latencies as (
     group by run_id, metric
 ),
 
--- Requests in a queue are not independent. The shares of values up to the percentile in 20 batches of neighbours, in
+-- Requests in a queue are not independent. The shares of values up to the percentile in 20 batches of neighbors, in
 -- order of arrival, vary with their correlation: the method of batch means (Schmeiser 1982).
 share_batches as (
     select
@@ -200,5 +200,5 @@ comment on column internal.latency_percentile.metric is 'ttft_s, queue_s, prefil
 comment on column internal.latency_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
 comment on column internal.latency_percentile.n is 'Values it was read from: measured ok requests for which the metric is defined; gaps between events for itl_s.';
 comment on column internal.latency_percentile.value_s is 'The percentile, seconds: quantile_cont, linear between the two nearest values at rank (n − 1) × percentile. NULL if n is 0.';
-comment on column internal.latency_percentile.low_s is 'Lower end of the 95% interval, seconds. Requests in a queue are not independent, so m of them count: m = min(n, s (1 − s) / V × (1.96 / t)² × (1 − r) / (1 + r)). In 20 equal batches in order of arrival, s is the mean share of values up to the percentile, V the variance of these shares / 20 (batch means: Schmeiser 1982), t has 19 degrees of freedom, and r is the correlation of neighbouring batches + 1/20 + 1/√20 (bias and one standard error), at least 0. The end is the value at rank ⌊l n / m⌋, where l is the smallest k with P(B ≤ k) ≥ 0.025, B ~ Binomial(m, percentile). NULL unless the m of the median × min(percentile, 1 − percentile) is at least 10 (20, 100, 200, 1,000 and 10,000 requests by percentile, more if they are correlated); if m is too small for either end; and for itl_s, whose gaps share engine steps.';
+comment on column internal.latency_percentile.low_s is 'Lower end of the 95% interval, seconds. Requests in a queue are not independent, so m of them count: m = min(n, s (1 − s) / V × (1.96 / t)² × (1 − r) / (1 + r)). In 20 equal batches in order of arrival, s is the mean share of values up to the percentile, V the variance of these shares / 20 (batch means: Schmeiser 1982), t has 19 degrees of freedom, and r is the correlation of neighboring batches + 1/20 + 1/√20 (bias and one standard error), at least 0. The end is the value at rank ⌊l n / m⌋, where l is the smallest k with P(B ≤ k) ≥ 0.025, B ~ Binomial(m, percentile). NULL unless the m of the median × min(percentile, 1 − percentile) is at least 10 (20, 100, 200, 1,000 and 10,000 requests by percentile, more if they are correlated); if m is too small for either end; and for itl_s, whose gaps share engine steps.';
 comment on column internal.latency_percentile.high_s is 'Upper end of the 95% interval, seconds: the value at rank ⌈(u − 1) n / m⌉ + 1, where u is 1 + the smallest k with P(B ≤ k) ≥ 0.975. NULL if low_s is.';

@@ -4,7 +4,7 @@
 --
 -- The statistic is the sum of products of outcome and rank of the factor. Outcomes are exchanged within strata only, so
 -- that hard prompts do not look like bad moments. A stratum is all prompts that have a reference, with the difference
--- from it as outcome. Prompts without one, and flips, are exchanged among forty neighbours in the order of sending;
+-- from it as outcome. Prompts without one, and flips, are exchanged among forty neighbors in the order of sending;
 -- cached_share, position and engine, which may go with the prompt, are not tested there. Ranks of preemptions are first
 -- centered among answers of similar length, since long answers are preempted more often and may be wrong more often.
 --
