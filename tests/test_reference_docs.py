@@ -22,7 +22,7 @@ from assayline.errors import Kind  # noqa: E402
 from assayline.flows.cli.options import COMMANDS  # noqa: E402
 from assayline.spec.evaluation import EvalSpec  # noqa: E402
 
-SPECS = [path for path in sorted((ROOT / "examples").glob("*.yaml")) if path.stem != "skypilot"]
+SPECS = [path for path in sorted((ROOT / "examples").glob("*.yaml")) if path.stem not in ("skypilot", "suite")]
 
 
 @pytest.mark.parametrize("name", ["cli.md", "settings.md", "exit-codes.md", "error-kinds.md"])

@@ -127,15 +127,17 @@ def test_an_output_that_is_closed_is_exit_code_141():
         assert (process.stderr.read(), process.wait(30)) == (b"", 141)
 
 
-def test_exit_code_1_belongs_to_the_gate_alone():
+def test_exit_code_1_belongs_to_gates_and_suites_alone():
     for module in pkgutil.walk_packages(assayline.__path__, "assayline."):
-        if module.name.startswith(("assayline.errors", "assayline.comparison", "assayline.prompts", "assayline.runs")):
+        if module.name.startswith(
+            ("assayline.errors", "assayline.comparison", "assayline.benchmark", "assayline.prompts", "assayline.runs")
+        ):
             importlib.import_module(module.name)
     found, left = set(), [AssaylineError]
     while left:
         found.add(left[0])
         left += left.pop(0).__subclasses__()
-    assert {error.__name__ for error in found if error.exit_code == 1} == {"GateFailedError"}
+    assert {error.__name__ for error in found if error.exit_code == 1} == {"GateFailedError", "NoGoError"}
     assert AssaylineError.exit_code == 11 and PrefectUnreachableError.exit_code == 10
 
 

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from run_kit import ROOT
 
 from assayline.benchmark.suite import SuitePlan, begin_suite, digest_cells, find_undecided, list_cells, write_suite
 from assayline.errors import SpecError
 from assayline.settings import Settings
+from assayline.spec.file import load_spec
 from assayline.spec.suite import load_suite, parse_suite
 
 
@@ -41,6 +43,13 @@ def test_an_invalid_suite_is_refused(suite, problem):
     with pytest.raises(SpecError, match="is not a valid suite") as refused:
         parse_suite(suite)
     assert problem in str(refused.value)
+
+
+def test_example_is_a_suite():
+    suite = load_suite(ROOT / "examples" / "suite.yaml")
+    assert [one.tier for one in suite.evaluations] == ["critical", "supporting", "advisory"]
+    specs = [load_spec(ROOT / one.spec) for one in suite.evaluations]
+    assert {spec.name for spec in specs} == {"arithmetic"}
 
 
 def test_files_and_specs_are_named_in_errors(tmp_path, spec):
