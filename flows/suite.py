@@ -142,7 +142,7 @@ def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], settings: Settin
     try:
         report = judge(settings, run_id, cell.baseline, {}, str(flow_run.id), nights)
     except (ComparisonError, SpecError) as error:
-        return Judged(cell, run_id, None, str(error), mean)
+        return Judged(cell, run_id, None, f"{error} The run is {run_id}.", mean)
     return Judged(cell, run_id, report, mean_score=mean)
 
 
