@@ -21,6 +21,7 @@ from assayline.benchmark.suite import (
     Cell,
     SuitePlan,
     begin_suite,
+    find_undecided,
     list_cells,
     suite_dir,
     write_suite,
@@ -36,7 +37,7 @@ from assayline.errors import (
     SpecError,
     StoreError,
 )
-from assayline.evaluation.resume import AUTO
+from assayline.evaluation.resume import AUTO, NEVER
 from assayline.flows.evaluate import evaluate
 from assayline.flows.gate import judge
 from assayline.flows.live.logs import speak_in_sentences
@@ -81,15 +82,17 @@ def suite(
         speak_in_sentences()
     wanted = as_suite(suite)
     cells = list_cells(wanted)
-    plan = begin_suite(wanted, cells, settings, is_nightly=is_nightly, fresh=resume == "never")
+    undecided = None if resume == NEVER else find_undecided(cells, settings)
+    plan = undecided or begin_suite(wanted, cells)
     folder = suite_dir(settings, plan.suite_id)
     lock = lock_run(folder)
     if lock is None:
         raise StoreError(f"Suite {plan.suite_id} is in use by {name_holder(folder)}. hint: wait for its end.")
     try:
         with park_engines() if all(can_share_engine(cell.spec) for cell in cells) else contextlib.nullcontext():
-            failed = run_cells(plan, cells, settings)
-        decision = decide([_judge(cell, plan, failed, settings) for cell in cells], is_nightly=is_nightly)
+            failed = run_cells(plan, cells, settings, AUTO if undecided else NEVER)
+        nights = NIGHTS if is_nightly else 1
+        decision = decide([_judge(cell, plan, failed, settings, nights) for cell in cells], is_nightly=is_nightly)
         written = make_suite_report(settings, plan, decision)
         if not failed:
             write_suite(dataclasses.replace(plan, decision=decision.word), settings)
@@ -104,8 +107,11 @@ def suite(
     return _end(plan, decision, written)
 
 
-def run_cells(plan: SuitePlan, cells: list[Cell], settings: Settings) -> dict[str, str]:
-    """Do the remaining runs, and store each in the plan. Return the reasons of failures by cell."""
+def run_cells(plan: SuitePlan, cells: list[Cell], settings: Settings, resume: str) -> dict[str, str]:
+    """Do the remaining runs, and store each in the plan. Return the reasons of failures by cell.
+
+    `resume` is that of `evaluate`: a new suite has new runs only.
+    """
     log = get_run_logger()
     failed: dict[str, str] = {}
     left = [cell for cell in cells for _ in range(cell.repeats - len(plan.runs.get(cell.key, [])))]
@@ -118,7 +124,7 @@ def run_cells(plan: SuitePlan, cells: list[Cell], settings: Settings) -> dict[st
         log.info("Run %d of %d: %s", number, total, cell.label)
         named = evaluate.with_options(flow_run_name=f"{cell.label} · {number} of {total}")
         try:
-            result: dict[str, Any] = named(cell.spec, AUTO)
+            result: dict[str, Any] = named(cell.spec, resume)
         except (EngineError, RunFailedError, JudgeNotTrustedError) as error:
             failed[cell.key] = f"{cell.label}: {error}"
             log.error("%s failed: %s", cell.label, error)
@@ -128,7 +134,7 @@ def run_cells(plan: SuitePlan, cells: list[Cell], settings: Settings) -> dict[st
     return failed
 
 
-def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], settings: Settings) -> Judged:
+def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], settings: Settings, nights: int) -> Judged:
     """Judge the newest run of a cell. A cell that cannot be judged has the reason instead of a report."""
     runs = plan.runs.get(cell.key, [])
     run_id = runs[-1] if runs else None
@@ -138,7 +144,6 @@ def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], settings: Settin
     if cell.baseline is None:
         why = f"It has no baseline. hint: pin a run, such as `assayline baseline pin NAME {run_id}`, and set baseline."
         return Judged(cell, run_id, None, why, mean)
-    nights = NIGHTS if plan.is_nightly else 1
     try:
         report = judge(settings, run_id, cell.baseline, {}, str(flow_run.id), nights)
     except (ComparisonError, SpecError) as error:

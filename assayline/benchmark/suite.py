@@ -62,7 +62,6 @@ class SuitePlan:
     name: str
     digest: str
     """The digest of its cells: a suite whose specs have changed is another one."""
-    is_nightly: bool = False
     runs: dict[str, list[str]] = field(default_factory=dict)
     """Ids of the completed runs by the key of their cell."""
     decision: str | None = None
@@ -114,12 +113,9 @@ def suite_dir(settings: Settings, suite_id: str) -> Path:
     return settings.data_dir / "suites" / suite_id
 
 
-def begin_suite(suite: SuiteSpec, cells: list[Cell], settings: Settings, *, is_nightly: bool, fresh: bool) -> SuitePlan:
-    """Return the newest undecided suite of these cells, unless `fresh`; else a new one."""
-    found = None if fresh else find_undecided(cells, settings)
-    return found or SuitePlan(
-        new_run_id(f"suite {suite.name}", RunClock.start()), suite.name, digest_cells(cells), is_nightly
-    )
+def begin_suite(suite: SuiteSpec, cells: list[Cell]) -> SuitePlan:
+    """Return the plan of a new suite."""
+    return SuitePlan(new_run_id(f"suite {suite.name}", RunClock.start()), suite.name, digest_cells(cells))
 
 
 def find_undecided(cells: list[Cell], settings: Settings) -> SuitePlan | None:

@@ -57,6 +57,12 @@ class SuiteSpec(SpecPart):
     )
     evaluations: list[SuiteEvaluation] = Field(min_length=1, description="The evaluations.")
 
+    @model_validator(mode="after")
+    def _check_tiers(self) -> "SuiteSpec":
+        if all(one.tier == "advisory" for one in self.evaluations):
+            raise ValueError("no evaluation counts. hint: set the tier of one to critical or supporting")
+        return self
+
 
 def load_suite(path: str | Path) -> SuiteSpec:
     """Read a suite from a YAML file. Raises SpecError with one line per problem."""

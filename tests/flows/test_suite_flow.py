@@ -47,7 +47,7 @@ def run_ahead(file: Path, data_dir: Path) -> None:
     """Complete all runs of a suite without Prefect, each different one once."""
     settings, wanted = Settings(data_dir=data_dir), load_suite(file)
     cells = list_cells(wanted)
-    plan = begin_suite(wanted, cells, settings, is_nightly=False, fresh=True)
+    plan = begin_suite(wanted, cells)
     known = {name: run_id for run_id, name in flow_kit.query(data_dir, "select run_id, spec_json from runs")}
     for cell in cells:
         done = known.get(canonical_json(cell.spec)) or complete(cell.spec, settings, "never").run_id

@@ -35,6 +35,7 @@ def spec(modest_model: Path, tmp_path: Path) -> Path:
         ({"evaluations": [{"spec": "a.yaml", "tear": "critical"}]}, "did you mean 'tier'?"),
         ({"evaluations": [{"spec": "a.yaml", "tier": "vital"}]}, "'critical', 'supporting' or 'advisory'"),
         ({"evaluations": [{"spec": "a.yaml", "weight": 2}]}, "weight is for supporting evaluations"),
+        ({"evaluations": [{"spec": "a.yaml", "tier": "advisory"}]}, "no evaluation counts"),
         ({"evaluations": [{"spec": "a.yaml", "repeats": 0}]}, "greater than or equal to 1"),
         ({"evaluations": [{"spec": "a.yaml"}], "model": "m"}, "did you mean 'models'?"),
     ],
@@ -90,11 +91,11 @@ def test_a_suite_goes_on_until_it_is_decided_or_a_spec_changes(spec, tmp_path):
     suite = parse_suite({"evaluations": [{"spec": str(spec)}]})
     cells = list_cells(suite)
     assert find_undecided(cells, settings) is None
-    plan = begin_suite(suite, cells, settings, is_nightly=False, fresh=False)
+    plan = begin_suite(suite, cells)
     plan.runs[cells[0].key] = ["run-1"]
     write_suite(plan, settings)
-    assert begin_suite(suite, cells, settings, is_nightly=False, fresh=False) == plan
-    assert begin_suite(suite, cells, settings, is_nightly=False, fresh=True).suite_id != plan.suite_id
+    assert find_undecided(cells, settings) == plan
+    assert begin_suite(suite, cells).suite_id != plan.suite_id
     changed = list_cells(parse_suite({"evaluations": [{"spec": str(spec), "overrides": {"prompts.limit": 1}}]}))
     assert find_undecided(changed, settings) is None
     write_suite(SuitePlan(plan.suite_id, "suite", digest_cells(cells), decision="GO"), settings)
