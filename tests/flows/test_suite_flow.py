@@ -14,9 +14,10 @@ from assayline.benchmark.suite import write_suite as write_plan
 from assayline.comparison.baselines import pin_baseline
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError
+from assayline.flows.evaluate import evaluate
 from assayline.flows.suite import suite
 from assayline.settings import Settings
-from assayline.spec.file import parse_spec
+from assayline.spec.file import load_spec, parse_spec
 from assayline.spec.identity import canonical_json
 from assayline.spec.suite import load_suite, parse_suite
 from assayline.store.database import connect
@@ -113,12 +114,17 @@ def test_suite_goes_on_where_a_failure_stopped_it(path, data_dir, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(FakeEngine, "generate", refuse)
+        with pytest.raises(EngineError, match="no room"):
+            evaluate(load_spec(path, {"engine.max_concurrency": "7"}))
         with pytest.raises(RunFailedError, match=r"is INCONCLUSIVE, because .* few · modest: .*no room"):
             suite(wanted)
     (folder,) = (data_dir / "suites").iterdir()
     assert "not judged" in (folder / "report.md").read_text(encoding="utf-8")
+    few = "select count(*) from runs where json_extract(spec_json, '$.engine.max_concurrency')::int = 7"
+    assert flow_kit.query(data_dir, few) == [2], "a new suite does not resume a run that is not its own"
     before = flow_kit.query(data_dir, "select run_id from runs where state = 'completed' order by run_id")
     result = suite(wanted)
     assert (result["suite_id"], result["decision"]) == (folder.name, "GO")
     after = flow_kit.query(data_dir, "select run_id from runs where state = 'completed' order by run_id")
+    assert flow_kit.query(data_dir, few) == [2], "an undecided suite resumes its run"
     assert len(before) == 2 and len(after) == 3, "what was completed is not run again"
