@@ -11,8 +11,6 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import yaml
-
 from assayline.benchmark.plan import (
     PLAN_NAME,
     Configuration,
@@ -30,7 +28,7 @@ from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import override_spec, parse_spec
+from assayline.spec.file import override_spec, parse_spec, parse_value
 from assayline.spec.identity import canonical_json, config_id
 from assayline.store.scoring import check_scorers
 
@@ -49,7 +47,7 @@ def plan_benchmark(
     asked: Sequence[str] = (),
     profile: SweepProfile | None = None,
 ) -> tuple[Plan, list[Configuration]]:
-    """Resolve and check every configuration. `sweep` has values or YAML texts; `asked` are the fields set explicitly.
+    """Resolve and check every configuration. `sweep` has values by field; `asked` are the fields set explicitly.
 
     By default the engine is warmed up and the prefix cache is off, because repeats of a prompt set would be answered
     from the cache. Raises SpecError or ModelError.
@@ -60,13 +58,13 @@ def plan_benchmark(
         check_profile(profile, spec)
         if sweep:
             raise SpecError("--profile and --sweep both vary the spec. hint: pass one of them, or run two benchmarks.")
-    swept = {field: [_as_text(value) for value in values] for field, values in sweep.items()}
+    swept = {field: [_as_text(field, value) for value in values] for field, values in sweep.items()}
     settled = {}
     is_asked = CACHING in {*asked, *sweep} or "enable_prefix_caching" in spec.engine.args
     if not is_asked and not spec.engine.is_remote:  # an external server keeps its own arguments
-        settled[CACHING] = "false"
+        settled[CACHING] = False
     if WARM_UP not in {*asked, *sweep}:
-        settled[WARM_UP] = "true"
+        settled[WARM_UP] = True
     base = override_spec(spec, settled)
     variants = list_points(base, profile) if profile else combine_values(swept)
     configurations = list_configurations(base, variants)
@@ -125,7 +123,8 @@ def list_configurations(base: EvalSpec, variants: Sequence[tuple[str, Mapping[st
     found: dict[str, Configuration] = {}
     models: dict[tuple[str, str | None], str] = {}
     for label, overrides in variants:
-        varied = override_spec(base, overrides, origin=label)
+        values = {field: parse_value(field, text) for field, text in overrides.items()}
+        varied = override_spec(base, values, origin=label)
         spec = varied.model_copy(update={"name": f"{base.name} {label}" if overrides else f"{base.name} benchmark"})
         digest = identify_config(spec, models)
         if digest in found:
@@ -158,19 +157,20 @@ def order_runs(
             yield from stage if number % 2 == 0 else reversed(stage)
 
 
-def parse_sweep(texts: Sequence[str]) -> dict[str, list[str]]:
+def parse_sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
     """Parse texts such as `field=a,b,c` or `field=[YAML list]` to values by field. Raises SpecError."""
-    sweep: dict[str, list[str]] = {}
+    sweep: dict[str, list[Any]] = {}
     for text in texts:
-        field, equals, rest = text.partition("=")
-        values = _split_values(rest) if equals else []
-        if not field.strip() or not all(values) or not values:
+        field, _, rest = text.partition("=")
+        field = field.strip()
+        values = _split_values(field, rest)
+        if not field or not values:
             raise SpecError(
                 f"--sweep {text!r} is not valid. hint: pass FIELD=VALUE,VALUE, such as engine.max_concurrency=16,32,64."
             )
         if field in sweep:
             raise SpecError(f"--sweep names {field} twice. hint: pass all its values at once, separated by commas.")
-        sweep[field.strip()] = values
+        sweep[field] = values
     return sweep
 
 
@@ -183,18 +183,18 @@ def combine_values(sweep: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[s
     ]
 
 
-def _split_values(text: str) -> list[str]:
-    if not text.strip().startswith("["):
-        return [value.strip() for value in text.split(",")]
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return []
-    return [_as_text(value) for value in values]
+def _split_values(field: str, text: str) -> list[Any]:
+    if text.strip().startswith("["):
+        values = parse_value(field, text)
+        return values if isinstance(values, list) else []
+    texts = [value.strip() for value in text.split(",")]
+    return [parse_value(field, value) for value in texts] if all(texts) else []
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _as_text(field: str, value: Any) -> str:
+    """Return the text that `parse_value` reads as the value."""
+    is_plain = isinstance(value, str) and parse_value(field, value) == value
+    return str(value) if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def list_left(plan: Plan, configurations: Sequence[Configuration], settings: Settings) -> list[Configuration]:

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from assayline.clock import RunClock
 from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, write_json
+from assayline.spec.core_yaml import load_yaml
 from assayline.spec.criteria import ExactMatch, Scorer, list_kinds
 from assayline.spec.file import explain
 
@@ -240,7 +241,7 @@ def keep_added(run_dir: Path, more: Sequence[Scorer]) -> None:
 def parse_scorer(text: str) -> Scorer:
     """Parse a scorer from the command line: a kind, or a mapping as in a spec. Raises SpecError."""
     try:
-        return _ONE.validate_python(yaml.safe_load(text))
+        return _ONE.validate_python(load_yaml(text))
     except yaml.YAMLError as error:
         problem = " ".join(str(error).split())
         raise SpecError(f"--scorer {text!r} is neither a kind nor a YAML mapping: {problem}.") from None

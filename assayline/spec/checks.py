@@ -81,8 +81,8 @@ def check_arguments(spec: EvalSpec) -> None:
     check_numbers(spec)
     if not spec.engine.needs_device and not vllm_is_installed():
         return
-    _check_names("engine.args", list(spec.engine.args), engine_argument_names())
-    _check_names("sampling", list(spec.sampling), sampling_parameter_names())
+    _check_names("engine.args", spec.engine.args, engine_argument_types())
+    _check_names("sampling", spec.sampling, sampling_parameter_types())
     for name in spec.engine.args:
         if name in OURS and not (spec.engine.kind.is_served and name == "data_parallel_size"):
             raise SpecError(f"engine.args.{name} cannot be set: {OURS[name]}.")
@@ -125,24 +125,27 @@ def vllm_is_installed() -> bool:
 
 
 @cache
-def engine_argument_names() -> frozenset[str]:
-    """Return the fields of `vllm.EngineArgs`."""
-    return _field_names("engine/arg_utils.py", "EngineArgs")
+def engine_argument_types() -> dict[str, str]:
+    """Return the types of the fields of `vllm.EngineArgs` by name."""
+    return _read_fields("engine/arg_utils.py", "EngineArgs")
 
 
 @cache
-def sampling_parameter_names() -> frozenset[str]:
-    """Return the public fields of `vllm.SamplingParams`."""
-    return frozenset(name for name in _field_names("sampling_params.py", "SamplingParams") if not name.startswith("_"))
+def sampling_parameter_types() -> dict[str, str]:
+    """Return the types of the public fields of `vllm.SamplingParams` by name."""
+    fields = _read_fields("sampling_params.py", "SamplingParams")
+    return {name: kind for name, kind in fields.items() if not name.startswith("_")}
 
 
-def _check_names(where: str, given: list[str], known: frozenset[str]) -> None:
-    for name in given:
+def _check_names(where: str, given: Mapping[str, Json], known: Mapping[str, str]) -> None:
+    for name, value in given.items():
         if name not in known:
             raise SpecError(f"{where}.{name}: vLLM has no such argument; {nearest(name, sorted(known))}")
+        if isinstance(value, str) and known[name].removesuffix(" | None") == "bool":  # 'no' would be true
+            raise SpecError(f"{where}.{name} is {value!r}. hint: set it to true or false.")
 
 
-def _field_names(module: str, class_name: str) -> frozenset[str]:
+def _read_fields(module: str, class_name: str) -> dict[str, str]:
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         raise EngineError(
@@ -152,11 +155,11 @@ def _field_names(module: str, class_name: str) -> frozenset[str]:
     source = Path(next(iter(spec.submodule_search_locations))) / module
     for node in _parse(source.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
-            return frozenset(
-                item.target.id
+            return {
+                item.target.id: ast.unparse(item.annotation)
                 for item in node.body
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-            )
+            }
     raise EngineError(
         f"{source} has no class {class_name}: this version of vLLM is not supported. hint: install vLLM 0.26 to 0.33."
     )

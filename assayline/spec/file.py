@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from assayline.errors import EngineError, SpecError
-from assayline.spec.checks import engine_argument_names, sampling_parameter_names
+from assayline.spec.checks import engine_argument_types, sampling_parameter_types
+from assayline.spec.core_yaml import DuplicateKeyError, load_yaml
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import RENAMED
 from assayline.spec.named import read_named
@@ -26,10 +28,8 @@ def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> E
     `overrides` maps dotted fields to YAML text, as typed on a command line: {"prompts.limit": "10"}.
     Raises SpecError for a missing file, bad YAML, unknown keys (naming the nearest known) and wrong values.
     """
-    data = read_named(str(path)) if str(path).startswith("@") else read_yaml(Path(path))
-    for field, text in (overrides or {}).items():
-        _set_field(data, field, _parse_value(text))
-    return parse_spec(data, origin=str(path))
+    values = {field: parse_value(field, text) for field, text in (overrides or {}).items()}
+    return SpecFile(file=str(path), overrides=values).load()
 
 
 class SpecFile(BaseModel):
@@ -37,14 +37,14 @@ class SpecFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    file: str = Field(description="Path of a YAML file with the spec.")
+    file: str = Field(description="Path of a YAML file with the spec, or @NAME of a named benchmark.")
     overrides: dict[str, Any] = Field(
         default_factory=dict, description='Values by dotted field, such as {"prompts.limit": 100}.'
     )
 
     def load(self) -> EvalSpec:
         """Read the file and apply the overrides. Raises SpecError."""
-        data = read_yaml(Path(self.file))
+        data = read_named(self.file) if self.file.startswith("@") else read_yaml(Path(self.file))
         for field, value in self.overrides.items():
             _set_field(data, field, value)
         return parse_spec(data, origin=self.file)
@@ -68,10 +68,10 @@ def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None
 
 
 def override_spec(spec: EvalSpec, overrides: Mapping[str, Any], origin: str = "spec") -> EvalSpec:
-    """Return the spec with overrides: values, or YAML text as for `load_spec`. Raises SpecError."""
+    """Return the spec with values by dotted field. Raises SpecError."""
     data = spec.model_dump(mode="json", exclude_none=True)
     for field, value in overrides.items():
-        _set_field(data, field, _parse_value(value) if isinstance(value, str) else value)
+        _set_field(data, field, value)
     return parse_spec(data, origin)
 
 
@@ -87,7 +87,7 @@ def parse_spec(data: object, origin: str = "spec") -> EvalSpec:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping. Raises SpecError."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecError(
             f"Spec file {path} does not exist. hint: pass the path of a YAML file, such as examples/arithmetic.yaml."
@@ -122,13 +122,34 @@ def _explain_yaml(path: Path, error: yaml.YAMLError) -> str:
     return f"Spec file {path}, line {mark.line + 1}, is not valid YAML: {problem}.{hint}"
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(field: str, text: str) -> Any:
+    """Return the value of a dotted field from YAML text. A field of text takes it as it is.
+
+    Raises SpecError for a duplicate key.
+    """
     try:
-        value = yaml.safe_load(text)
+        value = load_yaml(text)
+    except DuplicateKeyError as error:
+        raise SpecError(f"--{field} is not valid YAML: {error.problem}.") from None
     except yaml.YAMLError:
         return text  # such as a template: {{ question }}
-    is_prose = isinstance(value, (dict, list)) and text.lstrip()[0] not in "{["  # "Rule: be brief" is not a mapping
-    return text if is_prose else value
+    if isinstance(value, dict | list):
+        return value if text.lstrip()[0] in "{[" else text  # "Rule: be brief" is not a mapping
+    kinds = _list_kinds(field)
+    is_text = str in kinds and not {int, float, bool, Any} & {*kinds}
+    return text if is_text and isinstance(value, int | float) else value
+
+
+def _list_kinds(field: str) -> list[Any]:
+    """Return the types that a field takes, those of a union one by one."""
+    kinds: list[Any] = [EvalSpec]
+    for name in field.split("."):
+        models = [model for kind in kinds for model in _models_in(kind)]
+        kinds = [model.model_fields[name].annotation for model in models if name in model.model_fields]
+    for kind in kinds:
+        if get_origin(kind) in (Annotated, Union, UnionType):
+            kinds += get_args(kind)  # visited by this loop, too
+    return kinds
 
 
 def _set_field(data: dict[str, Any], field: str, value: Any) -> None:
@@ -205,8 +226,8 @@ def _list_fields(name: str) -> list[str]:
         for field, info in model.model_fields.items():
             left += [(f"{prefix}{field}.", below) for below in _models_in(info.annotation)]
     with suppress(EngineError):
-        found += ["sampling." + name] if name in sampling_parameter_names() else []
-        found += ["engine.args." + name] if name in engine_argument_names() else []
+        found += ["sampling." + name] if name in sampling_parameter_types() else []
+        found += ["engine.args." + name] if name in engine_argument_types() else []
     return list(dict.fromkeys(found))
 
 

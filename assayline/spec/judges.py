@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from assayline.spec.core_yaml import load_yaml
 from assayline.spec.named import read_named
 from assayline.spec.part import ScorerPart
 
@@ -34,11 +35,11 @@ class VerdictScorer(ScorerPart):
     @field_validator("values", mode="before")
     @classmethod
     def _name_verdicts(cls, values: Any) -> Any:
-        """Convert numbers to text. Raises ValueError for a boolean, which YAML makes of a bare yes or no."""
+        """Convert numbers to text. Raises ValueError for a boolean, which YAML makes of a bare true or false."""
         if not isinstance(values, dict):
             return values
         if any(isinstance(key, bool) for key in values):
-            raise ValueError('YAML reads yes, no, on, off, true and false as booleans. hint: write "yes" in quotes')
+            raise ValueError('YAML reads true and false as booleans. hint: write "true" in quotes')
         return {str(key) if isinstance(key, int) else key: value for key, value in values.items()}
 
     @model_validator(mode="after")
@@ -106,7 +107,7 @@ def _read_judge(path: str) -> dict[str, Any]:
     if path.startswith("@"):
         return read_named(path)
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data = load_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ValueError(f"the judge's spec {path} cannot be read: {reason}") from None

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from assayline.errors import SpecError
+from assayline.spec.core_yaml import load_yaml
 from assayline.words import nearest
 
 FOLDER = Path(__file__).parent / "benchmarks"
@@ -67,10 +66,10 @@ def read_named(name: str) -> dict[str, Any]:
     """The spec of the benchmark or rubric `@NAME`, as its file has it. Raises SpecError for an unknown name."""
     wanted = name.removeprefix("@")
     if wanted in list_rubrics():
-        return {"name": wanted, **yaml.safe_load((RUBRICS / f"{wanted}.yaml").read_text(encoding="utf-8"))}
+        return {"name": wanted, **load_yaml((RUBRICS / f"{wanted}.yaml").read_text(encoding="utf-8"))}
     return {"name": wanted, **find_benchmark(name).spec}
 
 
 def _read(path: Path) -> NamedBenchmark:
-    value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    value = load_yaml(path.read_text(encoding="utf-8"))
     return NamedBenchmark(name=path.stem, spec=value["spec"], **value["about"])

@@ -1,6 +1,5 @@
 """A suite: evaluations that decide together whether models are as good as their baselines."""
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,7 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from assayline.errors import SpecError
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import explain, load_spec, read_yaml
+from assayline.spec.file import SpecFile, explain, read_yaml
 from assayline.spec.part import SpecPart
 
 Tier = Literal["critical", "supporting", "advisory"]
@@ -45,7 +44,7 @@ class SuiteEvaluation(SpecPart):
     def load(self, model: str | None) -> EvalSpec:
         """Read the spec, with the overrides and the model, if one is given. Raises SpecError."""
         values = self.overrides if model is None else {**self.overrides, "model": model}
-        return load_spec(self.spec, {field: json.dumps(value) for field, value in values.items()})
+        return SpecFile(file=self.spec, overrides=values).load()
 
 
 class SuiteSpec(SpecPart):

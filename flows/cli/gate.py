@@ -41,10 +41,12 @@ def run(arguments: list[str]) -> int:
 
     from assayline.comparison.gate import Check, GateFailedError, GateReport, judge_run
     from assayline.settings import load_settings
+    from assayline.spec.file import parse_value
     from assayline.store.thread import DatabaseThread
 
     settings = load_settings()
-    run_id, limits = parse_words(rest, vars(known))
+    run_id, texts = parse_words(rest, vars(known))
+    limits = {name: parse_value(f"gate.{name.removeprefix('gate.')}", text) for name, text in texts.items()}
     if run_id is None:
         parser.error("pass a RUN_ID")
     run_id = complete_run_id(run_id, settings)

@@ -40,8 +40,8 @@ def test_every_combination_is_a_configuration(spec, settings):
         (8, 32),
     ]
     assert found[0].label == "engine.max_concurrency=4, engine.args.max_num_seqs=16"
-    plain, _ = plan_benchmark(spec, {"engine.max_concurrency": [4, "8"], "engine.args.max_num_seqs": [16, 32]}, 5)
-    assert (plain.sweep, plain.config_ids) == (sweep, plan.config_ids), "numbers mean what their texts mean"
+    plain, _ = plan_benchmark(spec, {"engine.max_concurrency": [4, 8], "engine.args.max_num_seqs": [16, 32]}, 5)
+    assert (plain.sweep, plain.config_ids) == (plan.sweep, plan.config_ids)
     assert plan.config_ids == [one.config_id for one in found] and len(set(plan.config_ids)) == 4
 
 
@@ -66,12 +66,12 @@ def test_cache_is_off_and_engines_are_warm_unless_asked(spec, settings):
     assert found.spec.engine.args["enable_prefix_caching"] is False and found.spec.engine.warm_up
     _, (found,) = plan_benchmark(cold, {}, 1, ["engine.warm_up", "engine.args.enable_prefix_caching"])
     assert "enable_prefix_caching" not in found.spec.engine.args and not found.spec.engine.warm_up
-    _, both = plan_benchmark(spec, {"engine.args.enable_prefix_caching": ["true", "false"]}, 1)
+    _, both = plan_benchmark(spec, {"engine.args.enable_prefix_caching": [True, False]}, 1)
     assert [one.spec.engine.args["enable_prefix_caching"] for one in both] == [True, False]
 
 
 def test_rounds_alternate_so_that_drift_is_shared(spec, settings):
-    _, found = plan_benchmark(spec, {"engine.max_concurrency": ["1", "2", "3"]}, 4)
+    _, found = plan_benchmark(spec, {"engine.max_concurrency": [1, 2, 3]}, 4)
     order = [one.spec.engine.max_concurrency for one in order_runs(found, 4)]
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3, 3, 2, 1]
     times = {window: [i for i, other in enumerate(order) if other == window] for window in (1, 2, 3)}
@@ -98,14 +98,14 @@ def test_sweep_rejects_invalid_fields(texts, sentence):
     ("sweep", "repeats", "sentence"),
     [
         (
-            {"engine.max_concurency": ["1"]},
+            {"engine.max_concurency": [1]},
             1,
             r"engine.max_concurency=1 is not a valid spec:\n.*did you mean 'max_concurrency'\?",
         ),
         ({"engine.max_concurrency": ["many"]}, 1, "engine.max_concurrency: given 'many'"),
-        ({"engine.max_concurrency": ["4", "4"]}, 1, "are the same configuration"),
+        ({"engine.max_concurrency": [4, 4]}, 1, "are the same configuration"),
         ({"name": ["a", "b"]}, 1, "differ affect neither answers nor speed"),
-        ({"gate.max_accuracy_drop": ["0.1", "0.2"]}, 1, "are the same configuration"),
+        ({"gate.max_accuracy_drop": [0.1, 0.2]}, 1, "are the same configuration"),
         ({}, 0, "--repeats 0 is below 1"),
     ],
 )
@@ -115,7 +115,7 @@ def test_read_plan_rejects_an_invalid_plan(sweep, repeats, sentence, spec, setti
 
 
 def test_list_left_skips_completed_runs(spec, settings):
-    plan, (one, two) = plan_benchmark(spec, {"engine.max_concurrency": ["1", "2"]}, 2)
+    plan, (one, two) = plan_benchmark(spec, {"engine.max_concurrency": [1, 2]}, 2)
     write_plan(plan, settings)
     assert list_left(plan, [one, two], settings) == [one, two, two, one]
     run(one.spec, settings, plan.benchmark_id)

@@ -119,7 +119,7 @@ def test_rates_are_known_once_and_kept(spec, settings):
         (SweepProfile(arrival="burst"), {}, "--arrival 'burst' is not valid. hint: pass constant or poisson"),
         (SweepProfile(seconds=0), {}, "--seconds 0 is not valid"),
         (SweepProfile(requests=0), {}, "--requests 0 is below 1"),
-        (SweepProfile(), {"engine.max_concurrency": ["1", "2"]}, "--profile and --sweep both vary"),
+        (SweepProfile(), {"engine.max_concurrency": [1, 2]}, "--profile and --sweep both vary"),
     ],
 )
 def test_profile_rejects_an_invalid_sweep(profile, sweep, sentence, spec, settings):

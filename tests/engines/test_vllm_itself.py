@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from assayline.spec.checks import NUMBERS, engine_argument_names, sampling_parameter_names
+from assayline.spec.checks import NUMBERS, engine_argument_types, sampling_parameter_types
 
 pytestmark = pytest.mark.vllm
 
@@ -154,8 +154,10 @@ def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 def test_the_names_are_those_of_the_installed_vllm(told):
     """Every argument reaches vLLM."""
-    assert engine_argument_names() == set(told["engine arguments"])
-    assert sampling_parameter_names() == {name for name in told["sampling parameters"] if not name.startswith("_")}
+    assert engine_argument_types().keys() == set(told["engine arguments"])
+    assert sampling_parameter_types().keys() == {
+        name for name in told["sampling parameters"] if not name.startswith("_")
+    }
 
 
 def test_flags_are_read_as_the_arguments_that_they_were(told):

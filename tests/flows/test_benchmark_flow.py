@@ -32,7 +32,7 @@ def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_re
 
     with monkeypatch.context() as patch:
         patch.setattr(FakeEngine, "generate", refuse)
-        state = benchmark(parse_spec(fake_spec), 1, {"engine.max_concurrency": ["7", "20"]}, return_state=True)
+        state = benchmark(parse_spec(fake_spec), 1, {"engine.max_concurrency": [7, 20]}, return_state=True)
     assert state.is_failed()
     with pytest.raises(RunFailedError, match=r"did not complete\. engine\.max_concurrency=7: .*no room.* --resume"):
         state.result()

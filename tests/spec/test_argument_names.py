@@ -5,7 +5,7 @@ from run_kit import fake_spec
 
 from assayline.errors import EngineError, SpecError
 from assayline.spec import checks as arguments
-from assayline.spec.checks import check_arguments, count_devices, engine_argument_names
+from assayline.spec.checks import check_arguments, count_devices, engine_argument_types
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_server_of_our_own_may_have_replicas_which_take_gpus():
 
 def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_install(monkeypatch):
     monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: None)
-    engine_argument_names.cache_clear()
+    engine_argument_types.cache_clear()
     check_arguments(fake_spec(engine={"backend": "fake", "args": {"anything": 1}}))
     with pytest.raises(EngineError, match=r"vLLM is not installed\. hint: run `make setup`"):
         check_arguments(fake_spec(engine={"backend": "offline"}))

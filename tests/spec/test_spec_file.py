@@ -1,6 +1,7 @@
 """The spec: what a person writes, what they are told when it is wrong, and its identity."""
 
 import json
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,16 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from assayline.benchmark.configurations import parse_sweep, plan_benchmark, read_plan
+from assayline.benchmark.plan import write_plan
 from assayline.errors import SpecError
+from assayline.settings import Settings
+from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, override_spec, parse_spec
 from assayline.spec.identity import canonical_json, config_id, list_setting_changes, spec_hash, use_current_names
+from assayline.spec.judges import JudgeScorer
+from assayline.spec.suite import load_suite
 
 SOURCE = {"kind": "inline", "rows": [{"prompt": "1 + 1"}]}
 BASE: dict[str, Any] = {"model": "some/model", "prompts": {"source": SOURCE}}
@@ -208,6 +215,80 @@ def test_an_override_is_yaml_unless_it_is_text(file, field, text, expected):
     assert found == expected
 
 
+SCALARS = {
+    "1e-5": 1e-5, "1E3": 1000.0, "-.5": -0.5, "007": 7, "010": 10, "0x1F": 31,
+    "1:30": "1:30", "1_000": "1_000", "2026-01-01": "2026-01-01", "0b1": "0b1", "1.2.3": "1.2.3",
+    "No": "No", "yes": "yes", "on": "on", "off": "off", "y": "y", "true": True, "False": False, "~": None,
+    "'1e-5'": "1e-5", '"no"': "no", "[1e-5, no, 1:30]": [1e-5, "no", "1:30"], "{no: 1e5}": {"no": 1e5},
+}  # fmt: skip
+"""Values of YAML texts by the core schema of YAML 1.2."""
+
+
+def read_in(place: str, text: str, folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the value of chat.kwargs.x that is given as a text at a place."""
+    path, asked = folder / "one.yaml", f"chat: {{kwargs: {{x: {text}}}}}\n"
+    plain = f"model: {model}\nengine: {{backend: fake}}\nprompts: {{source: {json.dumps(SOURCE)}}}\n"
+    path.write_text(plain + (asked if place in ("file", "judge", "rubric") else ""))
+    match place:
+        case "option":
+            spec = load_spec(path, {"chat.kwargs.x": text})
+        case "suite":
+            entry = f"evaluations: [{{spec: {path}, overrides: {{chat.kwargs.x: {text}}}}}]"
+            (folder / "suite.yaml").write_text(entry)
+            spec = load_suite(folder / "suite.yaml").evaluations[0].load(None)
+        case "sweep":
+            plan, _ = plan_benchmark(load_spec(path), parse_sweep([f"chat.kwargs.x=[{text}]"]), 1)
+            write_plan(plan, Settings(data_dir=folder))
+            (spec,) = (one.spec for one in read_plan(plan.benchmark_id, Settings(data_dir=folder))[1])
+        case "judge":
+            return JudgeScorer(spec=[str(path)]).judges[0]["chat"]["kwargs"]["x"]
+        case "rubric":
+            monkeypatch.setattr("assayline.spec.named.RUBRICS", folder)
+            spec = load_spec("@one")
+        case "benchmark":
+            lines = "\n  ".join((plain + asked).splitlines())
+            about = "{measures: '', license: '', prompts: 1, harness_task: '', tested_on: ''}"
+            path.write_text(f"about: {about}\nspec:\n  {lines}\n")
+            monkeypatch.setattr("assayline.spec.named.FOLDER", folder)
+            spec = load_spec("@one")
+        case _:
+            spec = load_spec(path)
+    return spec.chat.kwargs["x"]
+
+
+PLACES = ("file", "option", "suite", "sweep", "judge", "rubric", "benchmark")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_scalar_has_the_type_of_the_core_schema_everywhere(place, tmp_path, modest_model, monkeypatch):
+    found = {text: read_in(place, text, tmp_path, modest_model, monkeypatch) for text in SCALARS}
+    assert str(found) == str(SCALARS)  # 7 is not 7.0
+
+
+@pytest.mark.parametrize("place", PLACES[:5])
+def test_a_duplicate_key_is_refused_everywhere_with_both_lines(place, tmp_path, modest_model, monkeypatch):
+    with pytest.raises((SpecError, ValidationError), match=r"the key 'a' is already on line \d+\. hint: merge"):
+        read_in(place, "{a: 1, b: {c: 2},\n a: 3}", tmp_path, modest_model, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "expected"),
+    [("model", "007", "007"), ("revision", "1e5", "1e5"), ("name", "true", "true"), ("chat.prefill", "12", "12")],
+)
+def test_an_option_of_a_text_field_stays_text(file, field, text, expected):
+    spec = load_spec(file, {field: text})
+    assert operator.attrgetter(field)(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [("engine.args", "enforce_eager"), ("engine.args", "async_scheduling"), ("sampling", "ignore_eos")],
+)
+def test_a_word_for_a_boolean_of_vllm_is_refused(part, name, file):
+    with pytest.raises(SpecError, match=f"{name} is 'no'. hint: set it to true or false"):
+        check_arguments(load_spec(file, {f"{part}.{name}": "no"}))
+
+
 def test_override_replaces_only_its_field(file):
     file.write_text(yaml.safe_dump({**BASE, "sampling": {"temperature": 1, "top_p": 0.5}}))
     assert load_spec(file, {"sampling.temperature": "0"}).sampling == {"temperature": 0, "top_p": 0.5}
@@ -307,11 +388,11 @@ def test_overrides_change_only_their_fields():
     spec = parse_spec(
         {"model": "m", "prompts": {"source": {"kind": "inline", "rows": rows}}, "sampling": {"seed": None}}
     )
-    changed = override_spec(spec, {"engine.max_concurrency": "16", "reasoning.close": "</t>"})
+    changed = override_spec(spec, {"engine.max_concurrency": 16, "reasoning.close": "</t>"})
     assert (changed.engine.max_concurrency, changed.reasoning.close) == (16, "</t>")
     assert changed.model_copy(update={"engine": spec.engine, "reasoning": None}) == spec
     with pytest.raises(SpecError, match="sweep is not a valid spec"):
-        override_spec(spec, {"engine.widnow": "16"}, origin="sweep")
+        override_spec(spec, {"engine.widnow": 16}, origin="sweep")
 
 
 def test_lost_template_is_found_in_the_deployment_that_had_it(tmp_path):

@@ -64,7 +64,7 @@ def media(**values: Any) -> dict[str, Any]:
         (media(marks={"smell": "<s>"}), "'image'"),
         (verdict(), "set either values or scale"),
         (verdict(values={"yes": 1, "no": 0}, scale=[1, 5]), "set either values or scale"),
-        (verdict(values={True: 1, False: 0}), "YAML reads yes, no, on, off, true and false as booleans"),
+        (verdict(values={True: 1, False: 0}), "YAML reads true and false as booleans"),
         (verdict(values={"right": 1}), "at least 2"),
         (verdict(values={"right": 2, "wrong": 0}), "less than or equal to 1"),
         (verdict(values={"Right": 1, "right ": 0}), "differ by case or space only"),
