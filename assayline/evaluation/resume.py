@@ -108,6 +108,7 @@ def choose_run(fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AU
                 return Choice(newest, lock, notes)
             lock.release()
             break  # another process changed it between the two reads
+        notes.append(_describe_use(runs_dir / manifest.run_id))
     return Choice(notes=notes)
 
 
@@ -169,7 +170,7 @@ def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: lis
             owner = "deployment" if manifest.is_deployed else "command"
             notes.append(f"Run {manifest.run_id} of this spec is unfinished; not resumed, because a {owner} began it.")
         elif is_worked_on(run_dir):
-            notes.append(f"Run {manifest.run_id} of this spec is in use by {name_holder(run_dir)}; not resumed.")
+            notes.append(_describe_use(run_dir))
         else:
             yield manifest
     if obstacle:  # not noted if a run is resumed: the caller stops earlier
@@ -199,6 +200,10 @@ def _check_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -
             f"or omit the spec, because --resume {run_id} alone uses the run's own; {FRESH_HINT}"
         )
     return manifest
+
+
+def _describe_use(run_dir: Path) -> str:
+    return f"Run {run_dir.name} of this spec is in use by {name_holder(run_dir)}; not resumed."
 
 
 def _worked_on(run_dir: Path) -> SpecError:

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import time
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +15,8 @@ from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM
 
 FLOW_LOCK = "flow.lock"
+_LOOKING_S = 1.0
+"""Time for other processes to finish looking: `is_worked_on` holds a shared lock for microseconds."""
 
 
 class RunLock:
@@ -28,14 +31,17 @@ class RunLock:
 
 
 def lock_run(run_dir: Path) -> RunLock | None:
-    """Lock a run for this process; None if another process holds it. Raises StoreError."""
+    """Lock a run for this process; None if another process drives it. Raises StoreError."""
     path = run_dir / FLOW_LOCK
     try:
         with contextlib.ExitStack() as stack:  # without a lock at the end, nothing stays open
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "a+", encoding="utf-8"))
-            if not _try_lock(file, fcntl.LOCK_EX):
-                return None
+            deadline = time.monotonic() + _LOOKING_S
+            while not _try_lock(file, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(_LOOKING_S / 100)
             file.truncate(0)
             file.write(_own_name())
             file.flush()

@@ -48,6 +48,14 @@ lock = lock_run(Path(sys.argv[1]))
 print("held" if lock else "taken", flush=True)
 sys.stdin.readline()
 """
+LOOK_AT_RUN = """
+import sys
+from pathlib import Path
+from assayline.runs.locks import is_worked_on
+print("looking", flush=True)
+while True:
+    is_worked_on(Path(sys.argv[1]))
+"""
 HOLD_DATABASE = """
 import sys, duckdb
 connection = duckdb.connect(sys.argv[1])
@@ -424,6 +432,23 @@ def test_a_process_that_is_killed_frees_its_run(tmp_path):
     lock = lock_run(tmp_path)
     assert lock is not None
     lock.release()
+
+
+def test_lock_run_succeeds_while_another_process_looks_at_the_run(tmp_path):
+    (tmp_path / "flow.lock").touch()
+    process = start_python(LOOK_AT_RUN, tmp_path)
+    try:
+        assert read_line(process) == "looking"
+        refused = 0
+        for _ in range(1_000):
+            lock = lock_run(tmp_path)
+            refused += lock is None
+            if lock:
+                lock.release()
+        assert refused == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_pipe_with_other_prompts_is_found_out_and_the_next_run_is_new(make_spec, settings):
