@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from assayline.clock import utc_now
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, StoreError
 from assayline.evaluation.run import conclude_run
 from assayline.files import storing
@@ -121,18 +120,16 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
 
 
 def _judge_again(run: Manifest, verdict: Verdict, max_error_fraction: float) -> Manifest:
-    """Return the manifest with its state corrected: failed if answers were lost, completed if none is missing."""
-    if run.state == "completed":
-        if run.prompts and not verdict.broken.get("missing_requests"):
+    """Return the manifest with its state corrected, judged as at the end of a run. An unfinished run stays one."""
+    if run.prompts is None:
+        if run.state != "completed":
             return run
         message = f"Run {run.run_id} lost part files with requests or answers after it was completed."
         return replace(run, state="failed", message=message)
-    if run.prompts is None:
-        return run
     concluded = conclude_run(run, verdict, max_error_fraction)
-    if concluded.state != "completed":
+    if "completed" not in (run.state, concluded.state):
         return run
-    return replace(concluded, finished_at=run.finished_at or utc_now())
+    return replace(concluded, finished_at=run.finished_at or concluded.finished_at)
 
 
 def _set_parts_aside(connection: Connection, run_dir: Path, damaged: list[Path], rebuilt: Rebuilt) -> None:

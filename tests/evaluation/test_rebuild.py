@@ -351,6 +351,14 @@ def test_answers_given_twice_stay_a_failure(spec, settings):
     assert rebuild_run(evaluation.run_dir, settings.database_path, 10).manifest.state == "failed"
 
 
+def test_rebuild_fails_a_completed_run_when_a_request_is_answered_twice(run_dir, settings):
+    (twice,) = query_one(completions_part(run_dir))
+    write_part(run_dir, "completions", "extra", [completion_of(twice)])
+    rebuilt = rebuild_run(run_dir, settings.database_path, 10).manifest
+    assert (rebuilt.state, rebuilt.is_final) == ("failed", True) and "duplicate_completions" in str(rebuilt.message)
+    assert query(settings, "select state from runs") == [("failed",)]
+
+
 def query_one(part: Path) -> tuple[str]:
     (row,) = duckdb.execute(f"select request_id from read_parquet('{part}') limit 1").fetchall()
     return (str(row[0]),)
