@@ -91,6 +91,32 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait(timeout=10)
 
 
+class Server:
+    """A Prefect server that a test may kill, and start again on the same port and the same database."""
+
+    def __init__(self, env: dict[str, str], log: Path) -> None:
+        self._log, self._port = log, free_port()
+        self.url = f"http://127.0.0.1:{self._port}/api"
+        self._env = {**env, "PREFECT_UI_API_URL": self.url}
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The server's process, which answers."""
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self._port)]
+        with started(command, self._env, self._log) as process:
+
+            def is_up() -> bool:
+                assert process.poll() is None, self._log.read_text()
+                try:
+                    with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+                        return bool(answer.status == 200)
+                except OSError:
+                    return False
+
+            wait_for(is_up, 300, f"Prefect's server answers; its log is {self._log}")
+            yield process
+
+
 def processes_of(data_dir: Path) -> list[psutil.Process]:
     """Processes that were started, at whatever remove, with this data folder in their environment."""
     found = []

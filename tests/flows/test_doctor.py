@@ -53,8 +53,23 @@ def test_doctor_judges_the_build_of_vllm(installed, has_gpu, level, found):
     assert found in finding.found
 
 
+@pytest.mark.parametrize(
+    ("prefect", "sqlalchemy", "level"),
+    [
+        ("3.7.7", "2.1.9", "warning"),
+        ("3.6.23", "2.1.0", "warning"),
+        ("3.9.0", "2.1.9", "warning"),
+        ("3.9.1", "2.1.9", "ok"),
+        ("3.7.7", "2.0.58", "ok"),
+    ],
+)
+def test_doctor_warns_of_a_prefect_that_schedules_nothing(prefect, sqlalchemy, level):
+    finding = doctor.check_prefect({"prefect": prefect, "sqlalchemy": sqlalchemy}.get)
+    assert (finding.level, bool(finding.hint)) == (level, level != "ok")
+
+
 def test_doctor_misses_only_needed_packages():
-    assert doctor.check_package("prefect", {}.get).level == "problem"
+    assert doctor.check_prefect({}.get).level == "problem"
     assert doctor.check_package("ray", {}.get, "only for `runner: ray`").level == "ok"
 
 

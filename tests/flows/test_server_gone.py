@@ -4,11 +4,9 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.request
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -18,28 +16,6 @@ import pytest
 pytestmark = pytest.mark.prefect
 
 ROWS = 32
-
-
-class Server:
-    """A server that a test kills, and starts again on the same port and the same database."""
-
-    def __init__(self, prefect_env: dict[str, str], folder: Path) -> None:
-        self.env, self.log, self.port = prefect_env, folder / "server.log", flow_kit.free_port()
-        self.url = f"http://127.0.0.1:{self.port}/api"
-
-    def started(self) -> AbstractContextManager["subprocess.Popen[bytes]"]:
-        words = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
-        return flow_kit.started([sys.executable, "-m", *words], self.env, self.log)
-
-    def is_up(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=2):
-                return True
-        except OSError:
-            return False
-
-    def wait(self) -> None:
-        flow_kit.wait_for(self.is_up, 300, "Prefect's server answers")
 
 
 class Relay:
@@ -74,8 +50,8 @@ class Relay:
 
 
 @pytest.fixture
-def server(prefect_env: dict[str, str], tmp_path: Path) -> Server:
-    return Server(prefect_env, tmp_path)
+def server(prefect_env: dict[str, str], tmp_path: Path) -> flow_kit.Server:
+    return flow_kit.Server(prefect_env, tmp_path / "server.log")
 
 
 @pytest.fixture
@@ -129,7 +105,6 @@ def test_a_server_that_is_restarted_finds_the_run_complete(server, env, fake_spe
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     with ExitStack() as stack:
         first = stack.enter_context(server.started())
-        server.wait()
         run = stack.enter_context(flow_kit.started(flow_kit.evaluate_command(spec), env, log))
         flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 5, 200, "the first answers")
         os.killpg(first.pid, signal.SIGKILL)
@@ -137,7 +112,6 @@ def test_a_server_that_is_restarted_finds_the_run_complete(server, env, fake_spe
         is_gone.set()
         flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 15, 200, "answers without a server")
         stack.enter_context(server.started())
-        server.wait()
         is_back.set()
         assert run.wait(timeout=200) == 0, log.read_text()
         with urllib.request.urlopen(
