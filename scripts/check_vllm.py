@@ -16,15 +16,20 @@ from pathlib import Path
 
 NEEDS = {
     "entrypoints/llm.py:LLM": "llm_engine renderer __init__(model)",
-    "v1/engine/llm_engine.py:LLMEngine": "vllm_config engine_core add_request(request_id,prompt,params) "
-    "abort_request(request_ids) step() has_unfinished_requests()",
+    "v1/engine/llm_engine.py:LLMEngine": "vllm_config engine_core logger_manager "
+    "add_request(request_id,prompt,params) abort_request(request_ids) step() has_unfinished_requests() "
+    "reset_prefix_cache(reset_connector) reset_encoder_cache() reset_mm_cache()",
     "v1/engine/core_client.py:EngineCoreClient": "shutdown()",
-    "v1/engine/async_llm.py:AsyncLLM": "from_vllm_config(vllm_config,usage_context,stat_loggers) vllm_config renderer "
-    "add_request(request_id,prompt,params) abort(request_id) reset_prefix_cache() errored shutdown()",
+    "v1/engine/core_client.py:InprocClient": "engine_core",
+    "v1/engine/core.py:EngineCore": "batch_queue",
+    "v1/engine/async_llm.py:AsyncLLM": "from_vllm_config(vllm_config,usage_context) vllm_config renderer "
+    "add_request(request_id,prompt,params) abort(request_id) errored shutdown() logger_manager "
+    "reset_prefix_cache(reset_connector) reset_encoder_cache() reset_mm_cache()",
     "v1/engine/output_processor.py:RequestOutputCollector": "output put(output)",
     "v1/engine/exceptions.py:EngineDeadError": "",
-    "v1/metrics/loggers.py:StatLoggerBase": "__init__(vllm_config,engine_index) record(scheduler_stats) "
-    "log_engine_initialized()",
+    "v1/metrics/loggers.py:StatLoggerManager": "record(scheduler_stats,iteration_stats)",
+    "v1/metrics/stats.py:SchedulerStats": "kv_cache_usage num_running_reqs",
+    "v1/metrics/stats.py:IterationStats": "num_generation_tokens",
     "v1/metrics/stats.py:RequestStateStats": "queued_ts scheduled_ts first_token_ts last_token_ts",
     "outputs.py:RequestOutput": "request_id outputs finished metrics prompt_token_ids prompt_logprobs "
     "num_cached_tokens",

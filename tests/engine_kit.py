@@ -105,6 +105,12 @@ def open_async(model: Path | str, log_path: Path, control: Control | None = None
     return engine
 
 
+def import_into_core(path: Path, source: str) -> dict[str, Any]:
+    """Arguments with which vLLM's engine core imports this module as it opens a model."""
+    path.write_text(source)
+    return {"structured_outputs_config": {"reasoning_parser_plugin": str(path)}}
+
+
 def with_core(order: Open, act: Callable[[ServerCore], Any], *serve: Any) -> Any:
     """Return the result of `act`, awaited, with a core that is open and is closed in the end."""
 

@@ -261,7 +261,7 @@ class HostedEngine:
         return EngineDiedError(words, self._host.evidence(failed.exception, failed.message, failed.witness))
 
     def _check_progress(self, sample: TelemetrySample) -> None:
-        """Raise EngineDiedError if the engine beats and has requests, but makes no step."""
+        """Raise EngineDiedError if the engine beats and has requests, but schedules nothing and outputs nothing."""
         progress = (sample.engine_steps, sample.output_tokens)
         if progress != self._progress or not self._in_flight:
             self._progress, self._rank_failed_s = progress, None
@@ -270,7 +270,7 @@ class HostedEngine:
         self._check_ranks()
         if self._without_step.look() > self._setup.stall_timeout_s:
             raise self._stalled(
-                f"The engine has made no step for {self._setup.stall_timeout_s:.0f} s, with {self._in_flight} "
+                f"The engine has scheduled nothing for {self._setup.stall_timeout_s:.0f} s, with {self._in_flight} "
                 "requests in flight."
             )
 

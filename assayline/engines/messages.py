@@ -70,7 +70,7 @@ class Open:
 class Rejoin:
     """Work for another run from now on, with the clock and the names of this order.
 
-    Answered by `Opened`, once counters and cached prefixes of the previous run are cleared.
+    Answered by `Opened`, once counters and caches of the previous run are cleared.
     """
 
     order: Open

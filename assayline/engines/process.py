@@ -128,7 +128,7 @@ class HostSetup:
     start_timeout_s: float = 900.0
     close_timeout_s: float = 20.0
     stall_timeout_s: float = 600.0
-    """An engine that has requests and makes no step for this long is declared dead."""
+    """An engine that has requests and schedules nothing for this long is declared dead."""
     launch: Launch = start_host
 
     @classmethod

@@ -19,7 +19,7 @@ comment on column raw.telemetry.run_id is 'The run.';
 comment on column raw.telemetry.worker is 'The worker that owns the engine.';
 comment on column raw.telemetry.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
 comment on column raw.telemetry.at_s is 'When the sample was taken, in seconds since the run''s start.';
-comment on column raw.telemetry.engine_steps is 'Engine steps so far, counted from 0 per generation, warm-up left out. NULL for a server, which does not report it.';
+comment on column raw.telemetry.engine_steps is 'Engine steps so far that scheduled a token, counted from 0 per generation, warm-up left out. NULL for a server, which does not report it.';
 comment on column raw.telemetry.in_flight_requests is 'Requests in the engine, waiting or running.';
 comment on column raw.telemetry.output_tokens is 'Output tokens of finished requests so far, counted from 0 per generation.';
 comment on column raw.telemetry.kv_cache_usage_share is 'Share of the KV cache''s blocks that were in use, 0 to 1, as vLLM''s kv_cache_usage_perc; of several engines behind one server the mean. NULL for an engine or a server that does not report it, like all columns below.';

@@ -36,7 +36,7 @@ from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.parking import park_engines
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
-from assayline.errors import EngineDiedError
+from assayline.errors import EngineDiedError, SpecError
 from assayline.load.course import LoadCourse
 from assayline.records import NOT_SENT, Completion, Request
 from assayline.spec.engine import ReasoningSpec
@@ -259,11 +259,12 @@ def test_a_model_is_loaded_once_and_nothing_of_the_run_before_is_left(
         second = open_async(
             tiny_model, tmp_path / "2.log", async_control, run_id="two", clock=clock, engine_generation=1, lot=lot
         )
-        second._lot = None  # it stays, for the other tests
-        plain.keep(second)
         assert (second.host_pid, second.facts.details["kept_from"]) == (first.host_pid, first._order.run_id)
         assert second.facts.load_s <= time.monotonic() - began
-        [answer] = second.generate([asker.send(prompt)])
+        with closing(second):
+            [answer] = second.generate([asker.send(prompt)])
+        with pytest.raises(SpecError, match="not usable"):
+            open_async(tiny_model, tmp_path / "3.log", run_id="three", lot=lot, sampling={"stop_token_ids": "x"})
     assert not answer.cached_tokens and answer.engine_generation == 1
     assert answer.output_token_ids == cold.output_token_ids
     stamps = [answer.sent_at_s, answer.queued_at_s, answer.first_token_at_s, answer.finished_at_s]

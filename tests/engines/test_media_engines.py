@@ -10,10 +10,22 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_kit import ARGS, ONE_CORE, ROOT, Control, by_id, open_async, open_engine, parts_of, words_of
+from engine_kit import (
+    ARGS,
+    ONE_CORE,
+    ROOT,
+    Control,
+    by_id,
+    import_into_core,
+    open_async,
+    open_engine,
+    parts_of,
+    words_of,
+)
 
 from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.host.core import PREPARERS
+from assayline.engines.parking import park_engines
 from assayline.errors import EngineDiedError, EngineInterruptedError
 from assayline.evaluation.prepare import Preparation
 from assayline.media.load import refer_synthetic
@@ -236,3 +248,33 @@ def test_a_server_is_sent_what_is_in_the_files(tiny_vlm, sighted, tmp_path, aske
         answer, media = answers[request.request_id], request.media or []
         assert (answer.images, answer.media_tokens) == ((len(media), 7 * len(media)) if media else (None, None))
         assert (answer.prompt_tokens or 0) > 6 * len(media)
+
+
+COUNT_ENCODED = """
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+encode = GPUModelRunner._execute_mm_encoder
+def encode_and_count(self, scheduled, *given, **named):
+    images = sum(len(inputs) for inputs in scheduled.scheduled_encoder_inputs.values())
+    with open({path!r}, "a") as file:
+        file.write("i" * images)
+    return encode(self, scheduled, *given, **named)
+GPUModelRunner._execute_mm_encoder = encode_and_count
+"""
+"""A module for vLLM's engine core: a letter for each image that the vision tower encodes."""
+
+
+@pytest.mark.parametrize("open_one", [open_engine, open_async])
+def test_a_run_that_takes_an_engine_over_encodes_its_images_again(open_one, tiny_vlm, asked, tmp_path):
+    encoded, counted = tmp_path / "encoded", []
+    images = {request.media[0]["digest"]: request for request in asked if len(request.media or []) == 1}
+    requests = list(images.values())[:8]
+    plugin = import_into_core(tmp_path / "count_encoded.py", COUNT_ENCODED.format(path=str(encoded)))
+    with park_engines() as lot:
+        for run in ("one", "two"):
+            encoded.write_text("")
+            options = {"args": {**ONE_CORE, **LIMIT, **plugin}, "has_media": True, "run_id": run, "lot": lot}
+            with closing(open_one(tiny_vlm, tmp_path / f"{run}.log", **options)) as engine:
+                assert len(by_id(engine.generate(again(requests)))) == 8
+            counted.append(len(encoded.read_text()))
+        assert engine.facts.details["kept_from"] == "one"
+    assert counted == [8, 8]

@@ -313,6 +313,8 @@ def test_an_engine_taken_over_has_no_cached_prefixes_and_counts_from_zero(tiny_m
         with closing(open_engine(tiny_model, tmp_path / "2.log", control, **again)) as second:
             assert (second.host_pid, second.facts.details["kept_from"]) == (first.host_pid, "one")
             [answer] = second.generate([asker.send(prompt)])
+        with pytest.raises(SpecError, match="not usable"):
+            open_engine(tiny_model, tmp_path / "3.log", run_id="three", lot=lot, sampling={"stop_token_ids": "x"})
     assert not answer.cached_tokens and answer.engine_generation == 1
     assert answer.output_token_ids == cold.output_token_ids
     assert answer.finished_at_s is not None and 0 <= answer.finished_at_s <= clock.now_s()

@@ -1,9 +1,10 @@
-"""Three known failure modes of vLLM, from which assayline is protected.
+"""Four known failure modes of vLLM, from which assayline is protected.
 
 1. Its synchronous client waits forever when the engine core, a process of its own by default, is killed.
 2. If the parent is killed, engine core and workers stay behind and keep the device's memory.
 3. A retry on an engine whose forward pass failed, without resetting the prefix cache, gives wrong text without a word:
    cache blocks are registered when a step is scheduled, before anything is computed.
+4. An engine that can schedule none of its requests makes steps all the same, thousands a second, without end.
 """
 
 import contextlib
@@ -20,7 +21,20 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_kit import ONE_CORE, ROOT, Asker, Kept, by_id, living_members, open_engine, wait_until_gone, words_of
+from engine_kit import (
+    ONE_CORE,
+    ROOT,
+    Asker,
+    Control,
+    Kept,
+    by_id,
+    import_into_core,
+    living_members,
+    open_async,
+    open_engine,
+    wait_until_gone,
+    words_of,
+)
 from run_kit import start_python
 
 from assayline.engines.client import OfflineEngine
@@ -262,9 +276,7 @@ def flag(tmp_path: Path) -> Path:
 @pytest.fixture
 def failing(flag: Path, tmp_path: Path) -> dict[str, Any]:
     """Arguments of an engine whose forward pass fails once for each time that the flag's file is made."""
-    plugin = tmp_path / "fail_once.py"
-    plugin.write_text(FAIL_ONCE.format(flag=str(flag)))
-    return {**CACHING, "structured_outputs_config": {"reasoning_parser_plugin": str(plugin)}}
+    return {**CACHING, **import_into_core(tmp_path / "fail_once.py", FAIL_ONCE.format(flag=str(flag)))}
 
 
 def ask_after_one_prefix(asker: Asker) -> list[list[int]]:
@@ -346,3 +358,29 @@ def test_a_killed_engine_core_is_a_death_and_no_wait(split, asker):
         assert not classify(caught.value.death).is_memory
         host = engine.host_pid
     assert living_members(host) == []
+
+
+NO_ROOM = """
+import os
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+allocate = KVCacheManager.allocate_slots
+def refuse(self, *given, **named):
+    return None if os.path.exists({flag!r}) else allocate(self, *given, **named)
+KVCacheManager.allocate_slots = refuse
+"""
+"""A module for vLLM's engine core: no request gets room in the cache while the flag's file exists."""
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("open_one", [open_engine, open_async])
+def test_a_live_locked_engine_is_found_and_its_steps_are_not_counted(open_one, tiny_model, asker, tmp_path, flag):
+    """Trap 4. A step counts if it schedules something: nine tokens are nine steps."""
+    control, args = Control(), {**ONE_CORE, **import_into_core(tmp_path / "no_room.py", NO_ROOM.format(flag=str(flag)))}
+    with closing(open_one(tiny_model, tmp_path / "engine.log", control, args=args, stall_timeout_s=2.0)) as engine:
+        assert [answer.output_tokens for answer in engine.generate([asker.ask(max_tokens=9, ignore_eos=True)])] == [9]
+        assert (control.samples[-1].engine_steps, control.samples[-1].output_tokens) == (9, 9)
+        flag.touch()
+        with pytest.raises(EngineDiedError, match="has scheduled nothing for 2 s, with 1 requests in flight"):
+            list(engine.generate([asker.ask()]))
+        assert control.samples[-1].in_flight_requests == 1
+        assert (control.samples[-1].engine_steps, control.samples[-1].output_tokens) == (9, 9)

@@ -27,7 +27,7 @@ class StreamCore(Protocol):
         """Start or connect. Raises SpecError or DeviceError if the user must change something; other errors pass."""
 
     async def rejoin(self, order: Open) -> Opened:
-        """Serve another run, with nothing in flight: use its clock and names, reset counters and cached prefixes."""
+        """Serve another run, with nothing in flight: use its clock and names, reset counters and caches."""
 
     async def answer(self, message: Generate) -> Completion:
         """Send now, stream to the end, and return a result or an error row.

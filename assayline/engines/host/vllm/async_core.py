@@ -14,13 +14,14 @@ from typing import Any
 
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import EngineStats, Live, read_own_stats
-from assayline.engines.host.vllm.internals import open_async, take_over_outputs
+from assayline.engines.host.vllm.internals import count_steps, open_async, take_over_outputs
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.host.vllm.rows import (
     GAVE_UP,
     VllmMedia,
     VllmRows,
     build_nested_configs,
+    build_sampling_params,
     check_before_load,
     describe_engine,
     fork_preparers,
@@ -56,13 +57,17 @@ class AsyncCore:
         if self._preparers:
             asyncio.get_running_loop().add_reader(self._preparers.fileno(), self._preparers.collect)
         args = {"model": order.model, **build_nested_configs(order.args)}
-        self._engine = open_async(args, self._count_step, lambda sizes: self._tell(Resolved(sizes)))
+        self._engine = open_async(args, lambda sizes: self._tell(Resolved(sizes)))
+        count_steps(self._engine, self._count_steps)
         return describe_engine(self._engine.vllm_config)
 
     async def rejoin(self, order: Open) -> Opened:
-        """Serve another run."""
+        """Serve another run. Raises SpecError for unusable sampling parameters."""
+        build_sampling_params(order.sampling, record_token_times=False)
         self._order, self._rows = order, VllmRows(order)
-        require_reset(await self._engine.reset_prefix_cache())
+        require_reset(await self._engine.reset_prefix_cache(reset_connector=True))
+        await self._engine.reset_encoder_cache()
+        await self._engine.reset_mm_cache()
         self._count_from_here()
         return describe_engine(self._engine.vllm_config)
 
@@ -146,8 +151,8 @@ class AsyncCore:
     def _count_tokens(self, tokens: int) -> None:
         self._output_tokens += tokens
 
-    def _count_step(self) -> None:
-        self._steps += 1
+    def _count_steps(self, steps: int) -> None:
+        self._steps += steps
 
 
 async def _prepare(media: VllmMedia, request: Request) -> Prepared[dict[str, Any]]:

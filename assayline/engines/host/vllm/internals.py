@@ -70,29 +70,56 @@ def take_over_outputs(collector: Any, take: Callable[[Any], None]) -> Any:
     return early
 
 
-def open_async(args: Mapping[str, Any], count_step: Callable[[], None], tell: Callable[[OpenedDetails], object]) -> Any:
-    """Open an `AsyncLLM`. `count_step` is called once per step of the engine core.
+def count_steps(engine: Any, count: Callable[[int], None]) -> None:
+    """Pass the number of steps that scheduled something to `count`, as an `LLMEngine` or `AsyncLLM` makes them.
 
-    `tell` gets the sizes as soon as they are chosen.
+    vLLM also makes a step if nothing can be scheduled. A step without a token may have read a part of a prompt: then it
+    takes cache, or a token follows.
     """
+    manager, record = engine.logger_manager, engine.logger_manager.record
+    usage, unproven = 0.0, 0
+
+    def record_and_count(*, scheduler_stats: Any, iteration_stats: Any, **others: Any) -> None:
+        nonlocal usage, unproven
+        record(scheduler_stats=scheduler_stats, iteration_stats=iteration_stats, **others)
+        if scheduler_stats is None:
+            return
+        before, usage = usage, scheduler_stats.kv_cache_usage
+        if (iteration_stats is not None and iteration_stats.num_generation_tokens) or usage > before:
+            count(1 + unproven)
+            unproven = 0
+        else:
+            unproven = unproven + 1 if scheduler_stats.num_running_reqs else 0
+
+    manager.record = record_and_count
+
+
+MOST_BEGUN = 8
+"""More than the batches that vLLM begins ahead."""
+
+
+def finish_begun(engine: Any) -> None:
+    """Finish the steps that vLLM's asynchronous scheduling began for requests that have ended meanwhile.
+
+    With the core in a process of its own, the core does so itself.
+    """
+    core = getattr(engine.engine_core, "engine_core", None)
+    for _ in range(MOST_BEGUN):
+        if not getattr(core, "batch_queue", None):
+            return
+        engine.step()
+
+
+def open_async(args: Mapping[str, Any], tell: Callable[[OpenedDetails], object]) -> Any:
+    """Open an `AsyncLLM`. `tell` gets the sizes as soon as they are chosen."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.metrics.loggers import StatLoggerBase
-
-    class Logger(StatLoggerBase):  # type: ignore[misc]
-        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None: ...
-
-        def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
-            if scheduler_stats is not None:
-                count_step()
-
-        def log_engine_initialized(self) -> None: ...
 
     usage = UsageContext.OPENAI_API_SERVER  # for the default sizes of `vllm serve`
     with adapting(tell):
         config = AsyncEngineArgs(**args).create_engine_config(usage)
-        return AsyncLLM.from_vllm_config(config, usage_context=usage, stat_loggers=[Logger])
+        return AsyncLLM.from_vllm_config(config, usage_context=usage)
 
 
 @contextmanager

@@ -11,8 +11,15 @@ from typing import Any
 
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import EngineStats, Live, read_own_stats
-from assayline.engines.host.vllm.internals import adapting, is_engine_dead, shut_down
-from assayline.engines.host.vllm.rows import VllmMedia, VllmRows, describe_engine, fork_preparers, require_reset
+from assayline.engines.host.vllm.internals import adapting, count_steps, finish_begun, is_engine_dead, shut_down
+from assayline.engines.host.vllm.rows import (
+    VllmMedia,
+    VllmRows,
+    build_sampling_params,
+    describe_engine,
+    fork_preparers,
+    require_reset,
+)
 from assayline.engines.messages import Generate, Open, Opened, Resolved
 from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
@@ -47,6 +54,7 @@ class VllmCore:
         self.steps = 0
         self.output_tokens = 0
         self._stats_before = EngineStats()
+        count_steps(self._engine, self._count_steps)
         self._opened = describe_engine(self._engine.vllm_config)
 
     @property
@@ -77,9 +85,12 @@ class VllmCore:
         return self._opened
 
     def rejoin(self, order: Open) -> Opened:
-        """Serve another run. Nothing may be in flight."""
+        """Serve another run. Nothing may be in flight. Raises SpecError for unusable sampling parameters."""
+        build_sampling_params(order.sampling, record_token_times=False)
         self._order, self._rows = order, VllmRows(order)
-        require_reset(self._llm.reset_prefix_cache())
+        require_reset(self._engine.reset_prefix_cache(reset_connector=True))
+        self._engine.reset_encoder_cache()
+        self._engine.reset_mm_cache()
         self._count_from_here()
         return self._opened
 
@@ -144,7 +155,6 @@ class VllmCore:
         finished = []
         outputs = self._engine.step()
         now = time.monotonic()
-        self.steps += 1
         for output in outputs:
             live = self._live.get(output.request_id)
             if live is None:
@@ -156,6 +166,8 @@ class VllmCore:
                 finished.append(self._rows.finish(live, output, now))
                 if not output.finished:
                     self._engine.abort_request([output.request_id])
+        if not self._live:
+            finish_begun(self._engine)
         return finished
 
     def abort_all(self) -> None:
@@ -165,6 +177,7 @@ class VllmCore:
         self._live.clear()
         while self._engine.has_unfinished_requests():
             self._engine.step()
+        finish_begun(self._engine)
 
     def warm_up(self, request: Request) -> None:
         """Generate one request to its end, and reset the counters. Raises what the engine raises."""
@@ -174,6 +187,9 @@ class VllmCore:
         self._count_from_here()
         if refused is not None:
             raise SpecError(f"The warm-up request was refused: {refused.error_message}")
+
+    def _count_steps(self, steps: int) -> None:
+        self.steps += steps
 
     def _count_from_here(self) -> None:
         self.steps = self.output_tokens = 0
