@@ -1,16 +1,17 @@
 """The scorer `code`: whether a Python program made of an answer and its tests runs to its end, in a sandbox.
 
 The sandbox is bubblewrap: new namespaces without a network, a file system of nothing but a read-only Python (no
-installed packages) and a small empty `/tmp`, and a filter of system calls under which no process can be started. Time,
-memory and output are limited. Threads work, as far as memory allows.
+installed packages) and a small empty `/tmp`. A small parent runs the program in a child, under a filter of system calls
+that forbids processes. Time, memory and output are limited. Threads work, as far as memory allows.
+
+The parent's exit code is the verdict, which the program can neither read nor change. Program and tests share a process,
+so a program that is written to deceive can patch what its tests call, or imitate its own end.
 """
 
-import json
 import math
 import os
 import re
 import resource
-import secrets
 import shutil
 import struct
 import subprocess
@@ -53,7 +54,6 @@ def extract_code(answer: str) -> str:
 
 def run_program(text: str, timeout_s: float, memory_gib: float) -> str | None:
     """Run a Python program in the sandbox. Returns None if it ran to its end, else what stopped it."""
-    token = secrets.token_hex(16)
     seconds, memory_bytes = math.ceil(timeout_s), int(memory_gib * 2**30)
     limits = [
         (resource.RLIMIT_CPU, seconds + 1),
@@ -62,29 +62,21 @@ def run_program(text: str, timeout_s: float, memory_gib: float) -> str | None:
         (resource.RLIMIT_NOFILE, MOST_OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
     ]
-    filter_from, filter_to = os.pipe()
-    os.write(filter_to, make_filter())
-    os.close(filter_to)
     child = subprocess.Popen(
         [
             BUBBLEWRAP,
-            "--seccomp",
-            str(filter_from),
             *_sandbox(),
             _PYTHON,
             "-u",
             "-I",
             "-S",
             "-c",
-            _START,
-            json.dumps(limits),
+            f"limits, rules = {limits}, {make_filter()!r}{_START}",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=(filter_from,),
     )
-    os.close(filter_from)
     is_late = threading.Event()
 
     def stop() -> None:
@@ -95,13 +87,13 @@ def run_program(text: str, timeout_s: float, memory_gib: float) -> str | None:
     clock.start()
     output = b""
     try:
-        _feed(child, f"{token}\n{text}")
+        _feed(child, text)
         assert child.stdout is not None
         while got := os.read(child.stdout.fileno(), 2**16):
             output += got
             if len(output) > MOST_OUTPUT_BYTES:
-                child.kill()
                 return f"printed more than {MOST_OUTPUT_BYTES // 2**20} MiB"
+        child.wait()  # until the time is over
     finally:
         clock.cancel()
         child.kill()
@@ -110,7 +102,7 @@ def run_program(text: str, timeout_s: float, memory_gib: float) -> str | None:
             child.stdout.close()
     if is_late.is_set():
         return f"ran longer than {timeout_s:g} s"
-    if token.encode() in output:
+    if child.returncode == 0:
         return None
     lines = output.decode(errors="replace").strip().splitlines()
     return (lines[-1][:SHOWN_CHARS] if lines else "") or "ended before its last line"
@@ -139,22 +131,42 @@ def _sandbox() -> list[str]:
         files += ["--ro-bind", sys.base_prefix, sys.base_prefix]
     small = ["--size", str(MOST_FILE_BYTES), "--tmpfs", "/tmp"]
     return [
-        *("--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"),
+        *(
+            "--unshare-all",
+            "--as-pid-1",
+            "--cap-drop",
+            "ALL",
+            "--die-with-parent",
+            "--new-session",
+            "--clearenv",
+            "--hostname",
+            "sandbox",
+        ),
         *(*files, "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", *small, "--chdir", "/tmp"),
         *("--remount-ro", "/"),
     ]
 
 
 _START = """
-import json, os, resource, sys
-for limit, value in json.loads(sys.argv.pop()):
+import ctypes, os, resource, struct, sys
+text, rules = sys.stdin.read(), ctypes.create_string_buffer(rules)
+control = ctypes.CDLL(None).prctl
+control(4, 0)  # PR_SET_DUMPABLE: the child cannot open this process in /proc
+hear, tell = os.pipe()
+if child := os.fork():
+    os.close(tell)
+    os._exit(os.waitpid(child, 0)[1] != 0 or os.read(hear, 64) != b"end")
+os.close(hear)
+control(4, 1)
+for limit, value in limits:
     resource.setrlimit(limit, (value, value))
-token = sys.stdin.readline().strip()
-exec(compile(sys.stdin.read(), "program", "exec"), {"__name__": "__main__"})
+if control(38, 1, 0, 0, 0) or control(22, 2, struct.pack("HP", len(rules) // 8, ctypes.addressof(rules))):
+    sys.exit("the filter of system calls cannot be loaded")  # PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP
+exec(compile(text, "program", "exec"), {"__name__": "__main__"})
 sys.stdout.flush()
-os.write(1, token.encode())
+os.write(tell, b"end")
 """
-"""Runs the program that comes after the first line of standard input, and then prints that line as the proof."""
+"""Runs the program on standard input in a child, and exits with 0 if it ran to its end."""
 _PYTHON = str(Path(sys.base_prefix) / "bin" / "python3")
 
 _CALLS = {0xC000003E: (56, (57, 58)), 0xC00000B7: (220, ())}
@@ -193,7 +205,7 @@ def make_filter() -> bytes:
 def _find_bubblewrap() -> str:
     if (path := shutil.which("bwrap")) is None:
         raise RuntimeError("bwrap is not installed")
-    command = [path, *_sandbox(), _PYTHON, "-I", "-S", "-c", "pass"]
+    command = [path, *_sandbox(), _PYTHON, "-I", "-S", "-c", "import ctypes"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"bwrap cannot make a sandbox: {' '.join(done.stderr.split())}")

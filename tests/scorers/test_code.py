@@ -1,5 +1,6 @@
 """Programs made of answers run in a sandbox; the same answers pass and fail as under HumanEval's own evaluator."""
 
+import re
 import shutil
 from typing import Any
 
@@ -44,13 +45,55 @@ def test_a_program_fails_for_its_own_reason(program):
     assert run_program(program, timeout_s=1.0, memory_gib=0.5) == PROGRAMS[program]
 
 
+THEFTS = {
+    "frames": "frame = sys._getframe()\nwhile frame:\n    find(frame.f_globals)\n    frame = frame.f_back",
+    "main": "import __main__\nfind(vars(__main__))",
+    "garbage": "import gc\nfind({str(n): one for n, one in enumerate(gc.get_objects())})",
+    "arguments": "find(dict(enumerate(open('/proc/1/cmdline').read().split('\\0'))))",
+    "memory of the parent": "open('/proc/1/mem', 'rb+')",
+    "open files of the parent": "os.open('/proc/1/fd/0', os.O_RDONLY)",
+    "memory of the grandparent": "open(f'/proc/{os.getppid()}/mem', 'rb+')",
+    "own input": "find({'stdin': sys.stdin.read()})",
+    "inherited files": "for fd in range(64):\n    try: os.write(fd, b'1' * 32)\n    except OSError: pass",
+    "exit of the parent": "os.kill(1, 9); os.kill(1, 15); os.kill(1, 2)\ntime.sleep(0.3)",
+    "tracing of the parent": "import ctypes\nassert ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0",
+    "undone limits": "import ctypes\nassert ctypes.CDLL(None).prctl(4, 0) == 0",
+}
+FIND = """import os, re, sys, time
+def find(names):
+    for value in list(names.values()):
+        for word in re.findall(r'[0-9a-f]{8,}', value) if isinstance(value, str) else ():
+            os.write(1, word.encode())
+"""
+
+
+@needs_sandbox
+@pytest.mark.parametrize("theft", THEFTS)
+@pytest.mark.parametrize("code", [0, 1, 255])
+def test_a_program_that_steals_a_proof_and_exits_has_not_passed(theft, code):
+    from assayline.scorers.code import run_program
+
+    program = f"{FIND}try:\n    {THEFTS[theft].replace(chr(10), chr(10) + '    ')}\nfinally:\n    os._exit({code})\n"
+    assert run_program(program, timeout_s=5.0, memory_gib=0.5) is not None
+
+
+@needs_sandbox
+@pytest.mark.parametrize("theft", [name for name in THEFTS if name.split(" ")[0] in ("memory", "open", "tracing")])
+def test_a_program_cannot_reach_the_parent_that_vouches_for_it(theft):
+    from assayline.scorers.code import run_program
+
+    failure = run_program(FIND + THEFTS[theft], timeout_s=5.0, memory_gib=0.5)
+    assert failure is not None and re.match("PermissionError|AssertionError", failure)
+
+
 @needs_sandbox
 def test_the_environment_and_the_home_folder_are_hidden(monkeypatch):
     from assayline.scorers.code import run_program
 
     monkeypatch.setenv("SECRET", "x")
     program = (
-        "import os, pathlib\nassert 'SECRET' not in os.environ\nassert not pathlib.Path('/proc/1/root/etc').exists()"
+        "import os\nassert 'SECRET' not in os.environ\ntry: os.listdir('/proc/1/root/etc')\nexcept OSError: pass\n"
+        "else: raise AssertionError"
     )
     assert run_program(program, timeout_s=5.0, memory_gib=0.5) is None
 
