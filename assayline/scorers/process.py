@@ -205,15 +205,17 @@ class _Process:
         self._child = None
 
     def _exchange(self, value: object, timeout_s: float, what: str) -> list[Any]:
+        deadline_s = time.monotonic() + timeout_s
+        reason = f"{what} more than {timeout_s:g} s"
         try:
-            reply = self._write_and_read(json.dumps(value).encode() + b"\n", time.monotonic() + timeout_s)
-        except TimeoutError:
+            reply = self._write_and_read(json.dumps(value).encode() + b"\n", deadline_s)
+        except (OSError, EOFError) as error:
+            if self._child is not None and not isinstance(error, TimeoutError):
+                with suppress(subprocess.TimeoutExpired):  # it may have closed its pipe and live on
+                    code = self._child.wait(max(0.0, deadline_s - time.monotonic()))
+                    reason = f"its process ended with {_name_exit(code)}"
             self.kill()
-            raise _FailedError(f"{what} more than {timeout_s:g} s", is_dead=True) from None
-        except (OSError, EOFError):
-            code = self._child.wait() if self._child else 0
-            self.kill()
-            raise _FailedError(f"its process ended with {_name_exit(code)}", is_dead=True) from None
+            raise _FailedError(reason, is_dead=True) from None
         if isinstance(reply, dict):
             raise _FailedError(str(reply["error"]), is_dead=False)
         return list(reply)

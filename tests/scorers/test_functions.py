@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import os
 import sys
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -35,6 +36,10 @@ def hostile(answer, target, row):
         case "text": return "good"
         case "none": return None
         case "print": print("x" * 100_000)
+        case "close":
+            open("pid", "w").write(str(os.getpid()))
+            os.closerange(3, 64)
+            time.sleep(60)
     return 1
 
 def in_batches(answers, targets, rows):
@@ -90,6 +95,13 @@ def test_a_hostile_answer_costs_its_own_score_only(batch):
         else:
             assert score is not None and score.failure == FAILURES.get(text)
             assert score.value == (0 if text in FAILURES else 1)
+
+
+def test_a_function_that_closes_its_pipe_is_killed_at_its_time_limit(project):
+    [score] = score_answers(make("hostile"), answers_of("close"))
+    assert score is not None and score.failure == "scoring took more than 1 s"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((project / "pid").read_text()), 0)
 
 
 def test_a_function_that_always_hangs_is_given_up(monkeypatch):
