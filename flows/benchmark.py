@@ -33,7 +33,7 @@ from assayline.benchmark.plan import Configuration, Plan, benchmark_dir, write_p
 from assayline.benchmark.profile import ENDS, choose_profile, choose_repeats
 from assayline.benchmark.result import Measured, read_measured
 from assayline.engines.parking import park_engines
-from assayline.errors import EngineError, RunFailedError, SpecError, StoreError
+from assayline.errors import AssaylineError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.resume import NEVER
 from assayline.flows.cli.tables import print_benchmark, print_noise
 from assayline.flows.cli.words import plain_console, print_table, print_text
@@ -84,7 +84,7 @@ def _do_runs(plan: Plan, configurations: list[Configuration], settings: Settings
             try:
                 named = evaluate.with_options(flow_run_name=f"{configuration.label} · {number} of {plan.total}")
                 named(configuration.spec, NEVER, plan.benchmark_id)
-            except (EngineError, RunFailedError) as error:  # for example a configuration that does not fit into memory
+            except AssaylineError as error:  # for example a configuration that does not fit into memory
                 failed[configuration.label] = str(error)
                 log.error("Configuration %s failed; skipping its remaining runs: %s", configuration.label, error)
     return failed

@@ -85,9 +85,12 @@ def print_decision(result: dict[str, Any], console: "Console") -> None:
 def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", fresh: bool) -> None:
     """Print the runs of a suite, and the suite that would go on."""
     from assayline.benchmark.suite import find_undecided
+    from assayline.prompts.sources.files import find_files
     from assayline.words import count
 
     console = plain_console()
+    for name in {name for cell in cells for name in cell.spec.prompts.source.files or ()}:
+        find_files(name)
     plan = None if fresh else find_undecided(cells, settings)
     done = {key: len(runs) for key, runs in plan.runs.items()} if plan else {}
     total, left = sum(cell.repeats for cell in cells), sum(cell.repeats - done.get(cell.key, 0) for cell in cells)

@@ -79,3 +79,11 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
     ):
         with pytest.raises(SpecError, match=sentence):
             run(arguments)
+
+
+def test_a_missing_file_costs_its_configuration_only(fake_spec, data_dir):
+    there = fake_spec["prompts"]["source"]["path"]
+    sweep = {"prompts.source.path": ["gone.jsonl", there]}
+    with pytest.raises(RunFailedError, match=r"did not complete\. .*=gone\.jsonl: .*gone\.jsonl does not exist"):
+        benchmark(parse_spec(fake_spec), 1, sweep)
+    assert [ended for _, _, ended in flow_kit.query(data_dir, RUNS)] == ["completed"], "the other is measured"
