@@ -9,6 +9,7 @@ from typing import Any
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
+from assayline.evaluation.judging import pick_judges
 from assayline.evaluation.resume import AUTO
 from assayline.runs.manifest import PromptCounts
 from assayline.settings import Settings, load_settings
@@ -35,6 +36,8 @@ def evaluate(
     asked = _as_spec(spec)
     if asked.runner != "local":
         raise SpecError(f"runner: {asked.runner} needs `assayline evaluate`. hint: set runner: local")
+    if pick_judges(asked.scorers):
+        raise SpecError("The scorer judge needs `assayline evaluate`. hint: run the command, or remove the judges.")
     settings = settings or load_settings()
     mirror = open_mirror(settings)
     evaluation = begin_evaluation(asked, settings, resume)
