@@ -164,7 +164,7 @@ def judge_weighted(cells: Sequence[Judged], level: float) -> Check:
     error = math.hypot(*(share * ((check.high or 0) - (check.low or 0)) / (2 * Z) for share, check in checks))
     center = math.fsum(share * ((check.high or 0) + (check.low or 0)) / 2 for share, check in checks)
     low, high = center - Z * error, center + Z * error
-    p_value = math.erfc(abs(candidate - baseline) / error / math.sqrt(2)) if error else 1.0
+    p_value = math.erfc(abs(candidate - baseline) / error / math.sqrt(2)) if error else float(candidate == baseline)
     is_worse = baseline - candidate > limit + ROUNDING and p_value <= level
     verdict: Verdict = "fail" if is_worse else "pass" if -low <= limit + ROUNDING else "inconclusive"
     words = (

@@ -55,6 +55,13 @@ def test_all_limits_that_count_have_to_pass():
     assert (failed.word, failed.headline) == ("NO-GO", "NO-GO: beyond the limit: d · m (accuracy).")
 
 
+def test_a_drop_without_any_variance_fails_and_no_difference_passes():
+    for difference, word, p_value in ((-MEAN, "NO-GO", 0), (0.0, "GO", 1)):
+        cells = [judged(cell(name, "supporting"), "pass", difference, half=0) for name in "ab"]
+        decision = decide([judged(cell("c"), "pass"), *cells])
+        assert (decision.word, decision.weighted["models/m"].p_value) == (word, p_value)
+
+
 def test_advisory_evaluations_are_shown_and_do_not_count():
     bad = judged(cell("x", "advisory"), "fail", -0.5, p_value=1e-9)
     decision = decide([judged(cell("a"), "pass"), bad])
