@@ -229,7 +229,7 @@ class HostProcess:
         else:
             how = f"died of signal {signal.Signals(-code).name}" if code < 0 else f"died of exit code {code}"
         tail = "\n".join(f"    {line}" for line in self._log.list_last(TAIL_LINES))
-        return f"The engine's process {how}. The end of its log, {self.log_path}:\n{tail}"
+        return f"The engine's process {how}.\nThe end of its log, {self.log_path}:\n{tail}"
 
     def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
         """Collect the evidence of a death; `exception` and `message` are what the host reported, if anything."""

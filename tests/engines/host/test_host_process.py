@@ -110,7 +110,7 @@ def test_a_death_is_told_with_the_signals_name_and_the_end_of_the_log(host, line
     with open(log, "a") as file:
         file.writelines(f"line {number}\n" for number in range(50))
     os.kill(host.pid, signal.SIGTERM)
-    told = r"(?s)died of signal SIGTERM\. The end of its log, \S+host\.log:.*line 49"
+    told = r"(?s)died of signal SIGTERM\.\nThe end of its log, \S+host\.log:.*line 49"
     with pytest.raises(EngineError, match=told) as caught:
         for _ in range(100):
             assert host.receive(0.1) is None
