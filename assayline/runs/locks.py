@@ -15,6 +15,8 @@ from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM
 
 FLOW_LOCK = "flow.lock"
+_DRIVEN_HERE: set[Path] = set()
+"""Folders of the runs that this process has locked. Another process may have its id and host name."""
 _LOOKING_S = 1.0
 """Time for other processes to finish looking: `is_worked_on` holds a shared lock for microseconds."""
 
@@ -45,6 +47,7 @@ def lock_run(run_dir: Path) -> RunLock | None:
             file.truncate(0)
             file.write(_own_name())
             file.flush()
+            _DRIVEN_HERE.add(run_dir.absolute())
             stack.pop_all()
             return RunLock(file)
     except OSError as error:  # also from closing the file, which writes again if the disk was full
@@ -70,8 +73,8 @@ def name_holder(run_dir: Path) -> str:
 
 
 def was_driven_here(run_dir: Path) -> bool:
-    """Return True if this process was the last to drive the run."""
-    return name_holder(run_dir) == _own_name()
+    """Return True if this process has driven the run."""
+    return run_dir.absolute() in _DRIVEN_HERE
 
 
 def _try_lock(file: TextIO, kind: int) -> bool:

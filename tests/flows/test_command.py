@@ -139,6 +139,15 @@ def test_refused_runs_leave_what_was_stored(served_env, prefect_client, spec_fil
     stored = flow_kit.query(data_dir, "select * from completions order by all")
     assert len(stored) == 40
 
+    def fail(*_: Any) -> None:
+        raise RuntimeError("Prefect fails before the run begins.")
+
+    with monkeypatch.context() as container:  # in which each start has the same process id and host name
+        container.setattr("assayline.runs.locks._DRIVEN_HERE", set())
+        container.setattr("assayline.flows.evaluate.begin_evaluation", fail)
+        with pytest.raises(RuntimeError, match="before the run begins"):
+            flow_kit.run_here("evaluate", spec_file)
+
     (tmp_path / "empty.jsonl").write_text("")
     empty = ["--prompts.source.path", str(tmp_path / "empty.jsonl")]
     assert_refused(flow_kit.run_here("evaluate", spec_file, *empty), 3, "has no rows", "'empty'")
