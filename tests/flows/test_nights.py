@@ -1,11 +1,16 @@
-"""The shipped deployment `nightly`, on a server and with a worker of its own: nights that nobody starts."""
+"""The shipped deployment `nightly` with a server and a worker: nights that nobody starts, or whose server restarts."""
 
+import json
+import os
 import shutil
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import duckdb
 import flow_kit
@@ -22,7 +27,10 @@ from assayline.store.database import connect
 pytestmark = pytest.mark.prefect
 
 WORKER_COMMAND = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
-EVERY_MINUTE = "* * * * *"
+EVERY_MINUTE, SELDOM = "* * * * *", "0 0 29 2 *"
+ROWS = 32
+AWAY_S, LEASE_S = 60, 240
+"""Prefect renews the lease of a deployment's concurrency limit every 225 s."""
 
 
 @pytest.fixture
@@ -56,8 +64,8 @@ def server(env: dict[str, str], tmp_path: Path) -> flow_kit.Server:
     return server
 
 
-def deploy(env: dict[str, str], folder: Path, spec: dict[str, Any], cron: str, **parameters: str) -> None:
-    """Deploy the nightly run of the repository's prefect.yaml with another spec and cron."""
+def deploy(env: dict[str, str], folder: Path, spec: dict[str, Any], cron: str, **parameters: str) -> str:
+    """Deploy the nightly run of the repository's prefect.yaml with another spec and cron; returns its name."""
     shipped = yaml.safe_load((flow_kit.ROOT / "prefect.yaml").read_text())
     (nightly,) = (one for one in shipped["deployments"] if one["entrypoint"] == "assayline.flows.nightly.nightly")
     nightly["parameters"] |= {"spec": str(flow_kit.write_spec(folder / "spec.yaml", spec)), **parameters}
@@ -65,6 +73,7 @@ def deploy(env: dict[str, str], folder: Path, spec: dict[str, Any], cron: str, *
     (folder / "prefect.yaml").write_text(yaml.safe_dump({**shipped, "deployments": [nightly]}))
     flow_kit.run_prefect(env, "work-pool", "create", "evaluations", "--type", "process")
     flow_kit.run_prefect(env, "--no-prompt", "deploy", "--all", "--prefect-file", str(folder / "prefect.yaml"))
+    return f"nightly/{nightly['name']}"
 
 
 def list_judged(data_dir: Path) -> list[str]:
@@ -89,3 +98,43 @@ def test_cron_starts_nights_whose_verdicts_are_stored(nights, server, env, data_
             night = httpx.get(f"{server.url}/flow_runs/{flow_run_id}").json()
             assert night["auto_scheduled"] and night["created_by"]["type"] == "SCHEDULE", night
             assert night["expected_start_time"][17:19] == "00", "the cron names full minutes"
+
+
+@pytest.mark.rare
+@pytest.mark.timeout(600)
+def test_a_night_outlives_its_server_which_finds_it_complete(server, env, data_dir, fake_spec, tmp_path):
+    """Prompts come through a pipe: some when the server is gone, and the last when a lease would have been renewed."""
+    rows = [json.dumps({"question": f"What is {i} + {i}?", "answer": f"{i}?"}) + "\n" for i in range(ROWS)]
+    is_gone, is_over = threading.Event(), threading.Event()
+
+    def feed(source: TextIO) -> None:
+        source.writelines(rows[:10])
+        is_gone.wait(200)
+        source.writelines(rows[10:20])
+        is_over.wait(500)
+        source.writelines(rows[20:])
+
+    flow_kit.feed_pipe(tmp_path / "pipe.jsonl", feed)
+    fake_spec["prompts"]["source"]["path"] = str(tmp_path / "pipe.jsonl")
+    fake_spec["shard_requests"] = 5
+    log = tmp_path / "worker.log"
+    with ExitStack() as stack:
+        first = stack.enter_context(server.started())
+        stack.enter_context(flow_kit.started(WORKER_COMMAND, env, log))
+        flow_kit.run_prefect(env, "deployment", "run", deploy(env, tmp_path, fake_spec, SELDOM))
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 5, 200, f"the first answers; {log}")
+        begun_s = time.monotonic()
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+        is_gone.set()
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 15, 200, "answers without a server")
+        flow_kit.wait_for(lambda: time.monotonic() - begun_s > AWAY_S, AWAY_S + 9, "the server has been away")
+        stack.enter_context(server.started())
+        flow_kit.wait_for(lambda: time.monotonic() - begun_s > LEASE_S, LEASE_S + 9, "a lease would be renewed")
+        is_over.set()
+        night = {"flows": {"name": {"any_": ["nightly"]}}, "flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
+        flow_kit.wait_for(
+            lambda: httpx.post(f"{server.url}/flow_runs/filter", json=night).json(), 60, f"the night completes; {log}"
+        )
+    assert flow_kit.query(data_dir, "select state, message from runs") == [("completed", None)]
+    assert flow_kit.query(data_dir, "select count(*), count(distinct request_id) from completions") == [(ROWS, ROWS)]
