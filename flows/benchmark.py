@@ -39,7 +39,7 @@ from assayline.flows.cli.tables import print_benchmark, print_noise
 from assayline.flows.cli.words import plain_console, print_table, print_text
 from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from assayline.flows.live.logs import speak_in_sentences
-from assayline.flows.live.reporting import publish_page, try_report
+from assayline.flows.live.reporting import completed, publish_page, try_report
 from assayline.report.document import tabulate
 from assayline.report.make import HTML_NAME, Written, make_benchmark_report
 from assayline.report.noise import read_noise
@@ -114,18 +114,22 @@ POINT_HEADERS = (
 )
 
 
-def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, Any]:
-    """Read the measurements, write and publish the report, and return the flow's result."""
+def conclude_benchmark(
+    plan: Plan, configurations: list[Configuration], settings: Settings
+) -> tuple[dict[str, Any], str]:
+    """Read the measurements, write and publish the report, and return the flow's result and headline."""
     measured = _measure(plan, configurations, settings)
 
     def make(baseline: None) -> Written:
         return make_benchmark_report(settings, plan.benchmark_id)
 
     report = try_report("report", f"--benchmark {plan.benchmark_id}", make)
-    if report:
-        publish_page("benchmark", json.loads(plan.spec_json)["name"], report.document, report.document.headline[0])
-    found = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
-    return {**found, "report": str(report.html.absolute())} if report else found
+    found: dict[str, Any] = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
+    if report is None:
+        return found, f"Benchmark {plan.benchmark_id} is measured."
+    headline = report.document.headline[0]
+    publish_page("benchmark", json.loads(plan.spec_json)["name"], report.document, headline)
+    return {**found, "report": str(report.html.absolute())}, headline
 
 
 def print_conclusion(benchmark_id: str, settings: Settings) -> None:
@@ -229,11 +233,11 @@ def run_plan(plan: Plan, configurations: list[Configuration], settings: Settings
             plan, configurations, failed = do_all_runs(plan, configurations, settings)
     finally:
         lock.release()
-    result = conclude_benchmark(plan, configurations, settings)
+    result, headline = conclude_benchmark(plan, configurations, settings)
     if failed:
         told = " ".join(f"{label}: {reason}" for label, reason in failed.items())
         raise RunFailedError(
             f"Benchmark {plan.benchmark_id} has configurations that did not complete. {told} The others are measured. "
             f"hint: retry with `assayline benchmark --resume {plan.benchmark_id}`."
         )
-    return result
+    return completed(headline, result)

@@ -6,7 +6,7 @@ Set ASSAYLINE_TRACEBACKS=true to log tracebacks.
 import logging
 
 from assayline.errors import AssaylineError
-from assayline.words import make_visible
+from assayline.words import SPACE, make_visible
 
 NOISY_AT_EXIT = ("prefect.server.services", "prefect.server.events", "prefect.events")
 """Loggers of the in-process server that log errors when the server stops with a short flow."""
@@ -22,7 +22,7 @@ class _SentenceFilter(logging.Filter):
 
 class _VisibleFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = make_visible(record.getMessage()), None
+        record.msg, record.args = make_visible(record.getMessage()).replace(SPACE, " "), None
         return True
 
 

@@ -21,7 +21,7 @@ from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import AnswersSource, PairsSource
 from assayline.tasks.artifacts import publish, record_sources
-from assayline.words import show_rate, show_share
+from assayline.words import SPACE, show_rate, show_share
 
 Make = Callable[..., Written | None]
 """Makes a report, compared with the run or pinned name `baseline`; returns None if there is nothing to report."""
@@ -59,7 +59,8 @@ def publish_page(kind: str, name: str, page: str | Document, headline: str) -> N
     """Attach a page, Markdown or a document, to the flow run. If the API rejects it, log an error:
     the results are stored."""
     try:
-        publish(kind, name, page if isinstance(page, str) else put_on_page(page), headline)
+        document = page if isinstance(page, str) else put_on_page(page)
+        publish(kind, name, document, headline.replace(SPACE, " "))
     except Exception as error:
         get_run_logger().error("Failed to attach the page to the flow run: %s: %s", type(error).__name__, error)
 
@@ -126,17 +127,17 @@ INCONCLUSIVE = "Inconclusive"
 def completed(message: str, result: dict[str, Any], verdict: Verdict = "pass") -> dict[str, Any]:
     """Return a completed state with a message, Inconclusive for that verdict. The caller of the flow gets `result`."""
     name = INCONCLUSIVE if verdict == "inconclusive" else None
-    return cast(dict[str, Any], Completed(message=message, data=result, name=name))
+    return cast(dict[str, Any], Completed(message=message.replace(SPACE, " "), data=result, name=name))
 
 
 def worse(message: str, error: AssaylineError) -> dict[str, Any]:
     """Return the failed state Worse. The caller of the flow gets `error` raised."""
-    return cast(dict[str, Any], Failed(name=WORSE, message=message, data=error))
+    return cast(dict[str, Any], Failed(name=WORSE, message=message.replace(SPACE, " "), data=error))
 
 
 def not_trusted(error: JudgeNotTrustedError) -> dict[str, Any]:
     """Return the failed state Judge not trusted. The caller of the flow gets `error` raised."""
-    return cast(dict[str, Any], Failed(name=NOT_TRUSTED, message=str(error), data=error))
+    return cast(dict[str, Any], Failed(name=NOT_TRUSTED, message=str(error).replace(SPACE, " "), data=error))
 
 
 def describe_figures(metrics: Iterable[Mapping[str, Any]]) -> str:

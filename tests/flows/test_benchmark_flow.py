@@ -63,7 +63,8 @@ def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_re
     (page,) = prefect_client.read_artifacts(artifact_filter=wanted)
     text = page.data.replace("\\", "")  # what Markdown would read as its own is escaped
     assert page.key == "benchmark-trial" and "engine.max_concurrency=20" in text
-    assert page.description in text and "](data:image/svg+xml;base64," in text
+    assert page.description == state.message and page.description in text
+    assert "](data:image/svg+xml;base64," in text
 
 
 def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys):
