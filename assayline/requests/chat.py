@@ -15,7 +15,6 @@ import datetime
 import json
 import logging
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +39,9 @@ from assayline.requests.model_config import (
 from assayline.spec.prompts import ChatSpec
 from assayline.words import nearest
 
+# A tokenizer needs no torch; a machine that only measures a server has none.
+logging.getLogger("transformers").addFilter(lambda line: "PyTorch was not found" not in line.getMessage())
+
 Message = dict[str, Any]
 RESERVED = frozenset({
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
@@ -63,17 +65,6 @@ class Rendered:
     token_ids: list[int]
     messages: list[Message] | None = None
     """The chat as it is, where a server renders it; then there is neither text nor token ids."""
-
-
-def leave_torch_out() -> None:
-    """For a process that only renders: transformers is imported as if there were no torch, in a fifth of the time.
-
-    Does nothing where torch is imported already, or transformers, which would still count on it. Tokenizers that are
-    code of the model's own may need it.
-    """
-    if "transformers" not in sys.modules:
-        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # how Python notes that there is none
-    logging.getLogger("transformers").addFilter(lambda line: "PyTorch was not found" not in line.getMessage())
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:

@@ -35,10 +35,7 @@ Exit codes: 0 every request has a result or an error row, 2 spec,
 
 
 def run(arguments: list[str]) -> int:
-    """Run the flow for a command line and print its result. Return the exit code.
-
-    The command's own process does not import torch.
-    """
+    """Run the flow for a command line and print its result. Return the exit code."""
     parser = _make_parser()
     known, rest = parser.parse_known_args(arguments)
     try:
@@ -62,11 +59,6 @@ def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[
         parser.error("pass a SPEC, or --resume RUN_ID")
     spec = load_spec(path, overrides) if path else read_run_spec(settings, resume, overrides)
     check_data_folder(settings.data_dir)
-    runs_foreign_code = spec.engine.args.get("trust_remote_code") or spec.prompts.source.kind == "lm_eval"
-    if not runs_foreign_code:
-        from assayline.requests.chat import leave_torch_out
-
-        leave_torch_out()
     if known.dry_run:
         from assayline.flows.cli.dry_run import print_dry_run
 

@@ -35,8 +35,23 @@ def test_help_needs_next_to_nothing(command_env):
     assert not imported(command_env, Path(sys.executable).parent / "assayline", "--help") & HEAVY
 
 
-def test_a_dry_run_needs_neither_prefect_nor_torch(command_env, fake_spec, tmp_path):
+def test_a_dry_run_needs_neither_prefect_nor_vllm(command_env, fake_spec, tmp_path):
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     modules = imported(command_env, "-m", "assayline", "evaluate", spec, "--dry-run")
     assert "transformers" in modules
-    assert not modules & {"prefect", "torch", "vllm", "altair"}
+    assert not modules & {"prefect", "vllm", "altair"}
+
+
+def test_prompts_and_scorers_of_a_command_may_import_torch_and_transformers(command_env, fake_spec, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import torch\nfrom transformers import AutoModel\n"
+        "def rows():\n    yield {'question': f'say {torch.tensor(4).item()}', 'answer': '4'}\n"
+        "def score(answer, target, row):\n    return float(torch.tensor(answer == target) and AutoModel is not None)\n"
+    )
+    fake_spec["prompts"]["source"] = {"kind": "python", "function": "own:rows"}
+    fake_spec["scorers"] = [{"kind": "python", "function": "own:score"}]
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    environ = {**command_env, "PYTHONPATH": str(tmp_path), "ASSAYLINE_DATA_DIR": str(tmp_path / "data")}
+    run = flow_kit.run_command(flow_kit.evaluate_command(spec), environ)
+    assert run.code == 0, run.err
+    assert flow_kit.query(tmp_path / "data", "select mean from accuracy") == [1]
