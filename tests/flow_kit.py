@@ -97,7 +97,7 @@ class Server:
     def __init__(self, env: dict[str, str], log: Path) -> None:
         self._log, self._port = log, free_port()
         self.url = f"http://127.0.0.1:{self._port}/api"
-        self._env = {**env, "PREFECT_UI_API_URL": self.url}
+        self._env = {**env, "PREFECT_UI_API_URL": self.url, "PREFECT_UI_URL": self.url.removesuffix("/api")}
 
     @contextlib.contextmanager
     def started(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -313,21 +313,10 @@ def run_prefect(env: dict[str, str], *arguments: str) -> Finished:
 
 def run_here(name: str, *arguments: str | Path) -> Finished:
     """The same command in this process, without its imports: what it prints, and its exit code."""
-    import torch
-
-    assert torch  # `evaluate` keeps it out of a process that has not imported it
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), patch.dict(os.environ):
         code = cli.run(name, [*map(str, arguments)])
     return Finished(code, out.getvalue(), err.getvalue())
-
-
-def run_notify(*arguments: str) -> int:
-    """scripts/notify.py in this process, on the server that it knows. Returns the exit code."""
-    from scripts import notify
-
-    with patch.object(sys, "argv", ["notify.py", *arguments]):
-        return notify.main()
 
 
 def evaluate_command(*arguments: str | Path) -> list[str]:

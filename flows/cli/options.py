@@ -20,6 +20,7 @@ COMMANDS = {
     "report": "Write the report of a run, benchmark, history or leaderboard: report.html and report.md.",
     "export": "Export a run in the format of another tool, or runs as Parquet tables.",
     "baseline": "Pin runs as baselines.",
+    "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",
     "rebuild": "Rebuild runs in the database from their manifests and part files.",
     "mirror": "Copy missing files of runs to the mirror.",
     "restore": "Download a run from the mirror, or list the runs in it.",

@@ -11,6 +11,7 @@ import flow_kit
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, State
+from prefect.states import Failed
 from run_kit import complete
 
 from assayline.comparison.baselines import pin_baseline
@@ -18,7 +19,9 @@ from assayline.comparison.gate import GateFailedError
 from assayline.errors import SpecError
 from assayline.flows.evaluate import evaluate
 from assayline.flows.gate import gate
+from assayline.flows.live.reporting import NOT_TRUSTED, WORSE
 from assayline.flows.nightly import nightly
+from assayline.flows.suite import suite
 from assayline.report.make import make_history_report
 from assayline.settings import Settings, load_settings
 from assayline.spec.file import parse_spec
@@ -142,8 +145,9 @@ def create_automations(url: str) -> None:
     from prefect.blocks.webhook import Webhook
 
     Webhook(method="POST", url=url, allow_private_urls=True).save("told", overwrite=True)
-    assert flow_kit.run_notify("webhook/told") == 0
-    assert flow_kit.run_notify("webhook/nobody") == 2
+    assert flow_kit.run_here("notify", "webhook/told").code == 0
+    unknown = flow_kit.run_here("notify", "webhook/nobody")
+    assert unknown.code == 2 and "Unknown block webhook/nobody. hint: " in unknown.err
 
 
 def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_a_failed_one(
@@ -196,6 +200,21 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert "trial against nights" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
     with pytest.raises(SpecError, match="There is no baseline 'days'"):
         nightly(parse_spec(fake_spec), "days")
+
+
+def test_every_bad_end_of_a_night_and_of_a_suite_is_told_of(prefect_client):
+    told: list[str] = []
+    ends = [(each, name) for each in (nightly, suite) for name in (WORSE, NOT_TRUSTED)]
+    with flow_kit.listening(told) as url:
+        create_automations(url)
+        for each, name in ends:
+            run = prefect_client.create_flow_run(each, name=f"{each.name} {name}")
+            prefect_client.set_flow_run_state(run.id, Failed(name=name, message="kappa 0.1"), force=True)
+        flow_kit.wait_for(lambda: len(told) == len(ends), 60, f"the webhook hears of {ends}: {told}")
+    for each, name in ends:
+        link = r"http\S+/runs/flow-run/[0-9a-f-]{36}"
+        pattern = rf"{each.name} {name}: kappa 0.1 \(no deployment, {link}\)"
+        assert any(re.fullmatch(pattern, message) for message in told), told
 
 
 def check_in_browser(url: str, folder: Path) -> None:

@@ -1,5 +1,14 @@
-"""The headline of a run, as its flow's state has it."""
+"""States of flow runs: their headlines, and the automations that send them."""
 
+import importlib
+import pkgutil
+
+import yaml
+from prefect import Flow
+
+from assayline import flows
+from assayline.flows.cli.notify import AUTOMATIONS
+from assayline.flows.live import reporting
 from assayline.flows.live.reporting import describe_figures
 
 
@@ -13,3 +22,18 @@ def test_describe_figures_counts_errors_and_leaves_out_what_was_not_measured():
     assert describe_figures([accuracy, tokens, figure("error_requests total", 2, 155)]) == told
     assert describe_figures([figure("accuracy mean", None), tokens]) == "2,786\u00a0tokens/s"
     assert describe_figures([figure("accuracy mean", None)]) == ""
+
+
+def test_automations_name_every_state_and_every_flow_of_the_package():
+    own = {value for name, value in vars(reporting).items() if name.isupper() and isinstance(value, str)}
+    ends = {f"prefect.flow-run.{name}" for name in own | {"Completed", "Failed", "Crashed", "Cancelled"}}
+    good = {f"prefect.flow-run.{name}" for name in ("Completed", "Cancelled", reporting.INCONCLUSIVE)}
+    modules = [importlib.import_module(f"assayline.flows.{each.name}") for each in pkgutil.iter_modules(flows.__path__)]
+    names = {each.name for module in modules for each in vars(module).values() if isinstance(each, Flow)}
+    failed, late, died = [each["trigger"] for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"]]
+    assert set(failed["expect"]) == ends - good
+    assert set(late["expect"]) == ends
+    assert set(died["expect"]) == ends | {"prefect.flow-run.heartbeat"}
+    assert set(died["match_related"]["prefect.resource.name"]) == names
+    assert failed["match_related"] == late["match_related"]
+    assert set(late["match_related"]["prefect.resource.name"]) == {"nightly", "suite"}, "those with a schedule"
