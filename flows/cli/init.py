@@ -12,6 +12,7 @@ import re
 import shlex
 from pathlib import Path
 
+import assayline
 from assayline.errors import SpecError
 from assayline.files import write_text
 from assayline.flows.cli.options import make_parser
@@ -31,6 +32,7 @@ FILES = {
 """Files of a project, by the names of their templates."""
 KEPT = frozenset({"README.md", ".env", ".gitignore"})
 """Files that a new repository often has: they are kept, and the project is created around them."""
+SCHEMA = Path(assayline.__file__).with_name("spec") / "spec.schema.json"
 SCHEMA_FILE = ".assayline/spec.schema.json"
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """As in the template of the spec, which is valid as it stands."""
@@ -84,23 +86,15 @@ def create_project(folder: Path, model: str) -> list[str]:
         model = str(given.resolve())
     texts = {name: (TEMPLATES / template).read_text(encoding="utf-8") for name, template in FILES.items()}
     texts["spec.yaml"] = texts["spec.yaml"].replace(DEFAULT_MODEL, _quote(model))
-    texts[SCHEMA_FILE] = read_schema()
+    # Deployments of one name replace each other on a server.
+    project = re.sub(r"[^\w.]+", "-", folder.resolve().name).strip("-") or "project"
+    for name in ("prefect.yaml", ".github/workflows/evaluate.yml"):
+        texts[name] = texts[name].replace("PROJECT", project)
+    texts[SCHEMA_FILE] = SCHEMA.read_text(encoding="utf-8")
     created = [name for name in texts if name not in there]
     for name in created:
         write_text(folder / name, texts[name], "hint: choose a folder that can be written.")
     return created
-
-
-def read_schema() -> str:
-    """The JSON schema of specs: the file of the package, or made from the models."""
-    import assayline.spec
-
-    path = Path(assayline.spec.__file__).parent / "spec.schema.json"
-    if path.exists():
-        return path.read_text(encoding="utf-8")
-    from assayline.spec.evaluation import EvalSpec
-
-    return json.dumps(EvalSpec.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _quote(text: str) -> str:

@@ -1,6 +1,7 @@
 """`assayline init`: the project that it creates runs, and nothing is overwritten."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -108,10 +109,35 @@ def test_settings_and_deployment_of_a_project_are_known_ones(tmp_path):
     (deployment,) = yaml.safe_load((tmp_path / "prefect.yaml").read_text())["deployments"]
     assert deployment["entrypoint"] == "assayline.flows.nightly.nightly"
     assert (tmp_path / deployment["parameters"]["spec"]).is_file()
-    assert yaml.safe_load((tmp_path / ".github/workflows/evaluate.yml").read_text())["jobs"].keys() == {
-        "check",
-        "evaluate",
-    }
+
+
+@pytest.mark.slow
+def test_ci_jobs_of_a_project_keep_their_runs_and_end_with_the_gate(tmp_path, modest_model):
+    """Two jobs of the CI file in one checkout, which each job cleans; the runner's folder is another one here."""
+    project, shared = tmp_path / "my sums", tmp_path / "srv"
+    create_project(project, str(modest_model))
+    job = yaml.safe_load((project / ".github/workflows/evaluate.yml").read_text())["jobs"]["evaluate"]
+    assert job["env"] == {"ASSAYLINE_DATA_DIR": "/srv/assayline/my-sums"}
+    flow_kit.write_rows(project / "questions.jsonl", 40)  # the fake engine answers with the last word, the target
+    spec = yaml.safe_load((project / "spec.yaml").read_text())
+    spec |= {"engine": {"backend": "fake"}, "scorers": [{"kind": "exact_match"}]}
+    own = {"ASSAYLINE_DATA_DIR": str(shared), "ASSAYLINE_LOCK_DIR": str(tmp_path / "locks")}
+    environ = {**os.environ, **own, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def shell(line: str) -> int:
+        return subprocess.run(["bash", "-e", "-c", line], cwd=project, env=environ, check=False).returncode
+
+    def run_job(template: str) -> list[int]:
+        spec["prompts"]["template"] = template
+        flow_kit.write_spec(project / "spec.yaml", spec)
+        checkout = "git init -q; git add .; git -c user.name=a -c user.email=a@b commit -qm new; git clean -ffdxq"
+        assert shell(checkout) == 0
+        return [shell(step["run"]) for step in job["steps"] if "run" in step]
+
+    assert run_job("{{ question }}") == [0, 2, 0], "nothing is pinned yet"
+    assert shell("assayline baseline pin stable last") == 0
+    assert run_job("{{ question }} what") == [0, 1, 0], "worse than the first job's run"
+    assert (project / "report" / "report.html").exists()
 
 
 def test_templates_are_all_used():
