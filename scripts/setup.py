@@ -32,6 +32,9 @@ if sys.version_info < (3, 11):  # noqa: UP036
 from pip_settings import read_pip_settings, uv_variables
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from assayline.flows.cli import doctor  # the standard library is enough for it  # noqa: E402
+
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """Used only if pip's indexes do not have torch's CPU build."""
 PIP = ["-m", "pip", "--disable-pip-version-check"]
@@ -61,14 +64,6 @@ HINTS = {
     f"`make wheels PYTHON_VERSION={sys.version_info[0]}.{sys.version_info[1]}` fills; Python must be 3.11 to 3.13.",
     "no_pip": "use a Python with venv and pip; on Debian and Ubuntu: `apt install python3-venv python3-pip`.",
 }
-TORCHVISION_LINES = """
-
-# Added by assayline's set-up: declared if they could not be loaded.
-if not _has_ops():
-    _declared = torch.library.Library("torchvision", "DEF")
-    for _name in ("nms", "qnms"):
-        _declared.define(_name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-"""
 
 
 class SetupError(Exception):
@@ -200,17 +195,9 @@ def install_locks(environment: Environment, dev: bool, wheels: Path | None) -> N
 
 
 def mend_torchvision(folder: Path) -> None:
-    """Patch torchvision in an environment so that it imports with torch's CPU build.
-
-    PyPI has only its CUDA build, which then cannot load its operators but refers to two of them at import. The patch
-    declares them; if they are loaded, it has no effect.
-    """
-    for path in folder.glob("lib/python3*/site-packages/torchvision/extension.py"):
-        text = path.read_text(encoding="utf-8")
-        new = path.with_suffix(".new")  # the file may be a link to uv's cache, which must not change
-        # A second declaration would break the import, so remove the lines of an earlier setup.
-        new.write_text(text.partition("\n\n# Added by assayline")[0] + TORCHVISION_LINES, encoding="utf-8")
-        new.replace(path)
+    """Patch torchvision in an environment so that it imports with torch's CPU build, as `assayline doctor --fix`."""
+    for extension in folder.glob("lib/python3*/site-packages/torchvision/extension.py"):
+        doctor.mend_torchvision(extension)
 
 
 def fetch_wheels(root: Path, folder: Path, target: str, python: str) -> None:

@@ -1,6 +1,6 @@
 """doctor: check what this machine can run.
 
-    assayline doctor [--json]
+    assayline doctor [--json] [--fix]
 
 Versions are read from the packages' metadata: neither vLLM, torch nor Prefect is imported.
 """
@@ -8,6 +8,7 @@ Versions are read from the packages' metadata: neither vLLM, torch nor Prefect i
 import json
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,8 +40,8 @@ LEAST_DISK_BYTES = 5 * GIB
 API_TIMEOUT_S = 1.0
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
-EPILOG = """Nothing is changed, and no engine is started. Each line is ok, a warning (some runs fail or are slow) or a
-problem (runs fail), with a hint.
+EPILOG = """No engine is started, and without --fix nothing is changed. Each line is ok, a warning (some runs fail or
+are slow) or a problem (runs fail), with a hint.
 
 Exit codes: 0 no problem, 1 at least one problem."""
 
@@ -60,7 +61,10 @@ def run(arguments: list[str]) -> int:
     """Prints a line per check. Returns the exit code."""
     parser = make_parser("doctor", EPILOG)
     parser.add_argument("--json", action="store_true", help="print a JSON array, for programs")
+    parser.add_argument("--fix", action="store_true", help="first repair or uninstall packages that torch cannot load")
     known = parser.parse_args(arguments)
+    if known.fix:
+        fix_torch()
     findings = list(examine())
     if known.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -90,7 +94,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield Finding("assayline", OK, f"{__version__}, {Path(assayline.__file__).parent}")
     yield Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
     yield check_vllm(read_version, bool(gpus))
-    yield check_torch(read_version, is_torchvision_patched())
+    yield check_torch(read_version, find_extension())
     yield check_prefect(read_version)
     yield check_package("duckdb", read_version)
     yield check_package("ray", read_version, "only for `runner: ray`")
@@ -100,7 +104,9 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield check_shared_memory(Path("/dev/shm"))
     yield check_compiler(environ)
     yield check_hub(environ)
-    yield check_prefect_api(find_prefect_api(environ))
+    api = find_prefect_api(environ)
+    yield check_prefect_api(api)
+    yield from check_deployments(api, Path.cwd())
     try:
         from assayline.settings import list_unknown_variables, load_settings
 
@@ -150,38 +156,67 @@ def check_prefect(versions: Versions) -> Finding:
     return Finding("prefect", OK, f"{prefect}, SQLAlchemy {sqlalchemy}")
 
 
-PATCH_MARK = "Added by assayline"
-"""A line that `make setup` adds to torchvision, so that it can be imported with torch's CPU build."""
+TORCHVISION_LINES = """
+
+# Added by assayline: declared if they could not be loaded.
+if not _has_ops():
+    _declared = torch.library.Library("torchvision", "DEF")
+    for _name in ("nms", "qnms"):
+        _declared.define(_name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
 
 
-def is_torchvision_patched() -> bool:
-    """True if setup has patched the installed torchvision. Reads a file of it and imports nothing."""
+def mend_torchvision(extension: Path) -> None:
+    """Patch torchvision's extension.py so that it imports with torch's CPU build.
+
+    PyPI has only its CUDA build, which then cannot load two operators that it refers to at import. The patch declares
+    them; if they are loaded, it has no effect.
+    """
+    text = extension.read_text(encoding="utf-8")
+    new = extension.with_suffix(".new")  # the file may be a link to uv's cache, which must not change
+    # A second declaration would break the import, so remove the lines of an earlier patch.
+    new.write_text(text.partition("\n\n# Added by assayline")[0] + TORCHVISION_LINES, encoding="utf-8")
+    new.replace(extension)
+
+
+def find_extension() -> Path | None:
+    """The installed torchvision's extension.py. Imports nothing."""
     found = PathFinder.find_spec("torchvision")
-    if found is None or found.origin is None:
-        return False
-    try:
-        return PATCH_MARK in Path(found.origin).with_name("extension.py").read_text(encoding="utf-8")
-    except OSError:
-        return False
+    path = Path(found.origin).with_name("extension.py") if found and found.origin else None
+    return path if path and path.exists() else None
 
 
-def check_torch(versions: Versions, is_patched: bool = False) -> Finding:
-    """Check that torchvision and torchaudio fit torch's CPU build; an engine cannot import those of another build.
+def find_wrong_builds(versions: Versions, extension: Path | None) -> dict[str, str]:
+    """Versions of the packages of engines that do not load with the installed torch, a CPU build.
 
-    `is_patched`: torchvision can be imported anyway."""
-    torch = versions("torch")
-    names = ["torchaudio"] if is_patched else ["torchvision", "torchaudio"]
-    installed = {name: found for name in names if (found := versions(name))}
-    wrong = {name: found for name, found in installed.items() if not found.endswith("+cpu")}
-    if torch is None or not torch.endswith("+cpu") or not wrong:
+    `extension`: torchvision's extension.py; patched, it loads.
+    """
+    names = ["torchaudio", "torchcodec"]
+    if extension is None or "# Added by assayline" not in extension.read_text(encoding="utf-8"):
+        names.append("torchvision")
+    installed = {name: found for name in names if (found := versions(name)) and not found.endswith("+cpu")}
+    return installed if (versions("torch") or "").endswith("+cpu") else {}
+
+
+def check_torch(versions: Versions, extension: Path | None) -> Finding:
+    """Check that the packages next to torch's CPU build fit it; an engine cannot load those of another build."""
+    if not (wrong := find_wrong_builds(versions, extension)):
         return check_package("torch", versions, "only for vLLM")
-    listed = " and ".join(f"{name} {found}" for name, found in wrong.items())
-    return Finding(
-        "torch",
-        PROBLEM,
-        f"{torch} with another build of {listed}: engines cannot start",
-        f"for text models run `pip uninstall {' '.join(wrong)}`; else install the CPU builds from PyTorch's index.",
-    )
+    listed = ", ".join(f"{name} {found}" for name, found in wrong.items())
+    text = f"{versions('torch')} with another build of {listed}: engines cannot start"
+    return Finding("torch", PROBLEM, text, "run `assayline doctor --fix`.")
+
+
+def fix_torch() -> None:
+    """Patch torchvision and uninstall torchaudio and torchcodec, if they do not load with torch's CPU build."""
+    extension = find_extension()
+    wrong = find_wrong_builds(read_version, extension)
+    if wrong.pop("torchvision", None) and extension:
+        mend_torchvision(extension)
+        print(f"Patched {extension}", file=sys.stderr)
+    if wrong:  # PyAV and soxr do their work
+        command = [sys.executable, "-m", "pip", "uninstall", "--yes", *wrong]
+        subprocess.run(command, stdout=sys.stderr, check=False)  # if it fails, check_torch repeats the problem
 
 
 def check_vllm(versions: Versions, has_gpu: bool) -> Finding:
@@ -346,6 +381,28 @@ def check_prefect_api(url: str | None) -> Finding:
         f"{shown} cannot be reached: {reason}",
         "start it with `prefect server start`, correct PREFECT_API_URL, or unset it.",
     )
+
+
+def check_deployments(api: str | None, folder: Path) -> Iterator[Finding]:
+    """Warn of deployments on the server that `prefect deploy --all` in `folder` would take from another folder."""
+    from urllib.request import Request, urlopen
+
+    import yaml
+
+    try:
+        written = yaml.safe_load((folder / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
+        ours = [(one["name"], one["entrypoint"]) for one in written]
+        query = json.dumps({"deployments": {"name": {"any_": [name for name, _ in ours]}}}).encode()
+        request = Request(f"{api}/deployments/filter", query, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=API_TIMEOUT_S) as answer:
+            there = [one for one in json.load(answer) if (one["name"], one["entrypoint"]) in ours]
+        for one in there:
+            theirs = one["pull_steps"][0]["prefect.deployments.steps.set_working_directory"]["directory"]
+            if Path(theirs).resolve() != folder.resolve():
+                found = f"{one['name']} on the server is that of {theirs}; `prefect deploy` here replaces it"
+                yield Finding("deployments", WARNING, found, "give it another name in prefect.yaml.")
+    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):  # no such file, no server, or a login
+        return
 
 
 def check_data_dir(settings: "Settings") -> Finding:

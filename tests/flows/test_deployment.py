@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +30,9 @@ from prefect.states import Cancelling
 from run_kit import complete
 
 from assayline.comparison.baselines import pin_baseline
+from assayline.flows.cli import doctor
+from assayline.flows.cli.init import DEFAULT_MODEL, create_project
+from assayline.flows.cli.notify import AUTOMATIONS
 from assayline.runs.locks import name_holder
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
@@ -36,9 +40,9 @@ from assayline.store.database import connect
 
 pytestmark = pytest.mark.prefect
 
-NOTIFY = flow_kit.ROOT / "deploy" / "notify.yaml"
 FAILED, DIED, MISSING = "assayline: a night failed", "assayline: a run died", "assayline: a night has not ended"
 WORKER_COMMAND = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
+SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 HEARTBEAT_S = 30
 """The shortest that Prefect takes."""
 DIED_S, MISSING_S = 35, 10
@@ -83,15 +87,15 @@ def end_of(client: Any, night: UUID) -> FlowRun:
 
 
 def create_automations(api: str, folder: Path, within_s: dict[str, int | None]) -> None:
-    """Create automations of deploy/notify.yaml by name, with time limits for a test, or their own (None)."""
-    known = yaml.safe_load(NOTIFY.read_text())["automations"]
+    """Create automations of `assayline notify` by name, with time limits for a test, or their own (None)."""
+    known = yaml.safe_load(AUTOMATIONS.read_text())["automations"]
     chosen = [one for one in known if one["name"] in within_s]
     for one in chosen:
         one["trigger"]["within"] = within_s[one["name"]] or one["trigger"]["within"]
     path = folder / "notify.yaml"
     path.write_text(yaml.safe_dump({"automations": chosen}))
     with settings.temporary_settings({settings.PREFECT_API_URL: api}):
-        assert flow_kit.run_notify("webhook/nights", "--file", str(path)) == 0
+        assert flow_kit.run_here("notify", "webhook/nights", "--file", path).code == 0
 
 
 def delete_automations(api: str, names: str = "assayline: ") -> None:
@@ -202,6 +206,27 @@ def test_each_deployment_has_its_flow_and_its_form(prefect_client):
         assert wanted <= set(deployment.parameter_openapi_schema["properties"])
 
 
+@pytest.mark.usefixtures("deployments")
+def test_nights_of_two_projects_are_both_scheduled_and_doctor_warns_of_a_replaced_one(
+    prefect_env, prefect_api, prefect_client, tmp_path
+):
+    for folder in ("ours", "theirs", "copy/ours"):
+        create_project(tmp_path / folder, DEFAULT_MODEL)
+    for folder in ("ours", "theirs"):
+        env = {**prefect_env, "PREFECT_API_URL": prefect_api, "PWD": str(tmp_path / folder)}
+        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+        subprocess.run(command, cwd=tmp_path / folder, env=env, check=True)
+    for folder in ("ours", "theirs"):
+        night = prefect_client.read_deployment_by_name(f"nightly/{folder}-nightly")
+        assert [each.active for each in night.schedules] == [True]
+        assert night.pull_steps[0][SET_DIRECTORY] == {"directory": str(tmp_path / folder)}
+        assert list(doctor.check_deployments(prefect_api, tmp_path / folder)) == []
+    (clash,) = doctor.check_deployments(prefect_api, tmp_path / "copy" / "ours")
+    assert clash.level == "warning" and f"ours-nightly on the server is that of {tmp_path / 'ours'};" in clash.found
+    assert list(doctor.check_deployments(None, tmp_path / "copy" / "ours")) == [], "no server"
+    assert list(doctor.check_deployments(prefect_api, tmp_path)) == [], "no prefect.yaml"
+
+
 def test_a_night_that_nobody_starts_is_told_of(story, worker, prefect_client, prefect_api, tmp_path):
     """The pool is paused, while its worker starts."""
     prefect_client.update_work_pool("evaluations", WorkPoolUpdate(is_paused=True))
@@ -211,7 +236,8 @@ def test_a_night_that_nobody_starts_is_told_of(story, worker, prefect_client, pr
     assert prefect_client.read_flow_run(night).state_name == "Late"
     delete_automations(prefect_api, MISSING)
     name = prefect_client.read_flow_run(night).name
-    assert message == f"{name} has not ended 3.5 hours after it was due: it is Late."
+    assert message.startswith(f"{name} has not ended 3.5 hours after it was due: it is Late (nightly, http")
+    assert f"/runs/flow-run/{night}" in message
     prefect_client.delete_flow_run(night)
     prefect_client.update_work_pool("evaluations", WorkPoolUpdate(is_paused=False))
     story.told.clear()

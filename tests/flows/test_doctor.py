@@ -1,7 +1,9 @@
 """`assayline doctor`: each check, and the command as a whole."""
 
 import json
+import sys
 import threading
+import venv
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -74,14 +76,35 @@ def test_doctor_misses_only_needed_packages():
 
 
 def test_torch_next_to_packages_of_another_build():
-    cpu = {"torch": "2.13.0+cpu", "torchvision": "0.28.0", "torchaudio": "2.11.0+cpu"}
-    wrong = doctor.check_torch(cpu.get)
-    assert wrong.level == "problem" and "another build of torchvision 0.28.0: engines" in wrong.found
-    assert "pip uninstall torchvision`" in wrong.hint
-    assert doctor.check_torch(cpu.get, is_patched=True).level == "ok"
-    assert doctor.check_torch({**cpu, "torchaudio": "2.11.0"}.get, is_patched=True).level == "problem"
-    assert doctor.check_torch({"torch": "2.13.0", "torchvision": "0.28.0"}.get).level == "ok"
-    assert doctor.check_torch({}.get).found == "not installed; needed only for vLLM"
+    pypi = {"torch": "2.13.0+cpu", "torchvision": "0.28.0", "torchaudio": "2.11.0", "torchcodec": "0.17.0"}
+    wrong = doctor.check_torch(pypi.get, None)
+    assert wrong.level == "problem" and "doctor --fix" in wrong.hint
+    assert "another build of torchaudio 2.11.0, torchcodec 0.17.0, torchvision 0.28.0: engines" in wrong.found
+    fitting = {name: found.removesuffix("+cpu") + "+cpu" for name, found in pypi.items()}
+    assert doctor.check_torch(fitting.get, None).level == "ok"
+    assert doctor.check_torch({**pypi, "torch": "2.13.0"}.get, None).level == "ok"
+    assert doctor.check_torch({}.get, None).found == "not installed; needed only for vLLM"
+
+
+def test_doctor_fixes_the_packages_next_to_torchs_cpu_build(tmp_path, monkeypatch, capfd):
+    """An environment as pip makes it: metadata of packages of PyPI's builds."""
+    venv.create(tmp_path, with_pip=True)
+    (packages,) = tmp_path.glob("lib/python3*/site-packages")
+    for name, found in (("torch", "2.13.0+cpu"), ("torchvision", "0.28.0"), ("torchaudio", "2"), ("torchcodec", "0")):
+        (packages / name).mkdir()
+        (packages / name / "__init__.py").touch()
+        dist = packages / f"{name}-{found}.dist-info"
+        dist.mkdir()
+        (dist / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {found}\n")
+        (dist / "RECORD").write_text(f"{name}/__init__.py,,\n{dist.name}/METADATA,,\n{dist.name}/RECORD,,\n")
+    (packages / "torchvision" / "extension.py").write_text("import torch\n")
+    monkeypatch.setattr(sys, "path", [str(packages)])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    doctor.fix_torch()
+    shown = capfd.readouterr().err
+    assert "Patched" in shown and "uninstalled torchaudio-2" in shown and "uninstalled torchcodec-0" in shown
+    assert doctor.check_torch(doctor.read_version, doctor.find_extension()).level == "ok"
+    assert not (packages / "torchcodec").exists() and (packages / "torchvision").exists()
 
 
 def test_doctor_names_gpus_with_their_free_memory(monkeypatch):

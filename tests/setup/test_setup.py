@@ -20,8 +20,6 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import setup as script  # noqa: E402
 from pip_settings import read_pip_settings, uv_variables  # noqa: E402
 
-from assayline.flows.cli import doctor  # noqa: E402
-
 GB = 10**9
 UV = """#!/bin/sh
 echo "$@" >> {root}/uv.calls
@@ -156,22 +154,11 @@ def test_torchvision_is_patched_once_and_not_in_the_cache(tmp_path):
     installed.parent.mkdir(parents=True)
     installed.hardlink_to(cached)
     script.mend_torchvision(tmp_path)
-    installed.write_text(installed.read_text() + "\n\n# Added by assayline's set-up: an earlier one\n")
+    installed.write_text(installed.read_text() + "\n\n# Added by assayline: an earlier one\n")
     script.mend_torchvision(tmp_path)
     ast.parse(installed.read_text())
-    assert installed.read_text().count("Added by assayline's set-up") == 1
+    assert installed.read_text().count("Added by assayline") == 1
     assert "assayline" not in cached.read_text()
-
-
-def test_doctor_sees_the_patch_of_torchvision(tmp_path, monkeypatch):
-    package = tmp_path / "lib" / "python3.12" / "site-packages" / "torchvision"
-    package.mkdir(parents=True)
-    for name in ("__init__.py", "extension.py"):
-        (package / name).touch()
-    monkeypatch.setattr(sys, "path", [str(package.parent)])
-    assert not doctor.is_torchvision_patched()
-    script.mend_torchvision(tmp_path)
-    assert doctor.is_torchvision_patched()
 
 
 def test_torchvision_can_be_imported_where_it_is_installed():
