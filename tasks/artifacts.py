@@ -62,6 +62,7 @@ class Reports:
         self._changed = threading.Condition()
         self._waiting: dict[str, Callable[[], None]] = {}
         self._sending: str | None = None
+        self._is_closed = False
         context = contextvars.copy_context()  # Prefect finds the current run in it
         threading.Thread(target=lambda: context.run(self._send_all), name="reports", daemon=True).start()
 
@@ -72,9 +73,11 @@ class Reports:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait up to END_WAIT_S for queued reports. Reports not sent by then count as failures."""
+        """Wait up to END_WAIT_S for queued reports, and end the thread. Reports not sent by then count as failures."""
         deadline = time.monotonic() + END_WAIT_S
         with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
             while (self._waiting or self._sending) and (left_s := deadline - time.monotonic()) > 0:
                 self._changed.wait(left_s)
             for kind in {*self._waiting, *filter(None, [self._sending])}:
@@ -85,6 +88,8 @@ class Reports:
         while True:
             with self._changed:
                 while not self._waiting:
+                    if self._is_closed:
+                        return
                     self._changed.wait()
                 kind = next(iter(self._waiting))
                 report = self._waiting.pop(kind)
