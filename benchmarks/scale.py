@@ -272,7 +272,7 @@ def start_ray(workers: int, per_s: float) -> Any:
 
     ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False)
     remote = ray.remote(PacedNode).options(num_cpus=1, max_restarts=0, max_task_retries=0, max_concurrency=2)
-    return lambda order: RayWorker(remote.remote(order), order)
+    return lambda order: RayWorker(remote.remote(order), order, lambda: True)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ Each node needs the same assayline and the model, but neither Prefect nor the ru
 engine's log lines, and media files that a node lacks are sent with their requests.
 """
 
+import atexit
 import contextlib
 import math
 import os
@@ -14,7 +15,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from assayline.digests import digest_bytes
-from assayline.errors import AssaylineError, DeviceError, ModelError, SpecError, WorkerLostError
+from assayline.errors import AssaylineError, DeviceError, EngineError, ModelError, SpecError, WorkerLostError
 from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
 from assayline.files import MAKE_ROOM, write_bytes
 from assayline.media.load import is_synthetic
@@ -41,6 +42,9 @@ END_WAIT_S = 30.0
 
 LOOK_INTERVAL_S = 5.0
 """Seconds between polls of the size of the cluster."""
+
+HEAD_WAIT_S = 20.0
+"""Seconds without the cluster's head after which the run ends. Ray ends this process after 60, whatever it does."""
 
 PATIENCE_S = 10.0
 """Seconds after which a worker without a place in the cluster is reported."""
@@ -81,7 +85,10 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
         cluster.check_size()
         yield cluster
     finally:
-        ray.shutdown()
+        if cluster.has_head():
+            ray.shutdown()
+        else:
+            atexit.unregister(ray.shutdown)  # it would wait for the head
 
 
 def _knock(address: str) -> None:
@@ -105,20 +112,41 @@ class Cluster:
     """A cluster that this process has joined."""
 
     def __init__(self, spec: EvalSpec, settings: Settings) -> None:
+        import ray
+
         self._spec = spec
         self._settings = settings
         self._engine_gpus = count_devices(spec.engine.args)
         self._counted_s = float("-inf")
-        self._workers = 1
+        self._workers = 1 if spec.workers == "auto" else spec.workers
+        self._head = str(ray.get_runtime_context().gcs_address)
+        self._heard_s = time.monotonic()
 
     def count_workers(self) -> int:
-        """Return the wanted number of workers: the spec's, or the largest number that the cluster has had room for."""
-        if self._spec.workers != "auto":
-            return self._spec.workers
-        if time.monotonic() - self._counted_s > LOOK_INTERVAL_S:
-            self._counted_s = time.monotonic()
-            self._workers = max(self._workers, self._count_room())
+        """Return the wanted number of workers: the spec's, or the largest number that the cluster has had room for.
+
+        Raises EngineError if the cluster's head has been gone for `HEAD_WAIT_S`.
+        """
+        if (now_s := time.monotonic()) - self._counted_s > LOOK_INTERVAL_S:
+            self._counted_s = now_s
+            if self.has_head():
+                self._heard_s = now_s
+                if self._spec.workers == "auto":
+                    self._workers = max(self._workers, self._count_room())
+            elif now_s - self._heard_s > HEAD_WAIT_S:
+                raise EngineError(
+                    f"The head of the Ray cluster at {self._head} has not answered for {now_s - self._heard_s:.0f} s. "
+                    "hint: start the cluster again, then run the same command, which resumes the run; stored answers "
+                    "are kept."
+                )
         return self._workers
+
+    def has_head(self) -> bool:
+        """Return True if the cluster's head listens. Without it, Ray's calls about nodes and actors block."""
+        with contextlib.suppress(OSError, ValueError):
+            _knock(self._head)
+            return True
+        return False
 
     def check_size(self) -> None:
         """Wait for nodes to join. Raises DeviceError if the cluster has too few GPUs for the spec."""
@@ -136,9 +164,11 @@ class Cluster:
             time.sleep(1.0)
 
     def launch(self, order: WorkOrder) -> Exchanger:
-        """Start a worker in the cluster. It is pending until the cluster has room."""
+        """Start a worker in the cluster. It is pending until the cluster has room. Raises WorkerLostError."""
         import ray
 
+        if not self.has_head():
+            raise WorkerLostError("the head of the Ray cluster does not answer")
         options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
         if self._is_wide():
             # vLLM's Ray executor reserves the GPUs with its own placement group, one bundle per GPU. The actor holds
@@ -150,7 +180,7 @@ class Cluster:
         else:
             options |= {"scheduling_strategy": "SPREAD"}
             order = replace(order, workers_here=math.ceil(order.workers_here / max(1, self._count_room())))
-        return RayWorker(ray.remote(_NodeWorker).options(**options).remote(order), order)
+        return RayWorker(ray.remote(_NodeWorker).options(**options).remote(order), order, self.has_head)
 
     def _uses_gpus(self) -> bool:
         engine = self._spec.engine
@@ -178,9 +208,10 @@ class Cluster:
 class RayWorker:
     """The driver's handle of a worker in the cluster."""
 
-    def __init__(self, actor: Any, order: WorkOrder) -> None:
+    def __init__(self, actor: Any, order: WorkOrder, has_head: Callable[[], bool]) -> None:
         self._actor = actor
         self._order = order
+        self._has_head = has_head
         self._log_path = order.log_folder / f"{order.worker}.log"
         self._call: Any = None
         self._called_s = 0.0
@@ -228,18 +259,29 @@ class RayWorker:
         if self._has_place and self._call is None:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.get(self._actor.close.remote(), timeout=END_WAIT_S)
-        ray.kill(self._actor)
+        if self._has_head():
+            ray.kill(self._actor)
 
     def _wait_on(self) -> News:
         """Return News for a worker that has not answered yet. Raises WorkerLostError past the stall timeout."""
-        silent_s = time.monotonic() - self._called_s
-        if self._has_place and silent_s > self._order.settings.engine_stall_timeout_s:
-            raise WorkerLostError(f"it did not answer for {silent_s:.0f} s (ASSAYLINE_ENGINE_STALL_TIMEOUT_S)")
+        is_pending = not self._has_place and not self._is_placed()
+        if is_pending:
+            self._called_s = time.monotonic()
+        silent_s, settings = time.monotonic() - self._called_s, self._order.settings
+        phase = "STALL" if self._has_place else "START"
+        if silent_s > (settings.engine_stall_timeout_s if self._has_place else settings.engine_start_timeout_s):
+            raise WorkerLostError(f"it did not answer for {silent_s:.0f} s (ASSAYLINE_ENGINE_{phase}_TIMEOUT_S)")
         news = News(device=self._last.device, window=self._last.window)
-        if not self._has_place and self._started_s is not None and time.monotonic() - self._started_s > PATIENCE_S:
+        if is_pending and self._started_s is not None and time.monotonic() - self._started_s > PATIENCE_S:
             self._started_s = None
             news.notes.append("Waiting for room in the Ray cluster")
         return news
+
+    def _is_placed(self) -> bool:
+        """Return True if the actor has a process, which starts."""
+        from ray._private import state
+
+        return self._has_head() and bool(state.actors(self._actor._actor_id.hex()).get("Pid"))
 
     def _take_backlog(self) -> tuple[list[Request], dict[str, bytes] | None]:
         """Return the requests of one call and, if the node lacks media files, their contents by digest."""
@@ -273,6 +315,8 @@ class _NodeWorker:
         self._media: Counter[str] = Counter()
         """Number of requests that need each file that was sent."""
         self._media_of: dict[str, list[str]] = {}
+        self._digests: dict[str, str] = {}
+        """Digests of this node's own files, by path."""
         self._notes: list[str] = []
         self._is_stopped = False
         self._begun: Future[Worker] = ThreadPoolExecutor(1).submit(self._begin, order)
@@ -295,7 +339,7 @@ class _NodeWorker:
             return News(notes=self._take_notes(), has_ended=has_ended), []  # no engine yet, so no request was sent
         placed, lacking = [], []
         for request in requests:
-            if contents is None and _lacks_media(request):
+            if contents is None and self._lacks_media(request):
                 lacking.append(request)
             else:
                 placed.append(self._place_media(request, contents or {}))
@@ -346,6 +390,15 @@ class _NodeWorker:
         notes, self._notes = self._notes, []
         return notes
 
+    def _lacks_media(self, request: Request) -> bool:
+        return any(not is_synthetic(one) and self._digest(one["path"]) != one["digest"] for one in request.media or ())
+
+    def _digest(self, path: str) -> str | None:
+        """Return the digest of a file of this node; None without one."""
+        with contextlib.suppress(OSError):
+            return self._digests.get(path) or self._digests.setdefault(path, digest_bytes(Path(path).read_bytes()))
+        return None
+
     def _place_media(self, request: Request, contents: Mapping[str, bytes]) -> Request:
         """Replace the media paths of a request by the paths of the files sent with it."""
         placed: list[Media] = []
@@ -370,10 +423,6 @@ class _NodeWorker:
             self._media[digest] -= 1
             if not self._media[digest]:
                 (self._folder / "media" / digest).unlink(missing_ok=True)
-
-
-def _lacks_media(request: Request) -> bool:
-    return any(not is_synthetic(media) and not Path(media["path"]).is_file() for media in request.media or ())
 
 
 def _read_media(request: Request, known: Mapping[str, bytes]) -> dict[str, bytes]:

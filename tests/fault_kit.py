@@ -136,6 +136,9 @@ class NodeWorker(ray_cluster._NodeWorker):
             answer=read_media,
             hooks=hooks,
         )
+        if "STOPS" in order.spec.engine.env and (stops := Path(order.spec.engine.env["STOPS"])).exists():
+            stops.unlink()
+            os.kill(os.getpid(), signal.SIGSTOP)
         if "DIES" in order.spec.engine.env:
             worker_module.open_engine = die
         worker_module.claim_device = lambda *_, **__: worker_module.NO_DEVICE  # type: ignore[attr-defined]
@@ -181,6 +184,11 @@ class Nodes:
     def kill(self, address: str) -> None:
         self.alive.remove(address)
         self._tell(f"kill {address}")
+
+    def kill_head(self) -> None:
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            if "gcs_server" in process.cmdline()[0]:
+                process.kill()
 
     def keep_two(self) -> None:
         """Every test begins with two nodes without GPUs."""

@@ -140,6 +140,22 @@ def test_ray_actor_that_is_stopped_longer_than_the_stall_timeout_is_killed(nodes
     assert any("did not answer for" in note for note in work.notes)
 
 
+def test_ray_actor_that_is_stopped_in_its_start_is_killed_and_replaced(nodes, tmp_path, join):
+    ids = write_shards(tmp_path, shards=4, per_shard=10, max_tokens=20)
+    stops = tmp_path / "stops"
+    stops.touch()
+    engine = {"backend": "fake", "max_concurrency": 8, "env": {"STOPS": str(stops)}}
+    with join(engine=engine, settings={"engine_start_timeout_s": 15.0}, is_closed=False) as work:
+        threads = work.start_two()
+        flow_kit.wait_for(lambda: not stops.exists(), 30, "one actor is stopped")
+        [stopped] = [pid for pid in nodes.actors() if psutil.Process(pid).status() == psutil.STATUS_STOPPED]
+        wait_for_engines(work, 2)
+        flow_kit.wait_for(lambda: not psutil.pid_exists(stopped), ENDED_S, "the stopped actor is gone")
+        work.dispatcher.close()
+        finish(work, threads, ids)
+    assert any("did not answer for" in note for note in work.notes)
+
+
 def test_ray_request_that_kills_its_actor_is_asked_alone_and_becomes_an_error_row(nodes, tmp_path, join):
     ids = write_shards(tmp_path, shards=4, per_shard=10, max_tokens=20)
     killer = replace(request_of(999), rendered="kill", sampling={"max_tokens": 20})
@@ -212,6 +228,18 @@ def test_ray_node_gets_media_that_it_lacks(nodes, tmp_path, join, monkeypatch):
         assert content == f"content {number}" and not path.startswith("/proc")
         assert shared.endswith("=seen")
         assert not Path(path).exists(), "a file that came with a request goes with it"
+
+
+def test_ray_node_gets_media_that_it_has_with_another_content(nodes, tmp_path, join, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("same"), *(nodes.folder / address / "same" for address in nodes.alive)):
+        path.write_text("ours" if path == Path("same") else "mine")
+    media = Media(kind="image", path="/proc/self/cwd/same", digest=digest_bytes(b"ours"))
+    write_part(tmp_path, "requests", "shard-000000", [replace(request_of(0), media=[media])])
+    with join(engine={"backend": "fake"}) as work:
+        work.drive()
+    [row] = rows_of(tmp_path, "completions")
+    assert row["text"].endswith("=ours") and not row["text"].startswith("/proc")
 
 
 @pytest.fixture
@@ -422,6 +450,25 @@ def test_ray_flow_that_is_terminated_stores_what_there_is(nodes, slow_spec, env,
     answered = flow_kit.count_in_parts(data_dir)
     assert flow_kit.query(data_dir, "select count(*) from completions") == [answered]
     assert flow_kit.query(data_dir, "select state from runs") == ["cancelled"]
+
+
+@pytest.mark.rare
+def test_ray_flow_ends_with_a_hint_when_the_head_dies(slow_spec, env, data_dir, tmp_path):
+    own = Nodes(tmp_path, tmp_path / "cluster.log")
+    try:
+        slow_spec |= {"workers": 2, "runner": "ray", "ray_address": own.address}
+        slow_spec["sampling"]["max_tokens"] = 30_000
+        with start_flow(tmp_path, slow_spec, env) as run:
+            flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 2, 60, "answers are stored")
+            own.kill_head()
+            code = run.wait(55)
+        said = (tmp_path / "log").read_text()
+        assert code == 5 and f"error: The head of the Ray cluster at {own.address} has not answered for" in said
+    finally:
+        own.close()
+    assert "hint: start the cluster again, then run the same command" in said
+    assert flow_kit.query(data_dir, "select state from runs") == ["failed"]
+    assert "hint: rerun the command to resume it" in said
 
 
 def hosts_on(nodes: Nodes) -> list[psutil.Process]:
