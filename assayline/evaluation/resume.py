@@ -162,6 +162,8 @@ def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: lis
             if not changes:
                 break
         elif changes:
+            if count_table(run_dir, "completions") == (manifest.prompts.failed_requests if manifest.prompts else 0):
+                continue  # nothing is answered, so nobody misses it
             obstacle = obstacle or (
                 f"Run {manifest.run_id} of this name is unfinished but cannot be resumed; differences: "
                 f"{'; '.join(changes)}. Starting a new run."

@@ -410,6 +410,15 @@ def test_a_run_of_a_version_with_another_folder_is_left_to_that_version(spec, se
     assert f"Run {before.run_id} of this name is unfinished but cannot be resumed" in note
 
 
+def test_begin_evaluation_notes_an_unfinished_run_that_cannot_be_resumed_if_it_has_answers(spec, settings):
+    changed = [spec.model_copy(update={"sampling": {"max_tokens": tokens}}) for tokens in (7, 8)]
+    begin_and_vanish(spec, settings, 0)
+    assert begin_evaluation(changed[0], settings).notes == []
+    begin_and_vanish(spec, settings, 1)
+    [note] = begin_evaluation(changed[1], settings).notes
+    assert "is unfinished but cannot be resumed; differences: sampling" in note
+
+
 def test_two_flows_with_one_spec_are_two_runs(spec, settings):
     first = begin_evaluation(spec, settings)
     second = begin_evaluation(spec, settings)
