@@ -13,6 +13,7 @@ row.
 
 import math
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ KILLED_WORKER = "killed_worker"
 LOSSES_UNTIL_ALONE, MOST_LOSSES = 2, 3
 SURPLUS_REQUESTS = 16
 """Minimum requests that a worker holds beyond its window, ready when others finish."""
+
+WAIT_POLL_S = 0.1
 
 OPEN_LOOP_REQUESTS = 1024
 """Requests held by a worker without a window: in an open loop, each request has its own due time."""
@@ -97,6 +100,8 @@ class Dispatcher:
         self._again: deque[Request] = deque()
         self._suspects: deque[Request] = deque()
         self._losses: Counter[str] = Counter()
+        self._failed: set[str] = set()
+        """Workers that ended with an error."""
         self._rows: list[Completion] = []
         """Rows that count and are not yet passed to `keep`."""
         self._culprits = 0
@@ -134,9 +139,12 @@ class Dispatcher:
         """Stop handing out requests, so that workers end now."""
         self._stopped.set()
 
-    def wait_for_stop(self, wait_s: float) -> None:
-        """Wait until `stop` is called, at most `wait_s` seconds."""
-        self._stopped.wait(wait_s)
+    def wait_for_end(self, wait_s: float) -> bool:
+        """Wait up to `wait_s` seconds for the last row or for `stop`. Return whether either came."""
+        deadline = time.monotonic() + wait_s
+        while not (has_ended := self.is_over or self.is_stopped) and time.monotonic() < deadline:
+            self._stopped.wait(WAIT_POLL_S)
+        return has_ended
 
     @property
     def is_stopped(self) -> bool:
@@ -189,6 +197,12 @@ class Dispatcher:
                     self._give_up(worker, request, self._losses.pop(request.request_id))
         self._keep_rows()
 
+    def fail(self, worker: str) -> bool:
+        """Record that a worker, already lost, is not replaced. Return True if the run goes on without it."""
+        with self._lock:
+            self._failed.add(worker)
+            return not self.is_stopped and (self.is_over or len(self._failed) < self.workers)
+
     def leave(self, worker: str) -> None:
         """Record that the worker ended normally."""
         with self._lock:
@@ -211,10 +225,14 @@ class Dispatcher:
             return self.progress.look()
 
     def note_culprit(self, why: str) -> None:
-        """Count a request that killed engines or workers and became an error row. Raises EngineError for too many."""
+        """Count a request that killed engines or workers and became an error row.
+
+        Too many stop the run: raises EngineError.
+        """
         with self._lock:
             self._culprits += 1
             if self._culprits > max(1.0, self._spec.max_error_fraction * self._prepared):
+                self.stop()
                 raise EngineError(
                     f"{self._culprits} requests killed their engines or workers, more than max_error_fraction allows. "
                     f"The last one: {why}. hint: fix the cause, then run the same command again to resume the run; "

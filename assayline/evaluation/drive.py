@@ -1,13 +1,13 @@
 """Drive a worker: the loop between it and the dispatcher, in a thread of the flow's process.
 
 The thread writes all records that the worker reports, so that one process writes all files of a run. A lost worker (its
-thread, process or machine exited unexpectedly, or it does not respond) is replaced a few times.
+thread, process or machine exited unexpectedly, or it does not respond) is replaced a few times, until it answers again.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from assayline.errors import AssaylineError, EngineError, WorkerLostError
+from assayline.errors import AssaylineError, EngineError, ModelError, WorkerLostError
 from assayline.evaluation.run import Evaluation
 from assayline.evaluation.worker import Exchanger, Worker, WorkOrder
 from assayline.records import EngineEvent, Request
@@ -16,7 +16,7 @@ URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_en
 """Events that are written immediately: the engine is idle then, and the machine may be about to fail."""
 
 REPLACEMENT_PAUSES_S = (1.0, 10.0, 60.0)
-"""Pause before each replacement of a lost worker."""
+"""Pause before each replacement of a lost worker that has answered nothing since the last one."""
 
 WAIT_S = 0.1
 """Duration of an exchange without rows; longer with many workers."""
@@ -51,28 +51,39 @@ def drive_worker(
 ) -> WorkerReport:
     """Drive a worker until every request of the run has its row, or the run is stopped.
 
-    Raises DeviceError, SpecError, EngineError or StoreError; rows that finished before the error are stored.
+    A worker that cannot go on ends alone if others are left. Raises DeviceError, SpecError, ModelError, EngineError or
+    StoreError; rows that finished before the error are stored.
     """
-    answered = 0
-    for pause_s in (0.0, *REPLACEMENT_PAUSES_S):
-        evaluation.dispatcher.wait_for_stop(pause_s)
-        if pause_s and evaluation.dispatcher.is_stopped:
-            return WorkerReport(name, answered, "")
+    dispatcher, answered, losses = evaluation.dispatcher, 0, 0
+    while True:
         drive = _Drive(evaluation, name, listener)
         try:
             drive.run(launch)
         except WorkerLostError as loss:
-            answered += drive.answered
+            losses = 1 if drive.answered else losses + 1
             listener.warn(f"Lost {name} and requeued its requests: {loss}")
-            evaluation.dispatcher.lose(name)
+            error: AssaylineError = EngineError(
+                f"{name} was lost {losses} times without an answer in between. hint: run the same command again, which "
+                "resumes the run; stored answers are kept."
+            )
+        except (EngineError, ModelError) as failure:
+            losses, error = len(REPLACEMENT_PAUSES_S) + 1, failure
         else:
-            evaluation.dispatcher.leave(name)
-            evaluation.writer.flush()
-            return WorkerReport(name, answered + drive.answered, drive.device)
-    raise EngineError(
-        f"{name} was lost {len(REPLACEMENT_PAUSES_S) + 1} times. hint: run the same command again, which resumes the "
-        "run; stored answers are kept."
-    )
+            dispatcher.leave(name)
+            break
+        answered += drive.answered
+        drive.answered = 0
+        dispatcher.lose(name)
+        if losses > len(REPLACEMENT_PAUSES_S):
+            if not dispatcher.fail(name):
+                raise error
+            reason = str(error).partition("\n")[0].removesuffix(" History:")
+            listener.warn(f"{name} ended; the other workers answer its requests. {reason}")
+            break
+        if dispatcher.wait_for_end(REPLACEMENT_PAUSES_S[losses - 1]):
+            break
+    evaluation.writer.flush()
+    return WorkerReport(name, answered + drive.answered, drive.device)
 
 
 class _Drive:
@@ -98,11 +109,12 @@ class _Drive:
         evaluation, dispatcher = self._evaluation, self._evaluation.dispatcher
         requests: list[Request] = []
         while True:
-            if dispatcher.is_stopped:
+            is_last = dispatcher.is_over
+            if dispatcher.is_stopped or (is_last and self._phase):  # an engine that starts has nothing left to answer
                 worker.stop()
             pace_s = dispatcher.workers / MOST_EXCHANGES_PER_S
             waits = {"wait_s": max(WAIT_S, pace_s), "gather_s": max(SHORTEST_GATHER_S, pace_s)}
-            news = worker.exchange(requests, is_last=dispatcher.is_over, **waits)
+            news = worker.exchange(requests, is_last=is_last, **waits)
             self.device = news.device
             self.answered += len(news.finished)
             if news.phase != self._phase:

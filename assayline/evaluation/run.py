@@ -25,6 +25,7 @@ from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
 from assayline.evaluation.worker import WorkOrder, locate_model
 from assayline.model import ModelIdentity
+from assayline.records import EngineEvent
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.model_config import may_have_media
 from assayline.runs.locks import RunLock
@@ -34,7 +35,7 @@ from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
 from assayline.store.answers import Answers, survey_answers
-from assayline.store.database import TABLE_VERSION, Connection, transaction
+from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts
 from assayline.store.metrics import compute_runs, read_metric_table, store_metrics
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
@@ -307,14 +308,16 @@ class Evaluation:
             return str(error)
         return None
 
-    def finish(self, counts: PromptCounts) -> RunResult:
+    def finish(self, counts: PromptCounts, *, lacks_report: bool = False) -> RunResult:
         """Load the remaining parts, check that every request was answered once, and compute the metrics.
 
+        `lacks_report`: the caller writes a report, then calls `end`; until then a repeated command goes on with it.
         Raises RunFailedError, with the counts, if the check fails or too many answers are errors, and StoreError if the
         database cannot record the end of the run. The run ends in these cases, too.
         """
         if not counts.is_complete or self.manifest.prompts is None:
             raise RunFailedError(f"Run {self.run_id} was stopped before all its prompts were read.")
+        self._record_idle_workers()
         self.writer.flush()
         task, notes = self.spec.prompts.task, []
         if task is not None and self.dispatcher.look().answered >= counts.requests:
@@ -327,17 +330,35 @@ class Evaluation:
             elif self.early_stop.obstacle:
                 notes.append(self.early_stop.obstacle)
             notes += self._score_by_functions()
-            self.manifest, metrics = self.database.run(self._conclude)
+            self.manifest, metrics, obstacle = self.database.run(self._conclude)
         except StoreError as error:
             raise self._end_unrecorded("failed", error) from error
+        lacks_report = lacks_report and self.manifest.state == "completed"
+        self.manifest = replace(self.manifest, lacks_report=lacks_report)
         write_manifest(self.run_dir, self.manifest)
-        self._let_go()
+        self._is_over = True
+        if not lacks_report:
+            self.lock.release()
         if self.manifest.state == "failed":
             raise RunFailedError(str(self.manifest.message))
+        if obstacle:
+            notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
         database = self.database
         if held := describe_stand_in(database):
             notes.append(held)
         return RunResult(self.run_id, str(database.path), counts.requests, metrics, notes=notes)
+
+    def _record_idle_workers(self) -> None:
+        """Record workers without a request while others had some: the run's speed does not count."""
+        workers = self.dispatcher.look().workers
+        for idle in [worker.worker for worker in workers if not worker.answered and self.dispatcher.progress.sent]:
+            generation = max(0, self.generations.get(idle, 0) - 1)
+            self.writer.add(EngineEvent(idle, self.manifest.attempt, generation, "idle", self.clock.now_s()))
+
+    def end(self) -> None:
+        """Record that nothing is missing, and let go of the run. Raises StoreError."""
+        self.change(lacks_report=False)
+        self.lock.release()
 
     def abandon(self, state: str, message: str | None = None) -> None:
         """Stop all work and store the rows so far, with the state `failed` or `cancelled`. Raises StoreError.
@@ -357,8 +378,8 @@ class Evaluation:
         finally:
             self._let_go()
 
-    def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]]]:
-        """Record the run's end in the database. Return the manifest, which the caller writes, and the metrics."""
+    def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]], str | None]:
+        """Record the run's end in the database. Return the manifest, the metrics and the obstacle to a repeat."""
         self._load_and_save(connection)
         self._score(connection)
         verdict = judge_run(connection, self.run_id)
@@ -367,7 +388,9 @@ class Evaluation:
             save_run(connection, ended, canonical_json(self.spec))
             with compute_runs(connection, [self.run_id]):
                 store_metrics(connection, [self.run_id])
-                return ended, read_metric_table(connection, self.run_id)
+                query = "select obstacle from run_conditions where run_id = ?"
+                [row] = read_rows(connection, query, self.run_id)
+                return ended, read_metric_table(connection, self.run_id), row["obstacle"]
 
     def _score_by_functions(self) -> list[str]:
         """Score the answers by functions, and keep the scores in the run's folder. Return notes for the run's log.

@@ -220,6 +220,7 @@ class Worker:
 
     def _work(self, stack: contextlib.ExitStack) -> None:
         """Claim a device, open an engine and answer; record an error. `stack` undoes this in reverse order."""
+        self._claim(stack)  # a device that is taken is no failure of an engine
         try:
             engine = self._open(stack)
             stack.callback(engine.close)
@@ -230,7 +231,7 @@ class Worker:
             self._record(self._generation, "failed", message=str(error))
             raise
 
-    def _open(self, stack: contextlib.ExitStack) -> AdaptiveEngine:
+    def _claim(self, stack: contextlib.ExitStack) -> None:
         order = self._order
         self._device = claim_device(
             order.spec,
@@ -242,6 +243,9 @@ class Worker:
             workers_here=order.workers_here,
             whole_machine=order.whole_machine,
         )
+
+    def _open(self, stack: contextlib.ExitStack) -> AdaptiveEngine:
+        order = self._order
         self._begin_phase(STARTING)
         for orphan in self._device.orphans:
             self._note(f"Ended {orphan}, left by a killed run on {self._device.name}")

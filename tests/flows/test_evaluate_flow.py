@@ -2,7 +2,10 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import flow_kit
@@ -11,12 +14,14 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import State
 from run_kit import complete
 
+from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.fake import FakeEngine
-from assayline.errors import Death, EngineDiedError
+from assayline.errors import Death, EngineDiedError, EngineInterruptedError
 from assayline.flows.evaluate import evaluate
 from assayline.records import Completion
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec, parse_spec
+from assayline.tasks.artifacts import Reports
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 
@@ -82,6 +87,17 @@ def test_run_answers_stores_and_shows_every_prompt(prefect_client, fake_spec, da
     wait_for_log(prefect_client, state, f"Report: {report}")
 
 
+def test_reports_leave_no_thread_behind():
+    """A suite or a benchmark has two of them for each run."""
+    sent: list[int] = []
+    for number in range(50):
+        reports = Reports()
+        reports.send("progress", partial(sent.append, number))
+        reports.close()
+    flow_kit.wait_for(lambda: not [one for one in threading.enumerate() if one.name == "reports"], 20, "no thread")
+    assert sent == list(range(50))
+
+
 def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(prefect_client, fake_spec, data_dir, tmp_path):
     """The spec is a file with an overridden field."""
     same = {"question": "What is 1 + 1?", "answer": "2"}
@@ -128,6 +144,43 @@ def test_a_report_that_cannot_be_written_is_a_warning(prefect_client, fake_spec,
     assert shown["report-trial"].data.startswith("| metric | value |"), "the page has the metrics at least"
     wait_for_log(prefect_client, state, "Failed to write the report")
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"]
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "late"])
+def test_worker_without_a_request_is_noted_and_keeps_the_speed_from_counting(
+    prefect_client, fake_spec, data_dir, monkeypatch, fails
+):
+    is_second_here = threading.Event()
+
+    def open_one(order: Any, sizes: Any, setup: Any, hooks: Any, **__: Any) -> FakeEngine:
+        if order.worker == "worker-0":
+            assert is_second_here.wait(20)
+            return FakeEngine(order.clock, worker=order.worker)
+        is_second_here.set()
+        if fails:
+            raise EngineDiedError("no driver", Death("start"))
+        flow_kit.wait_for(hooks.should_stop, 20, "the run's end stops an engine that starts")
+        raise EngineInterruptedError("stopped")
+
+    monkeypatch.setattr("assayline.evaluation.worker.open_engine", open_one)
+    state = run({**fake_spec, "workers": 2})
+    assert state.is_completed() and state.result()["answered_requests"] == 40
+    note = "The run's speed does not count among the repeats of its configuration: worker-1 answered no request."
+    assert state.result()["notes"] == [note] and note in artifacts_of(prefect_client, state)["report-trial"].data
+    assert flow_kit.query(data_dir, "select obstacle from main.run") == ["worker-1 answered no request"]
+    assert flow_kit.query(data_dir, "select vanished_engines from run_summary") == [0]
+
+
+def test_command_whose_device_is_taken_prints_the_reason_once(served_env, fake_spec, data_dir, tmp_path):
+    fake_spec["engine"]["device"] = "cpu"
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    locks = Path(served_env["ASSAYLINE_LOCK_DIR"])
+    with claim_device(list_devices("cpu", 1), locks, 0, "run 7 (night)"):
+        busy = flow_kit.run_command(flow_kit.evaluate_command(spec), served_env)
+    assert busy.code == 5, busy.out + busy.err
+    assert (busy.out + busy.err).count("by run 7 (night)") == 1, busy.out + busy.err
+    free = flow_kit.run_command(flow_kit.evaluate_command(spec), served_env)
+    assert free.code == 0 and "engine failures" not in free.out
 
 
 class Narrow(FakeEngine):

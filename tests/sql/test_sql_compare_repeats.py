@@ -1,6 +1,7 @@
 """compare_repeats and compare_configs, what they read and which runs they take: speed over repeats."""
 
 import itertools
+import json
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -192,6 +193,7 @@ def chosen(store, candidate, baseline):
         ({"state": "failed"}, "it is failed, not completed"),
         ({"attempt": 2}, "it was resumed"),
         ({"events": ["opened", "failed", "opened", "warmed_up"]}, "an engine failed"),
+        ({"events": ["opened", "warmed_up", "failed", "idle"]}, "w answered no request"),
         ({"events": ["opened"]}, "its engine was not warmed up"),
         ({"events": []}, "its engine was not warmed up"),
         ({"config": None}, "it has no config_id"),
@@ -210,6 +212,20 @@ def test_run_conditions_counts_a_resumed_run_when_no_earlier_attempt_opened_an_e
     for event in ("opened", "warmed_up"):
         store.given("engine_events", {"run_id": "run", "event": event, "attempt": 2})
     assert store.row("run_conditions", "obstacle")["obstacle"] is None
+
+
+@pytest.mark.parametrize(
+    ("later", "obstacle"),
+    [
+        ({"device_name": "X1", "vllm_version": "1.0"}, "it was resumed"),
+        ({"device_name": "X1", "vllm_version": "1.1"}, "it was resumed on another device or version: X1, vLLM 1.1"),
+        ({"device_name": "Y2", "vllm_version": "1.0"}, "it was resumed on another device or version: Y2, vLLM 1.0"),
+    ],
+)
+def test_run_conditions_names_another_device_or_version_of_a_later_attempt(store, later, obstacle):
+    given_night(store, "run", 0, attempt=2)
+    store.given("engine_events", {"run_id": "run", "event": "opened", "attempt": 2, "details_json": json.dumps(later)})
+    assert store.row("run_conditions", "obstacle")["obstacle"] == obstacle
 
 
 def test_choose_repeats_compares_runs_after_the_baseline_with_those_before(store):

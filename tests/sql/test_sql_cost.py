@@ -40,6 +40,8 @@ def given_run(store: Store, price: dict[str, Any] | None, *, gpus: int = 2, righ
         {"run_id": run_id, "event": "opened", "at_s": 90.0, "duration_s": 30.0, "details_json": details},
         {"run_id": run_id, "event": "warmed_up", "at_s": 95.0, "duration_s": 5.0, "details_json": "{}"},
         {"run_id": run_id, "event": "closed", "at_s": 210.0, "duration_s": 1.0, "details_json": "{}"},
+        {"run_id": run_id, "event": "load_ended", "at_s": 300.0, "details_json": "{}"},  # no engine is left by then
+        {"run_id": run_id, "event": "idle", "worker": "worker-9", "at_s": 310.0, "details_json": "{}"},
     )
     store.given("scorers", {"run_id": run_id})
     store.given("scores", *({"run_id": run_id, "prompt_id": id_, "value": float(int(id_) < right)} for id_ in ids))

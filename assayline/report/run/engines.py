@@ -17,6 +17,8 @@ def describe_engines(rows: ReportRows) -> Section:
         section.say("No engine was recorded: the run ended before one opened.")
         return section
     section.say(_say_what_happened(rows.summary), is_warning=bool(rows.summary["engine_failures"]))
+    if rows.run["obstacle"]:
+        section.say(f"The run's speed does not count among the repeats of its configuration: {rows.run['obstacle']}.")
     section.add(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
     if len(rows.engines) == ENGINES:
         section.say(f"Only the first {ENGINES} engines are shown; the table engine has all.")

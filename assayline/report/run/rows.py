@@ -134,7 +134,8 @@ def read_report(connection: Connection, run_id: str, reference: str | None = Non
     named = [(row["outcome"], row["factor"]) for row in factors[:1] if row["is_named"]]
     return ReportRows(
         run=of_run(
-            "select runs.*, prompts as stopped_after from runs left join decided_run using (run_id) where run_id = ?"
+            "select runs.*, prompts as stopped_after, obstacle from runs "
+            "left join decided_run using (run_id) left join run_conditions using (run_id) where run_id = ?"
         )[0],
         summary=summary,
         metrics=read_metric_table(connection, run_id),
@@ -188,7 +189,7 @@ _FIRST_OPENED = """
 _EVENTS = f"""
     select worker, attempt, engine_generation, event, at_s, {_cut("message")}
     from engine_events
-    where run_id = ? and event in ('failed', 'reduced', 'isolated', 'restored', 'grown')
+    where run_id = ? and event in ('failed', 'reduced', 'isolated', 'restored', 'grown', 'idle')
     order by at_s, worker, engine_generation
     limit ?
 """  # noqa: S608 - names are ours

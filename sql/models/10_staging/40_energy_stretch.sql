@@ -31,6 +31,7 @@ span_attempts as (
         on find_last_samples.run_id = engine_events.run_id
         and find_last_samples.worker = engine_events.worker
         and find_last_samples.engine_generation = engine_events.engine_generation
+    where event not in ('load_ended', 'idle')
     group by engine_events.run_id, engine_events.worker, attempt
 ),
 

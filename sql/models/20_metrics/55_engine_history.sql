@@ -26,6 +26,7 @@ read_events as (
         count(*) filter (event = 'isolated') as isolated_requests,
         arg_max(details_json, at_s) filter (event = 'restored') as restored_arguments
     from raw.engine_events
+    where event <> 'idle'
     group by run_id, worker, engine_generation
 ),
 

@@ -2,16 +2,25 @@
 create or replace view internal.run_conditions as
 with
 
-read_engines as (
+name_engines as (
     select
-        run_id,
-        list_sort(list(distinct concat_ws(
+        *,
+        concat_ws(
             ', ',
             details_json ->> '$.device_name',
             'vLLM ' || (details_json ->> '$.vllm_version'),
             'torch ' || (details_json ->> '$.torch_version'),
             'driver ' || (details_json ->> '$.driver_version')
-        )) filter (event = 'opened')) as engines,
+        ) as engine,
+        min(attempt) filter (event = 'opened') over (partition by run_id) as first_attempt
+    from raw.engine_events
+),
+
+read_engines as (
+    select
+        run_id,
+        list_sort(list(distinct engine) filter (event = 'opened')) as engines,
+        list(distinct engine) filter (event = 'opened' and attempt = first_attempt) as first_engines,
         string_agg(distinct details_json ->> '$.device_name', ', ' order by details_json ->> '$.device_name')
             as device_name,
         string_agg(distinct details_json ->> '$.driver_version', ', ' order by details_json ->> '$.driver_version')
@@ -20,10 +29,11 @@ read_engines as (
             as vllm_version,
         string_agg(distinct details_json ->> '$.torch_version', ', ' order by details_json ->> '$.torch_version')
             as torch_version,
-        min(attempt) filter (event = 'opened') as first_attempt,
+        any_value(first_attempt) as first_attempt,
+        string_agg(distinct worker, ', ' order by worker) filter (event = 'idle') as idle_workers,
         count(*) filter (event = 'warmed_up') as warm_ups,
         count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles
-    from raw.engine_events
+    from name_engines
     group by run_id
 ),
 
@@ -45,7 +55,14 @@ judge_runs as (
             when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
             when runs.config_id is null then 'it has no config_id'
             when decided_run.run_id is not null then 'it was stopped early'
+            when len(read_engines.engines) > len(read_engines.first_engines)
+                then 'it was resumed on another device or version: '
+                    || array_to_string([
+                        engine for engine in read_engines.engines
+                        if not list_contains(read_engines.first_engines, engine)
+                    ], '; ')
             when coalesce(read_engines.first_attempt, 1) < runs.attempt then 'it was resumed'
+            when read_engines.idle_workers is not null then read_engines.idle_workers || ' answered no request'
             when read_engines.troubles > 0 then 'an engine failed'
             when coalesce(read_engines.warm_ups, 0) = 0 then 'its engine was not warmed up'
         end as obstacle,
@@ -68,7 +85,7 @@ comment on column internal.run_conditions.config_id is 'Digest of everything tha
 comment on column internal.run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a standalone run.';
 comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';
 comment on column internal.run_conditions.environment is 'Machine, version of assayline, what the engines reported (device, versions of vLLM, torch and driver), a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
-comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, stopped early (gate.stop), resumed after an earlier attempt had opened an engine, an engine failed, not warmed up. NULL if it counts.';
+comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, stopped early (gate.stop), resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up. NULL if it counts.';
 comment on column internal.run_conditions.device_name is 'Devices as its engines report them; several names are comma-separated. NULL if no engine opened.';
 comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';
 comment on column internal.run_conditions.vllm_version is 'Version of vLLM. NULL if no engine reported it.';
