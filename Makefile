@@ -67,10 +67,10 @@ test-vllm: setup-dev ## run engine tests with another vLLM in a separate environ
 test-examples: setup-dev ## run property-based tests with many new random examples
 	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(LANES) -m "hypothesis and not vllm"
 
-test-faults: setup-dev ## fault injection: 200 faults on one machine and 200 on four Ray nodes, 30 kills of vLLM; half an hour
+test-faults: setup-dev ## fault injection: 200 faults on one machine and 200 on four Ray nodes, 60 kills of a flow; half an hour
 	@$(VENV)/python -m pytest tests/evaluation/test_worker_faults.py -s --faults 200
 	@$(VENV)/python -m examples.tiny_model
-	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 30
+	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 60
 
 test-parallel: setup-dev ## test tensor parallelism over two processes; a minute on two cores
 	@$(VENV)/python -m pytest tests/engines/check_tensor_parallel.py -s

@@ -28,7 +28,7 @@ from assayline.errors import JudgeNotTrustedError, SpecError, StoreError
 from assayline.evaluation.answers import resolve_runs
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.drive import drive_worker
-from assayline.evaluation.judging import check_judges, find_unjudged, list_unjudged, pick_judges
+from assayline.evaluation.judging import check_judges, find_unreported, list_judges, pick_judges
 from assayline.evaluation.resume import AUTO
 from assayline.evaluation.run import read_result
 from assayline.evaluation.worker import Worker
@@ -47,7 +47,7 @@ from assayline.flows.live.reporting import (
 from assayline.flows.live.watch import RunReport, Screen, Watched, open_screen, wait_for_one
 from assayline.report.make import Written, make_report
 from assayline.report.markdown import render_table
-from assayline.runs.manifest import PromptCounts, read_manifest
+from assayline.runs.manifest import PromptCounts, read_manifest, write_manifest
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
@@ -126,26 +126,31 @@ def _evaluate_spec(wanted: EvalSpec, settings: Settings, resume: str, benchmark_
     """Complete a run of the spec and its judges. Raises AssaylineError."""
     mirror = open_mirror(settings)
     wanted = resolve_runs(wanted, DatabaseThread(settings).run)
-    if unjudged := find_unjudged(wanted, settings, resume):
-        get_run_logger().info("Run %s is complete except for its judges, which go on.", unjudged)
-        with mirroring(mirror, settings.run_dir(unjudged).absolute(), get_run_logger()):
-            return _judge_only(unjudged, wanted, settings)
+    is_deployed = deployment.id is not None
+    if run_id := find_unreported(wanted, settings, resume, benchmark_id, is_deployed):
+        get_run_logger().info("Run %s has all its answers; its judges and its report follow.", run_id)
+        with mirroring(mirror, settings.run_dir(run_id).absolute(), get_run_logger()):
+            return _judge_and_report(run_id, wanted, settings)
     notes = check_judges(wanted, settings)
-    evaluation = begin_evaluation(wanted, settings, resume, benchmark_id, deployment.id is not None)
+    evaluation = begin_evaluation(wanted, settings, resume, benchmark_id, is_deployed)
     evaluation.notes.extend(notes)
     with mirroring(mirror, evaluation.run_dir, get_run_logger()):
         return _evaluate(evaluation)
 
 
-def _judge_only(run_id: str, spec: EvalSpec, settings: Settings) -> dict[str, Any]:
-    """Complete the judges of a run that is complete otherwise, and write its report."""
-    make = partial(make_report, settings, run_id)
+def _judge_and_report(run_id: str, spec: EvalSpec, settings: Settings) -> dict[str, Any]:
+    """Complete the judges of a run that has all its answers, and write its report."""
+    make, run_dir, doubt = partial(make_report, settings, run_id), settings.run_dir(run_id), None
     try:
-        judge_answers(settings, run_id, list_unjudged(settings, run_id), evaluate)
+        judge_answers(settings, run_id, list_judges(settings, run_id), evaluate)
+    except JudgeNotTrustedError as error:
+        doubt = error
     finally:
         written = try_report("report", run_id, make, spec.gate.baseline)
-    result = read_result(read_manifest(settings.run_dir(run_id)), settings)
-    return _end(result, written, spec)
+    manifest = read_manifest(run_dir)
+    state = not_trusted(doubt) if doubt else _end(read_result(manifest, settings), written, spec)
+    write_manifest(run_dir, dataclasses.replace(manifest, lacks_report=False))
+    return state
 
 
 def _end(result: RunResult, written: Written | None, spec: EvalSpec, is_reachable: bool = True) -> dict[str, Any]:
@@ -170,18 +175,26 @@ def _evaluate(evaluation: Evaluation) -> dict[str, Any]:
     get_run_logger().info("Run %s started; part files and logs in %s", evaluation.run_id, evaluation.run_dir)
     try:
         counts, reachable = _generate_all(evaluation)
-        result = evaluation.finish(counts)
+        result = evaluation.finish(counts, lacks_report=True)
         for note in result.notes:
             get_run_logger().warning(note)
         if judges := pick_judges(evaluation.spec.scorers):
+            evaluation.lock.release()  # for scoring
             judge_answers(evaluation.settings, evaluation.run_id, judges, evaluate)
             result = dataclasses.replace(read_result(evaluation.manifest, evaluation.settings), notes=result.notes)
     except BaseException as error:
         _abandon(evaluation, error)
         if isinstance(error, Exception):
             report_run(evaluation)
+        if evaluation.manifest.lacks_report and isinstance(error, JudgeNotTrustedError):
+            evaluation.end()
         raise
-    return _end(result, report_run(evaluation), evaluation.spec, reachable)
+    try:
+        state = _end(result, report_run(evaluation), evaluation.spec, reachable)
+        evaluation.end()
+    finally:
+        evaluation.lock.release()
+    return state
 
 
 def _generate_all(evaluation: Evaluation) -> tuple[PromptCounts, bool]:

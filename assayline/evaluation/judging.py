@@ -7,13 +7,15 @@ The flow completes these runs. This module plans them and reads their verdicts.
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from assayline.digests import digest_json
 from assayline.errors import SpecError
 from assayline.evaluation.begin import add_price, plan_run
-from assayline.evaluation.resume import AUTO, NEVER, digest_inputs
+from assayline.evaluation.resume import AUTO, NEVER
 from assayline.prompts.template import list_variables
+from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import Manifest, find_run, list_manifests, read_manifest, read_run_scorers, read_spec_json
 from assayline.settings import Settings
 from assayline.spec.criteria import Scorer
@@ -104,43 +106,56 @@ def check_judges(spec: EvalSpec, settings: Settings) -> list[str]:
     return notes
 
 
-def find_unjudged(spec: EvalSpec, settings: Settings, resume: str = AUTO) -> str | None:
-    """Return the newest run of this spec and its inputs if it is complete except for its judges; else None.
+def find_unreported(
+    spec: EvalSpec, settings: Settings, resume: str = AUTO, benchmark_id: str | None = None, is_deployed: bool = False
+) -> str | None:
+    """Return the newest run of this spec, model and inputs if it only lacks scores of judges or its report; else None.
 
-    `resume` as for `begin_evaluation`: with a run's id, only that run is considered.
+    The arguments are those of `begin_evaluation`; with a run's id, only that run is considered.
     """
-    if resume == NEVER or not pick_judges(spec.scorers):
+    if resume == NEVER:
         return None
     runs_dir = settings.data_dir / "runs"
     if resume != AUTO:
-        newest = read_manifest(find_run(runs_dir, resume))
+        newest: Manifest | None = read_manifest(find_run(runs_dir, resume))
     else:
         wanted = spec_hash(spec)
         same = (run for run in list_manifests(runs_dir) if run.name == spec.name and run.spec_hash == wanted)
-        if (found := next(same, None)) is None or found.inputs != digest_inputs(spec):
+        newest = next(same, None)
+    if newest is None or newest.state != "completed" or is_worked_on(settings.run_dir(newest.run_id)):
+        return None
+    if not newest.lacks_report and not _lacks_judges(settings, newest.run_id):
+        return None
+    if resume == AUTO:
+        planned, _ = plan_run(spec)
+        asked = replace(planned, benchmark_id=benchmark_id, is_deployed=is_deployed)
+        same_fields = ("model_id", "tokenizer_id", "inputs", "benchmark_id", "is_deployed")
+        if any(getattr(newest, name) != getattr(asked, name) for name in same_fields):
             return None
-        newest = found
-    is_open = newest.state == "completed" and list_unjudged(settings, newest.run_id)
-    return newest.run_id if is_open else None
+    return newest.run_id
 
 
-def list_unjudged(settings: Settings, run_id: str) -> list[JudgeScorer]:
-    """Return the judges of a run whose scores are not stored yet."""
+def list_judges(settings: Settings, run_id: str) -> list[JudgeScorer]:
+    """Return the judges of a run."""
     run_dir = settings.run_dir(run_id)
-    scored = read_function_scores(run_dir)
-    scorers = read_run_scorers(run_dir, json.loads(read_spec_json(run_dir)))
-    return [scorer for scorer in pick_judges(scorers) if scorer.title not in scored]
+    return pick_judges(read_run_scorers(run_dir, json.loads(read_spec_json(run_dir))))
+
+
+def _lacks_judges(settings: Settings, run_id: str) -> bool:
+    scored = read_function_scores(settings.run_dir(run_id))
+    return any(scorer.title not in scored for scorer in list_judges(settings, run_id))
 
 
 def find_judge_run(spec: EvalSpec, settings: Settings) -> str | None:
-    """Return the newest completed run of a judge's spec, with the same model and files; None if there is none."""
+    """Return the newest completed and reported run of a judge's spec, with the same model and files, if any."""
 
     def identify(run: Manifest) -> tuple[object, ...]:
         return run.spec_hash, run.model_id, run.inputs_digest
 
     planned, _ = plan_run(add_price(spec, settings))
-    completed = (run for run in list_manifests(settings.data_dir / "runs") if run.state == "completed")
-    return next((run.run_id for run in completed if identify(run) == identify(planned)), None)
+    runs = list_manifests(settings.data_dir / "runs")
+    ended = (run for run in runs if run.state == "completed" and not run.lacks_report)
+    return next((run.run_id for run in ended if identify(run) == identify(planned)), None)
 
 
 def count_unjudged(settings: Settings, run_id: str, judge_run_ids: Sequence[str] = ()) -> int:

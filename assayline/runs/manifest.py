@@ -97,6 +97,9 @@ class Manifest:
     """Whether a deployed flow began it, such as a nightly one; other commands resume it only by its id."""
     asks_all: bool = False
     """Whether it was resumed after its accuracy was decided, so that it is not stopped again."""
+    lacks_report: bool = False
+    """Whether it is completed, but scores of judges, its report or its page in Prefect may be missing; the same command
+    adds them."""
     layout: int = 1
     """Layout of the run's folder: `LAYOUT`, or 1 for version 0.1, whose workers shared a queue of files."""
 

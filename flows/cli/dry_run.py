@@ -16,7 +16,7 @@ from assayline.comparison.looks import list_looks
 from assayline.errors import MediaError, NothingToAskError
 from assayline.evaluation.answers import open_answers, resolve_runs
 from assayline.evaluation.begin import plan_run
-from assayline.evaluation.judging import check_judges, find_unjudged, pick_judges
+from assayline.evaluation.judging import check_judges, find_unreported, pick_judges
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.resume import describe_left, preview_run
 from assayline.flows.cli.words import print_text
@@ -114,7 +114,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     runs_dir = settings.data_dir / "runs"
     found, notes = preview_run(fresh, canonical_json(spec), runs_dir, resume)
     notes += check_judges(spec, settings)
-    unjudged = find_unjudged(spec, settings, resume)
+    unreported = find_unreported(spec, settings, resume)
     preparation = Preparation(spec, model, rows=open_answers(spec, read))
     rows = requests = duplicates = tokens = 0
     turns: Counter[int] = Counter()
@@ -163,8 +163,8 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
             console.print(Syntax(shown, "json", word_wrap=True))
     for note in notes:
         print_text(note, console)
-    if unjudged:
-        print_text(f"This would go on with the judges of run {unjudged}, which is complete otherwise.", console)
+    if unreported:
+        print_text(f"This would add judges and report to run {unreported}, which has all its answers.", console)
     elif found:
         left = describe_left(runs_dir / found.run_id, found)
         print_text(f"This would resume run {found.run_id}: {left}.", console)

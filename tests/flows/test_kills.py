@@ -1,275 +1,178 @@
-"""Real engines. Kill flow or engine by SIGKILL, at random moments; then resume.
+"""Kill the flow or its engine before an event of its files, then run the same command again.
 
-`make test` kills an engine and then the flow, `make test-faults` thirty in any order, with two engines side by side
-(on fake ones, `make test` does so, too: tests/evaluation/test_worker_faults.py). The table at the
-end is what a person wants to know: how many kills, how many resumed attempts, and how many requests were lost or
-answered twice.
+The points are enumerated, so a failure repeats: none is a time. With a fake engine, `make test` kills a judged run
+before some events, and `--kills N` before N of them. With a real engine, it kills the engine, then the flow, then the
+flow that has all its answers and no report.
 """
 
 import hashlib
 import json
-import random
-import shutil
-import time
+import math
+import signal
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import flow_kit
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
-pytestmark = [pytest.mark.prefect, pytest.mark.vllm]
+pytestmark = pytest.mark.prefect
 
 PROMPTS = flow_kit.ROOT / "examples" / "arithmetic.jsonl"
-ATTEMPT_LIMIT_S = 300.0
-ORPHAN_LIMIT_S = 10.0
-TEXTS_OF_PROMPTS = (
-    "select count(distinct text) from completions join requests using (run_id, request_id) group by prompt_id"
-)
-VICTIMS = ("engine", "flow")
-"""With one kill each, the one that a run survives falls into its first attempt."""
+COMPLETIONS, REPORT = "*/parts/completions/*.parquet", "*/report.html"
+VERDICT = '{"verdict":"correct"}'
+FORKS = """
+import json, os, sys, sitecustomize
+import assayline.flows.cli, assayline.flows.evaluate, assayline.flows.cli.tables, assayline.report.html, torch
+import prefect.server.api.server, pyarrow.parquet, duckdb, transformers.models.auto.tokenization_auto, tokenizers
+from transformers import PreTrainedTokenizerFast
+import assayline.requests.chat, assayline.evaluation.prepare, vl_convert
+for line in sys.stdin:
+    arguments, points, log = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1), os.dup2(output, 2)
+        sitecustomize.kill_at(os.environ["ASSAYLINE_DATA_DIR"], points)
+        os._exit(assayline.flows.cli.run("evaluate", arguments))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""A process with the command's imports: each line of its input is a command, which a fork runs."""
 
 
-def spec_of(model: Path, prompts: Path, repeats: int, workers: int) -> dict[str, Any]:
-    """Return some seconds of work for that many engines in parallel, with a few requests in flight each."""
-    return {
-        "name": "faults",
-        "model": str(model),
-        "prompts": {
-            "source": {"kind": "file", "path": str(prompts)},
-            "columns": {"target": "answer"},
-            "template": "{{ question }}",
-            "repeats": repeats,
-        },
-        "sampling": {"temperature": 0, "max_tokens": 16},
-        "engine": {"device": "cpu", "args": {**flow_kit.SMALL_ENGINE, "max_num_seqs": 2}},
-        "workers": workers,
-    }
+@contextmanager
+def forking(env: dict[str, str], log: Path) -> Iterator[Any]:
+    """Yield a function that runs the command to its end or to a point, and returns its exit code."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def run(spec: Path, *points: tuple[str, str, int]) -> int:
+            assert process.stdin is not None and process.stdout is not None
+            print(json.dumps([[str(spec)], points, str(log)]), file=process.stdin, flush=True)
+            return int(process.stdout.readline())
+
+        yield run
+        process.stdin.close()
 
 
-class Campaign:
-    """Runs of one spec in one data folder, and what was done to them."""
-
-    def __init__(self, env: dict[str, str], spec: Path, data_dir: Path, log: Path, dice: random.Random) -> None:
-        self.env, self.spec, self.data_dir, self.log, self.dice = env, spec, data_dir, log, dice
-        self.kills: Counter[str] = Counter()
-        self.victims: list[str] = []
-        """Who is next; when all are gone, the dice deal again."""
-        self.attempts = 0
-        self.recovered_in_run = 0
-        self.may_shoot: Callable[[], bool] = lambda: True
-
-    def attempt(self, kills_left: int) -> int | None:
-        """One start of the command, shot at until it ends. Gives its exit code; None: it was shot itself."""
-        self.attempts += 1
-        with flow_kit.started(flow_kit.evaluate_command(self.spec), self.env, self.log) as command:
-            deadline = time.monotonic() + ATTEMPT_LIMIT_S
-            shots = 0
-            while command.poll() is None and kills_left > 0:
-                assert time.monotonic() < deadline, f"an attempt hangs; see {self.log}"
-                if not self.may_shoot():
-                    time.sleep(0.05)
-                    continue
-                victim = self._next_victim()
-                self._wait_for_a_moment(command, generating=not self.kills[victim])
-                if command.poll() is None and self._shoot(victim, command.pid):
-                    self.victims.remove(victim)
-                    self.kills[victim] += 1
-                    kills_left -= 1
-                    shots += 1
-                    if victim == "flow":
-                        command.wait(10)
-                        self.assert_no_orphans()
-                        return None
-            code = command.wait(timeout=max(deadline - time.monotonic(), 1))
-            self.recovered_in_run += shots if code == 0 else 0
-        self.assert_no_orphans()
-        return code
-
-    def _next_victim(self) -> str:
-        """All kinds in turn, in whatever order."""
-        self.victims = self.victims or self.dice.sample(VICTIMS, len(VICTIMS))
-        return self.victims[0]
-
-    def _wait_for_a_moment(self, command: Any, generating: bool) -> None:
-        """Half of the moments are anywhere from the start on, half, and the first of each kind, while it generates."""
-        until = time.monotonic() + self.dice.uniform(0, 15)
-        if self.dice.random() < 0.5 or generating:
-            before = flow_kit.count_in_parts(self.data_dir)
-            while flow_kit.count_in_parts(self.data_dir) <= before and command.poll() is None:
-                time.sleep(0.05)
-            until = time.monotonic() + self.dice.uniform(0, 2)
-        while time.monotonic() < until and command.poll() is None:
-            time.sleep(0.02)
-
-    def _shoot(self, victim: str, flow: int) -> bool:
-        targets = [psutil.Process(flow)] if victim == "flow" else flow_kit.hosts_of(self.data_dir)
-        if not targets:
-            return False
-        self.dice.choice(targets).kill()
-        return True
-
-    def assert_no_orphans(self) -> None:
-        """Ten seconds later nothing runs that this run had started."""
-        flow_kit.assert_nothing_runs(self.data_dir, ORPHAN_LIMIT_S)
-
-
-@pytest.fixture(scope="module")
-def campaigns(
-    tmp_path_factory: pytest.TempPathFactory,
-    prefect_env: dict[str, str],
-    prefect_api: str,
-    charts: Path,
-    request: pytest.FixtureRequest,
-) -> Iterator[Any]:
-    """Start a campaign in its own data folder; kill processes that still use one of them at the end."""
-    folder = tmp_path_factory.mktemp("campaigns")
-    dice = random.Random(int(request.config.getoption("--kill-seed")))
-    data_dirs: list[Path] = []
-
-    def start(name: str, spec: dict[str, Any]) -> Campaign:
-        data_dir = folder / name
-        data_dirs.append(data_dir)
-        shutil.copytree(charts, data_dir / "cache")
-        env = {
-            **prefect_env,
-            "PREFECT_API_URL": prefect_api,
-            "ASSAYLINE_DATA_DIR": str(data_dir),
-            "ASSAYLINE_LOCK_DIR": str(folder / "locks"),
-            "ASSAYLINE_FLUSH_INTERVAL_S": "0.3",
-            "ASSAYLINE_LOAD_INTERVAL_S": "2",
-            "ASSAYLINE_DEVICE_WAIT_S": "20",
-        }
-        spec_file = flow_kit.write_spec(folder / f"{name}.yaml", spec)
-        return Campaign(env, spec_file, data_dir, folder / f"{name}.log", dice)
-
-    yield start
-    for data_dir in data_dirs:
-        flow_kit.kill_all(flow_kit.processes_of(data_dir))
-
-
-@pytest.fixture(scope="module")
-def size(request: pytest.FixtureRequest) -> tuple[int, int]:
-    """Repeats and workers: few kills hit within few seconds of one engine's work; many want a run that is long."""
-    return (4, 1) if int(request.config.getoption("--kills")) <= len(VICTIMS) else (20, 2)
-
-
-def read_texts(data_dir: Path) -> dict[str, str]:
-    """The texts of a completed run, each request exactly once, in the database and in the parts."""
-    ((run_id, state),) = flow_kit.query(data_dir, "select run_id, state from runs")
-    assert state == "completed"
-    rows = flow_kit.query(data_dir, "select request_id, text from completions where error_kind is null")
-    assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True]
+def read_answers(data_dir: Path, run_id: str) -> dict[str, str]:
+    """Return a run's texts by request: each once, in the database and in the parts."""
+    query = "select request_id, text from completions where run_id = ? and error_kind is null"
+    rows = flow_kit.query(data_dir, query, run_id)
     in_parts: Counter[str] = Counter()
-    for part in (data_dir / "runs" / run_id / "parts").rglob("*.parquet"):
-        table = pq.read_table(part)  # a torn part would not open
-        if part.parent.name == "completions":
-            in_parts.update(table["request_id"].to_pylist())
-    assert set(in_parts.values()) == {1} and set(in_parts) == {request_id for request_id, _ in rows}
+    for part in flow_kit.answered_parts(data_dir):
+        if run_id in part.parts:
+            in_parts.update(pq.read_table(part)["request_id"].to_pylist())  # a torn part would not open
+    assert in_parts == Counter(request_id for request_id, _ in rows)
     return dict(rows)
 
 
-def test_kills_leave_every_request_answered_once_with_the_same_text(
-    campaigns, tiny_model, size, request, record_property
-):
-    wanted, seed = int(request.config.getoption("--kills")), int(request.config.getoption("--kill-seed"))
-    requests = size[0] * len(PROMPTS.read_text(encoding="utf-8").splitlines())
-    expected: dict[str, str] = {}
-    kills: Counter[str] = Counter()
-    attempts = resumed = recovered = lost = twice = wrong = runs = 0
-    while (left := wanted - sum(kills.values())) > 0:
-        assert runs <= wanted, "runs end without being hurt"
-        campaign = campaigns(f"campaign-{runs}", spec_of(tiny_model, PROMPTS, *size))
-        if wanted == len(VICTIMS):
-            campaign.victims = [victim for victim in VICTIMS if not kills[victim]]
-        code: int | None = None
-        while code != 0:
-            code = campaign.attempt(wanted - sum(kills.values()) - sum(campaign.kills.values()))
-            assert campaign.attempts < left + 5, f"no end in sight; see {campaign.log}"
-        kills += campaign.kills
-        runs += 1
-        attempts += campaign.attempts
-        recovered += campaign.recovered_in_run
-        found = read_texts(campaign.data_dir)
-        ((attempt,),) = [[row] for row in flow_kit.query(campaign.data_dir, "select attempts from run_summary")]
-        resumed += attempt - 1
-        answers = flow_kit.query(campaign.data_dir, "select count(*) from completions")[0]
-        lost += requests - len(found)
-        twice += answers - len(found)
-        expected = expected or found
-        wrong += sum(found[request_id] != text for request_id, text in expected.items() if request_id in found)
-        wrong += sum(texts > 1 for texts in flow_kit.query(campaign.data_dir, TEXTS_OF_PROMPTS))
-        (accuracy,) = flow_kit.query(campaign.data_dir, "select accuracy from run_summary")
-        assert accuracy > 0.5
-    counts = {
-        "kills": sum(kills.values()), **{f"{victim}_kills": kills[victim] for victim in VICTIMS}, "runs": runs,
-        "attempts": attempts, "resumed_attempts": resumed, "kills_survived_within_an_attempt": recovered,
-        "requests_per_run": requests, "lost": lost, "twice": twice, "other_texts": wrong, "seed": seed,
-    }  # fmt: skip
-    for name, value in counts.items():
-        record_property(name, value)
-    print(json.dumps(counts))
-    assert (lost, twice, wrong) == (0, 0, 0) and counts["kills"] == wanted
+def check_runs(data_dir: Path, requests: int, runs: int) -> list[str]:
+    """Check that there are so many runs, complete, sound and with reports; return their ids."""
+    found = flow_kit.query(data_dir, "select run_id, state from runs order by started_at")
+    assert [state for _, state in found] == ["completed"] * runs, "no command has begun another run"
+    assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True] * runs
+    for run_id, _ in found:
+        assert len(read_answers(data_dir, run_id)) == requests
+        assert (data_dir / "runs" / run_id / "report.html").exists()
+    return [run_id for run_id, _ in found]
 
 
-VERDICT = r'\{"verdict": "(correct|incorrect)"\}'
-"""A tiny model that is free to write white space between the tokens of JSON writes nothing else."""
-
-
-def judged_spec(model: Path, prompts: Path, folder: Path) -> dict[str, Any]:
-    """Return a spec whose answers another engine of the same model judges, some seconds long."""
-    spec = spec_of(model, prompts, repeats=2, workers=1)
+def judged_spec(model: Path, folder: Path) -> Path:
+    """Write a spec whose answers another fake engine judges: its answer is the end of its prompt."""
     judge = {
         "name": "judge",
         "model": str(model),
-        "engine": spec["engine"],
-        "prompts": {"source": {"kind": "run"}, "template": "{{ prompt }}"},
-        "sampling": {"temperature": 0, "max_tokens": 64},
-        "output": {"regex": VERDICT},
+        "engine": {"backend": "fake"},
+        "prompts": {"source": {"kind": "run"}, "template": "{{ prompt }} " + VERDICT},
         "scorers": [{"kind": "verdict", "values": {"correct": 1, "incorrect": 0}}],
     }
     path = flow_kit.write_spec(folder / "judge.yaml", judge)
-    return {**spec, "scorers": ["exact_match", {"kind": "judge", "name": "right", "spec": str(path), "retries": 0}]}
+    spec = flow_kit.trial_spec(model, flow_kit.write_rows(folder / "rows.jsonl", 60))
+    spec["scorers"] = ["exact_match", {"kind": "judge", "name": "right", "spec": str(path), "retries": 0}]
+    spec["prompts"]["repeats"] = 2
+    return flow_kit.write_spec(folder / "judged.yaml", spec)
 
 
-def digest_parts(data_dir: Path, run_id: str) -> dict[str, str]:
-    """Return the digests of a run's parts."""
-    parts = (data_dir / "runs" / run_id / "parts").rglob("*.parquet")
-    return {str(part): hashlib.sha256(part.read_bytes()).hexdigest() for part in parts}
+def list_states(data_dir: Path) -> list[str]:
+    manifests = sorted(data_dir.glob("runs/*/run.json"))
+    return [json.loads(path.read_text())["state"] for path in manifests]
 
 
-@pytest.mark.rare
-def test_kills_of_judges_leave_every_answer_judged_once_and_the_judged_run_as_it_was(
-    campaigns, tiny_model, tmp_path, request
-):
-    wanted = int(request.config.getoption("--kills"))
-    campaign = campaigns("judged", judged_spec(tiny_model, PROMPTS, tmp_path))
-    judged: dict[str, dict[str, str]] = {}
+def digest_parts(data_dir: Path) -> dict[str, str]:
+    return {str(part): hashlib.sha256(part.read_bytes()).hexdigest() for part in flow_kit.answered_parts(data_dir)}
 
-    def is_judging() -> bool:
-        """Return whether a second run has begun; the parts of the first are then complete."""
-        runs = sorted(path.parent for path in campaign.data_dir.glob("runs/*/run.json"))
-        if len(runs) == 2 and not judged:
-            judged[runs[0].name] = digest_parts(campaign.data_dir, runs[0].name)
-        return len(runs) == 2
 
-    campaign.may_shoot = is_judging
-    code: int | None = None
-    while code != 0:
-        code = campaign.attempt(wanted - sum(campaign.kills.values()))
-        assert campaign.attempts < wanted + 5, f"no end in sight; see {campaign.log}"
-    [(run_id, before)] = judged.items()
-    runs = flow_kit.query(campaign.data_dir, "select run_id, state from runs order by started_at")
-    assert [state for _, state in runs] == ["completed", "completed"] and runs[0][0] == run_id
-    assert digest_parts(campaign.data_dir, run_id) == before
-    answers = 2 * len(PROMPTS.read_text(encoding="utf-8").splitlines())
-    judgements = "select count(*), count(distinct (judged_prompt_id, judged_repeat_index)) from judgement"
-    assert flow_kit.query(campaign.data_dir, f"{judgements} where status = 'judged'") == [(answers, answers)]
-    scores = "select count(*) from scores where run_id = ? and scorer = 'right'"
-    assert flow_kit.query(campaign.data_dir, scores, run_id) == [answers]
-    assert flow_kit.query(campaign.data_dir, "select is_sound from request_integrity") == [True, True]
-    print(json.dumps({"kills": dict(campaign.kills), "attempts": campaign.attempts, "answers": answers}))
-    assert sum(campaign.kills.values()) == wanted
+def test_command_killed_before_file_events_goes_on_with_its_run(served_env, modest_model, data_dir, tmp_path, request):
+    """One run, and that of its judge: each attempt is killed before a later event, and the last ends."""
+    wanted = int(request.config.getoption("--kills") or 0) or math.inf
+    spec, log = judged_spec(modest_model, tmp_path), tmp_path / "log"
+    kills: Counter[str] = Counter()
+    judged: dict[str, str] = {}
+
+    def attempt(*points: tuple[str, str, int]) -> int:
+        before = list_states(data_dir)
+        code = run(spec, *points)
+        assert code in (0, -signal.SIGKILL), log.read_text()
+        if code:
+            kills["answering" if "completed" not in before else f"{before.count('completed')} completed"] += 1
+        if "completed" in list_states(data_dir) and not judged:
+            judged.update(digest_parts(data_dir))
+        return code
+
+    with forking(served_env, log) as run:
+        code, judged_run = 1, f"{data_dir}/runs/*-trial-????"
+        last = [f"{data_dir}/runs/*-judged-by-*", f"{judged_run}/report.html", f"{judged_run}/run.json"]
+        for completed, backstop in enumerate(last[: 3 if wanted < math.inf else 2]):
+            n = 2
+            while code and list_states(data_dir).count("completed") <= completed and kills.total() < wanted:
+                code = attempt(("flow", f"{data_dir}/*", n), ("flow", backstop, 1))
+                n += 1 if wanted < math.inf else 2 * n
+        for name in ("report.html", "report.md", "run.json") if code else ():
+            code = attempt(("flow", f"{judged_run}/{name}", 1))
+        if code:
+            assert attempt() == 0
+    assert {path: judged[path] for path in judged} == {
+        path: digest for path, digest in digest_parts(data_dir).items() if path in judged
+    }, "judging leaves the judged run's answers as they are"
+    run_id, _ = check_runs(data_dir, 120, 2)
+    scores = "select count(*), sum(value) from scores where run_id = ? and scorer = 'right'"
+    assert flow_kit.query(data_dir, scores, run_id) == [(120, 120)]
+    print(json.dumps({"kills": kills}))
+    assert kills["answering"] and kills["1 completed"] and kills["2 completed"] >= 3
+
+
+@pytest.mark.vllm
+def test_command_with_a_killed_real_engine_answers_each_request_once(served_env, tiny_model, data_dir, tmp_path):
+    """The engine dies at the first answers, the flow at later ones, and again when it has all answers and no report."""
+    spec = {
+        "name": "kills",
+        "model": str(tiny_model),
+        "prompts": {
+            "source": {"kind": "file", "path": str(PROMPTS)},
+            "columns": {"target": "answer"},
+            "template": "{{ question }}",
+            "limit": 40,
+            "repeats": 4,
+        },
+        "sampling": {"temperature": 0, "max_tokens": 16},
+        "engine": {"device": "cpu", "args": {**flow_kit.SMALL_ENGINE, "max_num_seqs": 2}, "env": flow_kit.ONE_THREAD},
+    }
+    command, log = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", spec)), tmp_path / "log"
+    attempts = [[("engine", COMPLETIONS, 1), ("flow", COMPLETIONS, 4)], [("flow", REPORT, 1)], []]
+    for points in attempts:
+        with flow_kit.started(command, {**served_env, "KILL_AT": json.dumps(points)}, log) as process:
+            assert process.wait(280) == (-signal.SIGKILL if points else 0), log.read_text()
+            flow_kit.assert_nothing_runs(data_dir)
+    check_runs(data_dir, requests=160, runs=1)
+    summary = "select attempts, engine_failures from run_summary"
+    assert flow_kit.query(data_dir, summary) == [(2, 1)], "the third command needed no engine"
+    texts = "select count(distinct text) from completions join requests using (run_id, request_id) group by prompt_id"
+    assert set(flow_kit.query(data_dir, texts)) == {1}
