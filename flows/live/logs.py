@@ -13,10 +13,20 @@ NOISY_AT_EXIT = ("prefect.server.services", "prefect.server.events", "prefect.ev
 
 
 class _SentenceFilter(logging.Filter):
+    said = ""
+    """The run's last error: tasks, flows and their states repeat it."""
+
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, AssaylineError):
+            is_new, _SentenceFilter.said = str(error) != self.said, str(error)
             record.msg, record.args, record.exc_info, record.exc_text = str(error), None, None, None
+            return is_new
+        message = record.getMessage()
+        if message.startswith("Beginning"):
+            _SentenceFilter.said = ""
+        if self.said and message.startswith("Finished in state") and self.said in message:
+            record.msg, record.args = message.partition("(")[0], None
         return True
 
 

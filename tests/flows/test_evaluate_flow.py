@@ -171,16 +171,17 @@ def test_worker_without_a_request_is_noted_and_keeps_the_speed_from_counting(
     assert flow_kit.query(data_dir, "select vanished_engines from run_summary") == [0]
 
 
-def test_command_whose_device_is_taken_prints_the_reason_once(served_env, fake_spec, data_dir, tmp_path):
-    fake_spec["engine"]["device"] = "cpu"
+def test_command_whose_device_is_taken_prints_the_reason_in_the_log_and_at_its_end(
+    served_env, fake_spec, data_dir, tmp_path
+):
+    fake_spec["engine"] = {"device": "cpu"}  # a real one, which needs a device
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     locks = Path(served_env["ASSAYLINE_LOCK_DIR"])
     with claim_device(list_devices("cpu", 1), locks, 0, "run 7 (night)"):
         busy = flow_kit.run_command(flow_kit.evaluate_command(spec), served_env)
     assert busy.code == 5, busy.out + busy.err
-    assert (busy.out + busy.err).count("by run 7 (night)") == 1, busy.out + busy.err
-    free = flow_kit.run_command(flow_kit.evaluate_command(spec), served_env)
-    assert free.code == 0 and "engine failures" not in free.out
+    assert (busy.out + busy.err).count("by run 7 (night)") == 2, busy.out + busy.err
+    assert flow_kit.query(data_dir, "select count(*) from engine_events") == [0], "no engine has failed"
 
 
 class Narrow(FakeEngine):
