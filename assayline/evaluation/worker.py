@@ -220,7 +220,7 @@ class Worker:
 
     def _work(self, stack: contextlib.ExitStack) -> None:
         """Claim a device, open an engine and answer; record an error. `stack` undoes this in reverse order."""
-        self._claim(stack)  # a device that is taken is no failure of an engine
+        self._claim(stack)  # if the device is taken, no engine has failed
         try:
             engine = self._open(stack)
             stack.callback(engine.close)

@@ -75,7 +75,7 @@ def read_answers(data_dir: Path, run_id: str) -> dict[str, str]:
 
 
 def check_runs(data_dir: Path, requests: int, runs: int) -> list[str]:
-    """Check that there are so many runs, complete, sound and with reports; return their ids."""
+    """Check the number of runs, and that each is complete, sound and has a report; return their ids."""
     found = flow_kit.query(data_dir, "select run_id, state from runs order by started_at")
     assert [state for _, state in found] == ["completed"] * runs, "no command has begun another run"
     assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True] * runs
