@@ -77,6 +77,23 @@ def show_change(value: float | None) -> str:
     return DASH if value is None else f"{_signed(100 * value)}%"
 
 
+def show_limit(on: str, limit: float | None, unit: str | None, baseline: float | None) -> str:
+    """Format a gate's limit as the change that it allows, such as `−1 point` or `+10%`; of errors and costs, its value.
+
+    `on` is the subject of the limit. A cost without a baseline is limited by value.
+    """
+    if limit is None:
+        return DASH
+    share = f"{100 * limit:g}"
+    if on == "errors":
+        return f"{share}%"
+    if unit == "share":
+        return f"−{share}{SPACE}{'point' if share == '1' else 'points'}"
+    if baseline is None and on.startswith(("cost", "energy")):
+        return show_value(limit)
+    return f"{'−' if on.endswith('_per_s') else '+'}{share}%"
+
+
 def show_ratio(value: float | None) -> str:
     """Format a difference as a multiple of the noise floor; empty if that is unknown."""
     return "" if value is None else f"{value:.2g} × noise"

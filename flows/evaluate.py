@@ -146,7 +146,7 @@ def _judge_and_report(run_id: str, spec: EvalSpec, settings: Settings) -> dict[s
     except JudgeNotTrustedError as error:
         doubt = error
     finally:
-        written = try_report("report", run_id, make, spec.gate.baseline)
+        written = try_report("report", run_id, make)
     manifest = read_manifest(run_dir)
     state = not_trusted(doubt) if doubt else _end(read_result(manifest, settings), written, spec)
     write_manifest(run_dir, dataclasses.replace(manifest, lacks_report=False))
@@ -155,7 +155,7 @@ def _judge_and_report(run_id: str, spec: EvalSpec, settings: Settings) -> dict[s
 
 def _end(result: RunResult, written: Written | None, spec: EvalSpec, is_reachable: bool = True) -> dict[str, Any]:
     """Attach the report to the flow run and return the state of a completed run."""
-    headline = describe_figures(result.metrics)
+    headline = describe_figures(result.metrics, spec)
     if written:
         result = dataclasses.replace(result, report=str(written.html.absolute()))
     if is_reachable:

@@ -16,6 +16,7 @@ from prefect.runtime import flow_run
 from assayline.comparison.gate import GateFailedError, GateReport, judge_run, save_verdicts
 from assayline.flows.live.logs import speak_in_sentences
 from assayline.flows.live.reporting import completed, publish_gate, worse
+from assayline.runs.manifest import list_run_ids, match_run_id
 from assayline.settings import Settings, load_settings
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
@@ -31,13 +32,14 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, Any] | None
     """Fail if a run is worse than its baseline beyond its limits.
 
     Args:
-        run_id: the run to judge.
+        run_id: the run to judge, a unique prefix of its id, or `last`.
         baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the run's spec).
         limits: fields that override the gate of the run's spec: {"max_accuracy_drop": 0.02}.
     """
     settings = load_settings()
     if not settings.tracebacks:
         speak_in_sentences()
+    run_id = match_run_id(run_id, list_run_ids(settings.data_dir / "runs")) or run_id
     report = judge(settings, run_id, baseline, limits or {})
     publish_gate(settings, run_id, report.baseline, report.sentence)
     if report.failed:
@@ -64,6 +66,6 @@ def judge(
         return found
 
     report = DatabaseThread(settings).run(judge_and_save)
-    for check in report.checks:
-        get_run_logger().log(30 if check.verdict == "fail" else 20, "%s: %s", check.verdict, check.words)
+    for verdict, words in dict.fromkeys((check.verdict, check.words) for check in report.checks):
+        get_run_logger().log(30 if verdict == "fail" else 20, "%s: %s", verdict, words)
     return report

@@ -6,7 +6,6 @@
 resumed like any other, and a completed one is not repeated, so each answer is judged once.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ from assayline.evaluation.rescore import Rescored, rescore_run
 from assayline.flows.live.logs import speak_in_sentences
 from assayline.flows.live.reporting import not_trusted, try_report
 from assayline.report.make import make_report
-from assayline.runs.manifest import read_manifest, read_spec_json
+from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import JudgeScorer
@@ -57,9 +56,8 @@ def judge(run_id: str, scorers: list[JudgeScorer]) -> dict[str, Any]:
 
 
 def _report(settings: Settings, run_id: str) -> None:
-    """Write the report of the judged run, compared with the baseline of its spec."""
-    baseline = json.loads(read_spec_json(settings.run_dir(run_id))).get("gate", {}).get("baseline")
-    try_report("report", run_id, partial(make_report, settings, run_id), baseline)
+    """Write the report of the judged run, compared with the baseline of its last verdict or of its spec."""
+    try_report("report", run_id, partial(make_report, settings, run_id))
 
 
 def judge_answers(

@@ -58,10 +58,10 @@ def nightly(
     except JudgeNotTrustedError as error:
         return not_trusted(error)
     run_id, against = result["run_id"], baseline or wanted.gate.baseline
-    headline = f"{describe_figures(result['metrics'])}; not judged"
+    headline = f"{describe_figures(result['metrics'], wanted)}; not judged"
     try:
         report = _judge(settings, run_id, against)
-        headline = f"{describe_figures(result['metrics'])}{_say(report)}"
+        headline = f"{describe_figures(result['metrics'], wanted)}{_say(report)}"
     finally:
         publish_night(settings, run_id, against, headline)
         write_leaderboard(wanted.prompts.set_name)

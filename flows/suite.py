@@ -9,6 +9,7 @@ that need the same engine share it. An interrupted suite goes on where it stoppe
 
 import contextlib
 import dataclasses
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
@@ -30,19 +31,16 @@ from assayline.comparison.gate import NIGHTS
 from assayline.comparison.queries import read_accuracy
 from assayline.engines.parking import park_engines
 from assayline.errors import (
-    ComparisonError,
-    EngineError,
-    JudgeNotTrustedError,
+    AssaylineError,
     RunFailedError,
-    SpecError,
     StoreError,
 )
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.flows.evaluate import evaluate
 from assayline.flows.gate import judge
 from assayline.flows.live.logs import speak_in_sentences
-from assayline.flows.live.reporting import completed, publish_page, worse
-from assayline.report.make import Written, make_suite_report
+from assayline.flows.live.reporting import completed, publish_page, try_report, worse
+from assayline.report.make import Written, make_report, make_suite_report
 from assayline.report.suite import list_evaluations
 from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
@@ -101,7 +99,7 @@ def suite(
     publish_page("suite", plan.name, written.document, decision.headline)
     if failed:
         raise RunFailedError(
-            f"Suite {plan.suite_id} is {decision.word}, because runs did not complete. {' '.join(failed.values())} "
+            f"Suite {plan.suite_id} is {decision.word}, and runs did not complete. {' '.join(failed.values())} "
             f"Report: {written.html.absolute()}. hint: run the suite again to retry them."
         )
     return _end(plan, decision, written)
@@ -125,7 +123,7 @@ def run_cells(plan: SuitePlan, cells: list[Cell], settings: Settings, resume: st
         named = evaluate.with_options(flow_run_name=f"{cell.label} · {number} of {total}")
         try:
             result: dict[str, Any] = named(cell.spec, resume)
-        except (EngineError, RunFailedError, JudgeNotTrustedError) as error:
+        except AssaylineError as error:  # for example a prompt file that is missing
             failed[cell.key] = f"{cell.label}: {error}"
             log.error("%s failed: %s", cell.label, error)
             continue
@@ -146,8 +144,9 @@ def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], settings: Settin
         return Judged(cell, run_id, None, why, mean)
     try:
         report = judge(settings, run_id, cell.baseline, {}, str(flow_run.id), nights)
-    except (ComparisonError, SpecError) as error:
+    except AssaylineError as error:
         return Judged(cell, run_id, None, f"{error} The run is {run_id}.", mean)
+    try_report("report", run_id, partial(make_report, settings, run_id), cell.baseline)
     return Judged(cell, run_id, report, mean_score=mean)
 
 

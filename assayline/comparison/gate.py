@@ -378,9 +378,10 @@ def _check_speed(
         yield Check("speed", "inconclusive", f"{', '.join(wanted)} cannot be judged: {reason}.")
         return
     rows = compare_speed(connection, *repeats, wanted, nights)
+    few = ", ".join(metric for metric in wanted if metric in rows and rows[metric]["verdict"] == "too_few")
     floors = read_noise_floors(connection, new.run_id, old.run_id)
     for metric, limit in wanted.items():
-        check = judge_speed(metric, limit, rows.get(metric))
+        check = judge_speed(metric, limit, rows.get(metric), few)
         if floors.get(metric) and check.candidate is not None and check.baseline is not None:
             check = replace(check, noise_ratio=abs(check.candidate - check.baseline) / floors[metric])
         yield check
@@ -411,15 +412,18 @@ def _find_obstacle(new: Side, old: Side) -> str | None:
     return None
 
 
-def judge_speed(metric: str, limit: float, row: dict[str, Any] | None) -> Check:
-    """Judge a speed limit by its row of compare_repeats, if there is one."""
+def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str = "") -> Check:
+    """Judge a speed limit by its row of compare_repeats, if there is one. `few` names all metrics with few repeats."""
     if row is None:
         words = f"{metric} was not measured on both sides."
         return Check(metric, "inconclusive", words, limit=limit)
     counts = f"{row['candidate_repeats']} and {row['baseline_repeats']} repeats"
     values = {"candidate": row["candidate_median"], "baseline": row["baseline_median"], "unit": row["unit"]}
     if row["verdict"] == "too_few":
-        words = f"{metric}: there are {counts} of the two configurations, and at least five of each are needed."
+        words = (
+            f"{few or metric}: not judged, because there are {counts} of the two configurations, and at least five of "
+            "each are needed. hint: measure them with `assayline benchmark`."
+        )
         return Check(metric, "inconclusive", words, limit=limit, **values)
     ends = (row["shift_low"], row["shift_high"])
     least, most = sorted(-end for end in ends) if row["higher_is_better"] else ends

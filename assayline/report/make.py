@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from assayline.report.run.comparison import (
     say_verdict,
 )
 from assayline.report.run.engines import describe_engines, describe_errors
-from assayline.report.run.judges import JudgeRows, describe_judges, name_source, read_judges
+from assayline.report.run.judges import JudgeRows, describe_judges, name_source, read_judges, say_distrust
 from assayline.report.run.moment import describe_moment
 from assayline.report.run.page import (
     choose_figures,
@@ -101,6 +102,8 @@ def compose_report(
         place = 0 if comparison.limits else 2
         headline[place:place] = [*say_limits(comparison), say_verdict(comparison)]
         compared.append(describe_comparison(rows, comparison))
+    if judges is not None and (doubts := say_distrust(judges)):
+        headline[:0], state = doubts, "worse" if state == "worse" else "not trusted"
     return Document(
         title=run["name"],
         subtitle=f"{run['model']} on {run['prompt_set']}, run {run['run_id']}",
@@ -140,10 +143,10 @@ def make_report(
     folder: Path | None = None,
     database: DatabaseThread | None = None,
 ) -> Written:
-    """Write the report of a run into `folder` (default: the run's own), compared with a baseline if one is given.
+    """Write the report of a run into `folder` (default: the run's own), compared with a baseline if there is one.
 
-    `baseline` is a run id or a pinned name. Raises SpecError for a run or baseline that is missing or has not finished,
-    and StoreError.
+    `baseline` is a run id or a pinned name (default: that of its last verdict, then `gate.baseline`). Raises SpecError
+    for a run or baseline that is missing or has not finished, and StoreError.
     """
     database = database or open_database(settings)
     run_dir = settings.run_dir(run_id)
@@ -159,12 +162,25 @@ def open_database(settings: Settings) -> DatabaseThread:
 
 def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir: Path) -> Document:
     check_report_run(connection, run_id)
-    other = None if baseline is None else find_baseline_run(connection, baseline, run_id)
+    if baseline is None:
+        other = _find_last_baseline(connection, run_id)
+    else:
+        other = find_baseline_run(connection, baseline, run_id)
     comparison = None if other is None else read_comparison(connection, run_id, other)
     judges = read_judges(connection, run_id)
     with compute_runs(connection, [run_id], list_models()):
         rows = read_report(connection, run_id, other)
     return compose_report(rows, comparison, run_dir, judges)
+
+
+def _find_last_baseline(connection: Connection, run_id: str) -> str | None:
+    """Return the run that this run was last judged against, else that of its gate.baseline; None without either."""
+    judged = "(select max_by(baseline_run_id, judged_at) from verdicts where run_id = runs.run_id)"
+    query = f"select coalesce({judged}, spec_json ->> '$.gate.baseline') from runs where run_id = ?"  # noqa: S608
+    ((name,),) = connection.execute(query, [run_id]).fetchall()
+    with suppress(SpecError):  # it is not pinned or stored any more, or it is this run
+        return find_baseline_run(connection, name, run_id) if name else None
+    return None
 
 
 def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | None = None) -> Written:

@@ -59,7 +59,7 @@ def render_table(table: Table) -> str:
     lines = [headers, _join(aligned), *(_join(escape_markdown(row[i]) for i in shown) for row in table.cells)]
     name = next((i for i, column in columns if column.style == "name"), 0)
     notes = [(row[name], row[i]) for row in table.cells for i, column in columns if column.is_note and row[i]]
-    told = [f"- {escape_markdown(of)}: {escape_markdown(note)}" for of, note in notes]
+    told = [f"- {escape_markdown(note if note.startswith(of) else f'{of}: {note}')}" for of, note in notes]
     return "\n".join([*lines, *(["", *told] if told else [])])
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from assayline.benchmark.configurations import LEAST_RUNS
 from assayline.benchmark.result import SHOWN
-from assayline.report.document import Column, Section, Table, tabulate
+from assayline.report.document import Column, Figure, Section, Table, tabulate
 from assayline.store.database import Connection, Row, read_rows
 from assayline.words import count, show_share, show_value
 
@@ -70,11 +70,24 @@ def say_noise(noise: NoiseRows) -> list[str]:
     return [f"{count(row['runs'], 'equal run')} on {count(row['engines'], 'engine')}.", f"{texts}{scores}."]
 
 
+def choose_noise_figures(noise: NoiseRows) -> list[Figure]:
+    """Return the key figures of a measurement."""
+    first, flips = noise.metrics[0], noise.flips
+    floors = [
+        Figure(f"Noise floor, {row['metric']}", show_share(row["noise_floor"] / abs(row["mean"])))
+        for row in noise.metrics[:3]
+        if row["noise_floor"] is not None and row["mean"]
+    ]
+    return [
+        Figure("Equal runs", f"{first['runs']:,}", f"on {count(first['engines'], 'engine')}"),
+        Figure("Answers that differ", f"{flips['texts']:,}", f"of {count(flips['prompts'], 'prompt')}"),
+        *floors,
+    ]
+
+
 def describe_noise(noise: NoiseRows) -> Section:
     """Build the section."""
     section = Section("noise", "Noise")
-    for sentence in say_noise(noise):
-        section.say(sentence)
     if noise.metrics:
         section.add(tabulate_noise(noise))
         section.say(

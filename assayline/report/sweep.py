@@ -13,7 +13,7 @@ from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import SpecError
 from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Quote, Section, tabulate
-from assayline.report.noise import NoiseRows, describe_noise, read_noise, say_noise
+from assayline.report.noise import NoiseRows, choose_noise_figures, describe_noise, read_noise, say_noise
 from assayline.report.sweep_charts import draw_good_share, draw_goodput, draw_latency
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_benchmark
@@ -365,6 +365,7 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
     points = label_points(rows.points)
     first, unfinished = rows.runs[0], rows.unfinished
     if points:
+        figures = _choose_figures(points, rows)
         found = [_say_knee(points), _say_ends(points), _say_goodput(points, rows)]
         sections = [
             describe_latency_under_load(points),
@@ -373,15 +374,16 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
         ]
     else:
         found = say_noise(rows.noise) if rows.noise else say_comparisons(rows.measured)
-        sections = describe_comparisons(rows.measured, rows.values)
+        sections, figures = describe_comparisons(rows.measured, rows.values), choose_comparison_figures(rows.measured)
         if rows.noise:
-            sections[0] = describe_noise(rows.noise)  # there is nothing to compare
+            sections[0], figures = describe_noise(rows.noise), choose_noise_figures(rows.noise)
+    what = "under load" if points else "noise" if rows.noise else "compared"
     return Document(
-        title=f"{first['model'].rstrip('/').rsplit('/', 1)[-1]} {'under load' if points else 'compared'}",
+        title=f"{first['model'].rstrip('/').rsplit('/', 1)[-1]} {what}",
         subtitle=f"{first['model']} on {first['prompt_set']}, benchmark {rows.benchmark_id}",
         state="unfinished" if unfinished or left else "completed",
         headline=[sentence for sentence in (*found, _say_trouble(points, rows, left)) if sentence],
-        figures=_choose_figures(points, rows) if points else choose_comparison_figures(rows.measured),
+        figures=figures,
         sections=[*sections, _describe_runs(rows)],
     )
 

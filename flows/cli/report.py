@@ -92,7 +92,7 @@ def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
         return written
     if known.history is None:
         return make_report(settings, complete_run_id(known.run_id, settings), known.baseline, known.out)
-    rows, written = make_history_report(settings, known.history, known.baseline, known.out)
+    rows, written = make_history_report(settings, complete_run_id(known.history, settings), known.baseline, known.out)
     print_history(rows, plain_console())
     return written
 

@@ -23,6 +23,8 @@ from assayline.report.noise import NoiseRows, say_noise, tabulate_noise
 from assayline.spec.evaluation import EvalSpec
 from assayline.words import (
     show_known,
+    show_limit,
+    show_number,
     show_ratio,
     show_value,
 )
@@ -39,7 +41,7 @@ LIMITS = (
     Column("verdict", "verdict"),
     Column("candidate", "candidate", show_value),
     Column("baseline", "baseline", show_value),
-    Column("limit", "limit", show_value),
+    Column("limit", lambda row: show_limit(row["check"], row["limit"], row["unit"], row["baseline"]), show_number),
     Column("noise", "noise_ratio", show_ratio),
     Column("unit", "unit"),
 )
@@ -82,8 +84,8 @@ def print_gate(report: GateReport, console: Console) -> None:
     """Print the table of limits, then a line per limit."""
     print_text(f"\nRun {report.candidate} compared with baseline {report.baseline}", console)
     print_table(tabulate("Limits", LIMITS, map(dataclasses.asdict, report.checks)), console)
-    for check in report.checks:
-        print_text(f"{check.verdict}: {check.words}", console)
+    for line in dict.fromkeys(f"{check.verdict}: {check.words}" for check in report.checks):
+        print_text(line, console)
 
 
 def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Console) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from assayline.report.document import Table
     from assayline.settings import Settings
 
+ID_CHARACTERS = 48
+"""Width up to which tables keep a name or an id on one line."""
 CONSOLE_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
 """Read by Prefect at import, also in worker processes."""
 
@@ -48,14 +50,18 @@ def print_text(text: str, console: "Console") -> None:
 
 
 def print_table(table: "Table", console: "Console") -> None:
-    """Print a table literally. Long cells are folded."""
+    """Print a table literally. Long cells are folded, but not names and ids, which are copied."""
     from rich.table import Table as Grid
     from rich.text import Text
 
     grid = Grid()
-    for column in table.columns:
+    for place, column in enumerate(table.columns):
+        longest = max((len(cells[place]) for cells in table.cells), default=0)
         grid.add_column(
-            Text(make_visible(column.header)), justify="right" if column.is_number else "left", overflow="fold"
+            Text(make_visible(column.header)),
+            justify="right" if column.is_number else "left",
+            overflow="fold",
+            no_wrap=column.style == "name" and longest <= ID_CHARACTERS,
         )
     for cells in table.cells:
         grid.add_row(*(Text(make_visible(cell)) for cell in cells))

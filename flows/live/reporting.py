@@ -19,6 +19,7 @@ from assayline.report.document import Document, Paragraph, Section
 from assayline.report.make import Written, make_history_report, make_report, open_database, put_on_page, write_board
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.judges import VerdictScorer
 from assayline.spec.prompts import AnswersSource, PairsSource
 from assayline.tasks.artifacts import publish, record_sources
 from assayline.words import SPACE, show_rate, show_share
@@ -140,12 +141,14 @@ def not_trusted(error: JudgeNotTrustedError) -> dict[str, Any]:
     return cast(dict[str, Any], Failed(name=NOT_TRUSTED, message=str(error).replace(SPACE, " "), data=error))
 
 
-def describe_figures(metrics: Iterable[Mapping[str, Any]]) -> str:
+def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec) -> str:
     """Return the headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`."""
+    is_judge = isinstance(next(iter(spec.scorers or ()), None), VerdictScorer)
     by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # the first scorer wins
     parts = []
     if (accuracy := by_source.get("accuracy mean")) and accuracy["value"] is not None:
-        parts.append(f"{show_share(accuracy['value'])} correct")
+        share = show_share(accuracy["value"])
+        parts.append(f"mean verdict {share}" if is_judge else f"{share} correct")
     if (tokens := by_source.get("output_tokens_per_s mean")) and tokens["value"] is not None:
         parts.append(show_rate(tokens["value"], "tokens"))
     if (errors := by_source.get("error_requests total")) and errors["value"]:

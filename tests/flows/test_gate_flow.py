@@ -102,13 +102,13 @@ def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client
     page = page_of(prefect_client, failed, "gate-trial")
     assert page.description.startswith("Worse than the baseline: fails the limit on accuracy, exact_match.")
     assert "40 worse" in page.data and "### Got worse: prompt" in page.data
-    assert "state-worse" in read_report(data_dir, runs.bad), "the report is written again"
+    assert '"state state-worse"' in read_report(data_dir, runs.bad), "the report is written again"
 
-    assert gate(runs.lenient, return_state=True).is_completed(), "its spec names the limit, too"
+    assert gate("last", return_state=True).is_completed(), "the last run is lenient: its spec names the limit, too"
 
 
 @pytest.mark.usefixtures("prefect_client")
-def test_command_exits_with_a_code_and_a_sentence(runs, command_env, prefect_api):
+def test_command_exits_with_a_code_and_a_sentence(runs, data_dir, command_env, prefect_api):
     against_good = [runs.bad, "--baseline", "good"]
     env = {**command_env, "PREFECT_API_URL": prefect_api}
     failed = flow_kit.run_command([sys.executable, "-m", "assayline", "gate", *against_good], env)
@@ -117,6 +117,12 @@ def test_command_exits_with_a_code_and_a_sentence(runs, command_env, prefect_api
     assert failed.err == f"error: {said}\n", "and no log lines"
     assert "fail: exact_match" in failed.out and "accuracy, exact_match" in failed.out
     assert failed.out.count("the limit is a drop of 0.01") == 1
+    assert flow_kit.run_here("report", runs.bad[:-1]).code == 0
+    assert (
+        flow_kit.run_here("report", "--history", runs.bad[:-1]).code
+        == flow_kit.run_here("report", "--history", "last").code
+    )
+    assert '"state state-worse"' in read_report(data_dir, runs.bad), "the report keeps the last verdict"
     within = flow_kit.run_here("gate", *against_good, "--max_accuracy_drop", "1")
     assert within.code == 0, within.err
     assert "pass: exact_match went from 1.0000 to 0.0000" in within.out
@@ -189,7 +195,9 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert "| settings | chat.template: " in page.data, "a night that failed its gate is in the history, too"
         assert len(page.data) < 300_000
         (newest,) = flow_kit.query(data_dir, "select max_by(run_id, started_at) from runs")
-        assert "state-worse" in read_report(data_dir, newest)
+        assert '"state state-worse"' in read_report(data_dir, newest)
+        assert flow_kit.run_here("report", newest).code == 0
+        assert '"state state-worse"' in read_report(data_dir, newest), "the last verdict"
         assert (load_settings().data_dir / "histories" / "trial" / "report.html").exists()
         check_ledger(prefect_client, third)
         if flow_kit.BROWSER is not None:

@@ -4,6 +4,7 @@ The fake engine answers with the last word of its prompt, so a judge's template 
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,12 @@ def test_judge_that_agrees_too_little_with_labels_is_not_trusted(fake_spec, data
     [(run_id, state)] = flow_kit.query(data_dir, "select run_id, state from runs where name = 'trial'")
     assert state == "completed"
     assert read_scores(data_dir, run_id) == [(0.0, 20), (1.0, 20)]
+    page = (data_dir / "runs" / run_id / "report.html").read_text(encoding="utf-8")
+    assert '"state state-not-trusted">not trusted<' in page
+    assert re.search(r'<p class="headline">Judge not trusted: kappa −?0\.\d\d, min_kappa 0\.6 \(helpful\)\.', page)
+    judge_run, *_ = flow_kit.query(data_dir, "select run_id from runs where name <> 'trial' order by started_at")
+    page = (data_dir / "runs" / judge_run / "report.html").read_text(encoding="utf-8")
+    assert "<dt>Mean verdict" in page and "Mean verdict 50%" in page and "correct by" not in page
 
 
 def test_panel_of_judges_combines_their_verdicts(fake_spec, data_dir, tmp_path):

@@ -94,6 +94,29 @@ def test_page_and_state_are_those_of_the_decision(path, data_dir, prefect_client
     assert "weighted mean" in (folder / "report.html").read_text(encoding="utf-8")
     saved = flow_kit.query(data_dir, "select distinct flow_run_id from verdict where run_id is not null")
     assert saved == [str(state.state_details.flow_run_id)]
+    (wrong,) = flow_kit.query(data_dir, "select distinct run_id from verdict where verdict = 'fail'")
+    report = data_dir / "runs" / wrong / "report.html"
+    assert '"state state-worse"' in report.read_text(encoding="utf-8")
+    report.unlink()
+    assert flow_kit.run_here("report", wrong).code == 0
+    assert '"state state-worse"' in report.read_text(encoding="utf-8"), "the report keeps the last verdict"
+
+
+def test_a_missing_file_costs_its_evaluation_only(path, data_dir):
+    gone = {"name": "gone", "overrides": {"prompts.source.path": "gone.jsonl"}}
+    file = write_suite(path, gone, {"name": "sums"})
+    planned = flow_kit.run_here("suite", str(file), "--dry-run")
+    assert planned.code == 3 and "gone.jsonl does not exist" in planned.err
+    with pytest.raises(
+        RunFailedError, match=r"is INCONCLUSIVE, and runs did not .* gone · modest: .*gone.jsonl does not"
+    ):
+        suite(str(file))
+    (folder,) = (data_dir / "suites").iterdir()
+    page = (folder / "report.md").read_text(encoding="utf-8").replace("\\", "")
+    assert "gone · modest, critical: not judged. gone · modest: Prompt file gone.jsonl does not exist" in page
+    assert flow_kit.query(data_dir, "select distinct baseline_run_id is not null from verdict") == [True], (
+        "sums is judged"
+    )
 
 
 def test_suite_goes_on_where_a_failure_stopped_it(path, data_dir, monkeypatch):
@@ -116,7 +139,7 @@ def test_suite_goes_on_where_a_failure_stopped_it(path, data_dir, monkeypatch):
         patch.setattr(FakeEngine, "generate", refuse)
         with pytest.raises(EngineError, match="no room"):
             evaluate(load_spec(path, {"engine.max_concurrency": "7"}))
-        with pytest.raises(RunFailedError, match=r"is INCONCLUSIVE, because .* few · modest: .*no room"):
+        with pytest.raises(RunFailedError, match=r"is INCONCLUSIVE, and .* few · modest: .*no room"):
             suite(wanted)
     (folder,) = (data_dir / "suites").iterdir()
     assert "not judged" in (folder / "report.md").read_text(encoding="utf-8")

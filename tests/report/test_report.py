@@ -17,6 +17,7 @@ from assayline.flows.cli import run
 from assayline.report import make
 from assayline.report.make import Written, make_report, put_on_page
 from assayline.report.markdown import render_markdown
+from assayline.report.run.comparison import say_conditions
 from assayline.report.run.engines import say_forecast
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -108,7 +109,7 @@ def compared(weeks: Settings, tmp_path_factory: pytest.TempPathFactory) -> Writt
 
 def test_numbers_are_those_of_the_models(weeks, written):
     page, text = html.unescape(text_of(written.html)), written.markdown.read_text(encoding="utf-8")
-    assert headings(page) == SECTIONS
+    assert headings(page) == ["Comparison with the baseline", *SECTIONS], "a gate judged it"
     accuracy = query(weeks, "select mean from accuracy where run_id = ?", NIGHT)
     tail = query(
         weeks,
@@ -134,7 +135,7 @@ def test_a_forecast_is_told_as_far_as_it_is_known():
 
 
 def test_charts_are_made_of_the_rows_of_their_models(weeks, written):
-    charts = read_charts(written.html)
+    _, *charts = read_charts(written.html)
     tokens = query(weeks, "select list(output_tokens_per_s order by begins_at_s) from activity where run_id = ?", NIGHT)
     assert [row["output_tokens_per_s"] for row in charts[3][0]] == tokens
     requests = query(
@@ -187,11 +188,13 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     assert re.findall(r'<p class="headline">(.*?)</p>', page) == [said]
     section = written.text.split("## Comparison with the baseline")[1].split("\n## ")[0]
     assert r"| accuracy, exact\_match | fail |" in section
-    assert r"- accuracy, exact\_match: accuracy, exact\_match: fail." in section
+    assert r"- accuracy, exact\_match: fail." in section
     assert section.index("**Limits**") < section.index("*Score changes*") < section.index("### Got worse")
     flipped = section.split("### Got worse")[1].split("###")[0]
     assert "- Output of this run: `" in flipped and "- Output of the baseline: `" in flipped
 
+    again = make_report(settings, "night-001", folder=tmp_path)
+    assert (again.document.state, again.document.headline[0]) == ("worse", said), "compared as when last judged"
     passed = make_report(settings, "night-002", "night-000", tmp_path)
     assert (passed.document.state, passed.document.headline[0]) == ("completed", "Within the limits of the baseline.")
     unjudged = make_report(settings, "night-000", "night-001", tmp_path)
@@ -228,6 +231,30 @@ def test_report_names_the_fields_that_differ_from_the_baseline(settings, tmp_pat
     page = html.unescape(text_of(make_report(settings, "night-001", "night-000", tmp_path).html))
     assert "Differences: sampling.temperature: 0.0 → 1.5." in page
     assert 'class="figure bad">\n      <dt>Accuracy' not in page
+
+
+HERE = "host; assayline 1; CPU, vLLM 0.30, torch 2, driver 5; prompts a"
+
+
+@pytest.mark.parametrize(
+    ("ours", "named"),
+    [
+        (HERE, ""),
+        (
+            f"{HERE}; longest answers first",
+            "The order of requests differs, .* This run: longest answers first. Base.*: as",
+        ),
+        (HERE.replace("0.30", "0.31"), "The version of vLLM differs, .* This run: vLLM 0.31. Baseline: vLLM 0.30."),
+        (HERE.replace("driver 5", "driver 6"), "The driver differs, .* This run: driver 6. Baseline: driver 5."),
+        (HERE.replace("CPU", "H100"), "The machine differs, .* This run: H100. Baseline: CPU."),
+        (
+            HERE.replace("prompts a", "prompts b").replace("host", "pod"),
+            "The machine and the content of the prompts differ,",
+        ),
+    ],
+)
+def test_conditions_are_named_only_if_they_differ(ours, named):
+    assert re.match(named or "$", say_conditions(ours, HERE))
 
 
 def test_report_names_the_row_of_an_error_example(sad, tmp_path):

@@ -1,6 +1,7 @@
 """Report section about the baseline: differences, and whether they exceed chance."""
 
 import json
+import re
 from dataclasses import dataclass
 
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing, say_trade
@@ -14,6 +15,7 @@ from assayline.store.metrics import compute_runs, ensure_repeats
 from assayline.words import (
     count,
     show_change,
+    show_limit,
     show_note,
     show_number,
     show_points,
@@ -99,6 +101,15 @@ SPECS_APART = {
     "assayline_version": "version of assayline",
 }
 """Differences to report besides the fields of the spec."""
+CONDITIONS = {
+    "assayline": "version of assayline",
+    "vLLM": "version of vLLM",
+    "torch": "version of torch",
+    "driver": "driver",
+    "prompts": "content of the prompts",
+    "longest": "order of requests",
+}
+"""Names of conditions by the first word of their text in `run_conditions.environment`; all others are the machine."""
 VERDICTS = {
     "worse": "worse, beyond chance",
     "better": "better, beyond chance",
@@ -108,12 +119,14 @@ VERDICTS = {
     "other_scorer": "not comparable, because the scorers differ",
 }
 
+VERBS = {"unclear": "shows", "too_few": "has"}
+LIMIT_FIELDS = ("limit_on", "limit_value", "unit", "baseline_value")
 LIMITS = (
     Column("limit on", "limit_on"),
     Column("verdict", "verdict"),
     Column("this run", "candidate_value", show_value),
     Column("baseline", "baseline_value", show_value),
-    Column("limit", "limit_value", show_value),
+    Column("limit", lambda row: show_limit(*(row[name] for name in LIMIT_FIELDS)), show_number),
     Column("unit", "unit"),
     Column("note", "words", show_note),
 )
@@ -153,14 +166,14 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
     """Build the section: limits, changed prompts, scores and speed."""
     section = Section("comparison", "Comparison with the baseline")
     section.blocks.append(Paragraph(_introduce(rows.run, comparison)))
-    if comparison.environments[0] != comparison.environments[1]:
-        ours, theirs = comparison.environments
-        words = (
-            f"Machine or versions differ, which may explain differences in speed. This run: {ours}. Baseline: {theirs}."
-        )
+    if words := say_conditions(*comparison.environments):
         section.blocks.append(Paragraph(words, is_warning=True))
     if comparison.limits:
-        section.blocks.append(tabulate("Limits", LIMITS, comparison.limits))
+        said = [row["words"] for row in comparison.limits]
+        shown_limits = [
+            {**row, "words": row["words"] * (row["words"] not in said[:i])} for i, row in enumerate(comparison.limits)
+        ]
+        section.blocks.append(tabulate("Limits", LIMITS, shown_limits))
     paired = [row for row in comparison.scores if row["prompts"]]
     if shown := [row for row in paired if row["low"] is not None]:
         words = "; ".join(f"{row['scorer']} {show_points(row['difference'])} ({_show_span(row)})" for row in shown)
@@ -184,6 +197,21 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
             "Noise is the difference that two equal runs exceed in 5% of pairs on this machine, by `assayline noise`."
         )
     return section
+
+
+def say_conditions(ours: str, theirs: str) -> str:
+    """Name the conditions that differ between two values of `run_conditions.environment`; empty if none does."""
+    parts = [list(dict.fromkeys(re.split("[;,] ", one))) for one in (ours, theirs)]
+    apart = [[part for part in one if part not in other] for one, other in (parts, reversed(parts))]
+    names = dict.fromkeys(CONDITIONS.get(part.split(" ")[0], "machine") for one in apart for part in one)
+    if not names:
+        return ""
+    this, other = (", ".join(one) or "as given" for one in apart)
+    differ = "differs" if len(names) == 1 else "differ"
+    return (
+        f"The {' and the '.join(names)} {differ}, which may explain differences in speed. This run: {this}. "
+        f"Baseline: {other}."
+    )
 
 
 def say_limits(comparison: ComparisonRows) -> list[str]:
@@ -215,7 +243,7 @@ def say_verdict(comparison: ComparisonRows) -> str:
     paired = f", {comparison.pairing}" * bool(comparison.pairing)
     span = f" ({_show_span(row)})" if row["low"] is not None else ""
     return (
-        f"Compared with the baseline, {row['scorer']} is {VERDICTS[row['verdict']]}: "
+        f"Compared with the baseline, {row['scorer']} {VERBS.get(row['verdict'], 'is')} {VERDICTS[row['verdict']]}: "
         f"{show_points(row['difference'])}{span}{partly}; {count(row['worse_prompts'], 'prompt')} got worse and "
         f"{row['better_prompts']:,} better{paired}.{unlike}"
     )

@@ -49,6 +49,8 @@ class JudgeRows:
     sources: list[Row]
     """Runs whose answers are the prompts of this run."""
     rubrics: list[Rubric] = field(default_factory=list)
+    limits: dict[str, float | None] = field(default_factory=dict)
+    """min_kappa by rubric."""
     costs: list[Row] = field(default_factory=list)
     """The run itself, its judges, and their sum; empty for a run without judges."""
 
@@ -63,7 +65,8 @@ def read_judges(connection: Connection, run_id: str) -> JudgeRows:
     found = [(rubric, list(rows)[:JUDGES]) for (_, rubric), rows in by_rubric]
     rubrics = [_read_rubric(connection, rubric, rows) for rubric, rows in found[:RUBRICS]]
     costs = read_rows(connection, "from show_judging_cost(?)", run_id) if judges else []
-    return JudgeRows(run_id, sources, rubrics, costs)
+    limits = {row["scorer"]: row["min_kappa"] for row in read_rows(connection, _LIMITS, run_id)}
+    return JudgeRows(run_id, sources, rubrics, limits, costs)
 
 
 def _read_rubric(connection: Connection, name: str, judges: list[Row]) -> Rubric:
@@ -78,6 +81,11 @@ def _read_rubric(connection: Connection, name: str, judges: list[Row]) -> Rubric
     )
 
 
+_LIMITS = """
+    select scorer, (arguments_json ->> '$.min_kappa')::double as min_kappa
+    from scorers
+    where run_id = ? and kind = 'judge'
+"""
 _SOURCES = """
     select source_run_id, is_pairs, is_judge, name, model
     from source_run
@@ -185,6 +193,19 @@ def name_source(source: Row) -> str:
     """Return the id of a run whose answers are prompts, with its name and model if the database has it."""
     known = source["name"] is not None
     return f"{source['source_run_id']} ({source['name']}, {source['model']})" if known else str(source["source_run_id"])
+
+
+def say_distrust(judges: JudgeRows) -> list[str]:
+    """Name each judge or panel that agrees with the labels less than its min_kappa."""
+    said = []
+    for rubric in judges.rubrics:
+        least = judges.limits.get(rubric.name)
+        panel = [audit["kappa"] for audit in rubric.audits if audit["judge_run_id"] is None]
+        kappas = panel or [audit["kappa"] for audit in rubric.audits]
+        kappa = None if None in kappas else min(kappas, default=None)
+        if least is not None and (kappa is None or kappa < least):
+            said.append(f"Judge not trusted: kappa {show_kappa(kappa)}, min_kappa {least:g} ({rubric.name}).")
+    return said
 
 
 def say_agreement(audit: Row) -> str:

@@ -215,7 +215,7 @@ def write_headline(rows: ReportRows) -> list[str]:
     """Return the headline sentences, most important first."""
     sentences = [
         _say_end(rows),
-        _say_quality(rows.summary),
+        _say_quality(rows),
         _say_speed(rows),
         say_cost(rows),
         _say_trouble(rows.summary),
@@ -229,7 +229,7 @@ def choose_figures(rows: ReportRows) -> list[Figure]:
     interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
     return [
         Figure(
-            "Accuracy",
+            "Mean verdict" if _is_judge(rows) else "Accuracy",
             show_share(summary["accuracy"]),
             (f"{interval}, n {summary['scored_samples']:,}" if interval else count(summary["scored_samples"], "score"))
             + _say_unasked(summary),
@@ -284,13 +284,22 @@ def _say_end(rows: ReportRows) -> str:
     return f"{words}{reason}. {answered}."
 
 
-def _say_quality(summary: Row) -> str:
+def _is_judge(rows: ReportRows) -> bool:
+    """Return whether the first score of the run is a verdict on other answers."""
+    scorers = json.loads(rows.run["spec_json"]).get("scorers")
+    return bool(scorers) and scorers[0].get("kind") == "verdict"
+
+
+def _say_quality(rows: ReportRows) -> str:
+    summary = rows.summary
     if summary["accuracy"] is None:
         return "Nothing was scored."
     interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
     sure = f", 95% interval {interval}" if interval else ""
     n = f"n {summary['scored_samples']:,}"
-    return f"{show_share(summary['accuracy'])} correct by {summary['scorer']}{sure} ({n}{_say_unasked(summary)})."
+    share = show_share(summary["accuracy"])
+    mean = f"Mean verdict {share}" if _is_judge(rows) else f"{share} correct by {summary['scorer']}"
+    return f"{mean}{sure} ({n}{_say_unasked(summary)})."
 
 
 def _say_unasked(summary: Row) -> str:
