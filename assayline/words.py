@@ -84,14 +84,12 @@ def show_limit(on: str, limit: float | None, unit: str | None, baseline: float |
     """
     if limit is None:
         return DASH
-    share = f"{100 * limit:g}"
-    if on == "errors":
-        return f"{share}%"
-    if unit == "share":
-        return f"−{share}{SPACE}{'point' if share == '1' else 'points'}"
     if baseline is None and on.startswith(("cost", "energy")):
         return show_value(limit)
-    return f"{'−' if on.endswith('_per_s') else '+'}{share}%"
+    share = f"{100 * limit:g}"
+    if on != "errors" and unit == "share":
+        return f"{'−' * bool(limit)}{share}{SPACE}{'point' if share == '1' else 'points'}"
+    return f"{'' if on == 'errors' else '−' if on.endswith('_per_s') else '+'}{share}%"
 
 
 def show_ratio(value: float | None) -> str:

@@ -49,15 +49,10 @@ def judge(run_id: str, scorers: list[JudgeScorer]) -> dict[str, Any]:
     try:
         rescored = judge_answers(settings, run_id, scorers, evaluate, are_new=True)
     except JudgeNotTrustedError as error:
-        _report(settings, run_id)
         return not_trusted(error)
-    _report(settings, run_id)
+    finally:
+        try_report("report", run_id, partial(make_report, settings, run_id))
     return {row["scorer"]: row["samples"] for one in rescored for row in one.accuracies}
-
-
-def _report(settings: Settings, run_id: str) -> None:
-    """Write the report of the judged run, compared with the baseline of its last verdict or of its spec."""
-    try_report("report", run_id, partial(make_report, settings, run_id))
 
 
 def judge_answers(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from assayline.errors import AssaylineError, SpecError
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.process import prefect_api
-from assayline.flows.cli.words import announce, complete_run_id, parse_words, plain_console
+from assayline.flows.cli.words import announce, complete_run_id, parse_words, plain_console, print_text
 from assayline.flows.live.logs import quiet_shutdown
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _evaluate(spec: "EvalSpec", resume: str) -> int:
     from assayline.evaluation.begin import RunResult
     from assayline.flows.cli.tables import print_result
     from assayline.flows.evaluate import evaluate
+    from assayline.flows.live.reporting import describe_figures
 
     try:
         result = RunResult(**evaluate(spec, resume))
@@ -89,6 +90,7 @@ def _evaluate(spec: "EvalSpec", resume: str) -> int:
         )
     quiet_shutdown()
     print_result(result, spec, plain_console())
+    print_text(describe_figures(result.metrics, spec), plain_console())
     return 0
 
 

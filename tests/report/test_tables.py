@@ -1,11 +1,40 @@
 """Parts of a page before it is one: tables, numbers and money, and names above a chart."""
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from assayline.flows.cli.words import print_table
 from assayline.report.charts import LETTER_PIXELS, LINE_PIXELS, MOST_LINES, NARROWEST_PIXELS, draw_line, name_marks
 from assayline.report.document import Column, Document, Figure, Section, tabulate
 from assayline.report.html import render_html
-from assayline.words import show_money, show_name, show_note, show_seconds, show_value
+from assayline.words import show_limit, show_money, show_name, show_note, show_seconds, show_value
+
+
+@pytest.mark.parametrize(
+    ("on", "limit", "unit", "baseline", "shown"),
+    [
+        ("accuracy, exact_match", 0.01, "share", 0.8, "−1\u00a0point"),
+        ("weighted accuracy", 0.025, "share", 0.8, "−2.5\u00a0points"),
+        ("errors", 0.05, "share", 0.0, "5%"),
+        ("e2e_p95_s", 0.1, "s", 1.0, "+10%"),
+        ("output_tokens_per_s", 0.05, "tokens/s", None, "−5%"),
+        ("cost", 0.5, "EUR", None, "0.5"),
+        ("cost_per_right_answer", 0.1, "EUR", 0.2, "+10%"),
+        ("accuracy", None, "", None, "–"),
+    ],
+)
+def test_show_limit_has_the_unit_of_the_change_that_it_allows(on, limit, unit, baseline, shown):
+    assert show_limit(on, limit, unit, baseline) == shown
+
+
+def test_printed_table_keeps_an_id_on_one_line():
+    run_id, console = "20261127-033245-arithmetic-5a08", Console(width=60, file=io.StringIO())
+    columns = (Column("run", "id", show_name), Column("settings", "text"))
+    print_table(tabulate("Runs", columns, [{"id": run_id, "text": "a long text of many words " * 4}]), console)
+    lines = console.file.getvalue().splitlines()
+    assert any(run_id in line for line in lines) and max(map(len, lines)) <= 60
 
 
 def test_tabulate_leaves_out_columns_that_are_empty_in_every_row():
@@ -49,7 +78,7 @@ def test_page_shows_a_note_below_its_row_and_keeps_names_on_one_line(tmp_path):
     figures = [Figure("Throughput", "123,456\u00a0tokens/s"), Figure("Limits", "1 of 2")]
     section = Section("key", "Title", [tabulate("Table", columns, rows)])
     page = render_html(Document("t", "s", "completed", [], figures, [section]), tmp_path)
-    assert '<tr class="note"><td colspan="2">was resumed</td></tr>' in page
+    assert '<tr class="note"><td colspan="2"><div>was resumed</div></td></tr>' in page
     assert page.count('class="note"') == 1 and ">note<" not in page
     assert '<td class="name">a/b</td>' in page
     assert '123,456 <span class="unit">tokens/s</span>' in page and '<dd class="value">1 of 2</dd>' in page
