@@ -68,11 +68,6 @@ class Settings(BaseSettings):
         description="Show a progress bar instead of log lines in a terminal; hide the engine's own lines.",
     )
     tracebacks: bool = Field(False, description="Show tracebacks of errors that have an error message.")
-    mirror_url: str | None = Field(
-        None,
-        description="Destination for copies of runs: s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER "
-        "(extra obstore).",
-    )
     hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
 
     @cached_property
@@ -101,11 +96,21 @@ NOT_SETTINGS = frozenset({"DEVICE_LOCKS", "SETUP_CHECKS", "TINY_MODEL", "WHEELS"
 """Variables with the same prefix that other parts read: an engine's process, the setup, the examples."""
 
 
+REMOVED = {"MIRROR_URL": "unset it, and copy the folder data/runs with rclone or rsync (docs/guides/backups.md)."}
+"""Replacements of settings of earlier versions."""
+
+
+def _list_given() -> set[str]:
+    """Return the names, without our prefix, of the variables in the environment and in `.env` that have a value."""
+    given = {**DotEnvSettingsSource(Settings).env_vars, **os.environ}
+    names = {name.upper() for name, value in given.items() if value}
+    return {name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)}
+
+
 def list_unknown_variables() -> list[str]:
     """Return a warning for each variable, of the environment or of `.env`, that has our prefix and is not a setting."""
     known = [name.upper() for name in Settings.model_fields]
-    given = {name.upper() for name in (*os.environ, *DotEnvSettingsSource(Settings).env_vars)}
-    names = {name.removeprefix(PREFIX) for name in given if name.startswith(PREFIX)} - {*known, *NOT_SETTINGS}
+    names = _list_given() - {*known, *NOT_SETTINGS, *REMOVED}
     nearest = {name: difflib.get_close_matches(name, known, n=1) for name in sorted(names)}
     return [
         f"{PREFIX}{name} is not a setting and is ignored: "
@@ -115,7 +120,9 @@ def list_unknown_variables() -> list[str]:
 
 
 def load_settings() -> Settings:
-    """Load the settings. Raises SpecError naming the invalid variable."""
+    """Load the settings. Raises SpecError naming the invalid or removed variable."""
+    for name in _list_given() & REMOVED.keys():
+        raise SpecError(f"The setting {PREFIX}{name} was removed. hint: {REMOVED[name]}")
     try:
         return Settings()  # type: ignore[call-arg]  # every field has a default
     except ValidationError as error:

@@ -51,7 +51,6 @@ from assayline.runs.manifest import PromptCounts, read_manifest, write_manifest
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
-from assayline.store.mirror import mirroring, open_mirror
 from assayline.store.thread import DatabaseThread
 from assayline.tasks.evaluate import generate, prepare_prompts
 from assayline.tasks.ray_cluster import Cluster, open_cluster
@@ -124,18 +123,15 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
 
 def _evaluate_spec(wanted: EvalSpec, settings: Settings, resume: str, benchmark_id: str | None) -> dict[str, Any]:
     """Complete a run of the spec and its judges. Raises AssaylineError."""
-    mirror = open_mirror(settings)
     wanted = resolve_runs(wanted, DatabaseThread(settings).run)
     is_deployed = deployment.id is not None
     if run_id := find_unreported(wanted, settings, resume, benchmark_id, is_deployed):
         get_run_logger().info("Run %s has all its answers; its judges and its report follow.", run_id)
-        with mirroring(mirror, settings.run_dir(run_id).absolute(), get_run_logger()):
-            return _judge_and_report(run_id, wanted, settings)
+        return _judge_and_report(run_id, wanted, settings)
     notes = check_judges(wanted, settings)
     evaluation = begin_evaluation(wanted, settings, resume, benchmark_id, is_deployed)
     evaluation.notes.extend(notes)
-    with mirroring(mirror, evaluation.run_dir, get_run_logger()):
-        return _evaluate(evaluation)
+    return _evaluate(evaluation)
 
 
 def _judge_and_report(run_id: str, spec: EvalSpec, settings: Settings) -> dict[str, Any]:

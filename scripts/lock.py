@@ -61,7 +61,6 @@ def main(target: str) -> None:
         }
     if target == "dev":
         wanted = runtime + extras["cpu"] + extras["dev"] + extras["ray"] + extras["hub"]
-        wanted += extras["obstore"]
         wanted += [f"{name}=={version}" for name, version in pins.items()]
         everything = resolve(wanted, cpu_torch=True)
         pins = {name: version for name, version in everything.items() if name not in pins and name not in LEFT_OUT}

@@ -479,7 +479,7 @@ def _name_unit(name: str, field: Any) -> str:
         return "true or false"
     if "Path" in str(field.annotation):
         return "path"
-    return {"price": "JSON", "mirror_url": "URL"}.get(name, "text")
+    return {"price": "JSON"}.get(name, "text")
 
 
 # Errors

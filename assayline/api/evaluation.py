@@ -15,7 +15,6 @@ from assayline.runs.manifest import PromptCounts
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec, parse_spec
-from assayline.store.mirror import mirroring, open_mirror
 
 LOG = logging.getLogger("assayline")
 
@@ -39,13 +38,7 @@ def evaluate(
     if pick_judges(asked.scorers):
         raise SpecError("The scorer judge needs `assayline evaluate`. hint: run the command, or remove the judges.")
     settings = settings or load_settings()
-    mirror = open_mirror(settings)
     evaluation = begin_evaluation(asked, settings, resume)
-    with mirroring(mirror, evaluation.run_dir, LOG):
-        return _evaluate(evaluation)
-
-
-def _evaluate(evaluation: Evaluation) -> RunResult:
     try:
         result = evaluation.finish(_generate_all(evaluation))
     except BaseException as error:

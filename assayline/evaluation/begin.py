@@ -69,8 +69,9 @@ def begin_evaluation(
         if lock is None:
             raise StoreError(f"Another process holds the new run {manifest.run_id}. hint: run the same command again.")
         undo.callback(lock.release)
+        manifest = choice.manifest or replace(manifest, has_lengths=bool(lengths))
         evaluation = Evaluation(
-            manifest=choice.manifest or manifest,
+            manifest=manifest,
             spec=spec,
             settings=settings,
             model=model,
@@ -82,6 +83,7 @@ def begin_evaluation(
             _make_folder(evaluation, lengths)
         else:
             evaluation.take_up()
+            _keep_spec(evaluation)
         if held := describe_stand_in(database):
             evaluation.notes.append(held)
         evaluation.dispatcher.workers = workers
@@ -168,7 +170,14 @@ def _look_into_database(database: DatabaseThread, asks: Manifest, notes: list[st
 def _make_folder(evaluation: Evaluation, lengths: pa.Table | None) -> None:
     """Write all files that a resume needs; the manifest last, because it makes the folder a run."""
     run_dir = evaluation.run_dir
-    if lengths is not None and len(lengths):
+    if lengths:
         keep_lengths(run_dir, lengths)
-    write_text(run_dir / SPEC_NAME, canonical_json(evaluation.spec), MAKE_ROOM)
+    _keep_spec(evaluation)
     write_manifest(run_dir, evaluation.manifest)
+
+
+def _keep_spec(evaluation: Evaluation) -> None:
+    """Write the spec if it is missing, as in an unfinished copy of the run's folder."""
+    path = evaluation.run_dir / SPEC_NAME
+    if not path.exists():
+        write_text(path, canonical_json(evaluation.spec), MAKE_ROOM)

@@ -13,7 +13,7 @@ from typing import Any
 from assayline.digests import digest_json
 from assayline.errors import SpecError
 from assayline.evaluation.begin import add_price, plan_run
-from assayline.evaluation.resume import AUTO, NEVER
+from assayline.evaluation.resume import AUTO, NEVER, is_complete
 from assayline.prompts.template import list_variables
 from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import Manifest, find_run, list_manifests, read_manifest, read_run_scorers, read_spec_json
@@ -122,7 +122,7 @@ def find_unreported(
         wanted = spec_hash(spec)
         same = (run for run in list_manifests(runs_dir) if run.name == spec.name and run.spec_hash == wanted)
         newest = next(same, None)
-    if newest is None or newest.state != "completed" or is_worked_on(settings.run_dir(newest.run_id)):
+    if newest is None or not is_complete(run_dir := settings.run_dir(newest.run_id), newest) or is_worked_on(run_dir):
         return None
     if not newest.lacks_report and not _lacks_judges(settings, newest.run_id):
         return None

@@ -17,12 +17,21 @@ from assayline.evaluation.early_stop import count_stop
 from assayline.model import identify_model
 from assayline.prompts.sources.files import find_files
 from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder, was_driven_here
-from assayline.runs.manifest import LAYOUT, Manifest, find_run, list_manifests, read_manifest, read_spec_json
+from assayline.runs.manifest import (
+    LAYOUT,
+    MANIFEST_NAME,
+    Manifest,
+    find_run,
+    list_manifests,
+    read_manifest,
+    read_spec_json,
+    slugify,
+)
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import list_changes
 from assayline.spec.load import Trace
 from assayline.store.database import is_readable
-from assayline.store.parts import count_table
+from assayline.store.parts import ANSWERS, count_table
 
 
 def digest_inputs(spec: EvalSpec) -> dict[str, str] | None:
@@ -134,6 +143,14 @@ def describe_left(run_dir: Path, manifest: Manifest) -> str:
     )
 
 
+def is_complete(run_dir: Path, manifest: Manifest) -> bool:
+    """Return True if a run is completed and no part of it is missing, as in an unfinished copy of its folder."""
+    if manifest.state != "completed" or (counts := manifest.prompts) is None:
+        return manifest.state == "completed"
+    expected = {"prompts": counts.prompt_rows, "requests": counts.requests, ANSWERS: counts.requests}
+    return all(count_table(run_dir, table) >= rows for table, rows in expected.items())
+
+
 def find_driven_here(runs_dir: Path, name: str | None = None) -> Manifest | None:
     """Return the newest run, or the newest of this name, that this process drove last; None if there is none."""
     named = (run for run in list_manifests(runs_dir) if name in (None, run.name))
@@ -158,7 +175,7 @@ def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: lis
             changes = _list_run_changes(manifest, fresh, run_dir, spec_json)
         except StoreError:
             continue  # its spec is missing; asking for the run by its id raises the error
-        if manifest.state == "completed" or manifest.is_final:
+        if is_complete(run_dir, manifest) or manifest.is_final:
             if not changes:
                 break
         elif changes:
@@ -177,6 +194,12 @@ def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: lis
             yield manifest
     if obstacle:  # not noted if a run is resumed: the caller stops earlier
         notes.append(obstacle)
+    for run_dir in runs_dir.glob(f"*-{slugify(fresh.name)}-????"):
+        if not (run_dir / MANIFEST_NAME).exists() and count_table(run_dir, "requests"):
+            notes.append(
+                f"{run_dir} has part files but no {MANIFEST_NAME}, so it cannot be resumed. hint: copy the complete "
+                "folder, and repeat the command."
+            )
 
 
 def _take_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -> Choice:
@@ -190,7 +213,7 @@ def _take_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) ->
 def _check_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -> Manifest:
     run_dir = find_run(runs_dir, run_id)
     manifest = read_manifest(run_dir)
-    if manifest.state == "completed" and not count_stop(run_dir):
+    if is_complete(run_dir, manifest) and not count_stop(run_dir):
         raise SpecError(f"Run {run_id} is completed: every request has its answer. hint: {FRESH_HINT}")
     if manifest.is_final:
         raise SpecError(f"Run {run_id} cannot be resumed: {manifest.message}")

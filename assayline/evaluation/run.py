@@ -22,6 +22,7 @@ from assayline.evaluation.answers import open_answers
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.early_stop import EarlyStop, remove_stop
 from assayline.evaluation.functions import pick_functions, score_samples
+from assayline.evaluation.order import LENGTHS_NAME
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
 from assayline.evaluation.worker import WorkOrder, locate_model
 from assayline.model import ModelIdentity
@@ -34,7 +35,7 @@ from assayline.settings import Settings
 from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
-from assayline.store.answers import Answers, survey_answers
+from assayline.store.answers import Answers, lacks_media, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts
 from assayline.store.metrics import compute_runs, read_metric_table, store_metrics
@@ -211,11 +212,17 @@ class Evaluation:
             answers.prepared_requests != counts.requests
             or answers.prepared_prompts != counts.prompt_rows
             or answers.prepared_errors < counts.failed_requests
+            or lacks_media(self.run_dir)
         ):
             self.notes.append(
-                "Some prepared prompts or requests are missing; reading all prompts again to compare them."
+                "Some prepared prompts, requests or media are missing; reading all prompts again to compare them."
             )
             counts = None
+        if counts is None and before.has_lengths and not (self.run_dir / LENGTHS_NAME).exists():
+            raise StoreError(
+                f"{self.run_dir} has no {LENGTHS_NAME}, which orders the run's prompts. hint: copy the complete "
+                "folder, and repeat the command."
+            )
         if before.assayline_version != __version__:
             self.notes.append(f"The run began with assayline {before.assayline_version}; this is {__version__}.")
         self.generations = dict(answers.first_generations)

@@ -93,6 +93,8 @@ class Manifest:
     """Set when all requests are in parts."""
     is_longest_first: bool = False
     """Whether requests are ordered by the expected lengths of their answers; a run keeps its order."""
+    has_lengths: bool = False
+    """Whether a file with the expected lengths of answers is in the run's folder."""
     is_deployed: bool = False
     """Whether a deployed flow began it, such as a nightly one; other commands resume it only by its id."""
     asks_all: bool = False
@@ -210,8 +212,12 @@ def read_spec_json(run_dir: Path) -> str:
 def new_run_id(name: str, clock: RunClock) -> str:
     """Return a sortable, readable run id: UTC time, the spec's name, and four random hex digits."""
     when = datetime.fromtimestamp(clock.started_wall_s, UTC).strftime("%Y%m%d-%H%M%S")
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "run"
-    return f"{when}-{slug}-{uuid.uuid4().hex[:4]}"
+    return f"{when}-{slugify(name)}-{uuid.uuid4().hex[:4]}"
+
+
+def slugify(name: str) -> str:
+    """Return a spec's name as a part of its runs' ids."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "run"
 
 
 SCORERS_NAME = "scorers.json"

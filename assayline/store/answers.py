@@ -3,6 +3,7 @@
 DuckDB counts over the parts, so Python memory grows with the number of shards, not of requests.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,10 +11,13 @@ from operator import itemgetter
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from assayline.media.references import find_media
 from assayline.records import EARLIER_TURN, NOT_SENT
 from assayline.store.ingest import describe_damage, find_damaged, list_new_parts
-from assayline.store.parts import TABLES, list_parts
+from assayline.store.parts import TABLES, list_parts, part_unreadable
 from assayline.store.views import quote_text
 
 ROWS_PER_FETCH = 10_000
@@ -112,6 +116,21 @@ def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -
         strays=frozenset(request_id for (request_id,) in strays),
         first_generations=dict(generations),
     )
+
+
+def lacks_media(run_dir: Path) -> bool:
+    """Return True if media from inside rows are missing, as in an unfinished copy. Raises StoreError."""
+    for part in list_parts(run_dir, "requests"):
+        try:
+            with pq.ParquetFile(part) as file:
+                has_column = "media_json" in file.schema_arrow.names
+                texts = file.read(["media_json"])["media_json"].drop_null().to_pylist() if has_column else []
+        except (OSError, pa.ArrowException) as error:
+            raise part_unreadable(part, error) from error
+        paths = (Path(find_media(media, run_dir)["path"]) for text in texts for media in json.loads(text))
+        if any(path.is_relative_to(run_dir) and not path.exists() for path in paths):
+            return True
+    return False
 
 
 def _view_run(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from assayline.errors import AssaylineError
-from assayline.flows.cli.options import COMMANDS, make_front_parser
+from assayline.flows.cli.options import COMMANDS, REMOVED, make_front_parser
 from assayline.flows.cli.process import Terminated, leave_after
 from assayline.flows.live.logs import quiet_shutdown
 
@@ -32,6 +32,8 @@ def run_words(words: list[str]) -> int:
         print(write_script(words[1]), end="")
         return 0
     name = parser.parse_args(words[:1]).command
+    if name in REMOVED:
+        parser.error(f"the command {name!r} was removed. hint: {REMOVED[name]}")
     if name not in COMMANDS:
         from assayline.words import nearest
 

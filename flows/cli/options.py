@@ -22,11 +22,14 @@ COMMANDS = {
     "baseline": "Pin runs as baselines.",
     "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",
     "rebuild": "Rebuild runs in the database from their manifests and part files.",
-    "mirror": "Copy missing files of runs to the mirror.",
-    "restore": "Download a run from the mirror, or list the runs in it.",
     "verify": "Recompute stored metrics and compare, for a sample of runs or all.",
 }
 """Summary of each command, in the order of `--help`."""
+REMOVED = {
+    "mirror": "copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
+    "restore": "copy the run's folder back into data/runs, then repeat its command (docs/guides/backups.md).",
+}
+"""Replacements of commands of earlier versions."""
 
 COMMON_CODES = """\
 All commands: 10 Prefect's API is unreachable, 11 unexpected error, 130 and 143 interrupted,

@@ -29,7 +29,7 @@ def scripts() -> dict[str, str]:
     ("words", "offered"),
     [
         (["eva"], ["evaluate"]),
-        (["re"], ["report", "rebuild", "restore"]),
+        (["re"], ["report", "rebuild"]),
         (["--comp"], ["--completion"]),
         (["--completion", ""], ["bash", "zsh", "fish"]),
         (["evaluate", "--dr"], ["--dry-run"]),

@@ -65,6 +65,7 @@ def test_usage_names_the_console_command_however_it_was_called():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["mirror", "--all"], "the command 'mirror' was removed. hint: copy the folder data/runs with rclone or rsync"),
         (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
