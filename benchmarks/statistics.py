@@ -1,6 +1,6 @@
 """Coverage, false verdicts and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,moment,sequential,suite,noise] [--seed 1]
+    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,moment,suite,noise] [--seed 1]
 
 Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes at most
 four minutes of CPU.
@@ -19,8 +19,6 @@ as given, `by_prompt` ignores clusters, `now` counts them.
 Part `nights`: false and true failures over a schedule; see benchmarks.nights.
 
 Part `moment`: simulated queues that `score_factors` judges (`benchmarks.statistics_moment`); minutes.
-
-Part `sequential`: runs with `gate.stop: decided`, which end at the look that decides them.
 
 Part `noise`: how often equal runs differ by more than the noise floor (`benchmarks.statistics_noise`).
 
@@ -42,7 +40,6 @@ from scipy.special import bdtr, stdtrit
 from scipy.stats import binom
 
 from assayline.comparison.gate import Check, judge_scores
-from assayline.comparison.looks import LOOKS, list_looks
 from assayline.comparison.queries import compare_scores
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import apply_schema
@@ -466,58 +463,6 @@ def measure_part_of_moment(seed: int) -> dict[str, Rows]:
     return {"moment": rows}
 
 
-@cache
-def judge_look(pairs: Pairs, limit: float, look: int | None) -> str:
-    """Judge the prompts so far as the gate does at a look; without one, as in a run without looks."""
-    return judge_scores(compare_pairs(pairs), GateSpec(max_accuracy_drop=limit), look=look).verdict
-
-
-def draw_runs(dice: Dice, prompts: int, worse: float, better: float, cases: int) -> Iterator[list[Pairs]]:
-    """Yield the pairs so far at each look of a run."""
-    places = list_looks(prompts)
-    drawn = [
-        dice.multinomial(size, [worse, better, 1 - worse - better], cases)[:, :2] for size in np.diff(places, prepend=0)
-    ]
-    for run in np.cumsum(drawn, axis=0).transpose(1, 0, 2).tolist():
-        yield [Pairs(place, *counts) for place, counts in zip(places, run, strict=True)]
-
-
-def measure_stops(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
-    """Verdicts and share of prompts asked with looks; `one_fail` and `one_pass` are of one look at all prompts."""
-    wanted = itertools.product((200, 1000), (0.01, 0.05, 0.15), (0.0, LIMIT, 0.02, 0.05, 0.1), (LIMIT,))
-    lenient = itertools.product((200, 1000), (0.01, 0.05, 0.15), (0.0, 0.05), (0.05,))
-    strict = itertools.product((200, 1000), (0.01, 0.05, 0.15), (0.0,), (0.0,))
-    for prompts, churn, drop, limit in itertools.chain(wanted, lenient, strict):
-        verdicts, asked, once = [], [], []
-        for run in draw_runs(dice, prompts, churn + drop, churn, cases):
-            found = (judge_look(pairs, limit, look) for look, pairs in enumerate(run, 1))
-            ends = ((verdict, pairs) for verdict, pairs in zip(found, run, strict=True) if verdict != "inconclusive")
-            verdict, pairs = next(ends, ("inconclusive", run[-1]))
-            verdicts.append(verdict)
-            asked.append(pairs.prompts / prompts)
-            once.append(judge_look(run[-1], limit, None))
-        yield {
-            "prompts": prompts,
-            "churn": churn,
-            "drop": drop,
-            "limit": limit,
-            "fail": verdicts.count("fail") / cases,
-            "pass": verdicts.count("pass") / cases,
-            "one_fail": once.count("fail") / cases,
-            "one_pass": once.count("pass") / cases,
-            "median_asked": float(np.median(asked)),
-            "mean_asked": float(np.mean(asked)),
-        }
-
-
-def measure_part_of_stops(seed: int) -> dict[str, Rows]:
-    """Measure runs that end when they are decided."""
-    check_against_sql()
-    rows = list(measure_stops(np.random.default_rng(seed), 4_000))
-    print_rows(f"stops, {LOOKS} looks: {measure_stops.__doc__}", rows)
-    return {"stops": rows}
-
-
 def measure_part_of_noise(seed: int) -> dict[str, Rows]:
     """Measure the noise floor."""
     statistics_noise.check_against_sql(np.random.default_rng([seed, 0]))
@@ -545,7 +490,6 @@ PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
     "ratio": measure_part_of_ratio,
     "nights": measure_part_of_nights,
     "moment": measure_part_of_moment,
-    "sequential": measure_part_of_stops,
     "noise": measure_part_of_noise,
     "suite": measure_part_of_suite,
 }

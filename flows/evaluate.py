@@ -270,8 +270,6 @@ def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
         if not evaluation.dispatcher.is_stopped and not evaluation.dispatcher.is_over:
             work.add_workers()
         _try_to(show, report)
-        if not evaluation.dispatcher.is_stopped and evaluation.early_stop.try_decide():
-            evaluation.stop()
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
                 report.warn_once(f"{obstacle} Results are still written to part files.")

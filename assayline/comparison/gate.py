@@ -17,7 +17,6 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 from assayline.comparison.baselines import check_run, resolve_baseline
-from assayline.comparison.looks import LOOKS, alpha_of, widen
 from assayline.comparison.queries import (
     Side,
     choose_pairing,
@@ -151,28 +150,14 @@ def judge_run_against(
     ways = ", ".join(f"by {name} {row['overlap_share'] or 0:.4g}" for name, row in overlaps.items())
     _check_overlap(overlaps[pairing], new, old, limits.min_overlap, ways=ways)
     repeats = choose_repeats(connection, candidate, baseline)
-    has_looks = json.loads(new.spec_json).get("gate", {}).get("stop") == "decided"
-    look = new.stopped_at_look or LOOKS if has_looks else None
     pinned = _list_pinned(repeats, baseline)
     checks = [
         _check_errors(new, old, limits.max_error_share),
-        _check_accuracy(connection, new, old, limits, pairing, pinned, nights=nights, look=look),
+        _check_accuracy(connection, new, old, limits, pairing, pinned, nights),
         *_check_speed(connection, new, old, limits, repeats, nights),
     ]
     checks += _check_cost(connection, new, limits)
     return GateReport(candidate, baseline, checks, limits.model_dump(mode="json"))
-
-
-def judge_look(connection: Connection, candidate: str, limits: GateSpec, look: int) -> Check:
-    """Judge the accuracy of a run in progress by its scores so far. Raises the errors of `judge_run`."""
-    baseline = resolve_baseline(connection, str(limits.baseline))
-    new, old = read_side(connection, candidate), read_side(connection, baseline)
-    overlaps = read_overlaps(connection, candidate, baseline, limits.min_overlap)
-    pairing = choose_pairing(overlaps, limits.pair_by)
-    _check_overlap(overlaps[pairing], new, old, limits.min_overlap)
-    shown = limits.model_copy(update={"confidence": "significant"})  # what is not shown yet may be at a later look
-    pinned = _list_pinned(choose_repeats(connection, candidate, baseline), baseline)
-    return _check_accuracy(connection, new, old, shown, pairing, pinned, look=look)
 
 
 def _list_pinned(repeats: tuple[list[str], list[str]], baseline: str) -> list[str]:
@@ -218,9 +203,7 @@ def _check_accuracy(
     limits: GateSpec,
     pairing: str,
     pinned: Sequence[str],
-    *,
-    nights: int = 1,
-    look: int | None = None,
+    nights: int,
 ) -> Check:
     """Compare with the mean over the pinned runs by prompt: the baseline and its repeats."""
     rows = compare_scores(connection, new.run_id, old.run_id, pairing)
@@ -238,14 +221,12 @@ def _check_accuracy(
     row = rows[scorer]
     if row["same_scorer"] is False:
         raise ComparisonError(_explain_other_scorer(connection, scorer, new.run_id, old.run_id))
-    if look is not None and look < LOOKS:  # the baseline has scores of prompts that were not asked
-        row = {**row, "overlap_share": row["prompts"] / max(1, row["prompts"] + row["only_candidate"])}
     _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
     averaged = list_comparable(connection, old.run_id, pinned, scorer)
     if len(averaged) > 1:
         row = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)[scorer]
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
-    return judge_scores(row, limits, said, max(1, len(averaged)), nights=nights, look=look)
+    return judge_scores(row, limits, said, max(1, len(averaged)), nights=nights)
 
 
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
@@ -266,20 +247,13 @@ def judge_scores(
     baseline_runs: int = 1,
     *,
     nights: int = 1,
-    look: int | None = None,
 ) -> Check:
-    """Judge the accuracy limit by a row of compare_runs, at the level of a look if the run had looks.
-
-    `pairing` describes how prompts were paired.
-    """
-    level = "95%"
-    if look is not None:
-        row, level = widen(row, look), f"look {look} of {LOOKS}: {100 * (1 - alpha_of(look)):.5g}%"
+    """Judge the accuracy limit by a row of compare_runs. `pairing` describes how prompts were paired."""
     limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
     interval = (
         "no interval: at least five independent prompts are needed"
         if low is None
-        else f"{level} interval {low:+.4f} to {row['high']:+.4f}, p {row['p_value']:.2g}"
+        else f"95% interval {low:+.4f} to {row['high']:+.4f}, p {row['p_value']:.2g}"
     )
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
     clusters = "" if row["clusters"] == row["prompts"] else f" in {count(row['clusters'], 'cluster')}"

@@ -23,14 +23,12 @@ class Side:
     scorers: list[str]
     """Names of its scorers, the most important one first."""
     error_share: float | None
-    stopped_at_look: int | None
-    """The look that decided its accuracy and stopped it; None if all prompts were asked."""
 
 
 def read_side(connection: Connection, run_id: str) -> Side:
     """Read one run of a comparison. Raises SpecError for an unknown run."""
     ensure_metrics(connection, [run_id])
-    rows = read_rows(connection, _SIDE, run_id, run_id, run_id, run_id)
+    rows = read_rows(connection, _SIDE, run_id, run_id, run_id)
     if not rows:
         raise SpecError(f"There is no run {run_id} in the database. hint: list the runs with `from run`.")
     return Side(**rows[0])
@@ -45,8 +43,7 @@ _SIDE = """
         runs.benchmark_id,
         obstacle,
         (select coalesce(list(scorer order by ordinal, scorer), []) from scorers where run_id = ?) as scorers,
-        (select any_value(value) from metric_values where run_id = ? and metric = 'error_share') as error_share,
-        (select any_value(look) from decided_run where run_id = ?) as stopped_at_look
+        (select any_value(value) from metric_values where run_id = ? and metric = 'error_share') as error_share
     from runs
     join run_conditions using (run_id)
     where run_id = ?

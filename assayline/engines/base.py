@@ -7,7 +7,7 @@ to send yet": the engine continues with what it has and asks again. An error of 
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypedDict
+from typing import Protocol, TypedDict
 
 from assayline.load.course import LoadEnd
 from assayline.records import Completion, Json, Request, TelemetrySample
@@ -92,15 +92,6 @@ class LoadEndedDetails(TypedDict):
     reason: str
     """As in `load.course.LoadEnd`."""
     sent_requests: int
-
-
-class DecidedDetails(TypedDict):
-    """Details of `load_ended` of a run that stops because its accuracy is decided."""
-
-    reason: Literal["decided"]
-    prompts: int
-    """How many prompts decided it."""
-    look: int
 
 
 def _ignore(_: object) -> None:

@@ -117,9 +117,7 @@ class Preparation:
         if (task := spec.prompts.task) is not None:
             prepared = write_task_requests(spec, task, self._renderer, tokenizer, max_model_len)
         else:
-            prompts = load_prompts(
-                spec.prompts, tokenizer, Shelf(run_dir), rows, is_shuffled=spec.gate.stop == "decided"
-            )
+            prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir), rows)
             prepared = build_requests(spec, prompts, self._renderer, max_model_len)
         if spec.prompts.on_bad_row == "stop":
             prepared = _refuse_errors(prepared)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from assayline.digests import digest_file
 from assayline.errors import ModelError, PromptError, SpecError, StoreError
-from assayline.evaluation.early_stop import count_stop
 from assayline.model import identify_model
 from assayline.prompts.sources.files import find_files
 from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder, was_driven_here
@@ -135,7 +134,7 @@ def preview_run(
 
 def describe_left(run_dir: Path, manifest: Manifest) -> str:
     """Describe a run's progress from its part files: `12 of 40 requests answered`."""
-    answered = count_table(run_dir, "completions") - count_stop(run_dir, "completions")
+    answered = count_table(run_dir, ANSWERS)
     return (
         f"{answered} of {manifest.prompts.requests} requests answered"
         if manifest.prompts
@@ -213,7 +212,7 @@ def _take_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) ->
 def _check_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -> Manifest:
     run_dir = find_run(runs_dir, run_id)
     manifest = read_manifest(run_dir)
-    if is_complete(run_dir, manifest) and not count_stop(run_dir):
+    if is_complete(run_dir, manifest):
         raise SpecError(f"Run {run_id} is completed: every request has its answer. hint: {FRESH_HINT}")
     if manifest.is_final:
         raise SpecError(f"Run {run_id} cannot be resumed: {manifest.message}")

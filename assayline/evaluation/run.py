@@ -20,7 +20,6 @@ from assayline.clock import RunClock, utc_now
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
 from assayline.evaluation.answers import open_answers
 from assayline.evaluation.dispatcher import Dispatcher
-from assayline.evaluation.early_stop import EarlyStop, remove_stop
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.order import LENGTHS_NAME
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
@@ -145,14 +144,12 @@ class Evaluation:
     """Writes every part of the run except those of preparation."""
     generations: dict[str, int] = field(default_factory=dict)
     """Number of the next engine, by worker."""
-    early_stop: EarlyStop = field(init=False)
     _model_args: tuple[str, dict[str, Any]] = field(init=False)
     _is_over: bool = False
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._model_args = locate_model(self.spec, self.model)
-        self.early_stop = EarlyStop(self)
         self.writer = PartWriter(self.run_dir, "flow", self.settings.flush_rows, self.settings.flush_interval_s)
         self.dispatcher = Dispatcher(
             self.spec, self.run_dir, self.writer.add, lambda: open_renderer(self.spec, self.model)
@@ -230,7 +227,6 @@ class Evaluation:
         self.change(
             attempt=before.attempt + 1,
             state="running",
-            asks_all=before.asks_all or before.state == "completed",
             finished_at=None,
             message=None,
             host_name=socket.gethostname(),
@@ -332,10 +328,6 @@ class Evaluation:
             answers = self.database.run(self._read_answers)
             notes = judge_task(self.spec, task, self.run_dir, answers, renderer)
         try:
-            if self.early_stop.try_decide(may_wait=True):
-                notes.append(self.early_stop.record())
-            elif self.early_stop.obstacle:
-                notes.append(self.early_stop.obstacle)
             notes += self._score_by_functions()
             self.manifest, metrics, obstacle = self.database.run(self._conclude)
         except StoreError as error:
@@ -438,9 +430,7 @@ class Evaluation:
             score_run(connection, self.run_id, self.read_scorers(), judged=judged, functions=functions)
 
     def _survey(self, connection: Connection) -> Answers:
-        """Load the parts of earlier attempts and list their answers, as if the run had not been stopped early."""
-        if self.spec.gate.stop == "decided":
-            remove_stop(connection, self.run_id, self.run_dir)
+        """Load the parts of earlier attempts and list their answers."""
         if self.manifest.template_id is not None:
             load_parts(connection, self.run_id, self.run_dir)
         return survey_answers(connection, self.run_id, self.run_dir)

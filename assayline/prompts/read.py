@@ -58,23 +58,20 @@ def load_prompts(
     tokenizer: Any = None,
     shelf: Shelf | None = None,
     rows: Iterator[Any] | None = None,
-    *,
-    is_shuffled: bool = False,
 ) -> Iterator[Prompt | BadRow]:
     """Yield the prompts of a spec in order: one Prompt or BadRow per selected row.
 
     The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
     rows (None: nobody does, and they cannot be sent to an engine). `rows` replaces the source, for one that is in the
-    database. `is_shuffled`: the selected rows come in the random order of `place_row`. Raises PromptError (or
-    SpecError) at once, before anything is iterated, for what concerns the run: no file, no rows, a template that is not
-    Jinja2, a column or template variable that the first readable row lacks. While iterating, PromptError for a file
-    that turns out to be damaged further on.
+    database. Raises PromptError (or SpecError) at once, before anything is iterated, for what concerns the run: no
+    file, no rows, a template that is not Jinja2, a column or template variable that the first readable row lacks. While
+    iterating, PromptError for a file that turns out to be damaged further on.
     """
     reader = open_reader(spec, tokenizer, shelf)
     rows = _check_rows(spec, read_rows(spec.source) if rows is None else rows, reader)
     few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
     selected = select_rows(rows, spec.limit, spec.shuffle_seed)
-    return _read_prompts(spec, sorted(selected, key=place_row) if is_shuffled else selected, reader, few_shot)
+    return _read_prompts(spec, selected, reader, few_shot)
 
 
 def _check_rows(spec: PromptSpec, rows: Iterator[Any], reader: Reader) -> Iterator[Any]:
@@ -121,12 +118,6 @@ def select_rows(
     by_key = sorted(keyed, key=order) if limit is None else heapq.nsmallest(limit, keyed, key=order)
     for _, number, row in by_key:
         yield number, row
-
-
-def place_row(numbered: tuple[int, object]) -> tuple[str, int]:
-    """Return the sort key of a row for the order of a run with looks, as SQL has it for scores."""
-    number, _ = numbered
-    return hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest(), number
 
 
 def _shuffle_key(seed: int, number: int) -> int:

@@ -97,8 +97,6 @@ class Manifest:
     """Whether a file with the expected lengths of answers is in the run's folder."""
     is_deployed: bool = False
     """Whether a deployed flow began it, such as a nightly one; other commands resume it only by its id."""
-    asks_all: bool = False
-    """Whether it was resumed after its accuracy was decided, so that it is not stopped again."""
     lacks_report: bool = False
     """Whether it is completed, but scores of judges, its report or its page in Prefect may be missing; the same command
     adds them."""

@@ -106,7 +106,6 @@ NO_TRACE = _when("prompts.source {spec.prompts.source.kind}", lambda spec: spec.
 SERVED_REASONING = _when("reasoning over a server", lambda spec: spec.reasoning and spec.engine.kind.is_served)
 UNPARSED_REASONING = _when("reasoning without engine.args.reasoning_parser", _has_unparsed_reasoning)
 FORM = _given("output", "sampling.structured_outputs")
-STOP = _when("gate.stop decided", lambda spec: spec.gate.stop == "decided")
 JUDGE = _when("scorers judge", lambda spec: any(scorer.kind == "judge" for scorer in spec.scorers or []))
 NO_BASELINE = _when("gate.baseline unset", lambda spec: spec.gate.baseline is None)
 
@@ -195,11 +194,6 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
         _given("sampling.stop"),
         f"a server looks for stop texts in the reasoning as well. hint: remove one of the two, or {USE_ENGINE}",
     ),
-    (STOP, NO_BASELINE, "accuracy is judged against the baseline. hint: set gate.baseline"),
-    (STOP, JUDGE, f"judges score after the run has ended. {KEEP_ONE}"),
-    (STOP, TASK, f"the task's metrics need all answers. {KEEP_ONE}"),
-    (STOP, LOAD, f"the pattern decides which requests are sent. {KEEP_ONE}"),
-    (STOP, LONGEST_FIRST, f"prompts are asked in a random order. {KEEP_ONE}"),
     (_given("output"), _given("sampling.structured_outputs"), f"both define the form of an answer. {KEEP_ONE}"),
     (
         UNPARSED_REASONING,

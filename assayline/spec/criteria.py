@@ -380,12 +380,6 @@ class GateSpec(SpecPart):
         le=1,
         description="Minimum share of prompts that both runs have; below it the comparison is an error.",
     )
-    stop: Literal["all", "decided"] = Field(
-        "all",
-        exclude_if=lambda value: value == "all",
-        description="When the run ends. all: after all prompts; decided: as soon as its accuracy passes or fails "
-        "against `baseline`, by a test at ten points of a random order of the prompts.",
-    )
     pair_by: PairBy = Field(
         "auto",
         exclude_if=lambda value: value == "auto",

@@ -107,8 +107,8 @@ class EvalSpec(SpecPart):
         """True if requests are ordered by the expected lengths of their answers."""
         if self.engine.order == "auto":
             has_own_order = self.asks_for_options or self.prompts.asks_each_turn
-            is_free = (self.load is None or self.load.takes_any_order) and self.gate.stop == "all"
-            return self.engine.mode == "continuous" and is_free and not has_own_order
+            takes_any_order = self.load is None or self.load.takes_any_order
+            return self.engine.mode == "continuous" and takes_any_order and not has_own_order
         return self.engine.order == "longest_first"
 
     @property

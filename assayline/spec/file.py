@@ -171,6 +171,7 @@ REMOVED = {
     ("runner", "deployment"): RAY_INSTEAD,
     ("gate.confidence", "observed"): "hint: use `significant`, or `required` to fail every drop that is not excluded.",
     ("gate.confidence", "proven"): "hint: use `required`.",
+    ("gate.stop", None): "hint: remove it; a run asks all its prompts. Set prompts.limit to ask fewer.",
     ("dask_address", None): "hint: use `runner: ray` and ray_address.",
     ("deployment", None): "hint: remove it, and use `runner: ray` and ray_address for several machines.",
 }

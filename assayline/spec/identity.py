@@ -90,8 +90,6 @@ def config_id(spec: "EvalSpec", model_id: str) -> str:
     """Return the digest of all fields that affect answers or speed. Runs with the same digest are repeats."""
     fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
     asked = {"asks_for_options": True} if spec.asks_for_options else {}
-    if spec.gate.stop == "decided":  # another order of requests
-        asked["gate.stop"] = True
     return _digest({**fields, **asked, "ray_address": None, "model_id": model_id})
 
 
@@ -101,7 +99,10 @@ def use_current_names(spec_json: str) -> str:
 
 
 def _use_current(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return _rename(spec, RENAMED, FORMER_VALUES)
+    current = _rename(spec, RENAMED, FORMER_VALUES)
+    if isinstance(gate := current.get("gate"), dict):
+        gate.pop("stop", None)  # removed
+    return current
 
 
 def _rename(

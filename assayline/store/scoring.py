@@ -160,9 +160,13 @@ LATER_PROMPTS = """
     from prompt
     where run_id = $run_id
     qualify row_number() over (order by md5(source_row::varchar), source_row)
-        > coalesce($first, (select max(prompts) from decided_run where run_id = $run_id))
+        > (
+            select max(cast(details_json ->> '$.prompts' as bigint))
+            from engine_events
+            where run_id = $run_id and event = 'load_ended' and details_json ->> '$.reason' = 'decided'
+        )
 """
-"""Prompts of a run after the first ones in its order, by default after those that decided its accuracy."""
+"""Prompts of a run that an earlier version ended early, after those that it had judged: only short answers arrived."""
 
 
 def score_run(
@@ -172,16 +176,13 @@ def score_run(
     only: Collection[str] | None = None,
     judged: Judged = NOT_JUDGED,
     functions: Mapping[str, FunctionScores] = MappingProxyType({}),
-    first: int | None = None,
 ) -> dict[str, int]:
     """Recompute the scores of a run, in the caller's transaction; return the number of scores by scorer.
 
     `scorers` are all scorers of the run in order, after those in `judged`; `only` restricts the work to some names.
     Requests without an answer have no score, errors score 0, and prompts without a target have no score if the scorer
     needs one. A scorer without scores is not recorded. `functions` has the scores of functions and judges, by scorer.
-    `first` restricts the scores to the first prompts in the run's order; those of a run that was stopped early cover
-    the prompts that decided it, because later answers are the short ones that had finished. Stage the run first, else
-    requests are combined once per scorer.
+    Stage the run first, else requests are combined once per scorer.
     """
     forget_metrics(connection, run_id)
     counts = insert_judged(connection, run_id, judged)
@@ -206,7 +207,7 @@ def score_run(
             _insert_scorer(connection, run_id, ordinal, scorer, definition)
     dropped = connection.execute(
         f"delete from scores where run_id = $run_id and (prompt_id, occurrence) in ({LATER_PROMPTS}) returning scorer",  # noqa: S608 - ours
-        {"run_id": run_id, "first": first},
+        {"run_id": run_id},
     ).fetchall()
     for name, number in Counter(scorer for (scorer,) in dropped).items():
         counts[name] = counts.get(name, number) - number

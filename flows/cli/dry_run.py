@@ -12,7 +12,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.syntax import Syntax
 
-from assayline.comparison.looks import list_looks
 from assayline.errors import MediaError, NothingToAskError
 from assayline.evaluation.answers import open_answers, resolve_runs
 from assayline.evaluation.begin import plan_run
@@ -149,9 +148,6 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     for scorer in pick_judges(spec.scorers):
         models = ", ".join(str(scorer.model or judge.get("model")) for judge in scorer.judges)
         print_text(f"judge     {scorer.title}: {models}, {requests - errors.requests} answers", console)
-    if spec.gate.stop == "decided":
-        places = ", ".join(map(str, list_looks(rows)))
-        print_text(f"looks     after {places} prompts, against {spec.gate.baseline}", console)
     if first is not None:
         print_text(f"sampling  {json.dumps(first.sampling, default=str)}", console)
         if first.messages is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import plain_console, print_text
 from assayline.report.document import Column
-from assayline.words import nearest, show_known, show_share, show_value
+from assayline.words import nearest, show_share, show_value
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -76,10 +76,8 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
         select
             run_id,
             max(value) filter (metric = 'accuracy') as accuracy,
-            max(value) filter (metric = 'output_tokens_per_s') as output_tokens_per_s,
-            any_value(prompts) as stopped_after
+            max(value) filter (metric = 'output_tokens_per_s') as output_tokens_per_s
         from run_metric
-        left join decided_run using (run_id)
         where list_contains(?::varchar[], run_id)
         group by run_id
     """
@@ -98,7 +96,6 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
             "state": "unfinished" if run.state == "running" and not is_worked_on(runs_dir / run.run_id) else run.state,
             "accuracy": figures.get(run.run_id, {}).get("accuracy"),
             "output_tokens_per_s": figures.get(run.run_id, {}).get("output_tokens_per_s"),
-            "stopped_after": figures.get(run.run_id, {}).get("stopped_after"),
             "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC).isoformat(timespec="seconds"),
         }
         for run in found
@@ -119,7 +116,6 @@ COLUMNS = (
     Column("model", lambda run: run["model"].rstrip("/").rsplit("/", 1)[-1]),
     Column("state", "state"),
     Column("accuracy", "accuracy", show_share),
-    Column("stopped after", "stopped_after", show_known),
     Column("tokens/s", "output_tokens_per_s", show_value),
     Column("age", lambda run: _show_age(run["started_at"])),
 )

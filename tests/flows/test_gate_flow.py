@@ -17,7 +17,6 @@ from run_kit import complete
 from assayline.comparison.baselines import pin_baseline
 from assayline.comparison.gate import GateFailedError
 from assayline.errors import SpecError
-from assayline.flows.evaluate import evaluate
 from assayline.flows.gate import gate
 from assayline.flows.live.reporting import NOT_TRUSTED, WORSE
 from assayline.flows.nightly import nightly
@@ -293,31 +292,3 @@ def test_nightly_leaves_open_a_drop_that_a_gate_by_hand_fails(modest_model, tmp_
     assert "not enough for a nightly run, which needs p ≤ 0.0017." in checks["accuracy, exact_match"]["words"]
     with pytest.raises(GateFailedError, match="8 worse, 0 better"):
         gate(night.result()["run_id"])
-
-
-@pytest.mark.usefixtures("prefect_client")
-def test_evaluate_stops_a_worse_run_and_resumes_it_to_all_prompts(slow_spec, data_dir, tmp_path):
-    """One request after another; every prompt's answer is wrong."""
-    baseline = evaluate({**slow_spec, "sampling": {"max_tokens": 4}})["run_id"]
-    limits = {"gate": {"baseline": baseline, "max_slowdown": {}, "stop": "decided"}}
-    dry = flow_kit.run_here(
-        "evaluate", str(flow_kit.write_spec(tmp_path / "spec.yaml", {**wrong(slow_spec), **limits})), "--dry-run"
-    )
-    assert f"looks     after 6, 12, 18, 24, 30, 36, 42, 48, 54, 60 prompts, against {baseline}" in dry.out
-    stopped = evaluate({**wrong(slow_spec), **limits})
-    run_id = stopped["run_id"]
-    (after,) = flow_kit.query(data_dir, "select stopped_after from run where run_id = ?", run_id)
-    assert after == 12
-    assert stopped["notes"] == [f"Stopped early after {after} of 60 prompts, as accuracy is decided: fail."]
-    (sent,) = flow_kit.query(data_dir, "select ok_requests from run where run_id = ?", run_id)
-    assert after <= sent < 60, "the engine was stopped"
-    assert f"Stopped early after {after} of 60 prompts, decided" in read_report(data_dir, run_id)
-    assert gate(run_id, return_state=True).is_failed()
-    listed = flow_kit.run_here("runs", "--limit", "1").out.splitlines()
-    assert listed[1].split()[3:6] == ["completed", "0%", str(after)]
-
-    resumed = flow_kit.run_here("evaluate", "--resume", run_id)
-    assert resumed.code == 0, resumed.err
-    found = flow_kit.query(data_dir, "select (stopped_after, ok_requests, attempts) from run where run_id = ?", run_id)
-    assert found == [(None, 60, 2)]
-    assert gate(run_id, return_state=True).is_failed()

@@ -79,12 +79,8 @@ def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_
     assert run([str(path), "--dry-run", "--engine.max_concurrency", "4"]) == 0
     assert "1 configurations × 10 repeats, 10 of 10 runs left, 2 per engine:" in capsys.readouterr().out
     assert not (data_dir / "benchmarks").exists()
-    for arguments, sentence in (
-        (["--repeats", "4"], "--repeats 4 is below 5, too few runs to measure noise. hint: pass 10."),
-        (["--gate.stop", "decided", "--gate.baseline", "b"], "may end early. hint: measure the spec with --gate.stop"),
-    ):
-        with pytest.raises(SpecError, match=sentence):
-            run([str(path), *arguments])
+    with pytest.raises(SpecError, match=r"--repeats 4 is below 5, too few runs to measure noise. hint: pass 10."):
+        run([str(path), "--repeats", "4"])
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def list_here(*arguments: str) -> list[str]:
 def test_runs_lists_the_newest_first_uncut(runs, capsys):
     done, killed = runs
     head, first, second = list_here()
-    assert head.split() == ["id", "name", "model", "state", "accuracy", "stopped", "after", "tokens/s", "age"]
+    assert head.split() == ["id", "name", "model", "state", "accuracy", "tokens/s", "age"]
     assert first.split()[:4] == [killed, "tonight", "tiny-model", "unfinished"]
     assert second.split()[0] == done and second.split()[3] == "completed"
     assert second.split()[4] != "–" and second.split()[5] != "–", "accuracy and tokens/s are in the database"
@@ -52,7 +52,7 @@ def test_runs_lists_the_newest_first_uncut(runs, capsys):
 def test_runs_as_json_has_plain_values(runs):
     found = json.loads("\n".join(list_here("--json")))
     assert [run["run_id"] for run in found] == [runs[1], runs[0]]
-    figures = {"accuracy", "stopped_after", "output_tokens_per_s"}
+    figures = {"accuracy", "output_tokens_per_s"}
     assert set(found[1]) == {"run_id", "name", "model", "state", *figures, "started_at"}
     assert isinstance(found[1]["output_tokens_per_s"], float) and found[0]["accuracy"] is None
 

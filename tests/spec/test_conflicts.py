@@ -30,7 +30,6 @@ MESSAGE_FIELDS = "prompts.columns and prompts.template and prompts.few_shot"
 RENDERING = "chat.template and chat.prefill and chat.add_generation_prompt and chat.date and chat.special_tokens"
 MEDIA_FIELDS = ("images", "audios", "videos")
 
-STOP: dict[str, Any] = {"gate.stop": "decided", "gate.baseline": "b"}
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("another scorer", {**LIKELIHOOD, "scorers": ["loglikelihood", "json"]}),
     ("prompts.columns.options unset", {"scorers": ["loglikelihood"]}),
@@ -89,11 +88,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("prompts.source trace", {**CHAT, **TRACE}),
     ("prompts.source.max_tokens", {**CHAT, **RECORDED}),
     ("sampling.stop", {**SERVER, "reasoning": {}, "sampling.stop": ["."]}),
-    ("gate.baseline unset", {"gate.stop": "decided"}),
-    ("scorers judge", {**STOP, "scorers": [{"kind": "judge", "judges": [{"model": "m"}]}]}),
-    ("prompts.source lm_eval", {**STOP, **TASK}),
-    ("load", {**STOP, **CLOSED}),
-    ("engine.order longest_first", {**STOP, "engine.order": "longest_first"}),
     ("sampling.structured_outputs", {**REGEX, "sampling.structured_outputs": {"regex": "x"}}),
     ("output", {**REGEX, "reasoning": {}}),
 ]

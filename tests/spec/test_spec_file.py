@@ -78,6 +78,7 @@ def file(tmp_path: Path) -> Path:
         ({"prompts": None}, "prompts: given None"),
         ({"runner": "dask"}, "runner: given 'dask', which was removed. hint: use `runner: local` for"),
         ({"runner": "deployment"}, "runner: given 'deployment', which was removed. hint: use `runner: l"),
+        ({"gate": {"stop": "decided"}}, "gate.stop: given 'decided', which was removed. hint: remove it; a run asks"),
         ({"dask_address": "tcp://h:1"}, "dask_address: given 'tcp://h:1', which was removed. hint: use"),
         ({"deployment": "work/work"}, "deployment: given 'work/work', which was removed. hint: remove"),
     ],

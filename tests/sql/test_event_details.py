@@ -7,7 +7,6 @@ import pytest
 
 from assayline.engines.base import (
     Change,
-    DecidedDetails,
     FailedDetails,
     IsolatedDetails,
     LoadEndedDetails,
@@ -21,8 +20,9 @@ READING = re.compile(r"(opened|failed|details)_json ->> '\$\.([\w.]+)'")
 CHANGED = {f"{size}.{end}" for size in Sizes.__dataclass_fields__ for end in Change.__annotations__}
 WRITTEN = {"opened": set(OpenedDetails.__annotations__), "failed": set(FailedDetails.__annotations__)}
 WRITTEN["details"] = CHANGED.union(
+    {"prompts"},  # by earlier versions
     *WRITTEN.values(),
-    *(kind.__annotations__ for kind in (DecidedDetails, IsolatedDetails, LoadEndedDetails, WarmedUpDetails)),
+    *(kind.__annotations__ for kind in (IsolatedDetails, LoadEndedDetails, WarmedUpDetails)),
 )
 READERS = [
     path for path in [*ROOT.glob("sql/**/*.sql"), *ROOT.glob("assayline/**/*.py")] if READING.search(path.read_text())

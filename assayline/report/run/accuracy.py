@@ -50,8 +50,6 @@ def describe_accuracy(rows: ReportRows) -> Section:
     if not scored:
         section.say(say_unscored(rows))
         return section
-    if rows.run["stopped_after"]:
-        section.say(f"{rows.stop}: all scores cover these prompts only.")
     section.add(*_draw(scored))
     section.add(tabulate("Scores", SCORES, scored))
     section.add(*_tabulate_repeats(rows))

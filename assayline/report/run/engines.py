@@ -114,9 +114,8 @@ def describe_errors(rows: ReportRows) -> Section:
     section = Section("errors", "Errors")
     unsent = rows.summary["unsent_requests"]
     if unsent:
-        why = "the run was stopped early" if rows.run["stopped_after"] else "the load had ended"
-        said = f"{count(unsent, 'request was', 'requests were')} not sent because {why}. They do not count as errors."
-        section.say(said)
+        said = f"{count(unsent, 'request was', 'requests were')} not sent because the load had ended."
+        section.say(f"{said} They do not count as errors.")
     if not rows.errors:
         section.say("No request failed.")
         return section

@@ -278,7 +278,7 @@ def _say_end(rows: ReportRows) -> str:
     summary, message = rows.summary, rows.run["message"]
     answered = f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
     if rows.run["state"] == "completed":
-        return f"{rows.stop if rows.run['stopped_after'] else 'Run completed'}: {answered}."
+        return f"Run completed: {answered}."
     words = "Run failed" if rows.run["state"] == "failed" else f"Run {rows.run['state']}"
     reason = f": {str(message).splitlines()[0].rstrip('.')}" if message else ""
     return f"{words}{reason}. {answered}."

@@ -113,11 +113,6 @@ class ReportRows:
     cost: Row
     """Without a currency if the run has no price."""
 
-    @property
-    def stop(self) -> str:
-        """The beginning of a sentence on a run that was stopped early."""
-        return f"Stopped early after {self.run['stopped_after']:,} of {self.run['prompt_rows']:,} prompts, decided"
-
 
 def read_report(connection: Connection, run_id: str, reference: str | None = None) -> ReportRows:
     """Read the report rows of a stored run. Raises StoreError if the run is missing.
@@ -133,10 +128,7 @@ def read_report(connection: Connection, run_id: str, reference: str | None = Non
     factors = of_run(_FACTORS, reference)
     named = [(row["outcome"], row["factor"]) for row in factors[:1] if row["is_named"]]
     return ReportRows(
-        run=of_run(
-            "select runs.*, prompts as stopped_after, obstacle from runs "
-            "left join decided_run using (run_id) left join run_conditions using (run_id) where run_id = ?"
-        )[0],
+        run=of_run("select runs.*, obstacle from runs left join run_conditions using (run_id) where run_id = ?")[0],
         summary=summary,
         metrics=read_metric_table(connection, run_id),
         accuracy=of_run("select * from accuracy where run_id = ? order by ordinal, scorer"),

@@ -32,7 +32,9 @@ read_engines as (
         any_value(first_attempt) as first_attempt,
         string_agg(distinct worker, ', ' order by worker) filter (event = 'idle') as idle_workers,
         count(*) filter (event = 'warmed_up') as warm_ups,
-        count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles
+        count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles,
+        -- Earlier versions could end a run before all of its prompts were asked.
+        bool_or(event = 'load_ended' and details_json ->> '$.reason' = 'decided') as was_ended_early
     from name_engines
     group by run_id
 ),
@@ -54,7 +56,7 @@ judge_runs as (
         case
             when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
             when runs.config_id is null then 'it has no config_id'
-            when decided_run.run_id is not null then 'it was stopped early'
+            when read_engines.was_ended_early then 'it was stopped early'
             when len(read_engines.engines) > len(read_engines.first_engines)
                 then 'it was resumed on another device or version: '
                     || array_to_string([
@@ -73,7 +75,6 @@ judge_runs as (
         measured_runs.prompts_digest
     from raw.runs
     left join read_engines on read_engines.run_id = runs.run_id
-    left join internal.decided_run on decided_run.run_id = runs.run_id
     left join raw.measured_runs on measured_runs.run_id = runs.run_id
 )
 
@@ -85,7 +86,7 @@ comment on column internal.run_conditions.config_id is 'Digest of everything tha
 comment on column internal.run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a standalone run.';
 comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';
 comment on column internal.run_conditions.environment is 'Machine, version of assayline, what the engines reported (device, versions of vLLM, torch and driver), a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
-comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, stopped early (gate.stop), resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up. NULL if it counts.';
+comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, stopped early by an earlier version, resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up. NULL if it counts.';
 comment on column internal.run_conditions.device_name is 'Devices as its engines report them; several names are comma-separated. NULL if no engine opened.';
 comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';
 comment on column internal.run_conditions.vllm_version is 'Version of vLLM. NULL if no engine reported it.';

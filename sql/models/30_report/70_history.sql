@@ -33,7 +33,11 @@ join_values as (
         run_metric.value,
         run_metric.low,
         run_metric.high,
-        list_runs.state = 'completed' and (run_metric.metric = 'accuracy' or list_runs.obstacle is null) as is_counted
+        list_runs.state = 'completed'
+            and (
+                list_runs.obstacle is null
+                or run_metric.metric = 'accuracy' and list_runs.obstacle <> 'it was stopped early'
+            ) as is_counted
     from list_runs
     join internal.run_metric using (run_id)
     where run_metric.value is not null

@@ -77,7 +77,6 @@ join_runs as (
         runs.finished_at,
         runs.attempt as attempts,
         runs.expected_requests,
-        decided_run.prompts as stopped_after,
         take_totals.* exclude (run_id, currency),
         find_scorers.scorer,
         take_values.* exclude (run_id),
@@ -110,7 +109,6 @@ join_runs as (
     left join find_scorers on find_scorers.run_id = runs.run_id
     left join add_judges on add_judges.run_id = runs.run_id
     left join find_baselines on find_baselines.run_id = runs.run_id
-    left join internal.decided_run on decided_run.run_id = runs.run_id
     left join internal.gate_verdict on gate_verdict.run_id = runs.run_id
     left join internal.run_conditions on run_conditions.run_id = runs.run_id
 )
@@ -118,7 +116,6 @@ join_runs as (
 select * from join_runs;
 
 comment on view main.run is 'One row per run: model, prompt set, state, most important metrics, the gate''s verdict and the conditions. metric_value has all metrics. A run that has not ended has no metrics yet.';
-comment on column main.run.stopped_after is 'Prompts that decided its accuracy, after which it was stopped early (gate.stop). Accuracy covers these. NULL if every prompt was asked.';
 comment on column main.run.ttft_p50_s is 'Median time to first token (TTFT), seconds. Like the other metrics here a row of metric_value.';
 comment on column main.run.ttft_p95_s is '95th percentile of TTFT, seconds.';
 comment on column main.run.tpot_p50_s is 'Median time per output token after the first (TPOT), seconds.';
