@@ -96,7 +96,7 @@ bench-tasks: setup-dev ## agreement with lm-evaluation-harness per prompt, and i
 	@$(VENV)/python -m benchmarks.lm_eval_tasks
 	@.cache/lm_eval-0.4.13/bin/python -m pytest -n 0 tests/harness
 
-bench-statistics: setup-dev ## coverage, false verdicts and power of the gate, suites, nights, latency, cost, moment and noise; about seven minutes
+bench-statistics: setup-dev ## coverage, false verdicts and power of the gate, suites, nights, latency, cost and noise; about four minutes
 	@$(VENV)/python -m benchmarks.statistics
 
 bench-false-alarms: setup-dev ## false-positive and detection rates of the speed limits; about 5 minutes

@@ -1,6 +1,6 @@
 """Coverage, false verdicts and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,moment,suite,noise] [--seed 1]
+    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,suite,noise] [--seed 1]
 
 Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes at most
 four minutes of CPU.
@@ -17,8 +17,6 @@ Part `ratio`: the interval of the cost per right answer, where hard prompts have
 as given, `by_prompt` ignores clusters, `now` counts them.
 
 Part `nights`: false and true failures over a schedule; see benchmarks.nights.
-
-Part `moment`: simulated queues that `score_factors` judges (`benchmarks.statistics_moment`); minutes.
 
 Part `noise`: how often equal runs differ by more than the noise floor (`benchmarks.statistics_noise`).
 
@@ -44,7 +42,6 @@ from assayline.comparison.queries import compare_scores
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import apply_schema
 from benchmarks import nights, statistics_noise
-from benchmarks.statistics_moment import measure_moments
 from benchmarks.statistics_suite import measure_suites
 
 Dice = np.random.Generator
@@ -456,13 +453,6 @@ def measure_part_of_nights(seed: int) -> dict[str, Rows]:
     return found
 
 
-def measure_part_of_moment(seed: int) -> dict[str, Rows]:
-    """Measure whether factors of the moment are named."""
-    rows = list(measure_moments(seed))
-    print_rows("moment: runs in which a factor is named", rows)
-    return {"moment": rows}
-
-
 def measure_part_of_noise(seed: int) -> dict[str, Rows]:
     """Measure the noise floor."""
     statistics_noise.check_against_sql(np.random.default_rng([seed, 0]))
@@ -489,7 +479,6 @@ PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
     "load": measure_part_of_load,
     "ratio": measure_part_of_ratio,
     "nights": measure_part_of_nights,
-    "moment": measure_part_of_moment,
     "noise": measure_part_of_noise,
     "suite": measure_part_of_suite,
 }

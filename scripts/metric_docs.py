@@ -67,11 +67,7 @@ UNITS = [
     (r".*requests_per_(attempted_)?s", "requests/s"),
     (r".*_per_step", "tokens/step"),
     (r"(.*_)?(low|high|value)_s|.*_s|second", "s"),
-    (r".*_share|.*_rate|accuracy(_\w+)?|gpu_memory_utilization|relative_shift|minimum_effect|flip", "share"),
-    (r"list_moments\.(reference_)?score|score_levels\.(low|high)", "score, 0 to 1"),
-    (r"list_moments\.in_flight", "requests"),
-    (r"list_moments\.(answers|preemptions)", None),
-    (r"score_factors\.z_value", "standard deviations"),
+    (r".*_share|.*_rate|accuracy(_\w+)?|gpu_memory_utilization|relative_shift|minimum_effect", "share"),
     (
         r"(.*_)?(mean|mean_without_errors|standard_error|mean_low|mean_high|mean_value|wilson_\w+)|(candidate|baseline)_mean",
         "score, 0 to 1",

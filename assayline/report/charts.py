@@ -132,20 +132,20 @@ def draw_line(
     return finish(alt.layer(area, *_event_rules(activity, events)), 110)
 
 
-def draw_intervals(rows: list[Row], measure: str = "mean score", group: str = "scorer") -> Spec:
-    """Draw shares with their intervals, one line each: rows have name, mean, low, high."""
+def draw_intervals(rows: list[Row]) -> Spec:
+    """Draw mean scores with their intervals, one line each: rows have name, mean, low, high."""
     base = alt.Chart(inline(rows)).encode(
         y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
     )
     bars = base.mark_rule(style="interval").encode(
-        x=alt.X("low:Q", title=measure, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5)),
+        x=alt.X("low:Q", title="mean score", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5)),
         x2="high:Q",
     )
     points = base.mark_point(style="estimate").encode(
         x="mean:Q",
         tooltip=[
-            alt.Tooltip("name:N", title=group),
-            alt.Tooltip("mean:Q", title=measure, format=".1%"),
+            alt.Tooltip("name:N", title="scorer"),
+            alt.Tooltip("mean:Q", title="mean score", format=".1%"),
             alt.Tooltip("low:Q", title="low", format=".1%"),
             alt.Tooltip("high:Q", title="high", format=".1%"),
         ],

@@ -30,7 +30,6 @@ from assayline.report.run.comparison import (
 )
 from assayline.report.run.engines import describe_engines, describe_errors
 from assayline.report.run.judges import JudgeRows, describe_judges, name_source, read_judges, say_distrust
-from assayline.report.run.moment import describe_moment
 from assayline.report.run.page import (
     choose_figures,
     describe_cost,
@@ -113,7 +112,7 @@ def compose_report(
         sections=[
             *compared,
             describe_accuracy(rows),
-            *filter(None, [describe_moment(rows), describe_judges(judges) if judges else None, describe_load(rows)]),
+            *filter(None, [describe_judges(judges) if judges else None, describe_load(rows)]),
             describe_latency(rows),
             describe_time(rows),
             describe_engines(rows),
@@ -169,7 +168,7 @@ def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir:
     comparison = None if other is None else read_comparison(connection, run_id, other)
     judges = read_judges(connection, run_id)
     with compute_runs(connection, [run_id], list_models()):
-        rows = read_report(connection, run_id, other)
+        rows = read_report(connection, run_id)
     return compose_report(rows, comparison, run_dir, judges)
 
 

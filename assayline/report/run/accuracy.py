@@ -13,7 +13,6 @@ from assayline.media.sounds import encode_wav
 from assayline.records import Media
 from assayline.report.charts import draw_intervals
 from assayline.report.document import Block, Chart, Column, Exhibit, Paragraph, Quote, Sample, Section, tabulate
-from assayline.report.run.moment import say_no_factor
 from assayline.report.run.rows import ReportRows
 from assayline.spec.prompts import MediaSpec
 from assayline.store.database import Row
@@ -58,8 +57,6 @@ def describe_accuracy(rows: ReportRows) -> Section:
         "“effective n” is the number of independent answers with the same standard error: repeats that always "
         "agree add nothing."
     )
-    if words := say_no_factor(rows):
-        section.say(words)
     return section
 
 

@@ -102,10 +102,6 @@ class ReportRows:
     worst: list[Row]
     """Incorrect samples by the run's first scorer, lowest score first."""
     best: list[Row]
-    factors: list[Row]
-    """Whether scores and texts depend on the moment of a request, named factors first."""
-    levels: list[Row]
-    """Mean outcome by the values of the first named factor."""
     load: LoadRows | None
     """None for a run without a load."""
     energy: Row | None
@@ -114,19 +110,14 @@ class ReportRows:
     """Without a currency if the run has no price."""
 
 
-def read_report(connection: Connection, run_id: str, reference: str | None = None) -> ReportRows:
-    """Read the report rows of a stored run. Raises StoreError if the run is missing.
-
-    `reference` is another run; if it has the same configuration, its answers count as repeats of the prompts.
-    """
+def read_report(connection: Connection, run_id: str) -> ReportRows:
+    """Read the report rows of a stored run. Raises StoreError if the run is missing."""
 
     def of_run(query: str, *values: Any) -> list[Row]:
         return read_rows(connection, query, run_id, *values)
 
     summary = read_run_summary(connection, run_id)
     load = read_load(connection, run_id)
-    factors = of_run(_FACTORS, reference)
-    named = [(row["outcome"], row["factor"]) for row in factors[:1] if row["is_named"]]
     return ReportRows(
         run=of_run("select runs.*, obstacle from runs left join run_conditions using (run_id) where run_id = ?")[0],
         summary=summary,
@@ -151,8 +142,6 @@ def read_report(connection: Connection, run_id: str, reference: str | None = Non
         slowest=of_run(_SLOWEST, SLOWEST),
         worst=of_run(_SAMPLES, 1, WORST),
         best=of_run(_SAMPLES, -1, BEST),
-        factors=factors,
-        levels=of_run("select * from score_levels(?, ?, null, ?, ?)", reference, *named[0]) if named else [],
         load=load,
         energy=_first(of_run("select * from run_energy where run_id = ?")),
         cost=of_run("select * from run_cost where run_id = ?")[0],
@@ -210,10 +199,6 @@ _SAMPLES = f"""
         option_logprobs[:{OPTIONS}] as option_logprobs
     from show_samples(?, ?, ?)
 """  # noqa: S608 - names are ours
-_FACTORS = """
-    select * from score_factors(?, reference := ?)
-    order by is_named desc, outcome = 'score' desc, adjusted_p, abs(z_value) desc, factor, split
-"""
 _SLOWEST = """
     select request_id, prompt_id, e2e_s, ttft_s, tpot_s, queue_s, prompt_tokens, output_tokens, finish_reason
     from stg_requests
