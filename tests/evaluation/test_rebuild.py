@@ -11,7 +11,6 @@ import duckdb
 import pytest
 from run_kit import (
     FAKE,
-    answer_in_order,
     begin_and_vanish,
     complete,
     completion_of,
@@ -360,18 +359,18 @@ def test_run_that_an_earlier_version_ended_early_is_readable_and_not_counted(mak
     spec = make_spec(engine=FAKE, prompts={"limit": 20})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
-    answer_in_order(evaluation, *["1"] * 15)
+    judged = sorted(range(20), key=lambda row: hashlib.md5(str(row).encode()).hexdigest())[:12]
     shards = sorted(list_parts(evaluation.run_dir, "requests"))
     ids = [request.request_id for shard in shards for request in read_shard(shard)]
-    left = [completion_of(request_id, error_kind=NOT_SENT, error_message="Stopped early.") for request_id in ids[15:]]
+    left = {request_id for row, request_id in enumerate(ids) if row not in judged and row % 2}
+    rows = [completion_of(name, **({"error_kind": NOT_SENT} if name in left else {"text": "1"})) for name in ids]
     details = {"reason": "decided", "prompts": 12, "look": 6}
-    write_part(evaluation.run_dir, "completions", "decided", left)
+    write_part(evaluation.run_dir, "completions", "decided", rows)
     write_part(
         evaluation.run_dir, "engine_events", "decided",
         [EngineEvent("worker-0", 1, 0, "load_ended", 1.0, None, "Stopped early.", details)],
     )  # fmt: skip
     evaluation.finish(counts)
-    judged = sorted(range(20), key=lambda row: hashlib.md5(str(row).encode()).hexdigest())[:12]
     for _ in range(2):
         scored = query(settings, "select source_row from scores join prompts using (prompt_id, occurrence) order by 1")
         assert [row for (row,) in scored] == sorted(judged)
