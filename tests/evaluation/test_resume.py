@@ -294,7 +294,7 @@ def test_a_lost_shard_is_prepared_again_and_its_answers_count(spec, settings):
     part_of(before, "requests", "shard-000001").unlink()
     part_of(before, "prompts", "shard-000002").unlink()
     evaluation = begin_evaluation(spec, settings)
-    assert any("prepared prompts or requests are missing" in note for note in evaluation.notes)
+    assert any("prepared prompts, requests or media are missing" in note for note in evaluation.notes)
     counts = evaluation.prepare()
     assert work(evaluation) == 19
     evaluation.finish(counts)
