@@ -114,22 +114,20 @@ POINT_HEADERS = (
 )
 
 
-def conclude_benchmark(
-    plan: Plan, configurations: list[Configuration], settings: Settings
-) -> tuple[dict[str, Any], str]:
-    """Read the measurements, write and publish the report, and return the flow's result and headline."""
+def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings: Settings) -> dict[str, Any]:
+    """Read the measurements, write and publish the report, and return the flow's state, which has its result."""
     measured = _measure(plan, configurations, settings)
 
     def make(baseline: None) -> Written:
         return make_benchmark_report(settings, plan.benchmark_id)
 
     report = try_report("report", f"--benchmark {plan.benchmark_id}", make)
-    found: dict[str, Any] = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
+    found = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
     if report is None:
-        return found, f"Benchmark {plan.benchmark_id} is measured."
+        return completed("", found)
     headline = report.document.headline[0]
     publish_page("benchmark", json.loads(plan.spec_json)["name"], report.document, headline)
-    return {**found, "report": str(report.html.absolute())}, headline
+    return completed(headline, {**found, "report": str(report.html.absolute())})
 
 
 def print_conclusion(benchmark_id: str, settings: Settings) -> None:
@@ -233,11 +231,11 @@ def run_plan(plan: Plan, configurations: list[Configuration], settings: Settings
             plan, configurations, failed = do_all_runs(plan, configurations, settings)
     finally:
         lock.release()
-    result, headline = conclude_benchmark(plan, configurations, settings)
+    state = conclude_benchmark(plan, configurations, settings)
     if failed:
         told = " ".join(f"{label}: {reason}" for label, reason in failed.items())
         raise RunFailedError(
             f"Benchmark {plan.benchmark_id} has configurations that did not complete. {told} The others are measured. "
             f"hint: retry with `assayline benchmark --resume {plan.benchmark_id}`."
         )
-    return completed(headline, result)
+    return state

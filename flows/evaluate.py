@@ -19,6 +19,7 @@ from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.client.orchestration import get_client
+from prefect.exceptions import TerminationSignal
 from prefect.futures import PrefectFuture
 from prefect.runtime import deployment, flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
@@ -29,7 +30,7 @@ from assayline.evaluation.answers import resolve_runs
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.drive import drive_worker
 from assayline.evaluation.judging import check_judges, find_unreported, list_judges, pick_judges
-from assayline.evaluation.resume import AUTO
+from assayline.evaluation.resume import AUTO, NEVER
 from assayline.evaluation.run import read_result
 from assayline.evaluation.worker import Worker
 from assayline.flows.cli.tables import tabulate_metrics
@@ -44,10 +45,10 @@ from assayline.flows.live.reporting import (
     report_run,
     try_report,
 )
-from assayline.flows.live.watch import RunReport, Screen, Watched, open_screen, wait_for_one
+from assayline.flows.live.watch import CancelledInPrefect, RunReport, Screen, Watched, open_screen, wait_for_one
 from assayline.report.make import Written, make_report
 from assayline.report.markdown import render_table
-from assayline.runs.manifest import PromptCounts, read_manifest, write_manifest
+from assayline.runs.manifest import Manifest, PromptCounts, list_manifests, read_manifest, write_manifest
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
@@ -92,13 +93,25 @@ def check_deployed_spec(spec: SpecParameter) -> None:
         )
 
 
-def show_run_id(run_id: str) -> None:
-    """Append the last four characters of the run id to the flow run's name, to distinguish runs of one spec."""
+def rename_flow_run(name: str) -> None:
+    """Rename the flow run, so that the lists in Prefect's UI distinguish runs of one spec."""
     try:
         with get_client(sync_client=True) as client:
-            client.update_flow_run(UUID(str(flow_run.id)), name=f"{flow_run.name} · {run_id[-4:]}")
+            client.update_flow_run(UUID(str(flow_run.id)), name=name)
     except Exception as error:  # a missing name must not fail the run
         get_run_logger().debug("Failed to rename the flow run: %s", error)
+
+
+def find_retried(name: str, settings: Settings) -> Manifest | None:
+    """Return the newest run of this name that this flow run began before Prefect retried it; None without a retry."""
+    asked = (name, str(flow_run.id), False)
+    runs = list_manifests(settings.data_dir / "runs") if flow_run.run_count > 1 else []
+    return next((run for run in runs if (run.name, run.flow_run_id, run.is_final) == asked), None)
+
+
+def is_done(run: Manifest) -> bool:
+    """Return True if nothing of the run is left to do."""
+    return run.state == "completed" and not run.lacks_report
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
@@ -107,8 +120,8 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
 
     Args:
         spec: a spec, the path of a YAML file, or {file, overrides} to override fields of one.
-        resume: `auto` resumes the newest unfinished run of this spec, if any; `never` always starts a new run; a
-            run id resumes that run.
+        resume: `auto` resumes the newest unfinished run of this spec, if any; `never` starts a new run, unless
+            Prefect retries the flow run; a run id resumes that run.
         benchmark_id: benchmark of a new run; set by the flow `benchmark`.
     """
     settings = load_settings()
@@ -124,12 +137,14 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
 def _evaluate_spec(wanted: EvalSpec, settings: Settings, resume: str, benchmark_id: str | None) -> dict[str, Any]:
     """Complete a run of the spec and its judges. Raises AssaylineError."""
     wanted = resolve_runs(wanted, DatabaseThread(settings).run)
+    if resume == NEVER and (begun := find_retried(wanted.name, settings)) and not is_done(begun):
+        resume = begun.run_id
     is_deployed = deployment.id is not None
     if run_id := find_unreported(wanted, settings, resume, benchmark_id, is_deployed):
         get_run_logger().info("Run %s has all its answers; its judges and its report follow.", run_id)
         return _judge_and_report(run_id, wanted, settings)
     notes = check_judges(wanted, settings)
-    evaluation = begin_evaluation(wanted, settings, resume, benchmark_id, is_deployed)
+    evaluation = begin_evaluation(wanted, settings, resume, benchmark_id, is_deployed, str(flow_run.root_flow_run_id))
     evaluation.notes.extend(notes)
     return _evaluate(evaluation)
 
@@ -165,7 +180,7 @@ def _end(result: RunResult, written: Written | None, spec: EvalSpec, is_reachabl
 
 def _evaluate(evaluation: Evaluation) -> dict[str, Any]:
     """Complete a run that has begun, and write its report."""
-    show_run_id(evaluation.run_id)
+    rename_flow_run(f"{flow_run.name} · {evaluation.run_id[-4:]}")
     for note in evaluation.notes:
         get_run_logger().warning(note)
     get_run_logger().info("Run %s started; part files and logs in %s", evaluation.run_id, evaluation.run_dir)
@@ -180,6 +195,8 @@ def _evaluate(evaluation: Evaluation) -> dict[str, Any]:
             result = dataclasses.replace(read_result(evaluation.manifest, evaluation.settings), notes=result.notes)
     except BaseException as error:
         _abandon(evaluation, error)
+        if isinstance(error, CancelledInPrefect):
+            error.end_flow_runs()
         if isinstance(error, Exception):
             report_run(evaluation)
         if evaluation.manifest.lacks_report and isinstance(error, JudgeNotTrustedError):
@@ -270,6 +287,7 @@ def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
         if not evaluation.dispatcher.is_stopped and not evaluation.dispatcher.is_over:
             work.add_workers()
         _try_to(show, report)
+        report.raise_if_cancelled()
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
                 report.warn_once(f"{obstacle} Results are still written to part files.")
@@ -291,9 +309,11 @@ def _abandon(evaluation: Evaluation, cause: BaseException) -> None:
     """Store the available results. A failure to store is logged and does not hide why the run ended."""
     state = "failed" if isinstance(cause, Exception) else "cancelled"
     message = str(cause) or type(cause).__name__
-    if state == "cancelled":
-        signal = "Ctrl-C" if type(cause) is KeyboardInterrupt else "SIGTERM, for example a cancellation in Prefect"
-        message = f"Stopped before its end by {signal}."
+    if state == "cancelled" and not isinstance(cause, CancelledInPrefect):
+        by = "Ctrl-C" if type(cause) is KeyboardInterrupt else "SIGTERM, for example a cancellation in Prefect"
+        if not isinstance(cause, KeyboardInterrupt | TerminationSignal):
+            by = f"Prefect ({message}); the log of the flow run has the reason"
+        message = f"Stopped before its end by {by}."
     try:
         evaluation.abandon(state, message)
     except StoreError as error:

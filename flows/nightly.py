@@ -15,7 +15,17 @@ from prefect.runtime import flow_run
 
 from assayline.comparison.gate import NIGHTS, GateFailedError, GateReport
 from assayline.errors import JudgeNotTrustedError
-from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
+from assayline.evaluation.judging import pick_judges
+from assayline.evaluation.run import read_result
+from assayline.flows.evaluate import (
+    SpecParameter,
+    as_spec,
+    check_deployed_spec,
+    evaluate,
+    find_retried,
+    is_done,
+    rename_flow_run,
+)
 from assayline.flows.gate import judge
 from assayline.flows.live.reporting import (
     completed,
@@ -31,8 +41,9 @@ from assayline.settings import Settings, load_settings
 def name_night() -> str:
     """Return the flow run's name for the UI."""
     try:
-        name = as_spec(flow_run.parameters["spec"]).name
-        return f"{name} against {flow_run.parameters.get('baseline') or 'its baseline'}"
+        spec = as_spec(flow_run.parameters["spec"])
+        baseline = flow_run.parameters.get("baseline") or spec.gate.baseline
+        return f"{spec.name} against {baseline}" if baseline else spec.name
     except Exception:
         return "nightly"  # the flow reports an invalid spec
 
@@ -47,22 +58,30 @@ def nightly(
         spec: a spec, the path of a YAML file, or {file, overrides} to override fields of one.
         baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the spec; without either, the
             run is not judged, and a log line reports it).
-        resume: `never` starts a new run each time, as nightly runs are independent measurements; `auto` resumes an
-            unfinished run.
+        resume: `never` starts a new run each night, as nightly runs are independent measurements, and a retry in
+            Prefect resumes the night's own run; `auto` resumes any unfinished run of the spec.
     """
     check_deployed_spec(spec)
     wanted = as_spec(spec)
     settings = load_settings()
+    begun = find_retried(wanted.name, settings)
     try:
-        result: dict[str, Any] = evaluate(wanted, resume)
+        if begun and is_done(begun) and not pick_judges(wanted.scorers):
+            result = dataclasses.asdict(read_result(begun, settings))
+        else:
+            result = evaluate(wanted, begun.run_id if begun and not is_done(begun) else resume)
     except JudgeNotTrustedError as error:
+        rename_flow_run(f"{wanted.name} · judge not trusted")
         return not_trusted(error)
     run_id, against = result["run_id"], baseline or wanted.gate.baseline
-    headline = f"{describe_figures(result['metrics'], wanted)}; not judged"
+    figures, report = describe_figures(result["metrics"], wanted), None
+    headline = f"{figures}; not judged"
     try:
         report = _judge(settings, run_id, against)
-        headline = f"{describe_figures(result['metrics'], wanted)}{_say(report)}"
+        headline = f"{figures}{_say(report)}"
     finally:
+        verdict = "not judged" if report is None else "worse" if report.failed else report.verdict
+        rename_flow_run(" · ".join([wanted.name, figures.partition(", ")[0].removesuffix(" correct"), verdict]))
         publish_night(settings, run_id, against, headline)
         write_leaderboard(wanted.prompts.set_name)
     if report is None:

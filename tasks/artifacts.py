@@ -5,16 +5,20 @@ end.
 """
 
 import contextvars
+import json
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.assets import materialize
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
 
 from assayline.digests import digest_json
 from assayline.records import EngineEvent
@@ -63,6 +67,7 @@ class Reports:
         self._waiting: dict[str, Callable[[], None]] = {}
         self._sending: str | None = None
         self._is_closed = False
+        self._tables: dict[str, UUID] = {}
         context = contextvars.copy_context()  # Prefect finds the current run in it
         threading.Thread(target=lambda: context.run(self._send_all), name="reports", daemon=True).start()
 
@@ -71,6 +76,20 @@ class Reports:
         with self._changed:
             self._waiting[kind] = report
             self._changed.notify_all()
+
+    def send_table(self, key: str, rows: list[dict[str, Any]], description: str) -> None:
+        """Queue a table as an artifact; it replaces the one of this key that was sent before."""
+
+        def put() -> None:
+            if key not in self._tables:
+                made = create_table_artifact(key=key, table=rows, description=description)
+                self._tables[key] = cast(UUID, made)
+                return
+            update = ArtifactUpdate(data=json.dumps(rows), description=description)
+            with get_client(sync_client=True) as client:
+                client.update_artifact(self._tables[key], update)
+
+        self.send(key, put)
 
     def close(self) -> None:
         """Wait up to END_WAIT_S for queued reports, and end the thread. Reports not sent by then count as failures."""
@@ -138,13 +157,10 @@ class EngineReport:
         )
         if self._in_trouble:
             rows = [{name: "" if value is None else str(value) for name, value in row.items()} for row in self._rows]
-            self._reports.send("engines", lambda: self._publish(rows))
+            self._reports.send_table(f"engines-{self._worker}", rows, f"Engine events of {self._worker}")
 
     def close(self) -> None:
         """Wait up to END_WAIT_S for the last table, and log a warning if it did not arrive."""
         self._reports.close()
         for reason in self._reports.failures.values():
             self._log.warning("Failed to send the table of engine events (stored in the table engine): %s", reason)
-
-    def _publish(self, rows: list[dict[str, str]]) -> None:
-        create_table_artifact(key=f"engines-{self._worker}", table=rows, description=f"Engine events of {self._worker}")

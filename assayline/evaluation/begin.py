@@ -44,20 +44,21 @@ def begin_evaluation(
     resume: str = AUTO,
     benchmark_id: str | None = None,
     is_deployed: bool = False,
+    flow_run_id: str | None = None,
 ) -> Evaluation:
     """Check arguments, model and database, then create the run's folder or resume an unfinished run.
 
     `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. A new run is
     part of the benchmark `benchmark_id`, if that is given. `is_deployed`: a deployed flow begins the run, such as a
-    nightly one; with auto, deployed flows resume only runs of deployed flows, and others only the others. Raises
-    SpecError, ModelError or StoreError.
+    nightly one; with auto, deployed flows resume only runs of deployed flows, and others only the others.
+    `flow_run_id`: the outermost flow run. Raises SpecError, ModelError or StoreError.
     """
     settings.pass_on_token()
     spec = add_price(spec, settings)
     database = DatabaseThread(settings)
     spec = resolve_runs(spec, database.run)
     manifest, model = plan_run(spec)
-    manifest = replace(manifest, benchmark_id=benchmark_id, is_deployed=is_deployed)
+    manifest = replace(manifest, benchmark_id=benchmark_id, is_deployed=is_deployed, flow_run_id=flow_run_id)
     workers = count_workers(spec)
     runs_dir = settings.data_dir / "runs"
     with ExitStack() as undo:

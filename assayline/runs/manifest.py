@@ -97,6 +97,8 @@ class Manifest:
     """Whether a file with the expected lengths of answers is in the run's folder."""
     is_deployed: bool = False
     """Whether a deployed flow began it, such as a nightly one; other commands resume it only by its id."""
+    flow_run_id: str | None = None
+    """Id in Prefect of the outermost flow run that began it. A retry of that flow run resumes the run."""
     lacks_report: bool = False
     """Whether it is completed, but scores of judges, its report or its page in Prefect may be missing; the same command
     adds them."""

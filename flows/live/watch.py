@@ -13,30 +13,51 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 from uuid import UUID
 
-from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Abort
 from prefect.futures import PrefectFuture
 from prefect.logging.handlers import PrefectConsoleHandler
+from prefect.runtime import flow_run
+from prefect.states import Cancelled
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
 from assayline.evaluation.progress import ALIVE, LOST, OPENING, Standing, WorkerStanding
+from assayline.flows.cli.process import Terminated
 from assayline.flows.cli.words import CONSOLE_LEVEL, has_bar, print_text
 from assayline.settings import Settings
 from assayline.tasks.artifacts import AnyLogger, Reports
 from assayline.tasks.evaluate import console_handlers
 from assayline.words import count
 
-SHOW_INTERVAL_S = 2.0
-LOG_INTERVAL_S = 15.0
-"""Seconds between progress log lines, and between tables of workers."""
+REPORT_INTERVAL_S = 15.0
+"""Seconds between two reports of progress, two tables of workers, and two looks for a cancellation."""
 PROGRESS = "progress"
+
+
+class CancelledInPrefect(Abort, Terminated):
+    """The flow run, or one that called it, was cancelled. Ends all of them, which `end_flow_runs` sets to Cancelled."""
+
+    def __init__(self, flow_run_ids: set[str]) -> None:
+        super().__init__("Stopped before its end by a cancellation in Prefect.")
+        self.state: State[Any] = Cancelled(message=str(self))
+        """The state that Prefect logs."""
+        self._flow_run_ids = flow_run_ids
+
+    def end_flow_runs(self) -> None:
+        """Set the state of all flow runs; if the API does not answer, Prefect does so after some minutes."""
+        with suppress(Exception), get_client(sync_client=True) as client:
+            for one in self._flow_run_ids:
+                client.set_flow_run_state(UUID(one), self.state, force=True)
 
 
 class RunReport:
@@ -45,36 +66,53 @@ class RunReport:
     def __init__(self, log: AnyLogger) -> None:
         self._log = log
         self._started_s = time.monotonic()
-        self._shown_s = self._logged_s = self._table_s = float("-inf")
+        self._shown_s = self._table_s = float("-inf")
+        self._looked_s = self._started_s
         self._said = ""
         self._artifact: UUID | None = None
+        self._cancelling: list[set[str]] = []
         self._reports = Reports()
         self._warned: set[str] = set()
         self._slow: set[str] = set()
 
     def show(self, standing: Standing, expected: int | None, *, is_last: bool = False) -> None:
-        """Update log, bar and table, each at most once per its interval.
+        """Update log, progress and table, at most once per interval; log and progress only if they have changed.
 
         `expected`: number of requests; None while prompts are still being read.
         """
         now = time.monotonic()
+        if now - self._looked_s >= REPORT_INTERVAL_S:
+            self._looked_s = now
+            self._reports.send("cancellation", self._look_for_cancellation)
         if len(standing.workers) > 1:
             self._show_workers(standing, now, is_last)
-        if now - self._shown_s < SHOW_INTERVAL_S if not is_last else expected is None:
+        if now - self._shown_s < REPORT_INTERVAL_S if not is_last else expected is None:
             return
-        self._shown_s = now
         share = min(standing.answered / expected, 1.0) if expected else 0.0
         of = "" if expected is None else f" of {expected}"
         text = f"{standing.answered}{of} requests done"
-        shown = "; ".join(filter(None, [text, standing.describe_start()]))
+        start = standing.describe_start()
+        shown = "; ".join(filter(None, [text, start]))
+        if shown == self._said:
+            return
+        self._said, self._shown_s = shown, now
         self._reports.send(PROGRESS, lambda: self._update_artifact(100 * share, shown))
-        if (text != self._said or standing.describe_start()) and (is_last or now - self._logged_s >= LOG_INTERVAL_S):
-            self._said = text
-            self._logged_s = now
-            percent = f" ({100 * share:.0f}%)" if expected else ", prompts are still being read"
-            start = standing.describe_start()
-            engine = f"; engine: {start}" if start else ""
-            self._log.info("%s%s, after %.0f s%s", text, percent, now - self._started_s, engine)
+        percent = f" ({100 * share:.0f}%)" if expected else ", prompts are still being read"
+        engine = f"; engine: {start}" if start else ""
+        self._log.info("%s%s, after %.0f s%s", text, percent, now - self._started_s, engine)
+
+    def raise_if_cancelled(self) -> None:
+        """Raise CancelledInPrefect if two looks in a row found a cancellation, which no worker has carried out."""
+        if len(self._cancelling) > 1:
+            raise CancelledInPrefect(self._cancelling[0])
+
+    def _look_for_cancellation(self) -> None:
+        """Read the states of the flow run and its callers. A worker stops doing so after an outage of the API."""
+        ids = {str(flow_run.id), str(flow_run.parent_flow_run_id or flow_run.id), str(flow_run.root_flow_run_id)}
+        with get_client(sync_client=True) as client:
+            states = [client.read_flow_run(UUID(one)).state for one in ids]
+        is_cancelling = any(state is not None and state.is_cancelling() for state in states)
+        self._cancelling = [*self._cancelling, ids] if is_cancelling else []
 
     def warn_once(self, text: str) -> None:
         """Log a warning the first time it occurs."""
@@ -107,12 +145,12 @@ class RunReport:
                     worker.device,
                     worker.output_tokens_per_s,
                 )
-        if is_last or now - self._table_s >= LOG_INTERVAL_S:
+        if is_last or now - self._table_s >= REPORT_INTERVAL_S:
             self._table_s = now
             rate = standing.output_tokens_per_s
             line = count_workers(standing) + ("" if rate is None else f", {rate:,.0f} tokens/s")
             rows = [_row_of(worker) for worker in standing.workers]
-            self._reports.send("workers", lambda: _publish(rows, line))
+            self._reports.send_table("workers", rows, line)
 
 
 def count_workers(standing: Standing) -> str:
@@ -132,10 +170,6 @@ def _row_of(worker: WorkerStanding) -> dict[str, Any]:
         "answered": worker.answered,
         "tokens/s": "" if rate is None else f"{rate:,.0f}",
     }
-
-
-def _publish(rows: list[dict[str, Any]], line: str) -> None:
-    create_table_artifact(key="workers", table=rows, description=line)
 
 
 class Watched:

@@ -26,7 +26,7 @@ from prefect import settings
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.states import Cancelling
+from prefect.states import AwaitingRetry, Cancelling
 from run_kit import complete
 
 from assayline.comparison.baselines import pin_baseline
@@ -61,6 +61,7 @@ class Story:
     """What the webhook was sent."""
     killed: UUID | None = None
     """The flow run of the night that was killed."""
+    killed_run: str = ""
 
     def begin(self, client: Any, spec: dict[str, Any]) -> UUID:
         """Start a nightly run by its deployment, as the schedule does."""
@@ -250,6 +251,7 @@ def test_a_night_whose_process_is_killed_is_crashed_and_the_next_is_green(story,
         "prompts": {**story.spec["prompts"], "source": {"kind": "file", "path": str(rows)}},
         "sampling": {"max_tokens": 1_500},
         "engine": {"backend": "fake", "max_concurrency": 1},
+        "gate": {"min_overlap": 0.5},
     }
     stored = len(story.told)
     story.killed = story.begin(prefect_client, slow)
@@ -267,9 +269,10 @@ def test_a_night_whose_process_is_killed_is_crashed_and_the_next_is_green(story,
     after = end_of(prefect_client, story.begin(prefect_client, story.spec))
     assert after.state is not None and after.state.is_completed(), worker.read_text()
     assert after.state.name == "Inconclusive", "40 prompts cannot show a drop as small as the limit"
-    words = r"100%\scorrect, [\d,.]+\stokens/s\. Run \S+ fails no limit against \S+\. Inconclusive: accuracy, .*"
+    words = r"100% correct, [\d,.]+ tokens/s\. Run \S+ fails no limit against \S+\. Inconclusive: accuracy, .*"
     assert re.fullmatch(words, str(after.state.message))
     assert story.newest_run() != run_dir, "a night is a measurement of its own"
+    story.killed_run = run_dir.name
     state, said = flow_kit.query(story.data_dir, "select (state, message) from runs where run_id = ?", run_dir.name)[0]
     assert state == "interrupted" and f"assayline evaluate --resume {run_dir.name}" in said
     assert len(story.told) == stored + 1, "both Prefect's runner and its worker report the crash"
@@ -343,3 +346,18 @@ def test_the_evaluation_of_the_killed_night_is_crashed_when_its_heartbeats_are_m
     )
     state = evaluation_of(prefect_client, killed)[0].state
     assert state is not None and state.message == "Its process died: no heartbeat for ten minutes."
+
+
+def test_a_retried_night_resumes_the_run_that_it_began(story, worker, prefect_client):
+    """As Retry in the UI does, of the night that was killed; its parameter `resume` is never."""
+    killed = story.killed
+    assert killed is not None
+    runs = "select run_id from runs order by all"
+    before = flow_kit.query(story.data_dir, runs)
+    prefect_client.set_flow_run_state(killed, AwaitingRetry(), force=True)
+    flow_kit.wait_for(lambda: not prefect_client.read_flow_run(killed).state.is_scheduled(), 60, "the night goes on")
+    ended = end_of(prefect_client, killed)
+    assert ended.state is not None and ended.state.is_completed(), worker.read_text()
+    assert flow_kit.query(story.data_dir, runs) == before, "no other run has begun"
+    answered = "select count(*), count(distinct request_id) from completions where run_id = ?"
+    assert flow_kit.query(story.data_dir, answered, story.killed_run) == [(flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS)]

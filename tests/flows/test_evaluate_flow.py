@@ -3,12 +3,14 @@
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import flow_kit
+import httpx
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State
@@ -31,10 +33,12 @@ def run(spec: Any) -> State[dict[str, Any]]:
 
 
 def artifacts_of(client: Any, state: State[Any]) -> dict[str, Any]:
-    """The newest of each key."""
+    """All of a flow run, by key."""
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
     found = sorted(client.read_artifacts(artifact_filter=wanted), key=lambda artifact: artifact.created)
-    return {artifact.key: artifact for artifact in found}
+    by_key = {artifact.key: artifact for artifact in found}
+    assert len(found) == len(by_key), "each artifact is updated, none is made again"
+    return by_key
 
 
 def wait_for_log(client: Any, state: State[Any], text: str) -> None:
@@ -114,6 +118,20 @@ def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(prefect
     wait_for_log(prefect_client, state, "1 requests are error rows")
     wait_for_log(prefect_client, state, "Writing the report without its baseline")
     assert "Comparison with the baseline" not in artifacts_of(prefect_client, state)["report-trial"].data
+
+
+def test_progress_is_sent_every_15_seconds_at_most(prefect_client, prefect_api, slow_spec, data_dir):
+    begun_s = time.monotonic()
+    state = run(slow_spec)
+    most = 2 + (time.monotonic() - begun_s) / 15
+    artifact = artifacts_of(prefect_client, state)["progress"]
+    wanted = {"filter": {"resource": {"id": [f"prefect.artifact.{artifact.id}"]}}, "limit": 50}
+
+    def list_events() -> list[Any]:
+        found: list[Any] = httpx.post(f"{prefect_api}/events/filter", json=wanted).json()["events"]
+        return found if found and found[0]["payload"].get("data") == 100 else []
+
+    assert 2 <= len(flow_kit.wait_for(list_events, 30, "the last event of the progress arrives")) <= most
 
 
 def test_page_that_cannot_be_written_does_not_fail_the_run(prefect_client, fake_spec, data_dir, monkeypatch):

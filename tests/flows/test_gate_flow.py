@@ -163,20 +163,22 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         create_automations(url)
         first = nightly(parse_spec(fake_spec), return_state=True)
         assert first.is_completed() and first.result()["gate"] is None, "nothing is pinned yet"
+        assert name_of(prefect_client, first) == "trial · 100% · not judged"
         pin(load_settings(), "nights", first.result()["run_id"])
 
         second = nightly(parse_spec(fake_spec), "nights", return_state=True)
         assert second.is_completed() and second.name == "Inconclusive", "as Prefect counts and as the page names it"
-        words = r"100%\scorrect, [\d,.]+\stokens/s\. Run \S+ fails no limit against \S+\. Inconclusive: accuracy, .*"
+        words = r"100% correct, [\d,.]+ tokens/s\. Run \S+ fails no limit against \S+\. Inconclusive: accuracy, .*"
         assert re.fullmatch(words, str(second.message))
         page = page_of(prefect_client, second, "night-trial")
         assert page.description == second.message
         assert "2 counted runs cannot distinguish a level shift from chance" in page.data
         assert second.result()["run_id"] != first.result()["run_id"]
-        assert prefect_client.read_flow_run(second.state_details.flow_run_id).name == "trial against nights"
+        assert name_of(prefect_client, second) == "trial · 100% · inconclusive"
 
         third = nightly(parse_spec(wrong(fake_spec)), "nights", return_state=True)
         assert third.is_failed() and third.name == "Worse"
+        assert name_of(prefect_client, third) == "trial · 0% · worse"
         assert str(third.message).startswith("0% correct, ") and "40 worse, 0 better" in str(third.message)
         page = page_of(prefect_client, third, "night-trial")
         assert page.description.startswith("Worse than the baseline: fails the limit on accuracy, exact_match.")
@@ -204,9 +206,14 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
         flow_kit.wait_for(lambda: told, 60, "the automation has called")
         assert len(told) == 1, "good nights are nobody's concern"
-        assert "trial against nights" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
+        assert "trial · 0% · worse" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
     with pytest.raises(SpecError, match="There is no baseline 'days'"):
         nightly(parse_spec(fake_spec), "days")
+
+
+def name_of(client: Any, night: State[Any]) -> str:
+    """The flow run's name in the lists of Prefect's UI."""
+    return str(client.read_flow_run(night.state_details.flow_run_id).name)
 
 
 def test_every_bad_end_of_a_night_and_of_a_suite_is_told_of(prefect_client):

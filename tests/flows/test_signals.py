@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 import urllib.error
@@ -10,6 +11,9 @@ from typing import Any, TextIO
 
 import flow_kit
 import pytest
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import StateType
+from prefect.states import Cancelling
 
 from assayline.evaluation.begin import begin_evaluation
 from assayline.spec.file import parse_spec
@@ -55,6 +59,35 @@ def test_terminated_command_stores_what_had_finished_and_ends_its_own_prefect_ap
     said = log.read_text()
     assert "Interrupted. Finished results are stored." in said and "Traceback" not in said
     assert f"hint: run `assayline evaluate --resume {run_id}` to resume it." in said
+
+
+NIGHT = """
+import sys
+from assayline.flows.live import watch
+from assayline.flows.nightly import nightly
+
+watch.REPORT_INTERVAL_S = 1
+nightly(sys.argv[1])
+"""
+
+
+@pytest.mark.prefect
+@pytest.mark.vllm
+def test_cancelled_night_ends_without_a_worker(served_env, prefect_client, data_dir, tiny_model, tmp_path):
+    """Prefect's worker, which would end the process, stops looking for cancellations after an outage of the API."""
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", flow_kit.endless_spec(tiny_model))
+    log = tmp_path / "night.log"
+    with flow_kit.started([sys.executable, "-c", NIGHT, str(spec)], served_env, log) as process:
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) > 0, 150, f"the first answers; {log}")
+        running = FlowRunFilter(name={"like_": "endless"}, state={"type": {"any_": [StateType.RUNNING]}})
+        parts = sorted(prefect_client.read_flow_runs(flow_run_filter=running), key=lambda one: one.created)
+        assert len(parts) == 2, "the night and its evaluation"
+        prefect_client.set_flow_run_state(parts[0].id, Cancelling())
+        process.wait(timeout=60)
+    flow_kit.assert_nothing_runs(data_dir)
+    assert [prefect_client.read_flow_run(one.id).state.name for one in parts] == ["Cancelled", "Cancelled"]
+    said = "Stopped before its end by a cancellation in Prefect."
+    assert flow_kit.query(data_dir, "select state, message from runs") == [("cancelled", said)]
 
 
 def test_interrupt_during_a_query_is_still_an_interrupt(settings, fake_spec, monkeypatch):
