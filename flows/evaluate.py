@@ -25,7 +25,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from assayline.errors import JudgeNotTrustedError, SpecError, StoreError
+from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, SpecError, StoreError
 from assayline.evaluation.answers import resolve_runs
 from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
 from assayline.evaluation.drive import drive_worker
@@ -290,7 +290,11 @@ def _watch(evaluation: Evaluation, work: _Work, screen: Screen | None) -> bool:
         report.raise_if_cancelled()
         if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
             if obstacle := evaluation.try_load():
-                report.warn_once(f"{obstacle} Results are still written to part files.")
+                if isinstance(obstacle, DatabaseLockedError):
+                    reason, next_s = str(obstacle).partition(" hint: ")[0], evaluation.settings.load_interval_s
+                    get_run_logger().info("%s Results are in part files; next try in %g s.", reason, next_s)
+                else:
+                    report.warn_once(f"{obstacle} Results are still written to part files.")
             loaded_s = time.monotonic()
         wait_for_one(work.tasks, POLL_INTERVAL_S)
     _try_to(partial(show, is_last=True), report)

@@ -15,11 +15,11 @@ from assayline import __version__
 from assayline.clock import RunClock
 from assayline.digests import digest_json
 from assayline.engines.devices.claims import count_workers as count_devices_here
-from assayline.errors import SpecError, StoreError
+from assayline.errors import DatabaseLockedError, SpecError, StoreError
 from assayline.evaluation.answers import resolve_runs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.resume import AUTO, choose_run, digest_inputs
-from assayline.evaluation.run import Evaluation, RunResult
+from assayline.evaluation.run import Evaluation, RunResult, without_database
 from assayline.files import MAKE_ROOM, write_text
 from assayline.load.arrivals import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
@@ -33,7 +33,7 @@ from assayline.spec.identity import canonical_json, config_id, spec_hash
 from assayline.store.database import TABLE_VERSION
 from assayline.store.parts import recall_lengths
 from assayline.store.scoring import check_scorers
-from assayline.store.thread import DatabaseThread, describe_stand_in
+from assayline.store.thread import DatabaseThread
 
 __all__ = ["Evaluation", "RunResult", "begin_evaluation", "plan_run"]
 
@@ -85,8 +85,6 @@ def begin_evaluation(
         else:
             evaluation.take_up()
             _keep_spec(evaluation)
-        if held := describe_stand_in(database):
-            evaluation.notes.append(held)
         evaluation.dispatcher.workers = workers
         undo.pop_all()
     return evaluation
@@ -150,18 +148,20 @@ def count_workers(spec: EvalSpec) -> int:
 
 
 def _look_into_database(database: DatabaseThread, asks: Manifest, notes: list[str]) -> pa.Table | None:
-    """Check that the database can be used, before any file is written. Raises StoreError.
+    """Check that the database can be used, before any file is written. A lock is only noted. Raises StoreError.
 
     Return the lengths of answers in earlier runs if the new run orders by them. An error in reading them is only noted,
     because it costs speed alone.
     """
-    if not asks.is_longest_first:
-        database.run(lambda connection: None)
-        return None
     try:
+        if not asks.is_longest_first:
+            return database.run(lambda connection: None)
         return database.run(
             lambda connection: recall_lengths(connection, asks.model_id, asks.prompt_set, asks.benchmark_id)
         )
+    except DatabaseLockedError as error:
+        notes.append(without_database(error))
+        return None
     except StoreError as error:
         database.run(lambda connection: None)
         notes.append(f"Sending requests in the order given, because earlier answers cannot be read: {error}")

@@ -11,8 +11,8 @@ import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from assayline import __version__
@@ -35,14 +35,14 @@ from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
 from assayline.store.answers import Answers, lacks_media, survey_answers
-from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
+from assayline.store.database import TABLE_VERSION, Connection, connect, read_rows, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts
 from assayline.store.metrics import compute_runs, read_metric_table, store_metrics
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.score_files import read_function_scores, read_judged, write_function_scores
 from assayline.store.scoring import SampleToScore, StoredAnswer, read_answers, read_samples, score_run
-from assayline.store.thread import DatabaseThread, describe_stand_in
+from assayline.store.thread import DatabaseThread
 
 _ADVICE = (
     "Stored answers are in the table request. An error row is an answer, so the run cannot be resumed. hint: find the "
@@ -102,6 +102,11 @@ def _count_kinds(verdict: Verdict) -> str:
     return f"Errors by kind: {kinds}."
 
 
+def without_database(error: DatabaseLockedError) -> str:
+    """Return the note of a run that begins while another program writes the database."""
+    return f"The run begins without the database, and needs it at its end: {error}"
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """Result of a run, small enough to be a flow's result."""
@@ -121,8 +126,7 @@ def read_result(run: Manifest, settings: Settings) -> RunResult:
     database = DatabaseThread(settings)
     metrics = database.run(lambda connection: read_metric_table(connection, run.run_id))
     answered = run.prompts.requests if run.prompts else 0
-    notes = [held for held in [describe_stand_in(database)] if held]
-    return RunResult(run.run_id, str(database.path), answered, metrics, notes=notes)
+    return RunResult(run.run_id, str(settings.database_path), answered, metrics)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -203,7 +207,13 @@ class Evaluation:
         """Resume the run. Raises StoreError, which leaves the run unchanged."""
         before = self.manifest
         remove_unfinished(self.run_dir)
-        self.earlier = answers = self.database.run(self._survey)
+        try:
+            answers = self.database.run(self._survey)
+        except DatabaseLockedError as error:
+            self.notes.append(without_database(error))
+            with TemporaryDirectory(dir=self.run_dir) as folder, connect(Path(folder) / "parts.duckdb", 0) as scratch:
+                answers = self._survey(scratch)
+        self.earlier = answers
         counts = before.prompts
         if counts and (
             answers.prepared_requests != counts.requests
@@ -235,7 +245,8 @@ class Evaluation:
             prompts=counts,
         )
         if before.template_id is not None:
-            self.database.run(self._save)
+            with suppress(DatabaseLockedError):
+                self.database.run(self._save)
         of = f"of {counts.requests} " if counts else ""
         self.notes.append(
             f"Resuming run {before.run_id}, attempt {self.manifest.attempt}: {answers.answered} {of}requests are "
@@ -270,7 +281,8 @@ class Evaluation:
                     "with --fresh; stored answers are kept."
                 )
             self.change(template_id=preparation.template_id)
-            self.database.run(self._save)
+            with suppress(DatabaseLockedError):  # `try_load` and `finish` save it, too
+                self.database.run(self._save)
             counts = preparation.run(
                 self.run_dir, self.dispatcher, self.earlier, longest_first=self.manifest.is_longest_first
             )
@@ -297,18 +309,17 @@ class Evaluation:
         """Request that preparation and workers stop now."""
         self.dispatcher.stop()
 
-    def try_load(self) -> str | None:
-        """Load new parts during a run, without waiting for the database; return the error message if it fails.
+    def try_load(self) -> StoreError | None:
+        """Load new parts during a run, without waiting for the database; return the error if it fails.
 
         The parts are the results, and `finish` loads them, so an error of the database does not stop the engines.
         """
         if self.manifest.template_id is None:
             return None
-        load = partial(load_parts, run_id=self.run_id, run_dir=self.run_dir)
         try:
-            self.database.run(load, wait_s=0.0, checkpoint=False, may_stand_in=False)
+            self.database.run(self._load_and_save, wait_s=0.0, checkpoint=False)
         except StoreError as error:
-            return str(error)
+            return error
         return None
 
     def finish(self, counts: PromptCounts, *, lacks_report: bool = False) -> RunResult:
@@ -342,10 +353,7 @@ class Evaluation:
             raise RunFailedError(str(self.manifest.message))
         if obstacle:
             notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
-        database = self.database
-        if held := describe_stand_in(database):
-            notes.append(held)
-        return RunResult(self.run_id, str(database.path), counts.requests, metrics, notes=notes)
+        return RunResult(self.run_id, str(self.settings.database_path), counts.requests, metrics, notes=notes)
 
     def _record_idle_workers(self) -> None:
         """Record workers without a request while others had some: the run's speed does not count."""

@@ -8,7 +8,7 @@ from assayline.export.make import FOLDER_NAME, Exported, check_free, new_folder
 from assayline.runs.manifest import unknown_run
 from assayline.settings import Settings
 from assayline.store.database import Connection, list_models
-from assayline.store.thread import DatabaseThread, find_stand_in
+from assayline.store.thread import DatabaseThread
 from assayline.store.views import quote_text
 from assayline.words import count
 
@@ -39,10 +39,7 @@ def export_tables(
             return {table: _copy(connection, table, run_ids, unfinished / f"{table}.parquet") for table in tables}
 
     rows = DatabaseThread(settings).read(work)
-    sentences = [f"{count(rows['run'], 'run')}, {count(rows['request'], 'request')}."]
-    if (stand_in := find_stand_in(database)).exists():
-        sentences.append(f"Newer results may be in {stand_in}; the next run moves them into the database.")
-    return Exported([place], sentences)
+    return Exported([place], [f"{count(rows['run'], 'run')}, {count(rows['request'], 'request')}."])
 
 
 def _check_runs(connection: Connection, run_ids: Sequence[str], database: Path) -> None:

@@ -20,6 +20,8 @@ _DRIVEN_HERE: set[Path] = set()
 _LOOKING_S = 1.0
 """Time for other processes to finish looking: `is_worked_on` holds a shared lock for microseconds."""
 
+_RETRY_S = 0.01
+
 
 class RunLock:
     """The right to drive a run, until `release` or the end of the process."""
@@ -34,16 +36,23 @@ class RunLock:
 
 def lock_run(run_dir: Path) -> RunLock | None:
     """Lock a run for this process; None if another process drives it. Raises StoreError."""
-    path = run_dir / FLOW_LOCK
+    return lock_file(run_dir / FLOW_LOCK, _LOOKING_S)
+
+
+def lock_file(path: Path, wait_s: float) -> RunLock | None:
+    """Lock a file for this process, and create it if it is missing; None if it is locked for longer than `wait_s`.
+
+    Raises StoreError.
+    """
     try:
         with contextlib.ExitStack() as stack:  # without a lock at the end, nothing stays open
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "a+", encoding="utf-8"))
-            deadline = time.monotonic() + _LOOKING_S
+            deadline = time.monotonic() + wait_s
             while not _try_lock(file, fcntl.LOCK_EX):
-                if time.monotonic() > deadline:
+                if time.monotonic() >= deadline:
                     return None
-                time.sleep(_LOOKING_S / 100)
+                time.sleep(_RETRY_S)
             file.truncate(0)
             file.write(_own_name())
             file.flush()
@@ -52,8 +61,8 @@ def lock_run(run_dir: Path) -> RunLock | None:
             return RunLock(file)
     except OSError as error:  # also from closing the file, which writes again if the disk was full
         raise StoreError(
-            f"The run's lock {path} cannot be made or taken: {error}. hint: the data folder (ASSAYLINE_DATA_DIR) "
-            f"must be writable, on a file system that has locks (flock); {MAKE_ROOM}"
+            f"The lock {path} cannot be made or taken: {error}. hint: the data folder (ASSAYLINE_DATA_DIR) must be "
+            f"writable, on a file system that has locks (flock); {MAKE_ROOM}"
         ) from error
 
 
@@ -64,10 +73,10 @@ def is_worked_on(run_dir: Path) -> bool:
     return False
 
 
-def name_holder(run_dir: Path) -> str:
-    """Return the current or last holder of the run: `process 4711 on host`."""
+def name_holder(run_dir: Path, lock: str = FLOW_LOCK) -> str:
+    """Return the current or last holder of the run or of another lock in the folder: `process 4711 on host`."""
     try:
-        return (run_dir / FLOW_LOCK).read_text(encoding="utf-8") or "another process"
+        return (run_dir / lock).read_text(encoding="utf-8") or "another process"
     except OSError:
         return "another process"
 

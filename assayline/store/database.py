@@ -1,8 +1,10 @@
 """The DuckDB file: open it, wait for its lock, and update its tables and views.
 
 DuckDB allows one process to write a file, and no other process can read it meanwhile. So connections are short, opening
-waits for a held lock, and the error after a timeout names the holder. The file keeps the format of DuckDB 1.5, which
-older shells and notebooks can open.
+waits for a held lock, and the error after a timeout names the holder. A lock file next to the database admits one
+assayline process at a time to write. If other programs only read the file, it is copied, written and renamed into
+place: open readers keep the old file, and the next ones read the new one. The file keeps the format of DuckDB 1.5,
+which older shells and notebooks can open.
 
     with connect(Path("assayline.duckdb"), wait_s=30) as connection:
         connection.sql("from run").show()
@@ -11,11 +13,14 @@ The schema `raw` has the tables, `main` the views for users, and `internal` the 
 connections resolve names in all three.
 """
 
+import fcntl
 import hashlib
+import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +29,8 @@ import duckdb
 
 from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
+from assayline.files import MAKE_ROOM, storing, sync_folder
+from assayline.runs.locks import lock_file, name_holder
 from assayline.store.views import Model, make_models, name_model, read_models
 from assayline.words import as_sentence
 
@@ -70,6 +77,10 @@ _FRUGAL_THREADS = 2
 """Each thread needs its own memory, and engines need the cores."""
 
 _RETRY_S = 0.1
+_READERS_S = 1.0
+"""Wait for readers, most of which are short, before the file is copied."""
+
+_REPLACED = "replaced.wal"
 _LOCKED = "Could not set lock on file"
 _DAMAGED = ("not a valid DuckDB database", "Corrupt database file", "Could not read enough bytes", "checksum")
 _REPAIR = "run `assayline rebuild --all --set-aside`, which renames it and loads every run into a new database."
@@ -82,30 +93,38 @@ def connect(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the database at `path`, create or update it unless `read_only`, and close it at the end.
 
-    While another process holds it, retry for `wait_s` seconds. Beyond `memory_bytes` DuckDB spills to a folder next to
+    While another process holds it, retry for `wait_s` seconds. If only readers hold it, open a copy, and rename it into
+    place at the end; an error in the block drops the copy. Beyond `memory_bytes` DuckDB spills to a folder next to
     the database (None: limit of 80% of the machine's memory). Inside the block, query failures caused by the disk or a
     damaged file become StoreError; errors in a query stay DuckDB's.
 
-    Without `checkpoint`, writes stay in the journal next to the file (`.wal`), which every reader applies, until a
-    connection closes with a checkpoint. A checkpoint overwrites blocks in place: a process that is killed during it may
-    leave a torn block, and then the file cannot be opened.
+    Without `checkpoint`, no copy is made, and writes stay in the journal next to the file (`.wal`), which every reader
+    applies, until a connection closes with a checkpoint. A checkpoint overwrites blocks in place: a process that is
+    killed during it may leave a torn block, and then the file cannot be opened.
     """
-    connection = _open_database(path, wait_s, read_only, memory_bytes)
-    try:
-        if read_only:
-            _check_models(connection)
-            find_in_schemas(connection)
-        else:
-            apply_schema(connection)
-        if not checkpoint:
-            connection.execute("pragma disable_checkpoint_on_shutdown")
-        yield connection
-    except duckdb.Error as error:
-        if (explained := _explain(path, error)) is None:
-            raise
-        raise explained from error
-    finally:
-        connection.close()
+    path = path.resolve() if path.is_symlink() else path  # a rename would replace the link
+    with ExitStack() as held:
+        connection, copy = _open_database(path, wait_s, read_only, memory_bytes, checkpoint, held)
+        held.callback(connection.close)
+        try:
+            if read_only:
+                _check_models(connection)
+                find_in_schemas(connection)
+            else:
+                apply_schema(connection)
+            if not checkpoint:
+                connection.execute("pragma disable_checkpoint_on_shutdown")
+            yield connection
+            if copy:
+                connection.execute("checkpoint")
+        except duckdb.Error as error:
+            if (explained := _explain(path, error)) is None:
+                raise
+            raise explained from error
+        if copy:
+            connection.close()
+            with storing(f"{copy} cannot be renamed to {path}", MAKE_ROOM):
+                _put_in_place(copy, path)
 
 
 @contextmanager
@@ -187,7 +206,10 @@ def list_optional_columns(table: str) -> frozenset[str]:
     return list_added_columns(SQL_FOLDER / "migrations", table)
 
 
-def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int | None) -> duckdb.DuckDBPyConnection:
+def _open_database(
+    path: Path, wait_s: float, read_only: bool, memory_bytes: int | None, may_copy: bool, held: ExitStack
+) -> tuple[duckdb.DuckDBPyConnection, Path | None]:
+    """Return a connection, and the copy that it has open if only readers hold the file. `held` gets the locks."""
     if read_only and not path.exists():
         raise StoreError(f"There is no database at {path}. hint: run an evaluation first, or correct the path.")
     if found := UNUSABLE.findall(str(path)):
@@ -198,16 +220,19 @@ def _open_database(path: Path, wait_s: float, read_only: bool, memory_bytes: int
     config: Config = {"storage_compatibility_version": _STORAGE_VERSION}
     if memory_bytes is not None:
         config |= {"memory_limit": f"{memory_bytes // 2**10}KiB", "threads": _FRUGAL_THREADS}
-    deadline = time.monotonic() + wait_s
+    began = time.monotonic()
+    if not read_only:
+        _lock_out_writers(path, wait_s, held)
     while True:
         try:
-            if not read_only:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            return _connect_file(path, read_only, config)
+            return _connect_file(path, read_only, config), None
         except (duckdb.Error, OSError) as error:
             if _LOCKED not in str(error):
                 raise _explain_opening(path, error) from error
-            left_s = deadline - time.monotonic()
+            left_s = began + wait_s - time.monotonic()
+            is_copied = may_copy and not read_only and left_s <= max(0.0, wait_s - _READERS_S)
+            if is_copied and (copy := _copy_beside(path, held)):
+                return _connect_file(copy, read_only, config), copy
             if left_s <= 0:
                 raise DatabaseLockedError(_describe_lock(path, wait_s, str(error))) from error
             time.sleep(min(_RETRY_S, left_s))
@@ -218,13 +243,81 @@ def _connect_file(path: Path, read_only: bool, config: Config) -> duckdb.DuckDBP
     return duckdb.connect(path, read_only=read_only, config=config)
 
 
+def _lock_out_writers(path: Path, wait_s: float, held: ExitStack) -> None:
+    """Keep other assayline processes from writing, and complete or remove what a killed one left of its copy."""
+    name = f"{path.name}.lock"
+    if (lock := lock_file(path.with_name(name), wait_s)) is None:
+        raise DatabaseLockedError(
+            f"{path} is in use by {name_holder(path.parent, name)}, another assayline command{_for_longer(wait_s)}. "
+            "hint: run the same command again after it exits."
+        )
+    held.callback(lock.release)
+    if (folder := _copy_folder(path)).exists():
+        with storing(f"The copy of the database in {folder} cannot be removed", MAKE_ROOM):
+            if (folder / _REPLACED).exists() and (folder / path.name).exists():
+                (folder / path.name).replace(path)
+            shutil.rmtree(folder)
+
+
+def _copy_beside(path: Path, held: ExitStack) -> Path | None:
+    """Copy the database and its journal; None if another process may write it.
+
+    The copy has the same file name, which views may rely on. Until `held` closes, the lock of a reader, which is a
+    POSIX lock on the whole file, keeps other programs from opening the original for writing.
+    """
+    copy = _copy_folder(path) / path.name
+    with storing(f"{path} is read by another program, and cannot be copied to {copy}", MAKE_ROOM):
+        source = held.enter_context(path.open("rb", buffering=0))
+        try:
+            fcntl.lockf(source, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return None
+        held.callback(shutil.rmtree, copy.parent, ignore_errors=True)
+        copy.parent.mkdir()
+        with open(copy, "wb", buffering=0) as target:
+            with suppress(OSError, AttributeError):  # quick where the file system shares blocks
+                while os.copy_file_range(source.fileno(), target.fileno(), 2**30):
+                    pass
+            shutil.copyfileobj(source, target, 2**24)  # the rest; opening `path` again would drop the lock at its close
+        shutil.copymode(path, copy)
+        with suppress(FileNotFoundError):
+            shutil.copyfile(_journal_of(path), _journal_of(copy))
+    return copy
+
+
+def _put_in_place(copy: Path, path: Path) -> None:
+    """Rename a closed copy to `path`.
+
+    The journal belongs to the old file: DuckDB opens no file beside another one's journal, so it is moved away first. A
+    process that is killed in between leaves an older state, which the next `_lock_out_writers` replaces by the copy.
+    """
+    with open(copy, "rb") as file:
+        os.fsync(file.fileno())
+    with suppress(FileNotFoundError):
+        _journal_of(path).replace(copy.with_name(_REPLACED))
+    copy.replace(path)
+    sync_folder(path.parent)
+
+
+def _copy_folder(path: Path) -> Path:
+    return path.with_name(f".{path.name}.copy")
+
+
+def _journal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.wal")
+
+
 def _describe_lock(path: Path, wait_s: float, message: str) -> str:
     found = _HOLDER.search(message)
     holder = f"process {found['pid']} ({found['program']})" if found else "another process"
     return (
-        f"{path} is locked by {holder}, for longer than {wait_s:g} s (ASSAYLINE_DATABASE_WAIT_S). "
-        "hint: close that shell or wait for that run; part files can be read with read_parquet meanwhile."
+        f"{path} is locked by {holder}{_for_longer(wait_s)}. hint: close that program, or open the database read-only "
+        "in it; part files can be read with read_parquet meanwhile."
     )
+
+
+def _for_longer(wait_s: float) -> str:
+    return f", for longer than {wait_s:g} s (ASSAYLINE_DATABASE_WAIT_S)" if wait_s else ""
 
 
 def _explain_opening(path: Path, error: Exception) -> StoreError:

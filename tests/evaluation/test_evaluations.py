@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 from flow_kit import database_held
-from run_kit import FAKE, complete, lose_answers, query, work
+from run_kit import FAKE, complete, lose_answers, query, vanish, work
 
 from assayline.clock import RunClock
-from assayline.errors import ModelError, PromptError, SpecError
+from assayline.errors import DatabaseLockedError, ModelError, PromptError, SpecError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.resume import NEVER
 from assayline.evaluation.run import read_result
 from assayline.runs.manifest import new_run_id
-from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 
 pytestmark = pytest.mark.slow
@@ -22,10 +21,6 @@ pytestmark = pytest.mark.slow
 def spec(make_spec: Any) -> EvalSpec:
     found: EvalSpec = make_spec(engine=FAKE, prompts={"limit": 30}, shard_requests=8)
     return found
-
-
-def impatient(settings: Settings) -> Settings:
-    return settings.model_copy(update={"database_wait_s": 0.2})
 
 
 def test_a_run_ends_with_every_request_answered_and_its_metrics(spec, settings):
@@ -56,28 +51,28 @@ def test_results_reach_the_database_while_the_run_goes_on(spec, settings):
     assert not settings.database_path.with_name(f"{settings.database_path.name}.wal").exists()
 
 
-def test_run_completes_while_another_program_holds_the_database(spec, settings):
-    settings = impatient(settings)
-    with_history = complete(spec, settings).run_id
+def test_run_answers_all_while_another_program_writes_the_database_and_the_next_command_loads_it(spec, settings):
+    settings = settings.model_copy(update={"database_wait_s": 0.2})
+    complete(spec, settings)
     with database_held(settings.data_dir) as (pid, _):
         evaluation = begin_evaluation(spec, settings, NEVER)
-        assert any(f"locked by process {pid}" in note and "stand-in" in note for note in evaluation.notes)
+        assert any(f"locked by process {pid}" in note for note in evaluation.notes)
         counts = evaluation.prepare()
         work(evaluation)
-        assert "for longer than 0 s" in str(evaluation.try_load()), "the middle of a run does not wait"
-        result = evaluation.finish(counts)
-        assert result.metrics and result.database == str(settings.data_dir / "stand-in" / "assayline.duckdb")
-        assert evaluation.manifest.state == "completed"
-        assert read_result(evaluation.manifest, settings) == result
-    read_result(evaluation.manifest, settings)  # as the next command does
+        assert f"is locked by process {pid} (" in str(evaluation.try_load()), "the middle of a run does not wait"
+        with pytest.raises(DatabaseLockedError, match=rf"locked by process {pid} .*rebuild {evaluation.run_id}"):
+            evaluation.finish(counts)
+        resumed = begin_evaluation(spec, settings)
+        assert resumed.run_id == evaluation.run_id and resumed.is_answered, "its parts are read without the database"
+        vanish(resumed)
+    again = begin_evaluation(spec, settings)
+    assert again.run_id == evaluation.run_id and again.is_answered
+    again.finish(again.prepare())
     answers = "select count(*) from completions as c where c.run_id = r.run_id"
-    runs = query(settings, f"select run_id, state, ({answers}) from runs as r")
-    assert sorted(runs) == sorted((run_id, "completed", 30) for run_id in (with_history, evaluation.run_id))
-    assert not list((settings.data_dir / "stand-in").iterdir())
+    assert query(settings, f"select state, ({answers}) from runs as r") == [("completed", 30)] * 2
 
 
-def test_resume_works_while_another_program_holds_the_database(spec, settings):
-    settings = impatient(settings)
+def test_resume_works_while_another_program_reads_the_database(spec, settings):
     first = begin_evaluation(spec, settings)
     counts = first.prepare()
     work(first)

@@ -525,14 +525,12 @@ def test_a_missing_answer_fails_the_run_which_then_goes_on(spec, settings):
 
 
 def test_end_of_a_run_is_in_the_manifest_when_no_database_can_take_it(spec, settings):
-    """Another program holds the database, and a file is where its stand-in's folder would be."""
     impatient = settings.model_copy(update={"database_wait_s": 0.2})
     evaluation = begin_evaluation(spec, impatient)
     counts = evaluation.prepare()
     work(evaluation)
     holder = start_python(HOLD_DATABASE, settings.database_path)
     assert read_line(holder) == "held"
-    (settings.data_dir / "stand-in").write_text("")
     try:
         with pytest.raises(StoreError, match=rf"assayline rebuild {evaluation.run_id}` loads them"):
             evaluation.finish(counts)

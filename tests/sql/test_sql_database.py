@@ -20,8 +20,49 @@ HOLDER = """
 import sys, duckdb
 connection = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reader")
 print("held", flush=True)
-sys.stdin.readline()
+for line in iter(sys.stdin.readline, "\\n"):
+    print(connection.execute("select count(*) from raw.baselines").fetchall()[0][0], flush=True)
 connection.close()
+"""
+READ_ON = """
+import sys, time, duckdb
+while True:
+    try:
+        with duckdb.connect(sys.argv[1], read_only=True) as connection:
+            print(connection.execute("select count(*) from raw.baselines").fetchall()[0][0], flush=True)
+            time.sleep(0.02)
+    except duckdb.IOException as error:
+        if "Could not set lock" not in str(error):
+            raise
+"""
+PIN = "insert into baselines values ('pin', 'run', now()::timestamp, null)"
+WRITE = f"""
+import sys
+from pathlib import Path
+from assayline.store import database
+database._READERS_S = 0
+for _ in range(int(sys.argv[2])):
+    with database.connect(Path(sys.argv[1]), 60) as connection:
+        connection.execute("{PIN}")
+"""
+DIE_AT_STEP = f"""
+import os, signal, sys
+from pathlib import Path
+from assayline.store import database
+steps = []
+def kill_after(name, call):
+    def done(*arguments):
+        result = call(*arguments)
+        steps.append(name)
+        if len(steps) == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return done
+os.fsync, Path.replace = kill_after("fsync", os.fsync), kill_after("replace", Path.replace)
+database._READERS_S = 0
+with database.connect(Path(sys.argv[1]), 60) as connection:
+    connection.execute("{PIN}")
+print(*steps)
 """
 
 
@@ -33,6 +74,11 @@ class Holder:
             [sys.executable, "-c", HOLDER, str(path), role], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout.readline() == "held\n"
+
+    def count(self):
+        self.process.stdin.write("count\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
 
     def release(self):
         if self.process.poll() is None:
@@ -88,9 +134,9 @@ def test_the_connection_is_closed_at_the_end_even_after_an_error(path):
         connection.execute("select 1")
 
 
-@pytest.mark.parametrize(("role", "read_only"), [("writer", False), ("writer", True), ("reader", False)])
-def test_a_held_file_is_waited_for_and_then_said_who_holds_it(path, hold, role, read_only):
-    holder = hold(role)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_connect_waits_for_a_writer_and_then_names_it(path, hold, read_only):
+    holder = hold("writer")
     began = time.monotonic()
     with pytest.raises(DatabaseLockedError) as raised, connect(path, wait_s=0.3, read_only=read_only):
         pass
@@ -117,6 +163,79 @@ def test_readers_do_not_hold_up_readers(path, hold):
     hold("reader")
     with connect(path, wait_s=0, read_only=True) as connection:
         assert connection.execute("select count(*) from runs").fetchall() == [(0,)]
+
+
+def count_pins(path):
+    with connect(path, wait_s=0, read_only=True) as connection:
+        return connection.execute("select count(*) from baselines").fetchall()[0][0]
+
+
+def write_to_journal(path):
+    with connect(path, wait_s=0, checkpoint=False) as connection:
+        connection.execute(PIN)
+    assert path.with_name(f"{path.name}.wal").exists()
+
+
+def test_connect_writes_beside_a_reader_that_keeps_its_state(path, hold):
+    write_to_journal(path)
+    reader, inode = hold("reader"), path.stat().st_ino
+    with pytest.raises(DatabaseLockedError), connect(path, wait_s=0, checkpoint=False):
+        pass
+    with pytest.raises(KeyError), connect(path, wait_s=0) as connection:
+        connection.execute(PIN)
+        raise KeyError("the copy is dropped")
+    assert (path.stat().st_ino, count_pins(path)) == (inode, 1)
+    with connect(path, wait_s=0) as connection:
+        connection.execute(PIN)
+        assert connection.execute("select current_database()").fetchall() == [("assayline",)]
+    assert (reader.count(), hold("reader").count(), count_pins(path)) == (1, 2, 2)
+    assert sorted(one.name for one in path.parent.iterdir()) == ["assayline.duckdb", "assayline.duckdb.lock"]
+
+
+def test_connect_copies_once_for_a_reader_that_stays(path, hold):
+    reader, inodes = hold("reader"), {path.stat().st_ino}
+    for _ in range(3):
+        with connect(path, wait_s=0) as connection:
+            connection.execute(PIN)
+        inodes.add(path.stat().st_ino)
+    assert (len(inodes), reader.count(), count_pins(path)) == (2, 0, 3)
+
+
+def test_connect_admits_one_assayline_writer_at_a_time_beside_readers(path):
+    command = [sys.executable, "-c"]
+    with subprocess.Popen([*command, READ_ON, str(path)], stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout.readline() == "0\n"
+        writers = [subprocess.Popen([*command, WRITE, str(path), "10"]) for _ in range(2)]
+        assert [writer.wait(60) for writer in writers] == [0, 0]
+        assert reader.poll() is None
+        reader.kill()
+        seen = [int(line) for line in reader.stdout.read().splitlines()]
+    assert seen == sorted(seen) and count_pins(path) == 20
+
+
+def test_connect_names_the_assayline_process_that_writes(path):
+    second = connect(path, wait_s=0)
+    with connect(path, wait_s=0), pytest.raises(DatabaseLockedError, match=r"in use by process \d+ on .*, another"):
+        second.__enter__()
+
+
+def test_connect_loses_nothing_when_a_writer_is_killed_while_it_puts_its_copy_in_place(path, hold):
+    rows = []
+    for step in range(1, 20):
+        write_to_journal(path)
+        holder = hold("reader")
+        command = [sys.executable, "-c", DIE_AT_STEP, str(path), str(step)]
+        process = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+        if process.returncode == 0:
+            break
+        assert count_pins(path) in (0, 1, 2), "a reader can open the file"
+        holder.release()
+        with connect(path, wait_s=0) as connection:
+            rows += connection.execute("select count(*) from baselines").fetchall()
+            connection.execute("delete from baselines")
+        assert not path.with_name(".assayline.duckdb.copy").exists()
+    assert process.stdout == "fsync replace replace fsync\n"
+    assert rows == [(1,), (2,), (2,), (2,)], "the killed writer's row is there as soon as the journal is moved"
 
 
 def test_a_reader_cannot_write(path):
@@ -146,7 +265,7 @@ def test_a_folder_is_refused(tmp_path, read_only):
 
 def test_a_path_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    expect_refusal(tmp_path / "file" / "assayline.duckdb", "cannot be opened")
+    expect_refusal(tmp_path / "file" / "assayline.duckdb", "cannot be made or taken")
 
 
 def test_a_reader_makes_no_file(tmp_path):
