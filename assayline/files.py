@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from assayline.errors import StoreError
 
@@ -39,6 +39,20 @@ def storing(failure: str, hint: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"{failure}: {error}. hint: {hint}") from error
+
+
+Value = TypeVar("Value")
+
+
+def read_kept(path: Path, parse: Callable[[str], Value], missing: Value, what: str, hint: str) -> Value:
+    """Return the parsed text of a file, or `missing` without the file. Raises StoreError if it cannot be read."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return missing
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(f"{path}, {what}, cannot be read: {reason}. hint: restore a copy of it, or {hint}") from None
 
 
 def write_text(path: Path, text: str, hint: str) -> None:

@@ -117,7 +117,8 @@ def make_database(folder: Path, nights: tuple[Night, ...] = NIGHTS) -> Path:
     first, second = NIGHTS[:2]
     if first in nights and second in nights:
         with connect(settings.database_path, settings.database_wait_s) as connection:
-            save_verdicts(connection, judge_run_against(connection, second.run_id, first.run_id, GateSpec()))
+            report = judge_run_against(connection, second.run_id, first.run_id, GateSpec())
+            save_verdicts(connection, folder, report)
     return settings.database_path
 
 

@@ -62,7 +62,7 @@ def judge(
 
     def judge_and_save(connection: Connection) -> GateReport:
         found = judge_run(connection, run_id, baseline, limits, nights)
-        save_verdicts(connection, found, flow_run_id)
+        save_verdicts(connection, settings.data_dir, found, flow_run_id)
         return found
 
     report = DatabaseThread(settings).run(judge_and_save)

@@ -1,7 +1,7 @@
 """Pinned baselines: names for runs to compare later runs with, as rows of `baselines`.
 
-Runs can be rebuilt from their folders, pins cannot. So pins are also stored in `baselines.json` in the data folder,
-from which `restore_pins` restores them in a new database.
+The folder of a pinned run keeps its pins, from which `restore_pins` restores them in a new database. Earlier versions
+kept them in `baselines.json` in the data folder, which is read, too.
 """
 
 import difflib
@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from assayline.errors import ComparisonError, SpecError, StoreError
-from assayline.files import MAKE_ROOM, write_json
+from assayline.errors import ComparisonError, SpecError
+from assayline.files import read_kept
 from assayline.runs.manifest import match_run_id, unknown_run
 from assayline.store.database import Connection, transaction
+from assayline.store.decisions import PIN, UNPIN, keep_decisions, read_open_pins
+from assayline.store.runs import insert_row
 
 PINS_NAME = "baselines.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -52,25 +54,27 @@ def pin_baseline(
             f"Run {run_id} is {state}, not completed, so its metrics may be incomplete. hint: pin a completed run, or "
             "pass --force."
         )
-    restore_pins(connection, data_dir)
     before = {pin.baseline: pin.run_id for pin in list_pins(connection)}.get(name)
     pinned_at = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+    text = note and note.encode("utf-8", "replace").decode()  # arguments of a shell need not be UTF-8
+    row = {"baseline": name, "run_id": run_id, "pinned_at": pinned_at, "note": text}
     with transaction(connection):
         connection.execute("delete from baselines where baseline = ?", [name])
-        text = note and note.encode("utf-8", "replace").decode()  # arguments of a shell need not be UTF-8
-        connection.execute("insert into baselines values (?, ?, ?, ?)", [name, run_id, pinned_at, text])
-    _keep(connection, data_dir)
+        insert_row(connection, "baselines", row)
+        keep_decisions(data_dir / "runs" / run_id, [{"decision": PIN, **row}])
+        if before not in (None, run_id):
+            keep_decisions(data_dir / "runs" / str(before), [{"decision": UNPIN, "baseline": name}])
     return before
 
 
 def unpin_baseline(connection: Connection, data_dir: Path, name: str) -> Pin:
     """Remove a pin and return it; the run stays. Raises SpecError for an unknown name, and StoreError."""
-    restore_pins(connection, data_dir)
     found = _find_pin(connection, name)
     if found is None:
         raise SpecError(f"There is no baseline {name!r}. hint: {_list_names(connection, name)}")
-    connection.execute("delete from baselines where baseline = ?", [name])
-    _keep(connection, data_dir)
+    with transaction(connection):
+        connection.execute("delete from baselines where baseline = ?", [name])
+        keep_decisions(data_dir / "runs" / found.run_id, [{"decision": UNPIN, "baseline": name}])
     return found
 
 
@@ -105,23 +109,34 @@ def check_run(connection: Connection, run_id: str) -> str:
     raise unknown_run(run_id, _list_run_ids(connection), "the database")
 
 
-def restore_pins(connection: Connection, data_dir: Path) -> list[Pin]:
-    """Restore the pins in the folder's file that the database lacks, and return them. Raises StoreError."""
-    path = data_dir / PINS_NAME
-    if not path.exists():
-        return []
-    try:
-        kept = [Pin(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
-        times = [datetime.fromisoformat(pin.pinned_at) for pin in kept]
-    except (OSError, ValueError, TypeError) as error:
-        raise StoreError(
-            f"{path} cannot be read: {error}. hint: restore a copy of the file, or remove it and pin again."
-        ) from None
-    known = {pin.baseline for pin in list_pins(connection)}
-    lost = [(pin, pinned_at) for pin, pinned_at in zip(kept, times, strict=True) if pin.baseline not in known]
-    for pin, pinned_at in lost:
-        connection.execute("insert into baselines values (?, ?, ?, ?)", [pin.baseline, pin.run_id, pinned_at, pin.note])
-    return [pin for pin, _ in lost]
+def restore_pins(connection: Connection, data_dir: Path) -> tuple[list[Pin], list[Pin]]:
+    """Restore the pins of runs in the database whose names are free, the newest one of each name.
+
+    Return the restored pins, and those whose name another run keeps. Raises StoreError.
+    """
+    ids = _list_run_ids(connection)
+    kept = {run_id: read_open_pins(data_dir / "runs" / run_id) for run_id in ids}
+    pins = [pin for pin in _read_earlier(data_dir) if pin.run_id in kept and pin.baseline not in kept[pin.run_id]]
+    for run_id, named in kept.items():
+        pins += [Pin(name, run_id, pin["pinned_at"], pin["note"]) for name, pin in named.items() if pin]
+    names = {pin.baseline: pin.run_id for pin in list_pins(connection)}
+    restored, left = [], []
+    for pin in sorted(pins, key=lambda pin: datetime.fromisoformat(pin.pinned_at), reverse=True):
+        if names.setdefault(pin.baseline, pin.run_id) != pin.run_id:
+            left.append(pin)
+        elif _find_pin(connection, pin.baseline) is None:
+            insert_row(connection, "baselines", {**asdict(pin), "pinned_at": datetime.fromisoformat(pin.pinned_at)})
+            restored.append(pin)
+    return restored, left
+
+
+def _read_earlier(data_dir: Path) -> list[Pin]:
+    """Read the pins that an earlier version kept in the data folder. Raises StoreError."""
+
+    def parse(text: str) -> list[Pin]:
+        return [Pin(**row) for row in json.loads(text)]
+
+    return read_kept(data_dir / PINS_NAME, parse, [], "the pins of an earlier version", "remove it and pin again.")
 
 
 def _find_pin(connection: Connection, name: str) -> Pin | None:
@@ -142,8 +157,3 @@ def _list_names(connection: Connection, name: str) -> str:
     names = [pin.baseline for pin in list_pins(connection)]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"pinned baselines: {', '.join(names) or 'none yet'}."
-
-
-def _keep(connection: Connection, data_dir: Path) -> None:
-    hint = f"{MAKE_ROOM} The database has the pins; run the same command again to back them up in this file."
-    write_json(data_dir / PINS_NAME, [asdict(pin) for pin in list_pins(connection)], hint)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -35,6 +36,7 @@ from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_spec
 from assayline.spec.identity import use_current_names
 from assayline.store.database import Connection, transaction
+from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
 from assayline.store.scoring import list_stale
 from assayline.words import count, show_value
 
@@ -433,26 +435,31 @@ class GateFailedError(AssaylineError):
         self.report = report
 
 
-def save_verdicts(connection: Connection, report: GateReport, flow_run_id: str | None = None) -> None:
-    """Store a gate's report next to earlier ones. `flow_run_id` is the flow run of the gate, if any."""
+def save_verdicts(connection: Connection, data_dir: Path, report: GateReport, flow_run_id: str | None = None) -> None:
+    """Store a gate's report next to earlier ones, in the run's folder too. Raises StoreError.
+
+    `flow_run_id` is the flow run of the gate, if any.
+    """
     judged_at = datetime.now(UTC).replace(tzinfo=None)
     rows = [
-        [
-            report.candidate,
-            report.baseline,
-            judged_at,
-            ordinal,
-            check.check,
-            check.verdict,
-            check.candidate,
-            check.baseline,
-            check.limit,
-            check.unit,
-            check.words,
-            json.dumps(report.limits, sort_keys=True),
-            flow_run_id,
-        ]
+        {
+            "run_id": report.candidate,
+            "baseline_run_id": report.baseline,
+            "judged_at": judged_at,
+            "ordinal": ordinal,
+            "limit_on": check.check,
+            "verdict": check.verdict,
+            "candidate_value": check.candidate,
+            "baseline_value": check.baseline,
+            "limit_value": check.limit,
+            "unit": check.unit,
+            "words": check.words,
+            "limits_json": json.dumps(report.limits, sort_keys=True),
+            "flow_run_id": flow_run_id,
+        }
         for ordinal, check in enumerate(report.checks)
     ]
     with transaction(connection):
-        connection.executemany(f"insert into verdicts values ({', '.join('?' * 13)})", rows)  # noqa: S608 - marks alone
+        for row in rows:
+            add_verdict(connection, row)
+        keep_decisions(data_dir / "runs" / report.candidate, [{"decision": VERDICT, **row} for row in rows])

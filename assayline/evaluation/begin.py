@@ -19,7 +19,7 @@ from assayline.errors import DatabaseLockedError, SpecError, StoreError
 from assayline.evaluation.answers import resolve_runs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.resume import AUTO, choose_run, digest_inputs
-from assayline.evaluation.run import Evaluation, RunResult, without_database
+from assayline.evaluation.run import Evaluation, RunResult
 from assayline.files import MAKE_ROOM, write_text
 from assayline.load.arrivals import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
@@ -160,7 +160,7 @@ def _look_into_database(database: DatabaseThread, asks: Manifest, notes: list[st
             lambda connection: recall_lengths(connection, asks.model_id, asks.prompt_set, asks.benchmark_id)
         )
     except DatabaseLockedError as error:
-        notes.append(without_database(error))
+        notes.append(f"The run begins without the database, and needs it at its end: {error}")
         return None
     except StoreError as error:
         database.run(lambda connection: None)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from assayline.errors import DamagedPartsError, DatabaseUnusableError, StoreError
+from assayline.errors import DamagedPartsError, StoreError
 from assayline.evaluation.run import conclude_run
 from assayline.files import storing
 from assayline.runs.locks import lock_run, name_holder
 from assayline.runs.manifest import Manifest, read_manifest, read_run_scorers, read_spec_json, write_manifest
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
+from assayline.store.decisions import restore_verdicts
 from assayline.store.ingest import Verdict, judge_run, reload_parts, rescue_part
 from assayline.store.metrics import store_metrics
 from assayline.store.parts import list_parts, set_part_aside
@@ -38,22 +39,6 @@ class Rebuilt:
     """Damaged parts, under their new names."""
     rescued: list[Path] = field(default_factory=list)
     """Damaged parts whose rows the database still had, written again."""
-
-
-def prepare_database(path: Path, wait_s: float, set_aside: bool) -> Path | None:
-    """Check that the database can take rows; with `set_aside`, rename an unusable one and return its new path.
-
-    Raises DatabaseUnusableError without `set_aside`, DatabaseLockedError or StoreError.
-    """
-    try:
-        with connect(path, wait_s):
-            return None
-    except DatabaseUnusableError:
-        if not set_aside:
-            raise
-    aside = set_database_aside(path)
-    with connect(path, wait_s):
-        return aside
 
 
 def set_database_aside(path: Path) -> Path:
@@ -114,6 +99,7 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
     with transaction(connection):
         rebuilt.scores = score_run(connection, before.run_id, scorers, judged=judged, functions=functions)
         store_metrics(connection, [before.run_id])
+        restore_verdicts(connection, run_dir)
     if after != before:
         write_manifest(run_dir, after)
     rebuilt.manifest, rebuilt.missing = after, verdict.broken.get("missing_requests", 0)

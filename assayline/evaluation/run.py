@@ -12,7 +12,6 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from assayline import __version__
@@ -35,7 +34,7 @@ from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
 from assayline.store.answers import Answers, lacks_media, survey_answers
-from assayline.store.database import TABLE_VERSION, Connection, connect, read_rows, transaction
+from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts
 from assayline.store.metrics import compute_runs, read_metric_table, store_metrics
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
@@ -100,11 +99,6 @@ def _describe_failure(run_id: str, requests: int, verdict: Verdict, max_error_fr
 def _count_kinds(verdict: Verdict) -> str:
     kinds = ", ".join(f"{kind} {count}" for kind, count in verdict.errors.items())
     return f"Errors by kind: {kinds}."
-
-
-def without_database(error: DatabaseLockedError) -> str:
-    """Return the note of a run that begins while another program writes the database."""
-    return f"The run begins without the database, and needs it at its end: {error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +201,7 @@ class Evaluation:
         """Resume the run. Raises StoreError, which leaves the run unchanged."""
         before = self.manifest
         remove_unfinished(self.run_dir)
-        try:
-            answers = self.database.run(self._survey)
-        except DatabaseLockedError as error:
-            self.notes.append(without_database(error))
-            with TemporaryDirectory(dir=self.run_dir) as folder, connect(Path(folder) / "parts.duckdb", 0) as scratch:
-                answers = self._survey(scratch)
-        self.earlier = answers
+        self.earlier = answers = self.database.run(self._survey)
         counts = before.prompts
         if counts and (
             answers.prepared_requests != counts.requests
@@ -245,8 +233,7 @@ class Evaluation:
             prompts=counts,
         )
         if before.template_id is not None:
-            with suppress(DatabaseLockedError):
-                self.database.run(self._save)
+            self.database.run(self._save)
         of = f"of {counts.requests} " if counts else ""
         self.notes.append(
             f"Resuming run {before.run_id}, attempt {self.manifest.attempt}: {answers.answered} {of}requests are "

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from assayline.clock import RunClock
 from assayline.errors import SpecError, StoreError
-from assayline.files import MAKE_ROOM, write_json
+from assayline.files import MAKE_ROOM, read_kept, write_json
 from assayline.spec.core_yaml import load_yaml
 from assayline.spec.criteria import ExactMatch, Scorer, list_kinds
 from assayline.spec.file import explain
@@ -264,14 +264,8 @@ def parse_scorer(text: str) -> Scorer:
 
 
 def _read_added(run_dir: Path) -> list[Scorer]:
-    path = run_dir / SCORERS_NAME
-    try:
-        return [_ONE.validate_python(scorer) for scorer in json.loads(path.read_bytes())]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise StoreError(
-            f"{path}, the scorers added to the run, cannot be read: {reason}. hint: restore it from a copy, or remove "
-            "it and score the run again."
-        ) from None
+    def parse(text: str) -> list[Scorer]:
+        return [_ONE.validate_python(scorer) for scorer in json.loads(text)]
+
+    hint = "remove it and score the run again."
+    return read_kept(run_dir / SCORERS_NAME, parse, [], "the scorers added to the run", hint)

@@ -47,7 +47,7 @@ def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: st
     }
     forget_metrics(connection, run.run_id)
     connection.execute("delete from runs where run_id = ?", [run.run_id])
-    _insert(connection, "runs", row)
+    insert_row(connection, "runs", row)
     _save_load(connection, run.run_id, json.loads(spec_json))
 
 
@@ -64,15 +64,16 @@ def _save_load(connection: duckdb.DuckDBPyConnection, run_id: str, spec: dict[st
             "burstiness": arrival.get("burstiness"),
             **{name: load[name] for name in LOAD_COLUMNS},
         }
-        _insert(connection, "loads", {"run_id": run_id, **row})
+        insert_row(connection, "loads", {"run_id": run_id, **row})
     for slo in spec.get("slos") or ():
         for metric in LIMITS:
             if slo[metric] is not None:
                 row = {"run_id": run_id, "slo": slo["name"], "metric": metric, "limit_s": slo[metric]}
-                _insert(connection, "slos", row)
+                insert_row(connection, "slos", row)
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, table: str, row: dict[str, Any]) -> None:
+def insert_row(connection: duckdb.DuckDBPyConnection, table: str, row: dict[str, Any]) -> None:
+    """Insert a row, given by column."""
     names, marks = ", ".join(row), ", ".join("?" * len(row))
     query = f"insert into {table} ({names}) values ({marks})"  # noqa: S608 - names are ours
     connection.execute(query, list(row.values()))

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from assayline.errors import StoreError
-from assayline.files import MAKE_ROOM, write_text
+from assayline.files import MAKE_ROOM, read_kept, write_text
 
 FOLDER_NAME = "lm_eval"
 SCORES_NAME = f"{FOLDER_NAME}/scores.json"
@@ -66,18 +65,13 @@ def write_judged(run_dir: Path, judged: Judged) -> None:
 
 def read_judged(run_dir: Path) -> Judged:
     """Read it from the run's folder, if present. Raises StoreError for an unreadable file."""
-    path = run_dir / SCORES_NAME
-    try:
-        value = json.loads(path.read_bytes())
+
+    def parse(text: str) -> Judged:
+        value = json.loads(text)
         return Judged(value["scorers"], [JudgedScore(*score) for score in value["scores"]])
-    except FileNotFoundError:
-        return NOT_JUDGED
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise StoreError(
-            f"{path}, the scores of lm-evaluation-harness, cannot be read: {reason}. hint: restore a "
-            "copy of the file, or remove it; without it the run has no such scores."
-        ) from None
+
+    hint = "remove it; without it the run has no such scores."
+    return read_kept(run_dir / SCORES_NAME, parse, NOT_JUDGED, "the scores of lm-evaluation-harness", hint)
 
 
 def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -> None:
@@ -91,18 +85,12 @@ def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -
 
 def read_function_scores(run_dir: Path) -> dict[str, FunctionScores]:
     """Read the scores of functions in the run's folder, by scorer. Raises StoreError for an unreadable file."""
-    path = run_dir / FUNCTION_SCORES_NAME
-    try:
-        value = json.loads(path.read_bytes())
+
+    def parse(text: str) -> dict[str, FunctionScores]:
         return {
             name: FunctionScores(one["definition"], [JudgedScore(*score) for score in one["scores"]])
-            for name, one in value.items()
+            for name, one in json.loads(text).items()
         }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise StoreError(
-            f"{path}, the scores of functions, cannot be read: {reason}. hint: restore it from a copy, or remove it "
-            f"and run `assayline score {run_dir.name}`."
-        ) from None
+
+    hint = f"remove it and run `assayline score {run_dir.name}`."
+    return read_kept(run_dir / FUNCTION_SCORES_NAME, parse, {}, "the scores of functions", hint)

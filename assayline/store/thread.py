@@ -18,6 +18,7 @@ import duckdb
 from assayline.errors import StoreError
 from assayline.settings import Settings
 from assayline.store.database import Connection, connect
+from assayline.store.decisions import keep_earlier
 from assayline.store.runs import mark_interrupted
 
 Answer = TypeVar("Answer")
@@ -55,6 +56,8 @@ class DatabaseThread:
             with connect(self._settings.database_path, wait, memory_bytes=memory_bytes, checkpoint=checkpoint) as own:
                 if not self._has_marked:
                     mark_interrupted(own, self._settings.data_dir / "runs")
+                    with suppress(StoreError):  # a folder that cannot be written; the database has them
+                        keep_earlier(own, self._settings.data_dir / "runs")
                     self._has_marked = True
                 return work(own)
 

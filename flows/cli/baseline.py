@@ -60,11 +60,12 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def _pin(known: argparse.Namespace, settings: "Settings") -> None:
     from assayline.comparison.baselines import pin_baseline
-    from assayline.store.database import connect
+    from assayline.store.thread import DatabaseThread
 
     run_id = complete_run_id(known.run_id, settings)
-    with connect(settings.database_path, settings.database_wait_s) as connection:
-        before = pin_baseline(connection, settings.data_dir, known.name, run_id, known.note, known.force)
+    before = DatabaseThread(settings).run(
+        lambda connection: pin_baseline(connection, settings.data_dir, known.name, run_id, known.note, known.force)
+    )
     moved = f" (was run {before})" if before and before != run_id else ""
     print_text(f"Pinned baseline {known.name} to run {run_id}{moved}.", plain_console())
 
@@ -83,8 +84,7 @@ def _list(known: argparse.Namespace, settings: "Settings") -> None:
 
 def _unpin(known: argparse.Namespace, settings: "Settings") -> None:
     from assayline.comparison.baselines import unpin_baseline
-    from assayline.store.database import connect
+    from assayline.store.thread import DatabaseThread
 
-    with connect(settings.database_path, settings.database_wait_s) as connection:
-        pin = unpin_baseline(connection, settings.data_dir, known.name)
+    pin = DatabaseThread(settings).run(lambda opened: unpin_baseline(opened, settings.data_dir, known.name))
     print_text(f"Unpinned baseline {known.name}; run {pin.run_id} is kept.", plain_console())

@@ -62,19 +62,18 @@ def _find_folders(settings: "Settings", run_ids: list[str]) -> list[Path]:
 
 def _rebuild_all(folders: list[Path], database: Path, wait_s: float, set_aside: bool) -> int:
     """Rebuild runs one after another. A run that cannot be loaded does not stop the others."""
-    from assayline.evaluation.rebuild import prepare_database, rebuild_run, set_database_aside
+    from assayline.evaluation.rebuild import rebuild_run, set_database_aside
 
-    if aside := prepare_database(database, wait_s, set_aside):
-        _say_aside(database, aside)
     code = 0
     for folder in folders:
         try:
             print(describe_rebuilt(rebuild_run(folder, database, wait_s, set_aside)))
         except DatabaseUnusableError:
-            if not set_aside or aside:
+            if not set_aside:
                 raise
-            _say_aside(database, set_database_aside(database))  # the damage was detected only now: start over
-            return _rebuild_all(folders, database, wait_s, set_aside=True)
+            aside = set_database_aside(database)
+            print(f"{database} is unusable; renamed to {aside.name}. hint: load the other runs too with --all.")
+            return _rebuild_all(folders, database, wait_s, set_aside)  # start over
         except StoreError as error:
             print(f"error: {error}", file=sys.stderr)
             code = error.exit_code
@@ -85,10 +84,15 @@ def _rebuild_all(folders: list[Path], database: Path, wait_s: float, set_aside: 
 def _restore_baselines(settings: "Settings", database: Path) -> None:
     from assayline.comparison.baselines import restore_pins
     from assayline.store.database import connect
+    from assayline.store.runs import mark_interrupted
 
     with connect(database, settings.database_wait_s) as connection:
-        for pin in restore_pins(connection, settings.data_dir):
-            print(f"Restored baseline {pin.baseline}: run {pin.run_id}.")
+        mark_interrupted(connection, settings.data_dir / "runs")
+        restored, left = restore_pins(connection, settings.data_dir)
+    for pin in restored:
+        print(f"Restored baseline {pin.baseline}: run {pin.run_id}.")
+    for pin in left:
+        print(f"Not restored: baseline {pin.baseline} as run {pin.run_id}, because another run has that name now.")
 
 
 def describe_rebuilt(rebuilt: "Rebuilt") -> str:
@@ -102,7 +106,3 @@ def describe_rebuilt(rebuilt: "Rebuilt") -> str:
         missing = f"{rebuilt.missing} requests have no answer. " if rebuilt.missing else ""
         lines.append(f"  {missing}hint: resume it with `assayline evaluate --resume {run.run_id}`.")
     return "\n".join(lines)
-
-
-def _say_aside(database: Path, aside: Path) -> None:
-    print(f"{database} is unusable; renamed to {aside.name}. hint: load the other runs too with --all.")

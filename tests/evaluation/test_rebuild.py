@@ -2,10 +2,13 @@
 
 import dataclasses
 import hashlib
+import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import duckdb
 import pytest
@@ -25,7 +28,7 @@ from run_kit import (
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, RunFailedError, StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import read_shard
-from assayline.evaluation.rebuild import prepare_database, rebuild_run
+from assayline.evaluation.rebuild import rebuild_run
 from assayline.flows.cli import run
 from assayline.records import NOT_SENT, EngineEvent
 from assayline.runs.manifest import read_manifest, write_manifest
@@ -33,6 +36,8 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.database import OLDEST_VERSION, TABLE_VERSION, connect
 from assayline.store.parts import TABLES, list_parts, write_part
+from assayline.store.runs import insert_row
+from assayline.store.thread import DatabaseThread
 
 pytestmark = pytest.mark.slow
 
@@ -264,20 +269,19 @@ def test_rebuild_rejects_an_unusable_database_until_it_is_set_aside(run_dir, spe
     damaged = settings.database_path.read_bytes()
     with pytest.raises(DatabaseUnusableError, match=r"assayline rebuild --all --set-aside"):
         begin_evaluation(spec, settings)
-    with pytest.raises(DatabaseUnusableError):
-        prepare_database(settings.database_path, 10, set_aside=False)
-    aside = prepare_database(settings.database_path, 10, set_aside=True)
-    assert aside is not None and aside.read_bytes() == damaged
-    rebuild_run(run_dir, settings.database_path, 10)
+    assert run("rebuild", ["--all"]) == 6
+    assert run("rebuild", ["--all", "--set-aside"]) == 0
+    (aside,) = settings.data_dir.glob("*.aside-*")
+    assert aside.read_bytes() == damaged
     assert content(settings.database_path) == original
 
 
-def test_a_foreign_database_is_not_set_aside(settings, tmp_path):
+def test_a_foreign_database_is_not_set_aside(run_dir, tmp_path, capsys):
     with duckdb.connect(tmp_path / "theirs.duckdb") as connection:
         connection.execute("create table theirs as select 1 as a")
-    with pytest.raises(StoreError, match="not one of assayline"):
-        prepare_database(tmp_path / "theirs.duckdb", 10, set_aside=True)
-    assert [path.name for path in tmp_path.glob("*.duckdb*")] == ["theirs.duckdb"]
+    assert run("rebuild", ["--all", "--set-aside", "--into", str(tmp_path / "theirs.duckdb")]) == 6
+    assert "not one of assayline" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.glob("*.duckdb*")) == ["theirs.duckdb", "theirs.duckdb.lock"]
 
 
 def test_the_command_rebuilds_all_into_another_file(run_dir, spec, settings, tmp_path, capsys):
@@ -390,6 +394,45 @@ def test_rebuild_fails_a_completed_run_when_a_request_is_answered_twice(run_dir,
 def query_one(part: Path) -> tuple[str]:
     (row,) = duckdb.execute(f"select request_id from read_parquet('{part}') limit 1").fetchall()
     return (str(row[0]),)
+
+
+def test_rebuild_restores_the_pin_that_came_with_a_copied_run(run_dir, spec, settings, tmp_path, capsys):
+    assert run("baseline", ["pin", "good", run_dir.name]) == 0
+    there = settings.model_copy(update={"data_dir": tmp_path / "there", "database": None})
+    own = complete(spec, there, "never").run_id
+    shutil.copytree(run_dir, there.run_dir(run_dir.name))
+    with patch.dict(os.environ, ASSAYLINE_DATA_DIR=str(there.data_dir)):
+        assert run("rebuild", [run_dir.name]) == 0
+        assert query(there, "select baseline, run_id from baselines") == [("good", run_dir.name)]
+        assert run("baseline", ["pin", "good", own]) == 0
+        assert run("rebuild", ["--all"]) == 0 and query(there, "select run_id from baselines") == [(own,)]
+        there.database_path.unlink()
+        assert run("rebuild", ["--all"]) == 0 and query(there, "select run_id from baselines") == [(own,)]
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["pinned", "unpinned"])
+def test_rebuild_restores_pins_and_verdicts_of_an_earlier_version(run_dir, settings, is_kept):
+    pin = {"baseline": "good", "run_id": run_dir.name, "pinned_at": "2026-11-01T00:00:00", "note": None}
+    (settings.data_dir / "baselines.json").write_text(json.dumps([pin]))
+    with connect(settings.database_path, 10) as connection:
+        insert_row(connection, "baselines", pin)
+        verdict = {"run_id": run_dir.name, "baseline_run_id": "b", "judged_at": "2026-11-02T01:02:03.5", "ordinal": 0}
+        texts = {"limit_on": "errors", "verdict": "pass", "unit": "", "words": "No errors, ä."}
+        insert_row(connection, "verdicts", {**verdict, **texts})
+    tables = "select * from verdicts left join baselines on true"
+    if not is_kept:
+        assert run("baseline", ["unpin", "good"]) == 0
+    before = query(settings, tables)
+    DatabaseThread(settings).run(lambda connection: None)  # as any command does
+    settings.database_path.unlink()
+    assert run("rebuild", ["--all"]) == 0
+    assert query(settings, tables) == before and len(before) == 1
+
+
+def test_rebuild_rejects_damaged_decisions(run_dir, settings, capsys):
+    (run_dir / "decisions.jsonl").write_text('{"decision": "pin"')
+    assert run("rebuild", [run_dir.name]) == 6
+    assert "decisions.jsonl, the verdicts and pins of the run, cannot be read" in capsys.readouterr().err
 
 
 def test_pinned_baselines_survive_the_same_database_and_come_back_into_a_new_one(run_dir, settings, capsys):

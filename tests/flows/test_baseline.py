@@ -1,14 +1,11 @@
 """Pinned baselines: a command, its sentences, and what survives a rebuild."""
 
-import json
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
-from assayline.comparison.baselines import PINS_NAME, Pin, list_pins, resolve_baseline, restore_pins
+from assayline.comparison.baselines import Pin, list_pins, resolve_baseline
 from assayline.errors import SpecError
-from assayline.evaluation.rebuild import set_database_aside
 from assayline.flows.cli import run
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -50,7 +47,6 @@ def test_a_name_is_pinned_listed_moved_and_taken_away(settings, capsys):
     assert [pin.run_id for pin in read_pins(settings)] == ["20260102-000000-sums-bbbb"]
     assert run("baseline", ["unpin", "good"]) == 0
     assert read_pins(settings) == []
-    assert json.loads((settings.data_dir / PINS_NAME).read_text()) == []
 
 
 @pytest.mark.parametrize(
@@ -89,21 +85,3 @@ def test_a_baseline_is_found_by_name_or_by_run(settings):
         connection.execute("delete from runs where run_id = '20260101-000000-sums-aaaa'")
         with pytest.raises(SpecError, match=r"assayline rebuild 20260101-000000-sums-aaaa"):
             resolve_baseline(connection, "good")
-
-
-def test_pins_come_back_into_a_new_database(settings, capsys):
-    run("baseline", ["pin", "good", "20260101-000000-sums-aaaa", "--note", "ä"])
-    before = read_pins(settings)
-    set_database_aside(settings.database_path)
-    add_run(settings, "20260102-000000-sums-bbbb")
-    assert run("baseline", ["pin", "other", "20260102-000000-sums-bbbb"]) == 0
-    assert [pin.baseline for pin in read_pins(settings)] == ["good", "other"]
-    assert read_pins(settings)[0] == before[0]
-    with connect(settings.database_path, 10) as connection:
-        assert restore_pins(connection, settings.data_dir) == []
-
-
-def test_pin_rejects_a_damaged_file_of_pins(settings, capsys):
-    Path(settings.data_dir / PINS_NAME).write_text("[{")
-    assert run("baseline", ["pin", "good", "20260101-000000-sums-aaaa"]) == 6
-    assert "cannot be read" in capsys.readouterr().err

@@ -1,6 +1,8 @@
 """The flow in this process, with the fake engine, against a real Prefect server."""
 
 import json
+import logging
+import os
 import re
 import threading
 import time
@@ -21,6 +23,7 @@ from assayline.engines.fake import FakeEngine
 from assayline.errors import Death, EngineDiedError, EngineInterruptedError
 from assayline.flows.evaluate import evaluate
 from assayline.records import Completion
+from assayline.runs.locks import lock_file
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec, parse_spec
 from assayline.tasks.artifacts import Reports
@@ -48,6 +51,35 @@ def wait_for_log(client: Any, state: State[Any], text: str) -> None:
         20,
         f"{text!r} in the run's log",
     )
+
+
+@pytest.mark.usefixtures("prefect_client")
+def test_run_logs_another_command_that_uses_the_database_as_information(fake_spec, data_dir, monkeypatch):
+    settings = load_settings()
+    lock = lock_file(settings.database_path.with_name("assayline.duckdb.lock"), 0)
+    assert lock is not None
+    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.1")
+    records: list[logging.LogRecord] = []
+    step = FakeEngine._step
+
+    class Reader(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "assayline.duckdb is in use" in record.getMessage():
+                records.append(record)
+                if "next try" in record.getMessage():
+                    lock.release()
+
+    def step_slowly_until_seen(self: FakeEngine, live: list[Any]) -> Any:
+        time.sleep(0.1 if len(records) < 2 else 0)
+        return step(self, live)
+
+    monkeypatch.setattr(FakeEngine, "_step", step_slowly_until_seen)
+    monkeypatch.setattr(logging.getLogger("prefect.flow_runs"), "handlers", [Reader()])
+    fake_spec["engine"]["max_concurrency"] = 1
+    assert run(fake_spec).is_completed()
+    _, tried = records
+    assert tried.levelname == "INFO" and f"process {os.getpid()} on " in tried.getMessage()
+    assert tried.getMessage().endswith("another assayline command. Results are in part files; next try in 0.2 s.")
 
 
 def test_run_answers_stores_and_shows_every_prompt(prefect_client, fake_spec, data_dir, tmp_path):

@@ -12,12 +12,19 @@ import flow_kit
 import httpx
 import pytest
 import yaml
+from run_kit import begin_and_vanish
 
 from assayline.errors import JudgeNotTrustedError, ModelError, SpecError
 from assayline.evaluation.rescore import rescore_run
+from assayline.flows import cli
 from assayline.flows import judge as judging
+from assayline.flows.benchmark import benchmark
 from assayline.flows.evaluate import evaluate
+from assayline.flows.gate import gate
+from assayline.flows.suite import suite
 from assayline.settings import load_settings
+from assayline.spec.file import parse_spec
+from assayline.store.thread import DatabaseThread
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts", "prefect_client")]
 
@@ -40,6 +47,46 @@ def write_judge(folder: Path, fake_spec: dict[str, Any], verdict: str = RULE, na
 def judged_by(fake_spec: dict[str, Any], *specs: Path, **fields: Any) -> dict[str, Any]:
     scorer = {"kind": "judge", "name": "helpful", "spec": [str(path) for path in specs], **fields}
     return {**fake_spec, "scorers": ["exact_match", scorer]}
+
+
+def read_tables(data_dir: Path) -> dict[str, list[str]]:
+    """Return the rows of every table and user's view, except when they were computed; sums in no fixed order differ."""
+    lists = "select table_schema, table_name from information_schema.tables where table_schema in ('raw', 'main')"
+    found = {}
+    for schema, name in flow_kit.query(data_dir, lists):
+        rows = flow_kit.query(
+            data_dir, f"select columns(c -> c not in ('scored_at', 'measured_at')) from {schema}.{name}"
+        )
+        found[f"{schema}.{name}"] = sorted(
+            re.sub(r"\d+\.\d+(e-\d+)?", lambda n: f"{float(n[0]):.6g}", repr(row)) for row in rows
+        )
+    return found
+
+
+def test_rebuild_makes_a_lost_database_again_table_by_table(fake_spec, data_dir, tmp_path, capsys):
+    fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
+    fake_spec["prompts"]["columns"]["metadata"] = ["human"]
+    judged = evaluate(judged_by(fake_spec, write_judge(tmp_path, fake_spec), label="human"))["run_id"]
+    worse = {**fake_spec, "chat": {"template": "{{ messages[0].content }} what"}}
+    last = evaluate(worse)["run_id"]
+    for words in (["pin", "good", last], ["pin", "good", judged], ["pin", "old", last], ["unpin", "old"]):
+        assert cli.run("baseline", words) == 0
+    assert gate(last, "good", {"max_slowdown": {}}, return_state=True).is_failed()
+    gated = flow_kit.write_spec(tmp_path / "gated.yaml", {**fake_spec, "gate": {"baseline": "good"}})
+    suite(str(flow_kit.write_spec(tmp_path / "s.yaml", {"name": "s", "evaluations": [{"spec": str(gated)}]})))
+    benchmark(parse_spec(fake_spec), 5, noise=True)
+    settings = load_settings()
+    assert cli.run("score", [judged, "--scorer", "contains"]) == 0
+    begin_and_vanish(parse_spec({**fake_spec, "name": "killed"}), settings, 3)
+    DatabaseThread(settings).run(lambda connection: None)
+    before = read_tables(data_dir)
+    empty = {"raw.loads", "raw.slos", "raw.device_telemetry"}
+    assert {name for name, rows in before.items() if not rows and name.startswith("raw.")} <= empty
+    assert len(before["raw.verdicts"]) >= 3 and len(before["raw.baselines"]) == 1
+    settings.database_path.unlink()
+    assert cli.run("rebuild", ["--all"]) == 0
+    after = read_tables(data_dir)
+    assert [name for name in before if before[name] != after[name]] == []
 
 
 def switch_off(*_: Any, **__: Any) -> None:

@@ -1,0 +1,75 @@
+"""Decisions about a run, which no database can compute again: verdicts of gates, pins and unpins of baselines.
+
+`decisions.jsonl` in the run's folder has a line for each, and lines are only added, so that a rebuilt database and a
+copied folder have them, too. In the database they are rows of `verdicts` and `baselines`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from assayline.files import MAKE_ROOM, read_kept, write_text
+from assayline.runs.manifest import MANIFEST_NAME
+from assayline.store.database import Connection, Row, read_rows
+from assayline.store.runs import insert_row
+
+DECISIONS_NAME = "decisions.jsonl"
+VERDICT, PIN, UNPIN = "verdict", "pin", "unpin"
+
+
+def keep_decisions(run_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add decisions, as `read_decisions` returns them, to a run's folder. Without one, a run cannot be rebuilt either.
+
+    The caller has the database open for writing, which admits one process at a time. Raises StoreError.
+    """
+    if not (run_dir / MANIFEST_NAME).exists():
+        return
+    lines = [json.dumps(row, ensure_ascii=False, default=str) for row in [*read_decisions(run_dir), *rows]]
+    write_text(run_dir / DECISIONS_NAME, "".join(f"{line}\n" for line in lines), MAKE_ROOM)
+
+
+def read_decisions(run_dir: Path) -> list[Row]:
+    """Read a run's decisions in their order: the columns of their table, and `decision`. Raises StoreError."""
+
+    def parse(text: str) -> list[Row]:
+        rows = [json.loads(line) for line in text.splitlines()]
+        return [{"decision": str(row["decision"]), **row} for row in rows]
+
+    hint = "remove the damaged line."
+    return read_kept(run_dir / DECISIONS_NAME, parse, [], "the verdicts and pins of the run", hint)
+
+
+def read_open_pins(run_dir: Path) -> dict[str, Row | None]:
+    """Return the last pin of each baseline name that the run has or had; None after an unpin. Raises StoreError."""
+    rows = [row for row in read_decisions(run_dir) if row["decision"] in (PIN, UNPIN)]
+    return {row["baseline"]: row if row["decision"] == PIN else None for row in rows}
+
+
+def add_verdict(connection: Connection, row: Mapping[str, Any]) -> None:
+    """Insert a row of `verdicts`, unless it is there."""
+    key = ("run_id", "baseline_run_id", "judged_at", "ordinal")
+    same = " and ".join(f"{name} = ?" for name in key)
+    query = f"select 1 from verdicts where {same}"  # noqa: S608 - names are ours
+    if not connection.execute(query, [row[name] for name in key]).fetchall():
+        insert_row(connection, "verdicts", dict(row))
+
+
+def restore_verdicts(connection: Connection, run_dir: Path) -> None:
+    """Insert the verdicts in the run's folder that the database lacks. Raises StoreError."""
+    for row in read_decisions(run_dir):
+        if row.pop("decision") == VERDICT:
+            add_verdict(connection, {**row, "judged_at": datetime.fromisoformat(row["judged_at"])})
+
+
+def keep_earlier(connection: Connection, runs_dir: Path) -> None:
+    """Write the decisions that an earlier version left in the database alone to the folders of their runs."""
+    query = "select distinct run_id from (select run_id from raw.verdicts union all select run_id from raw.baselines)"
+    for (run_id,) in connection.execute(query).fetchall():
+        run_dir = runs_dir / run_id
+        if not (run_dir / DECISIONS_NAME).exists():
+            verdicts = "select ? as decision, * from raw.verdicts where run_id = ? order by judged_at, ordinal"
+            pins = "select ? as decision, * from raw.baselines where run_id = ? order by pinned_at"
+            rows = read_rows(connection, verdicts, VERDICT, run_id) + read_rows(connection, pins, PIN, run_id)
+            keep_decisions(run_dir, rows)
