@@ -220,19 +220,19 @@ def _open_database(
     config: Config = {"storage_compatibility_version": _STORAGE_VERSION}
     if memory_bytes is not None:
         config |= {"memory_limit": f"{memory_bytes // 2**10}KiB", "threads": _FRUGAL_THREADS}
-    began = time.monotonic()
+    began, copy = time.monotonic(), None
     if not read_only:
         _lock_out_writers(path, wait_s, held)
     while True:
         try:
-            return _connect_file(path, read_only, config), None
+            return _connect_file(copy or path, read_only, config), copy
         except (duckdb.Error, OSError) as error:
             if _LOCKED not in str(error):
                 raise _explain_opening(path, error) from error
             left_s = began + wait_s - time.monotonic()
             is_copied = may_copy and not read_only and left_s <= max(0.0, wait_s - _READERS_S)
             if is_copied and (copy := _copy_beside(path, held)):
-                return _connect_file(copy, read_only, config), copy
+                continue
             if left_s <= 0:
                 raise DatabaseLockedError(_describe_lock(path, wait_s, str(error))) from error
             time.sleep(min(_RETRY_S, left_s))
@@ -271,6 +271,7 @@ def _copy_beside(path: Path, held: ExitStack) -> Path | None:
         try:
             fcntl.lockf(source, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
+            source.close()
             return None
         held.callback(shutil.rmtree, copy.parent, ignore_errors=True)
         copy.parent.mkdir()
