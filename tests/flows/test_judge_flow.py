@@ -55,7 +55,7 @@ def read_tables(data_dir: Path) -> dict[str, list[str]]:
     found = {}
     for schema, name in flow_kit.query(data_dir, lists):
         rows = flow_kit.query(
-            data_dir, f"select columns(c -> c not in ('scored_at', 'measured_at')) from {schema}.{name}"
+            data_dir, f"select columns(lambda c: c not in ('scored_at', 'measured_at')) from {schema}.{name}"
         )
         found[f"{schema}.{name}"] = sorted(
             re.sub(r"\d+\.\d+(e-\d+)?", lambda n: f"{float(n[0]):.6g}", repr(row)) for row in rows
