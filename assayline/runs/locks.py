@@ -36,7 +36,9 @@ class RunLock:
 
 def lock_run(run_dir: Path) -> RunLock | None:
     """Lock a run for this process; None if another process drives it. Raises StoreError."""
-    return lock_file(run_dir / FLOW_LOCK, _LOOKING_S)
+    if lock := lock_file(run_dir / FLOW_LOCK, _LOOKING_S):
+        _DRIVEN_HERE.add(run_dir.absolute())
+    return lock
 
 
 def lock_file(path: Path, wait_s: float) -> RunLock | None:
@@ -56,7 +58,6 @@ def lock_file(path: Path, wait_s: float) -> RunLock | None:
             file.truncate(0)
             file.write(_own_name())
             file.flush()
-            _DRIVEN_HERE.add(run_dir.absolute())
             stack.pop_all()
             return RunLock(file)
     except OSError as error:  # also from closing the file, which writes again if the disk was full
