@@ -39,7 +39,7 @@ class Written(NamedTuple):
 def write_batch(run: ExportedRun, rows: Iterable[Row], names: TokenNames, output: TextIO, errors: TextIO) -> Written:
     """Write a line per prompt, in the order of the prompt set."""
     counts = {True: 0, False: 0}
-    created = int(run.row["started_at"].timestamp())
+    created = int(run.started_unix_s)
     for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence")):
         line, is_answered = _write_line(run, list(group), names, created)
         (output if is_answered else errors).write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -111,8 +111,13 @@ def _describe_config(run: ExportedRun) -> dict[str, Any]:
 def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
     task, run_id = _name_task(run), run.row["run_id"]
     scored = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
-    (counts,) = read_rows(connection, "select count(*) as prompts from prompt where run_id = ?", run_id)
-    values: dict[str, Any] = {"alias": task, "sample_len": counts["prompts"]}
+    query = """
+        select
+            (select count(*) from prompt where run_id = $1) as original,
+            (select count(distinct (prompt_id, occurrence)) from scores where run_id = $1) as effective
+    """
+    (counts,) = read_rows(connection, query, run_id)
+    values: dict[str, Any] = {"alias": task, "sample_len": counts["effective"]}
     for row in scored:
         error = row["standard_error"]
         values |= {
@@ -137,14 +142,14 @@ def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
         "versions": {task: "N/A"},
         "n-shot": {task: shots},
         "higher_is_better": {task: {row["scorer"]: True for row in scored}},
-        "n-samples": {task: {"original": counts["prompts"], "effective": counts["prompts"]}},
+        "n-samples": {task: counts},
         "config": {
             **_describe_config(run),
             "limit": run.read_spec("prompts.limit"),
             "gen_kwargs": run.read_spec("sampling"),
         },
         "git_hash": None,
-        "date": run.row["started_at"].timestamp(),
+        "date": run.started_unix_s,
     }
 
 

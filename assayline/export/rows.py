@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC
 from functools import cached_property
 from typing import Any
 
@@ -113,6 +114,11 @@ class ExportedRun:
         for name in path.split("."):
             value = value.get(name) if isinstance(value, dict) else None
         return value
+
+    @property
+    def started_unix_s(self) -> float:
+        """Unix time of the run's start; the database has it in UTC, without a time zone."""
+        return float(self.row["started_at"].replace(tzinfo=UTC).timestamp())
 
     @property
     def source_kind(self) -> str | None:

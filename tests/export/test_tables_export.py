@@ -2,7 +2,9 @@
 
 import csv
 import json
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,28 @@ def test_a_run_becomes_a_task_of_the_harness(run, tmp_path):
     assert samples[0]["doc"] == {"id": "id-0", "kind": 0, "messages": samples[0]["doc"]["messages"]}
     assert samples[0]["target"] == "0" and len(samples[0]["resps"][0]) == 2 and samples[7]["resps"] == [["", ""]]
     assert samples[0]["metrics"] == ["contains", "same"]
+
+
+def test_export_states_utc_in_any_time_zone_and_counts_what_was_scored(settings, make_spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": None}]
+        prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {"target": "answer"}}
+        spec = make_spec(engine={"backend": "fake"}, prompts=prompts, scorers=["contains"])
+        before_s, run_id = time.time(), run_kit.complete(spec, settings).run_id
+        for form in ("lm-eval", "openai-batch", "jsonl", "vllm-bench"):
+            export_run(settings, run_id, form, tmp_path / form)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    (path,) = (tmp_path / "lm-eval").glob("results_*.json")
+    results, bench = json.loads(path.read_text()), json.loads((tmp_path / "vllm-bench").read_text())
+    lines = [json.loads((tmp_path / form).read_text().splitlines()[0]) for form in ("openai-batch", "jsonl")]
+    started_s = datetime.fromisoformat(lines[1]["started_at"]).timestamp()
+    assert before_s <= started_s <= before_s + 60 and bench["date"] == f"{run_id[:15]}"
+    assert (results["date"], lines[0]["response"]["body"]["created"]) == (started_s, int(started_s))
+    assert list(results["n-samples"].values()) == [{"original": 2, "effective": 1}]
 
 
 @pytest.mark.parametrize("form", FORMATS)
