@@ -154,7 +154,7 @@ def judge_run_against(
     repeats = choose_repeats(connection, candidate, baseline)
     pinned = _list_pinned(repeats, baseline)
     checks = [
-        _check_errors(new, old, limits.max_error_share),
+        *_check_shares(new, old, limits),
         _check_accuracy(connection, new, old, limits, pairing, pinned, nights),
         *_check_speed(connection, new, old, limits, repeats, nights),
     ]
@@ -163,9 +163,9 @@ def judge_run_against(
 
 
 def _list_pinned(repeats: tuple[list[str], list[str]], baseline: str) -> list[str]:
-    """Return the baseline and its repeats that are none of the candidate."""
+    """Return the baseline and its repeats before it that are none of the candidate."""
     candidates, baselines = repeats
-    return [run_id for run_id in baselines if baseline in baselines and run_id not in candidates]
+    return [run_id for run_id in baselines if baseline in baselines and run_id not in candidates and run_id <= baseline]
 
 
 def _check_ended(new: Side, old: Side) -> None:
@@ -192,10 +192,15 @@ def _check_overlap(
         )
 
 
-def _check_errors(new: Side, old: Side, limit: float) -> Check:
-    share, before = new.error_share or 0.0, old.error_share or 0.0
-    words = f"Errors are {share:.2%} of the answers, vs {before:.2%} in the baseline; the limit is {limit:.2%}."
-    return Check("errors", "fail" if share > limit + ROUNDING else "pass", words, share, before, limit, "share")
+def _check_shares(new: Side, old: Side, limits: GateSpec) -> Iterator[Check]:
+    """Judge the share of errors, and that of answers cut off by max_tokens if it has a limit."""
+    errors = (new.error_share or 0.0, old.error_share or 0.0, limits.max_error_share)
+    truncated = (new.truncated_share or 0.0, old.truncated_share or 0.0, limits.max_truncated_share)
+    named = (("errors", "Errors", errors), ("truncated", "Answers cut off by max_tokens", truncated))
+    for name, what, (share, before, limit) in named:
+        if limit is not None:
+            words = f"{what} are {share:.2%} of the answers, vs {before:.2%} in the baseline; the limit is {limit:.2%}."
+            yield Check(name, "fail" if share > limit + ROUNDING else "pass", words, share, before, limit, "share")
 
 
 def _check_accuracy(
@@ -228,7 +233,11 @@ def _check_accuracy(
     if len(averaged) > 1:
         row = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)[scorer]
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
-    return judge_scores(row, limits, said, max(1, len(averaged)), nights=nights)
+    check = judge_scores(row, limits, said, max(1, len(averaged)), nights=nights)
+    shares = [f"{side.truncated_share or 0:.0%}" for side in (old, new)]
+    if row["difference"] and shares[0] != shares[1]:
+        check = replace(check, words=f"{check.words} Truncated by max_tokens: {shares[0]} → {shares[1]}.")
+    return check
 
 
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
@@ -393,12 +402,14 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
     if row is None:
         words = f"{metric} was not measured on both sides."
         return Check(metric, "inconclusive", words, limit=limit)
-    counts = f"{row['candidate_repeats']} and {row['baseline_repeats']} repeats"
+    new, old = row["candidate_repeats"], row["baseline_repeats"]
+    counts = f"{new} and {old} repeats"
     values = {"candidate": row["candidate_median"], "baseline": row["baseline_median"], "unit": row["unit"]}
     if row["verdict"] == "too_few":
+        lacks = " and ".join(side for side, has in (("the run", new), ("the baseline", old)) if has < 5)
         words = (
-            f"{few or metric}: not judged, because there are {counts} of the two configurations, and at least five of "
-            "each are needed. hint: measure them with `assayline benchmark`."
+            f"{few or metric}: not judged, because {lacks} needs five repeats ({counts}). hint: measure them with "
+            "`assayline benchmark`."
         )
         return Check(metric, "inconclusive", words, limit=limit, **values)
     ends = (row["shift_low"], row["shift_high"])

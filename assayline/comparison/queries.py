@@ -23,12 +23,13 @@ class Side:
     scorers: list[str]
     """Names of its scorers, the most important one first."""
     error_share: float | None
+    truncated_share: float | None
 
 
 def read_side(connection: Connection, run_id: str) -> Side:
     """Read one run of a comparison. Raises SpecError for an unknown run."""
     ensure_metrics(connection, [run_id])
-    rows = read_rows(connection, _SIDE, run_id, run_id, run_id)
+    rows = read_rows(connection, _SIDE, *[run_id] * 4)
     if not rows:
         raise SpecError(f"There is no run {run_id} in the database. hint: list the runs with `from run`.")
     return Side(**rows[0])
@@ -43,7 +44,8 @@ _SIDE = """
         runs.benchmark_id,
         obstacle,
         (select coalesce(list(scorer order by ordinal, scorer), []) from scorers where run_id = ?) as scorers,
-        (select any_value(value) from metric_values where run_id = ? and metric = 'error_share') as error_share
+        (select any_value(value) from metric_values where run_id = ? and metric = 'error_share') as error_share,
+        (select any_value(value) from metric_values where run_id = ? and metric = 'truncated_share') as truncated_share
     from runs
     join run_conditions using (run_id)
     where run_id = ?

@@ -168,6 +168,6 @@ class FakeEngine:
             cached_tokens=0,
             output_tokens=running.tokens,
             preemptions=0,
-            finish_reason="length",
+            finish_reason="length" if request.sampling.get("ignore_eos") else "stop",
             **answer,
         )

@@ -36,7 +36,7 @@ from assayline.spec.identity import canonical_json
 from assayline.store.answers import Answers, lacks_media, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts
-from assayline.store.metrics import compute_runs, read_metric_table, store_metrics
+from assayline.store.metrics import compute_runs, read_metric_table, store_metrics, warn_truncated
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.score_files import read_function_scores, read_judged, write_function_scores
@@ -327,7 +327,7 @@ class Evaluation:
             notes = judge_task(self.spec, task, self.run_dir, answers, renderer)
         try:
             notes += self._score_by_functions()
-            self.manifest, metrics, obstacle = self.database.run(self._conclude)
+            self.manifest, metrics, more = self.database.run(self._conclude)
         except StoreError as error:
             raise self._end_unrecorded("failed", error) from error
         lacks_report = lacks_report and self.manifest.state == "completed"
@@ -338,8 +338,7 @@ class Evaluation:
             self.lock.release()
         if self.manifest.state == "failed":
             raise RunFailedError(str(self.manifest.message))
-        if obstacle:
-            notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
+        notes += more
         return RunResult(self.run_id, str(self.settings.database_path), counts.requests, metrics, notes=notes)
 
     def _record_idle_workers(self) -> None:
@@ -372,8 +371,8 @@ class Evaluation:
         finally:
             self._let_go()
 
-    def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]], str | None]:
-        """Record the run's end in the database. Return the manifest, the metrics and the obstacle to a repeat."""
+    def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]], list[str]]:
+        """Record the run's end in the database. Return the manifest to write, the metrics, and notes."""
         self._load_and_save(connection)
         self._score(connection)
         verdict = judge_run(connection, self.run_id)
@@ -384,7 +383,10 @@ class Evaluation:
                 store_metrics(connection, [self.run_id])
                 query = "select obstacle from run_conditions where run_id = ?"
                 [row] = read_rows(connection, query, self.run_id)
-                return ended, read_metric_table(connection, self.run_id), row["obstacle"]
+                notes = [warn_truncated(connection, self.run_id)]
+                if obstacle := row["obstacle"]:
+                    notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
+                return ended, read_metric_table(connection, self.run_id), [note for note in notes if note]
 
     def _score_by_functions(self) -> list[str]:
         """Score the answers by functions, and keep the scores in the run's folder. Return notes for the run's log.

@@ -374,6 +374,13 @@ class GateSpec(SpecPart):
     max_error_share: float = Field(
         0.05, ge=0, le=1, description="Maximum share of the answered requests that are errors."
     )
+    max_truncated_share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        exclude_if=lambda value: value is None,
+        description="Maximum share of the answers that max_tokens cuts off (unset: no limit).",
+    )
     min_overlap: float = Field(
         0.9,
         gt=0,

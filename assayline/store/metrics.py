@@ -21,6 +21,7 @@ import duckdb
 from assayline.errors import StoreError
 from assayline.store.database import Row, list_models, read_rows, transaction
 from assayline.store.views import digest_definition, list_needed, quote_text
+from assayline.words import show_share
 
 SOURCE_FOLDER = "25_metric_value"
 """Folder of the views whose rows are stored."""
@@ -236,6 +237,7 @@ SHOWN = (
     Shown("unsent_requests", "total", "not sent, as the load or the run had ended", only_above=0),
     Shown("retried_requests", "total", "sent more than once", only_above=0),
     Shown("context_limited_requests", "total", "cut off by the context"),
+    Shown("truncated_requests", "total", "cut off by max_tokens"),
     Shown("accuracy", "mean", "accuracy ({detail})"),
     Shown("pass@k", "mean", "{metric} ({detail})"),
     Shown("majority_vote", "mean", "majority vote ({detail})"),
@@ -334,6 +336,32 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
     if not rows:
         raise StoreError(f"There is no run {run_id} in the database. hint: list the runs with `from run`.")
     return rows[0]
+
+
+MOST_TRUNCATED = 0.05
+"""Share of scored answers cut off by max_tokens above which a scored run has a warning."""
+
+_TRUNCATED = """
+    select metric, value, n, detail
+    from metric_values
+    left join (select run_id, scorer as detail, ordinal from scorers) as scorers using (run_id, detail)
+    where run_id = ? and metric in ('accuracy_truncated', 'accuracy_not_truncated')
+    order by ordinal desc
+"""
+
+
+def warn_truncated(connection: duckdb.DuckDBPyConnection, run_id: str) -> str | None:
+    """Return a warning if max_tokens cut off many scored answers, with the first scorer's accuracy of both groups."""
+    found = {row["metric"]: row for row in read_rows(connection, _TRUNCATED, run_id)}
+    cut, rest = found.get("accuracy_truncated"), found.get("accuracy_not_truncated")
+    total = sum(row["n"] for row in (cut, rest) if row)
+    if cut is None or cut["n"] / total <= MOST_TRUNCATED:
+        return None
+    others = f" and {show_share(rest['value'])} of the others" if rest else ""
+    return (
+        f"max_tokens cut off {cut['n']:,} of {total:,} scored answers ({show_share(cut['n'] / total)}): "
+        f"{show_share(cut['value'])} of these{others} are correct by {cut['detail']}. hint: raise sampling.max_tokens."
+    )
 
 
 def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:

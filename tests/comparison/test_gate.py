@@ -144,6 +144,18 @@ def test_errors_have_a_limit_of_their_own(make, old, settings):
     assert judge(settings, new, old, min_overlap=0.8, max_error_share=0.1).failed == []
 
 
+def test_gate_limits_truncated_answers_and_names_their_change(make, old, settings):
+    cut = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
+    new = run(make(template=WRONG_FROM_20, sampling=cut), settings)
+    report = judge(settings, new, old, max_truncated_share=0.3)
+    assert (verdicts(report)["truncated"], judge(settings, old, new, max_truncated_share=0.3).failed) == ("fail", [])
+    assert "cut off by max_tokens are 100.00% of the answers, vs 0.00% in the baseline; the limit is 30.00%." in (
+        report.sentence
+    )
+    assert "Truncated by max_tokens: 0% → 100%." in report.sentence
+    assert "truncated" not in verdicts(judge(settings, new, old)), "it has a limit only if one is set"
+
+
 def test_accuracy_is_inconclusive_without_targets(make, settings):
     rows = [{"question": f"say {i}", "answer": None} for i in range(8)]
     report = judge(settings, run(make(rows), settings), run(make(rows), settings))

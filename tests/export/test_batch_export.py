@@ -63,7 +63,7 @@ def test_a_batch_goes_in_and_comes_out_line_by_line(tmp_path, settings, tiny_mod
         body = ChatCompletion.model_validate(check_answer(line, name))
         assert body.model == "m" and body.usage is not None
         assert [choice.index for choice in body.choices] == ([0, 1, 2] if name == "several" else [0])
-        assert all(choice.message.content and choice.finish_reason == "length" for choice in body.choices)
+        assert all(choice.message.content and choice.finish_reason == "stop" for choice in body.choices)
         assert body.usage.completion_tokens == (6 if name == "several" else 3)
         assert body.usage.total_tokens == body.usage.prompt_tokens + body.usage.completion_tokens
     assert len({line["id"] for line in answered}) == len(answered)

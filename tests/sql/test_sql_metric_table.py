@@ -91,7 +91,7 @@ def test_the_metric_table_of_a_run_of_nothing(store):
     store.given("runs", {"expected_requests": 0})
     table = {row["metric"]: row["value"] for row in read_table(store)}
     defined = {name for name, value in table.items() if value is not None}
-    assert defined == {"answered", "errors", "missing", "cut off by the context"}
+    assert defined == {"answered", "errors", "missing", "cut off by the context", "cut off by max_tokens"}
 
 
 def given_troubles(store):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from assayline.report.run.speed import judge_throughput
+from assayline.store.metrics import warn_truncated
 
 UNDEFINED = (
     "error_share",
@@ -102,6 +103,29 @@ def test_requests_are_counted_by_what_became_of_them(store):
             "context_limited_requests": 1,
             "prompts": 4,
         },
+    )
+
+
+def test_truncated_answers_are_counted_apart_from_the_context_and_scored_apart(store):
+    """Two of five answers end at max_tokens, one at the context; the option's single token was all that was asked."""
+    cut, whole = {"finish_reason": "length", "output_tokens": 16}, {"finish_reason": "stop", "output_tokens": 9}
+    store.given_answers(cut, cut, {**cut, "output_tokens": 12}, whole, whole, {"error_kind": "any"}, cut)
+    store.connection.execute("update requests set sampling_json = '{\"max_tokens\": 16}'")
+    store.connection.execute("update requests set option_index = 0, option = 'A' where request_id = '6'")
+    store.given("scorers", {})
+    store.given("scores", *({"prompt_id": str(i), "value": v} for i, v in enumerate((0, 0.5, 0, 1, 1))))
+    store.given("scores", {"prompt_id": "5", "value": 0, "error_kind": "any"})
+    counts = {"context_limited_requests": 1, "truncated_requests": 2, "truncated_share": 0.4}
+    store.expect("run_summary", counts)
+    query = "select metric, value, n from metric_value where metric like '%truncated%' order by all"
+    store.measure()
+    assert store.connection.execute(query).fetchall() == [
+        ("accuracy_not_truncated", 2 / 3, 3), ("accuracy_truncated", 0.25, 2),
+        ("truncated_requests", 2, 6), ("truncated_share", 0.4, 6),
+    ]  # fmt: skip
+    assert warn_truncated(store.connection, "run") == (
+        "max_tokens cut off 2 of 5 scored answers (40%): 25% of these and 66.7% of the others are correct by "
+        "exact_match. hint: raise sampling.max_tokens."
     )
 
 

@@ -83,24 +83,24 @@ def test_a_prompt_that_could_not_be_rendered_is_an_error_row(store):
 
 
 @pytest.mark.parametrize(
-    ("sampling_json", "finish_reason", "output_tokens", "max_tokens", "context_limited"),
+    ("sampling_json", "finish_reason", "output_tokens", "max_tokens", "context_limited", "truncated"),
     [
-        ('{"max_tokens": 16}', "length", 16, 16, False),
-        ('{"max_tokens": 16}', "length", 15, 16, True),
-        ('{"max_tokens": 16}', "stop", 15, 16, False),
-        ('{"max_tokens": null}', "length", 90, None, True),
-        ("{}", "length", 90, None, True),
-        ("{}", "stop", 90, None, False),
-        ('{"max_tokens": 16}', "length", None, 16, None),
-        ('{"max_tokens": 16}', None, 3, 16, None),
+        ('{"max_tokens": 16}', "length", 16, 16, False, True),
+        ('{"max_tokens": 16}', "length", 15, 16, True, False),
+        ('{"max_tokens": 16}', "stop", 15, 16, False, False),
+        ('{"max_tokens": null}', "length", 90, None, True, False),
+        ("{}", "length", 90, None, True, False),
+        ("{}", "stop", 90, None, False, False),
+        ('{"max_tokens": 16}', "length", None, 16, None, None),
+        ('{"max_tokens": 16}', None, 3, 16, None, None),
     ],
 )
 def test_the_context_ended_an_output_that_max_tokens_did_not(
-    store, sampling_json, finish_reason, output_tokens, max_tokens, context_limited
+    store, sampling_json, finish_reason, output_tokens, max_tokens, context_limited, truncated
 ):
     store.given("requests", {"request_id": "r", "sampling_json": sampling_json})
     store.given("completions", {"request_id": "r", "finish_reason": finish_reason, "output_tokens": output_tokens})
-    store.expect("stg_requests", {"max_tokens": max_tokens, "context_limited": context_limited})
+    store.expect("stg_requests", {"max_tokens": max_tokens, "context_limited": context_limited, "truncated": truncated})
 
 
 def test_each_occurrence_of_a_prompt_has_its_own_row(store):

@@ -125,6 +125,8 @@ def _show_sample(title: str, row: Row, run_dir: Path | None) -> Sample:
         f", mean of {count(row['samples'], 'repeat')} {show_value(row['mean_value'])}" if row["samples"] > 1 else ""
     )
     facts = [("score", show_value(row["value"]) + repeats)]
+    if row["finish_reason"]:
+        facts.append(("finish reason", row["finish_reason"]))
     if row["explanation"]:
         facts.append(("because", " ".join(row["explanation"].split())))
     quotes = [

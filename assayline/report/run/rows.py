@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import read_metric_table, read_run_summary
+from assayline.store.metrics import read_metric_table, read_run_summary, warn_truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,8 @@ class ReportRows:
     worst: list[Row]
     """Incorrect samples by the run's first scorer, lowest score first."""
     best: list[Row]
+    truncation: str | None
+    """Warning that max_tokens cut off many scored answers."""
     load: LoadRows | None
     """None for a run without a load."""
     energy: Row | None
@@ -142,6 +144,7 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
         slowest=of_run(_SLOWEST, SLOWEST),
         worst=of_run(_SAMPLES, 1, WORST),
         best=of_run(_SAMPLES, -1, BEST),
+        truncation=warn_truncated(connection, run_id),
         load=load,
         energy=_first(of_run("select * from run_energy where run_id = ?")),
         cost=of_run("select * from run_cost where run_id = ?")[0],
@@ -192,7 +195,7 @@ _ERROR_SAMPLES = f"""
 """  # noqa: S608 - names are ours
 _SAMPLES = f"""
     select
-        scorer, prompt_id, value, mean_value, samples, source_row, status, media_json,
+        scorer, prompt_id, value, mean_value, samples, source_row, status, finish_reason, media_json,
         {", ".join(map(cut_and_count, ("extracted", "explanation", "answer", "target", "error_message")))},
         {", ".join(map(cut_and_count, ("reasoning", "rendered")))},
         list_transform(options[:{OPTIONS}], lambda option: left(option, {OPTION_CHARACTERS})) as options,

@@ -99,6 +99,10 @@ measure_requests as (
             when max_tokens is null then true
             else output_tokens < max_tokens
         end as context_limited,
+        case
+            when option_index is null and finish_reason is not null
+            then finish_reason = 'length' and not context_limited
+        end as truncated,
         text,
         target,
         option,
@@ -161,6 +165,7 @@ comment on column internal.stg_requests.preemptions is 'How often the scheduler 
 comment on column internal.stg_requests.retries is 'Number of retries before a server answered; NULL if no server was.';
 comment on column internal.stg_requests.finish_reason is 'stop, length, abort or repetition; NULL for an error or a missing answer.';
 comment on column internal.stg_requests.context_limited is 'Whether the context ended the output, not max_tokens: finish_reason is length and output_tokens < max_tokens, or max_tokens is NULL. NULL without a finish_reason.';
+comment on column internal.stg_requests.truncated is 'Whether max_tokens cut off the output: finish_reason is length, and context_limited is false. NULL without a finish_reason, and for options, whose likelihood is asked for.';
 comment on column internal.stg_requests.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
 comment on column internal.stg_requests.target is 'The expected answer. NULL if the prompt has none.';
 comment on column internal.stg_requests.option is 'The answer whose likelihood was asked for. NULL for generated answers.';

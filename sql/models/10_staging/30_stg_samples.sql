@@ -14,6 +14,8 @@ take_answers as (
         case when status = 'unsent' then 'missing' else status end as status,
         case when status = 'ok' then text end as answer,
         target,
+        finish_reason,
+        truncated,
         cast(null as varchar[]) as options,
         cast(null as double[]) as option_logprobs,
         cast(null as integer[]) as option_tokens,
@@ -39,6 +41,8 @@ gather_options as (
         end as status,
         cast(null as varchar) as answer,
         any_value(target) as target,
+        cast(null as varchar) as finish_reason,
+        cast(null as boolean) as truncated,
         list(option order by option_index) as options,
         list(option_logprob order by option_index) as option_logprobs,
         list(option_tokens order by option_index) as option_tokens,
@@ -72,6 +76,8 @@ comment on column internal.stg_samples.request_id is 'The sample''s request; of 
 comment on column internal.stg_samples.status is 'ok, error or missing. Unsent requests are missing: they are neither right nor wrong. With options, missing if one of them is, else error if one of them is.';
 comment on column internal.stg_samples.answer is 'The generated text, without what a model wrote while it reasoned. NULL for an error, a missing answer, or options.';
 comment on column internal.stg_samples.target is 'The expected answer as the prompt set has it, NULL if there is none.';
+comment on column internal.stg_samples.finish_reason is 'As in stg_requests. NULL for an error, a missing answer, or options.';
+comment on column internal.stg_samples.truncated is 'Whether max_tokens cut off the answer; NULL if finish_reason is.';
 comment on column internal.stg_samples.options is 'The answers to choose from. NULL for generated answers.';
 comment on column internal.stg_samples.option_logprobs is 'Their sums of log-probabilities, in the same order. NULL if one is an error or missing.';
 comment on column internal.stg_samples.option_tokens is 'Their lengths in tokens, in the same order.';

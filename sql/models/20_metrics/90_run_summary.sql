@@ -12,6 +12,8 @@ count_requests as (
         count(*) filter (phase = 'measured') as measured_requests,
         count(*) filter (retries > 0) as retried_requests,
         count(*) filter (context_limited) as context_limited_requests,
+        count(*) filter (truncated) as truncated_requests,
+        truncated_requests / nullif(count(truncated), 0) as truncated_share,
         count(distinct prompt_id) as prompts,
         count(distinct (prompt_id, occurrence)) filter (status = 'error' and worker = 'prepare') as unasked_rows,
         count(distinct worker) filter (status in ('ok', 'error') and worker <> 'prepare') as workers,
@@ -182,6 +184,7 @@ join_runs as (
             coalesce(finished_requests, 0) as finished_requests,
             coalesce(retried_requests, 0) as retried_requests,
             coalesce(context_limited_requests, 0) as context_limited_requests,
+            coalesce(truncated_requests, 0) as truncated_requests,
             coalesce(prompts, 0) as prompts,
             coalesce(unasked_rows, 0) as unasked_rows,
             coalesce(workers, 0) as workers,
@@ -225,6 +228,8 @@ summarize_runs as (
         retried_requests,
         error_requests / nullif(answered_requests, 0) as error_share,
         context_limited_requests,
+        truncated_requests,
+        truncated_share,
         prompts,
         unasked_rows,
         scorer,
@@ -296,6 +301,8 @@ comment on column internal.run_summary.measured_requests is 'Results and errors 
 comment on column internal.run_summary.retried_requests is 'Requests that a server was asked for more than once before it answered; their latencies contain the wait.';
 comment on column internal.run_summary.error_share is 'error_requests / answered_requests, 0 to 1. NULL if nothing was answered.';
 comment on column internal.run_summary.context_limited_requests is 'Results that the context cut off, not max_tokens; see stg_requests.context_limited.';
+comment on column internal.run_summary.truncated_requests is 'Results that max_tokens cut off; see stg_requests.truncated.';
+comment on column internal.run_summary.truncated_share is 'truncated_requests / results with a finish_reason, 0 to 1. NULL if there are none, as for likelihoods.';
 comment on column internal.run_summary.prompts is 'Different prompts (prompt_id) among the requests.';
 comment on column internal.run_summary.unasked_rows is 'Prompt rows that could not be asked: they cannot be read or rendered, or are too long. Their requests are errors that no engine has seen, and score 0 if they have a target.';
 comment on column internal.run_summary.scorer is 'The run''s first scorer, which accuracy is of; NULL if nothing was scored. The others are in the view accuracy.';

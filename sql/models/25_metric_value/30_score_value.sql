@@ -1,4 +1,5 @@
--- Grain: one row per run × scorer × metric: the mean score, what it is without errors, pass@k and the majority vote.
+-- Grain: one row per run × scorer × metric: the mean score, what it is without errors, of answers that max_tokens cut
+-- off and of the others, pass@k and the majority vote.
 create or replace view internal.score_value as
 with
 
@@ -15,6 +16,19 @@ list_accuracies as (
     from accuracy
 ),
 
+split_truncated as (
+    select
+        run_id,
+        scorer,
+        case when truncated then 'accuracy_truncated' else 'accuracy_not_truncated' end as metric,
+        avg(value) as mean,
+        count(*) as samples
+    from raw.scores
+    join stg_samples using (run_id, prompt_id, occurrence, repeat_index)
+    where truncated is not null
+    group by run_id, scorer, truncated
+),
+
 list_repeats as (
     select run_id, scorer, 'pass@' || k as metric, mean, mean_low, mean_high, prompts
     from pass_at_k
@@ -25,6 +39,8 @@ list_repeats as (
 
 join_scores as (
     select run_id, scorer, row.metric, row.value, row.low, row.high, row.n from list_accuracies
+    union all
+    select run_id, scorer, metric, mean, null, null, samples from split_truncated
     union all
     select run_id, scorer, metric, mean, mean_low, mean_high, prompts from list_repeats
 ),
@@ -46,7 +62,7 @@ name_columns as (
 
 select * from name_columns;
 
-comment on view internal.score_value is 'One row per run × scorer × metric: the mean score, what it is without errors, pass@k and the majority vote. A source of metric_values.';
+comment on view internal.score_value is 'One row per run × scorer × metric: the mean score, what it is without errors, of answers that max_tokens cut off and of the others, pass@k and the majority vote. A source of metric_values.';
 comment on column internal.score_value.run_id is 'The run.';
 comment on column internal.score_value.metric is 'Name of the metric; see metric_values, also for the other columns.';
 comment on column internal.score_value.statistic is 'Which statistic of it.';

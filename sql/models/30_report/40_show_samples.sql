@@ -18,6 +18,7 @@
 -- status: as in stg_samples.
 -- answer: the answer.
 -- target: the expected answer.
+-- finish_reason: why the answer ended.
 -- error_message: message of the error.
 -- options: the options, of a prompt that has some.
 -- option_logprobs: their log-probabilities.
@@ -112,6 +113,7 @@ join_samples as (
         stg_samples.status,
         stg_samples.answer,
         stg_samples.target,
+        stg_samples.finish_reason,
         stg_samples.error_message,
         stg_samples.options,
         stg_samples.option_logprobs,
