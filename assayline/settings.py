@@ -37,6 +37,11 @@ class Settings(BaseSettings):
         ge=2**26,
         description="Memory limit of the database in the flow's process, in bytes; it spills to disk beyond it.",
     )
+    machine: str | None = Field(
+        None,
+        description="Name of the kind of machine: speeds of runs with the same name are compared (default: the CPU's "
+        "model and the number of cores).",
+    )
     device_wait_s: float = Field(0.0, ge=0, description="Seconds to wait for a device that another run holds.")
     flush_interval_s: float = Field(2.0, gt=0, description="Maximum seconds until a finished request is written.")
     flush_rows: int = Field(512, ge=1, description="Maximum rows per part file.")

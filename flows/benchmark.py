@@ -83,7 +83,7 @@ def _do_runs(plan: Plan, configurations: list[Configuration], settings: Settings
             log.info("Run %d of %d: %s", number, plan.total, configuration.label)
             try:
                 named = evaluate.with_options(flow_run_name=f"{configuration.label} · {number} of {plan.total}")
-                named(configuration.spec, NEVER, plan.benchmark_id)
+                named(configuration.spec, NEVER, plan.benchmark_id, "benchmark")
             except AssaylineError as error:  # for example a configuration that does not fit into memory
                 failed[configuration.label] = str(error)
                 log.error("Configuration %s failed; skipping its remaining runs: %s", configuration.label, error)

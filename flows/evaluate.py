@@ -59,6 +59,7 @@ from assayline.tasks.ray_cluster import Cluster, open_cluster
 POLL_INTERVAL_S = 0.5
 SpecParameter = EvalSpec | SpecFile | Annotated[str, Field(title="path")]
 """Types that the flows accept as a spec."""
+Purpose = Literal["evaluate", "night", "suite", "benchmark"]
 Resume = Annotated[Literal["auto", "never"], Field(title="choice")] | Annotated[str, Field(title="run id")]
 
 
@@ -115,7 +116,9 @@ def is_done(run: Manifest) -> bool:
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
-def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | None = None) -> dict[str, Any]:
+def evaluate(
+    spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | None = None, purpose: Purpose = "evaluate"
+) -> dict[str, Any]:
     """Evaluate a model on a prompt set and return the run's id and metrics.
 
     Args:
@@ -123,18 +126,21 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | Non
         resume: `auto` resumes the newest unfinished run of this spec, if any; `never` starts a new run, unless
             Prefect retries the flow run; a run id resumes that run.
         benchmark_id: benchmark of a new run; set by the flow `benchmark`.
+        purpose: what a new run is made for; set by the flows `nightly`, `suite` and `benchmark`.
     """
     settings = load_settings()
     if not settings.tracebacks:
         speak_in_sentences()
     check_deployed_spec(spec)
     try:
-        return _evaluate_spec(as_spec(spec), settings, resume, benchmark_id)
+        return _evaluate_spec(as_spec(spec), settings, resume, benchmark_id, purpose)
     except JudgeNotTrustedError as error:
         return not_trusted(error)
 
 
-def _evaluate_spec(wanted: EvalSpec, settings: Settings, resume: str, benchmark_id: str | None) -> dict[str, Any]:
+def _evaluate_spec(
+    wanted: EvalSpec, settings: Settings, resume: str, benchmark_id: str | None, purpose: Purpose
+) -> dict[str, Any]:
     """Complete a run of the spec and its judges. Raises AssaylineError."""
     wanted = resolve_runs(wanted, DatabaseThread(settings).run)
     if resume == NEVER and (begun := find_retried(wanted.name, settings)) and not is_done(begun):
@@ -144,7 +150,9 @@ def _evaluate_spec(wanted: EvalSpec, settings: Settings, resume: str, benchmark_
         get_run_logger().info("Run %s has all its answers; its judges and its report follow.", run_id)
         return _judge_and_report(run_id, wanted, settings)
     notes = check_judges(wanted, settings)
-    evaluation = begin_evaluation(wanted, settings, resume, benchmark_id, is_deployed, str(flow_run.root_flow_run_id))
+    evaluation = begin_evaluation(
+        wanted, settings, resume, benchmark_id, is_deployed, str(flow_run.root_flow_run_id), purpose
+    )
     evaluation.notes.extend(notes)
     return _evaluate(evaluation)
 

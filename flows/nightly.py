@@ -69,7 +69,7 @@ def nightly(
         if begun and is_done(begun) and not pick_judges(wanted.scorers):
             result = dataclasses.asdict(read_result(begun, settings))
         else:
-            result = evaluate(wanted, begun.run_id if begun and not is_done(begun) else resume)
+            result = evaluate(wanted, begun.run_id if begun and not is_done(begun) else resume, purpose="night")
     except JudgeNotTrustedError as error:
         rename_flow_run(f"{wanted.name} · judge not trusted")
         return not_trusted(error)

@@ -122,7 +122,7 @@ def run_cells(plan: SuitePlan, cells: list[Cell], settings: Settings, resume: st
         log.info("Run %d of %d: %s", number, total, cell.label)
         named = evaluate.with_options(flow_run_name=f"{cell.label} · {number} of {total}")
         try:
-            result: dict[str, Any] = named(cell.spec, resume)
+            result: dict[str, Any] = named(cell.spec, resume, purpose="suite")
         except AssaylineError as error:  # for example a prompt file that is missing
             failed[cell.key] = f"{cell.label}: {error}"
             log.error("%s failed: %s", cell.label, error)

@@ -34,6 +34,7 @@ DEFAULTS: dict[str, Row] = {
         "spec_json": "{}",
         "assayline_version": "0",
         "host_name": "host",
+        "purpose": "evaluate",
         "attempt": 1,
         "state": "completed",
         "started_at": datetime(2026, 1, 1),

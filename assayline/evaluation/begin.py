@@ -15,6 +15,7 @@ from assayline import __version__
 from assayline.clock import RunClock
 from assayline.digests import digest_json
 from assayline.engines.devices.claims import count_workers as count_devices_here
+from assayline.engines.devices.claims import name_cpu
 from assayline.errors import DatabaseLockedError, SpecError, StoreError
 from assayline.evaluation.answers import resolve_runs
 from assayline.evaluation.order import keep_lengths
@@ -45,20 +46,30 @@ def begin_evaluation(
     benchmark_id: str | None = None,
     is_deployed: bool = False,
     flow_run_id: str | None = None,
+    purpose: str = "evaluate",
 ) -> Evaluation:
     """Check arguments, model and database, then create the run's folder or resume an unfinished run.
 
     `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. A new run is
     part of the benchmark `benchmark_id`, if that is given. `is_deployed`: a deployed flow begins the run, such as a
     nightly one; with auto, deployed flows resume only runs of deployed flows, and others only the others.
-    `flow_run_id`: the outermost flow run. Raises SpecError, ModelError or StoreError.
+    `flow_run_id`: the outermost flow run. `purpose` is that of a new run, as in runs.purpose; a judge's is judge.
+    Raises SpecError, ModelError or StoreError.
     """
     settings.pass_on_token()
     spec = add_price(spec, settings)
     database = DatabaseThread(settings)
     spec = resolve_runs(spec, database.run)
     manifest, model = plan_run(spec)
-    manifest = replace(manifest, benchmark_id=benchmark_id, is_deployed=is_deployed, flow_run_id=flow_run_id)
+    is_judge = any(scorer.kind == "verdict" for scorer in spec.scorers or ())
+    manifest = replace(
+        manifest,
+        benchmark_id=benchmark_id,
+        is_deployed=is_deployed,
+        flow_run_id=flow_run_id,
+        machine=settings.machine or name_cpu(),
+        purpose="judge" if is_judge else purpose,
+    )
     workers = count_workers(spec)
     runs_dir = settings.data_dir / "runs"
     with ExitStack() as undo:

@@ -75,6 +75,8 @@ class Manifest:
     assayline_version: str
     table_version: int
     """Version of the raw tables at the newest part file; earlier parts may have an older version."""
+    machine: str | None = None
+    purpose: str = "evaluate"
     config_id: str | None = None
     benchmark_id: str | None = None
     """Id of the benchmark to which the run belongs."""
@@ -120,6 +122,7 @@ def read_manifest(run_dir: Path) -> Manifest:
         data: dict[str, Any] = json.loads(path.read_bytes())
         known = {one.name for one in fields(Manifest)}
         values = {name: value for name, value in data.items() if name in known}
+        values.setdefault("purpose", "benchmark" if data.get("benchmark_id") else "evaluate")
         values["clock"] = RunClock(**data["clock"])
         values["prompts"] = PromptCounts(**data["prompts"]) if data["prompts"] else None
         return Manifest(**values)

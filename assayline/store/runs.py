@@ -36,6 +36,8 @@ def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: st
         "spec_json": spec_json.encode("utf-8", "replace").decode(),  # as in its file
         "assayline_version": run.assayline_version,
         "host_name": run.host_name,
+        "machine": run.machine,
+        "purpose": run.purpose,
         "attempt": run.attempt,
         "state": run.state,
         "message": run.message,

@@ -21,7 +21,9 @@ create table if not exists raw.runs (
     finished_at timestamp,
     prompt_rows bigint,
     duplicate_prompts bigint,
-    expected_requests bigint
+    expected_requests bigint,
+    machine varchar,
+    purpose varchar
 );
 
 comment on table raw.runs is 'One row per run of a spec: its spec and its model.';
@@ -47,3 +49,5 @@ comment on column raw.runs.finished_at is 'UTC wall clock at the end of the run.
 comment on column raw.runs.prompt_rows is 'Rows taken from the prompt set, duplicates included.';
 comment on column raw.runs.duplicate_prompts is 'Rows whose messages and target an earlier row of the run already had.';
 comment on column raw.runs.expected_requests is 'Requests that the run must answer: prompt rows × repeats.';
+comment on column raw.runs.machine is 'Kind of machine that ran the flow: ASSAYLINE_MACHINE, else the CPU''s model and the number of cores that the flow may use. NULL for runs of versions that did not record it.';
+comment on column raw.runs.purpose is 'Purpose of the run: evaluate, night, suite, benchmark or judge.';

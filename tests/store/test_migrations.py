@@ -187,7 +187,7 @@ def test_a_migration_tells_errors_from_wrong_answers_and_names_the_version_that_
         assert connection.execute("select distinct definition from scorers").fetchall() == [("assayline 0.1.0",)]
 
 
-@pytest.mark.parametrize("version", [6, 7, 8, 9, 10, 11])
+@pytest.mark.parametrize("version", [6, 7, 8, 9, 10, 11, 12])
 def test_a_database_of_each_later_version_opens_with_the_metrics_that_it_had(tmp_path: Path, version: int) -> None:
     fixture = FIXTURES / f"version_{version}"
     with tarfile.open(fixture / "data.tar.xz") as archive:
@@ -205,7 +205,9 @@ def test_every_version_has_its_migration() -> None:
 def test_every_column_that_a_migration_adds_is_found() -> None:
     folder = SQL_FOLDER / "migrations"
     added = sum(file.read_text().lower().count("add column") for file in folder.glob("*.sql"))
-    assert added == sum(len(list_added_columns(folder, table)) for table in [*TABLES, "scorers", "scores", "verdicts"])
+    assert added == sum(
+        len(list_added_columns(folder, table)) for table in [*TABLES, "runs", "scorers", "scores", "verdicts"]
+    )
 
 
 def test_an_older_database_is_migrated_when_it_is_opened_for_writing(data: Path, next_sql: Path) -> None:

@@ -30,6 +30,7 @@ read_engines as (
         string_agg(distinct details_json ->> '$.torch_version', ', ' order by details_json ->> '$.torch_version')
             as torch_version,
         any_value(first_attempt) as first_attempt,
+        count(distinct worker) filter (event = 'opened') as workers,
         string_agg(distinct worker, ', ' order by worker) filter (event = 'idle') as idle_workers,
         count(*) filter (event = 'warmed_up') as warm_ups,
         count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles,
@@ -47,12 +48,14 @@ judge_runs as (
         runs.started_at,
         concat_ws(
             '; ',
-            runs.host_name,
+            coalesce(runs.machine, runs.host_name),
             'assayline ' || runs.assayline_version,
             list_aggregate(read_engines.engines, 'string_agg', '; '),
-            'prompts ' || measured_runs.prompts_digest,
-            case when measured_runs.is_longest_first then 'longest answers first' end
-        ) as environment,
+            case when read_engines.workers > 1 then read_engines.workers || ' workers' end,
+            'prompts ' || measured_runs.prompts_digest
+        ) as place,
+        coalesce(measured_runs.is_longest_first, false) as is_longest_first,
+        concat_ws('; ', place, case when is_longest_first then 'longest answers first' end) as environment,
         case
             when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
             when runs.config_id is null then 'it has no config_id'
@@ -85,7 +88,9 @@ comment on column internal.run_conditions.run_id is 'The run.';
 comment on column internal.run_conditions.config_id is 'Digest of everything that determines answers and speed; see runs.config_id.';
 comment on column internal.run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a standalone run.';
 comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';
-comment on column internal.run_conditions.environment is 'Machine, version of assayline, what the engines reported (device, versions of vLLM, torch and driver), a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
+comment on column internal.run_conditions.place is 'The environment without the order of the requests.';
+comment on column internal.run_conditions.is_longest_first is 'Whether requests were ordered by expected lengths, which a first run does not know.';
+comment on column internal.run_conditions.environment is 'Machine (runs.machine, or the host name for runs without it), version of assayline, what the engines reported (device, versions of vLLM, torch and driver), their number if it is not 1, a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
 comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, stopped early by an earlier version, resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up. NULL if it counts.';
 comment on column internal.run_conditions.device_name is 'Devices as its engines report them; several names are comma-separated. NULL if no engine opened.';
 comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';

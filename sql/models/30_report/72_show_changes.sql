@@ -21,7 +21,7 @@ list_runs as (
         runs.model_id,
         runs.config_id,
         runs.spec_hash,
-        runs.host_name,
+        coalesce(runs.machine, runs.host_name) as machine,
         runs.assayline_version,
         run_conditions.device_name,
         run_conditions.driver_version,
@@ -47,7 +47,7 @@ stack_conditions as (
             torch_version as torch,
             driver_version as driver,
             device_name as device,
-            host_name as machine,
+            machine,
             assayline_version as assayline
         from list_runs
     )
