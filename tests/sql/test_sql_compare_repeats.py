@@ -239,6 +239,31 @@ def test_choose_repeats_compares_runs_after_the_baseline_with_those_before(store
     assert (earlier["candidate"], earlier["baseline"]) == (found["baseline"], found["candidate"])
 
 
+@pytest.mark.parametrize(("is_longest_first", "judged_from"), [(False, 9), (True, 10)])
+def test_choose_repeats_judges_nights_after_the_first_is_pinned(store, is_longest_first, judged_from):
+    """The first night knows no lengths. Its five repeats are those right after it, and none counts on both sides."""
+    for night in range(14):
+        given_night(store, f"n{night:02}", night)
+        lengths = 9 if is_longest_first and night else None
+        store.given("requests", {"run_id": f"n{night:02}", "request_id": "r", "expected_output_tokens": lengths})
+    first = int(is_longest_first)
+    for night in range(1, 14):
+        found = chosen(store, f"n{night:02}", "n00")
+        assert not set(found["candidate"]) & set(found["baseline"])
+        assert found["candidate"][-1] == f"n{night:02}"
+        assert all(len(runs) >= 5 for runs in found.values()) == (night >= judged_from), night
+    assert found["baseline"] == [f"n{night:02}" for night in range(first, first + 5)]
+    assert found["candidate"] == [f"n{night:02}" for night in range(first + 5, 14)]
+
+
+def test_choose_repeats_counts_nights_in_pods_with_other_host_names(store):
+    for night in range(12):
+        given_night(store, f"n{night:02}", night, host_name=f"pod-{night}", machine="CPU, 8 cores")
+    assert [len(runs) for runs in chosen(store, "n11", "n05").values()] == [6, 6]
+    given_night(store, "moved", 12, machine="another CPU, 8 cores")
+    assert chosen(store, "moved", "n05")["candidate"] == ["moved"]
+
+
 def test_choose_repeats_excludes_another_environment_or_an_obstacle(store):
     given_night(store, "old", 0, host_name="old host")
     given_night(store, "broken", 1, state="failed")
@@ -257,13 +282,14 @@ def test_choose_repeats_excludes_another_prompt_set_under_the_same_spec(store):
     assert chosen(store, "new", "n2")["baseline"] == ["n2"]
 
 
-def test_runs_with_and_without_length_estimates_are_not_repeats(store):
+def test_choose_repeats_leaves_out_first_runs_once_others_are_sent_longest_first(store):
     for night in range(4):
         given_night(store, f"n{night}", night)
         request = {"run_id": f"n{night}", "request_id": "r", "expected_output_tokens": 9 if night > 1 else None}
         store.given("requests", request, {**request, "request_id": "s", "expected_output_tokens": None})
     given_night(store, "new", 5, "d")
-    assert chosen(store, "new", "n1")["baseline"] == ["n0", "n1"]
+    assert chosen(store, "n1", "n0") == {"candidate": ["n1"], "baseline": ["n0"]}, "there are no others yet"
+    assert chosen(store, "new", "n1")["baseline"] == ["n2", "n3"]
     assert chosen(store, "new", "n3")["baseline"] == ["n2", "n3"]
     assert store.row("run_conditions", "environment", run_id="n3")["environment"].endswith("; longest answers first")
 
