@@ -196,8 +196,8 @@ def _shorten(text: str) -> str:
 def _list_others(connection: Connection, run: Row) -> list[str]:
     rows = read_rows(
         connection,
-        "select model, prompt_set, count(*) as runs from runs where benchmark_id is null and state <> 'running' "
-        "and name = ? and (model, prompt_set) <> (?, ?) group by all order by all",
+        "select model, prompt_set, count(*) as runs from runs where benchmark_id is null and purpose <> 'suite' "
+        "and state <> 'running' and name = ? and (model, prompt_set) <> (?, ?) group by all order by all",
         run["name"],
         run["model"],
         run["prompt_set"],
@@ -207,11 +207,13 @@ def _list_others(connection: Connection, run: Row) -> list[str]:
 
 def _say_unknown(connection: Connection, name: str) -> str:
     rows = read_rows(
-        connection, "select distinct name from runs where benchmark_id is null and state <> 'running' order by name"
+        connection,
+        "select distinct name from runs where benchmark_id is null and purpose <> 'suite' and state <> 'running' "
+        "order by name",
     )
     names = [row["name"] for row in rows]
     near = nearest(name, names) if names else "no run has finished yet"
     return (
         f"There is no history {name!r} in the database: {as_sentence(near)} hint: pass the name of a spec, or the id "
-        "of a run outside a benchmark."
+        "of a run outside benchmarks and suites."
     )

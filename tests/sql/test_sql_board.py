@@ -66,6 +66,25 @@ def test_the_newest_completed_run_of_each_model_and_spec_counts(store):
     assert board(store, "nobody") == []
 
 
+def test_find_board_takes_the_newest_comparable_run_with_the_most_prompts(store):
+    """A suite's runs, with other sampling and a part of the prompts, are newer and do not take the place of nights."""
+    for day, model in enumerate("ab"):
+        given_run(store, f"night {model}", model, day=day, config_id=f"night {model}")
+        hot = {"sampling": {"temperature": 1.5}, "config_id": f"hot {model}", "purpose": "suite"}
+        given_run(store, f"hot {model}", model, values=[1, 0], day=day + 5, **hot)
+    given_run(store, "b alone", "b", day=9, sampling={"max_tokens": 9}, config_id="other")
+    assert board(store) == [("set", "a", "night a", None), ("set", "b", "night b", None)]
+    given_run(store, "a too", "a", day=10, sampling={"max_tokens": 9}, config_id="other a")
+    assert board(store) == [("set", "a", "a too", None), ("set", "b", "b alone", None)]
+
+
+def test_find_board_names_models_of_equal_content_once(store):
+    given_run(store, "one", "models/a", model_id="same")
+    given_run(store, "two", "/srv/models/a", model_id="same", day=1)
+    given_run(store, "other", "b")
+    assert board(store) == [("set", "/srv/models/a", "two", None), ("set", "b", "other", None)]
+
+
 def test_score_interval_and_errors_are_those_of_the_run(store):
     given_run(store, "x", "a", values=[1, 0, 0.5, 1, 1, 1])
     store.given("completions", {"run_id": "x", "request_id": "p5", "error_kind": "too_long"})

@@ -45,12 +45,22 @@ def test_a_history_is_the_runs_of_one_name_model_and_prompt_set_in_their_order(s
     given_run(store, "running", 4, state="running")
     given_run(store, "other name", 5, name="another")
     given_run(store, "benchmark", 6, benchmark_id="bench")
+    given_run(store, "suite", 7, purpose="suite")
     rows = read(store, "find_history", "spec")
     assert ids(rows) == ["a", "b", "failed"]
     assert [row["position"] for row in rows] == [1, 2, 3]
     assert [row["message"] for row in rows] == [None, None, "disk"]
     assert ids(read(store, "find_history", "a")) == ["a", "b", "failed"], "the id of a run stands for its history"
     assert read(store, "find_history", "nobody") == []
+
+
+def test_find_history_leaves_out_evaluations_of_configurations_without_a_night(store):
+    given_run(store, "night", 1, purpose="night")
+    given_run(store, "again", 2)
+    given_run(store, "hot", 3, config="temperature 1.5")
+    given_run(store, "changed night", 4, config="d", purpose="night")
+    assert ids(read(store, "find_history", "spec")) == ["night", "again", "changed night"]
+    assert ids(read(store, "find_history", "temperature 1.5")) == ["hot"], "unless it is asked for"
 
 
 def test_of_one_name_the_newest_runs_model_and_prompt_set_count(store):

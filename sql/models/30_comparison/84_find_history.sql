@@ -1,4 +1,7 @@
--- Grain: one row per run of a history: runs of one spec's name, model and prompt set that have ended, benchmarks apart.
+-- Grain: one row per run of a history: nights and evaluations of one spec's name, model and prompt set that have ended.
+--
+-- Runs of benchmarks and suites are left out (runs.purpose). If the spec has nights, so are evaluations of a
+-- configuration that no night had, such as one with other sampling.
 --
 -- `history` is the name of a spec, or the id of a run: then name, model and prompt set are those of the newest run that
 -- fits. It can be a config_id, too: then only that configuration's runs count.
@@ -27,7 +30,7 @@ choose_line as (
         prompt_set,
         case when config_id = history then config_id end as only_config_id
     from raw.runs
-    where benchmark_id is null and state <> 'running' and history in (name, run_id, config_id)
+    where benchmark_id is null and purpose <> 'suite' and state <> 'running' and history in (name, run_id, config_id)
     order by started_at desc, run_id desc
     limit 1
 ),
@@ -35,7 +38,6 @@ choose_line as (
 list_runs as (
     select
         runs.run_id,
-        row_number() over (order by runs.started_at, runs.run_id) as position,
         runs.started_at,
         runs.name,
         runs.model,
@@ -46,22 +48,31 @@ list_runs as (
     from raw.runs
     join choose_line using (name, model, prompt_set)
     where runs.benchmark_id is null
+        and purpose <> 'suite'
         and runs.state <> 'running'
         and (choose_line.only_config_id is null or runs.config_id = choose_line.only_config_id)
+    qualify choose_line.only_config_id is not null
+        or count(*) filter (purpose = 'night') over () = 0
+        or count(*) filter (purpose = 'night') over (partition by runs.config_id) > 0
+),
+
+number_runs as (
+    select *, row_number() over (order by started_at, run_id) as position
+    from list_runs
 ),
 
 join_verdicts as (
     select
-        list_runs.*,
+        number_runs.*,
         run_conditions.obstacle,
         gate_verdict.verdict,
         gate_verdict.baseline_run_id,
         gate_verdict.failed_limits,
         gate_verdict.words as verdict_words
-    from list_runs
+    from number_runs
     left join internal.run_conditions using (run_id)
     left join internal.gate_verdict using (run_id)
-    order by list_runs.position
+    order by number_runs.position
 )
 
 select * from join_verdicts;

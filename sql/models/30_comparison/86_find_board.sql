@@ -1,8 +1,9 @@
 -- Grain: one row per task × model of a leaderboard.
 --
 -- `names` is a list: of run ids, names of specs, prompt sets and ids of benchmarks. Empty, it is all runs. Runs of a
--- benchmark count only by its id or their own. Judges are left out: their scores are of other runs' answers. For each
--- model, spec and prompt set, the newest completed run counts; without one, the newest run that has ended.
+-- benchmark count only by its id or their own. Judges are left out: their scores are of other runs' answers. Each
+-- model has one run per spec and prompt set: one that can be compared with another model's, then the one with the most
+-- prompts, then with the most models, then the newest. Models with the same content are one model.
 --
 -- A task is a prompt set as it was asked: the same prompt rows, settings and first scorer. Where two models or more
 -- share that, it is a task; of a prompt set that no two models share, the newest complete run's is. A model that was
@@ -32,9 +33,10 @@ list_runs as (
         name,
         prompt_set,
         model_id,
+        config_id,
         concat_ws(
             ', ',
-            model,
+            arg_max(model, (started_at, run_id)) over (partition by coalesce(model_id, model)),
             'quantization ' || (spec_json ->> '$.engine.args.quantization'),
             'dtype ' || (spec_json ->> '$.engine.args.dtype'),
             'kv_cache_dtype ' || (spec_json ->> '$.engine.args.kv_cache_dtype')
@@ -53,10 +55,10 @@ list_runs as (
 ),
 
 choose_newest as materialized (
-    select *
+    select * exclude (config_id)
     from list_runs
     qualify row_number() over (
-        partition by model, name, prompt_set
+        partition by model, name, prompt_set, config_id
         order by state <> 'completed', started_at desc, run_id desc
     ) = 1
 ),
@@ -132,7 +134,7 @@ describe_runs as (
     left join scored on scored.run_id = choose_newest.run_id and scored.scorer = find_scorers.scorer
 ),
 
-check_runs as materialized (
+check_asked as (
     select
         *,
         case
@@ -140,8 +142,21 @@ check_runs as materialized (
             when open_requests > 0
             then printf('%d of its %d requests have no answer', open_requests, expected_requests)
             when mean is null then 'it has no scores'
-        end as gap
+        end as gap,
+        count(distinct model) filter (gap is null) over (
+            partition by prompt_set, prompts_digest, judging, settings
+        ) as models
     from describe_runs
+),
+
+check_runs as materialized (
+    select *
+    from check_asked
+    qualify row_number() over (
+        partition by model, name, prompt_set
+        order by gap is not null, state <> 'completed', models = 1, prompts desc, models desc, started_at desc,
+            run_id desc
+    ) = 1
 ),
 
 -- How many models share a way of asking, and since when.
@@ -152,6 +167,7 @@ count_shares as (
         judging,
         settings,
         count(distinct model) as models,
+        max(prompts) as most_prompts,
         max(started_at) as newest_at,
         arg_max(run_id, (started_at, run_id)) as reference_run_id
     from check_runs
@@ -160,8 +176,12 @@ count_shares as (
 ),
 
 number_tasks as (
-    select *,
-        row_number() over (partition by prompt_set order by models desc, newest_at desc, settings, judging) as number
+    select
+        *,
+        row_number() over (
+            partition by prompt_set
+            order by models = 1, most_prompts desc, models desc, newest_at desc, settings, judging
+        ) as number
     from count_shares
     qualify models > 1 or number = 1
 ),
