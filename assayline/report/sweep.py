@@ -156,10 +156,7 @@ def label_points(points: Sequence[Row]) -> list[Row]:
     No point is the knee unless a load between one at a time and all at once is valid: of two ends, one always is.
     """
     marks = [point["kept_up"] is False or point["is_saturated"] is True for point in points]
-    has_knee = any(
-        not is_marked and point["arrival"] != "all_at_once" and point["concurrency"] != 1
-        for point, is_marked in zip(points, marks, strict=True)
-    )
+    has_knee = any(point["knee_obstacle"] is None and point["concurrency"] != 1 for point in points)
     return [
         {**point, "label": _name(point), "is_marked": is_marked, "is_knee": point["is_knee"] and has_knee}
         for point, is_marked in zip(points, marks, strict=True)
@@ -260,11 +257,7 @@ def list_points(points: list[Row]) -> Section:
 
 def _say_note(point: Row) -> str:
     notes = ["knee"] if point["is_knee"] else []
-    if point["kept_up"] is False:
-        notes.append("sent late")
-    if point["is_saturated"]:
-        notes.append("saturated")
-    return ", ".join(notes)
+    return ", ".join(notes if point["knee_obstacle"] in (None, "all at once") else [*notes, point["knee_obstacle"]])
 
 
 POINTS = (
@@ -393,7 +386,9 @@ def _say_knee(points: list[Row]) -> str:
     if knee is None:
         if all(point["power"] is None for point in points):
             return "No knee: no point has both a throughput and a latency."
-        return "No knee: no load between one at a time and all at once is valid."
+        why = {p["label"]: p["knee_obstacle"] for p in points if p["knee_obstacle"] and p["arrival"] != "all_at_once"}
+        said = "; ".join(f"{label}: {obstacle}" for label, obstacle in why.items())
+        return f"No knee: no load between one at a time and all at once is valid{f' ({said})' if said else ''}."
     return (
         f"The knee is at {show_rate(knee['requests_per_s'], 'requests')}, the best trade-off of throughput and "
         f"latency, with TTFT p50 {show_seconds(knee['ttft_p50_s'])} and p99 {show_seconds(knee['ttft_p99_s'])}."

@@ -107,7 +107,7 @@ def test_sweep_has_no_knee_when_no_load_between_the_ends_is_trusted(settings, tm
     given_sweep(settings, rates=(6.0,), late_at=6.0)
     written = make_benchmark_report(settings, BENCHMARK, tmp_path)
     assert query(settings, "select count(*) from load_point where is_knee") != [(0,)], "one of the two ends"
-    assert "No knee: no load between one at a time and all at once is valid." in written.text
+    assert "No knee: no load between one at a time and all at once is valid (6/s: sent late)." in written.text
     assert "The knee is at" not in written.text and "TTFT at the knee" not in written.text
     assert not any(row.get("name") == "knee" for chart in read_charts(written.html) for row in chart)
 

@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 
 SEEDS = range(5)
+REQUESTS = 80
 
 
-def given_point(store, run_id, config_id, e2e_s, rate_per_s=1.0, lag_s=0.0, arrival="constant", **run):
-    """A run at a constant rate, of twenty answers that take so long."""
+def given_point(
+    store, run_id, config_id, e2e_s, rate_per_s=1.0, lag_s=0.0, arrival="constant", requests=REQUESTS, **run
+):
+    """A run at a constant rate, of answers that take so long."""
     columns = {"concurrency": None, "requests_per_s": rate_per_s, "arrival": arrival}
     if arrival == "concurrency":
         columns |= {"concurrency": 4, "requests_per_s": None}
     store.given("loads", {"run_id": run_id, **columns})
-    at_s = [i / rate_per_s + lag_s for i in range(20)]
+    at_s = [i / rate_per_s + lag_s for i in range(requests)]
     store.given_answers(
         *(
             {
@@ -24,7 +27,7 @@ def given_point(store, run_id, config_id, e2e_s, rate_per_s=1.0, lag_s=0.0, arri
                 "finished_at_s": at_s[i] + e2e_s,
                 "output_tokens": 3,
             }
-            for i in range(20)
+            for i in range(requests)
         ),
         run_id=run_id,
     )
@@ -35,7 +38,7 @@ def given_point(store, run_id, config_id, e2e_s, rate_per_s=1.0, lag_s=0.0, arri
 
 def test_load_point_matches_other_views_of_its_run(store):
     given_point(store, "a", "slow", e2e_s=2.0, rate_per_s=4.0)
-    rate = 20 / (19 / 4 + 2.0)
+    rate = 80 / (79 / 4 + 2.0)
     store.expect(
         "load_point",
         {
@@ -55,9 +58,10 @@ def test_load_point_matches_other_views_of_its_run(store):
             "mean_in_flight_requests": rate * 2.0,
             "send_lag_p99_s": 0.0,
             "kept_up": True,
-            "is_saturated": None,
+            "is_saturated": False,
             "power": rate / 2.0,
             "is_knee": True,
+            "knee_obstacle": None,
         },
         run_id="a",
     )
@@ -93,19 +97,32 @@ def test_the_knee_of_each_benchmark(store):
     store.given(
         "engine_events", {"run_id": "drowned", "event": "load_ended", "details_json": '{"reason": "saturated"}'}
     )
+    given_point(store, "answered", "a", 1.0, benchmark_id="what was not answered is none")
+    given_point(store, "piled up", "b", 1.0, rate_per_s=20.0, benchmark_id="what was not answered is none")
+    given_point(store, "long", "a", 1.0, benchmark_id="a few requests are none")
+    given_point(store, "short", "b", 0.1, requests=40, benchmark_id="a few requests are none")
+    given_point(store, "all", "a", 0.1, arrival="all_at_once", benchmark_id="all at once is none")
     for state in ("failed", "running", "cancelled"):
         given_point(store, f"beside a {state} one", "a", 1.0, benchmark_id=f"{state} is none")
         given_point(store, f"{state} one", "b", 0.1, benchmark_id=f"{state} is none", state=state)
-    rows = store.rows("load_point", "benchmark_id", "run_id", "is_knee", "is_saturated", run_id=None)
+    names = ("benchmark_id", "run_id", "is_knee", "is_saturated", "knee_obstacle")
+    rows = store.rows("load_point", *names, run_id=None)
     knees = {(row["benchmark_id"], row["run_id"]) for row in rows if row["is_knee"]}
     assert knees == {
         ("power is highest", "best"),
         *(("by the median of repeats", f"steady-{number}") for number in range(3)),
         ("a generator that fell behind is none", "punctual"),
         ("saturated is none", "dry"),
+        ("what was not answered is none", "answered"),
+        ("a few requests are none", "long"),
         *((f"{state} is none", f"beside a {state} one") for state in ("failed", "running", "cancelled")),
     }
     assert [row["run_id"] for row in rows if row["is_saturated"]] == ["drowned"]
+    assert {row["run_id"]: row["knee_obstacle"] for row in rows if row["knee_obstacle"]} == {
+        "high": "fewer than 50 requests", "flattered": "sent late", "drowned": "saturated",
+        "piled up": "answered 81% of its load", "short": "fewer than 50 requests", "all": "all at once",
+        "failed one": "it is failed", "running one": "it is running", "cancelled one": "it is cancelled",
+    }  # fmt: skip
 
 
 def test_the_knee_against_plain_python(store):
@@ -117,10 +134,10 @@ def test_the_knee_against_plain_python(store):
         for config in range(4):
             values = []
             for number in range(3):
-                e2e_s, rate = float(random.uniform(0.5, 5)), float(random.uniform(0.5, 5))
+                e2e_s, rate = float(random.uniform(0.5, 1.5)), float(random.uniform(0.5, 5))
                 run_id = f"{seed}-{config}-{number}"
                 given_point(store, run_id, str(config), e2e_s, rate, benchmark_id=f"seed-{seed}")
-                values.append(20 / (19 / rate + e2e_s) / e2e_s)
+                values.append(80 / (79 / rate + e2e_s) / e2e_s)
             power[f"{seed}-{config}"] = np.median(values)
         name = max(power, key=power.__getitem__)
         best[name] = power[name]

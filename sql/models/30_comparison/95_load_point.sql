@@ -4,7 +4,8 @@
 -- for probabilistic problems in computer communications". Before it, more load buys throughput at little cost in
 -- latency; beyond it, the other way round. One run may be lucky, so a configuration's median over its repeats counts,
 -- and all of its repeats are the knee. A run whose generator fell behind did not have the load that it is filed under,
--- and the latency of a saturated run depends on its duration.
+-- and the latency of a saturated run depends on its duration. So does that of a run that answered less than 90% of its
+-- load, and fewer than 50 requests cannot show which it is.
 create or replace view main.load_point as
 with
 
@@ -38,10 +39,16 @@ join_runs as (
         loads.concurrency,
         take_values.* exclude (run_id, offered_requests_per_s),
         take_values.requests_per_s / nullif(take_values.e2e_p50_s, 0) as power,
-        runs.state = 'completed'
-            and coalesce(take_values.kept_up, true)
-            and not coalesce(take_values.is_saturated, false)
-            and power is not null as is_eligible
+        case
+            when runs.state <> 'completed' then 'it is ' || runs.state
+            when power is null then 'no latency'
+            when not take_values.kept_up then 'sent late'
+            when take_values.is_saturated then 'saturated'
+            when loads.arrival = 'all_at_once' then 'all at once'
+            when loads.arrival <> 'concurrency' and take_values.is_saturated is null then 'fewer than 50 requests'
+            when loads.arrival <> 'concurrency' and take_values.requests_per_s < 0.9 * offered_requests_per_s
+            then printf('answered %.0f%% of its load', 100 * take_values.requests_per_s / offered_requests_per_s)
+        end as knee_obstacle
     from raw.runs
     join raw.loads on loads.run_id = runs.run_id
     left join take_values on take_values.run_id = runs.run_id
@@ -54,14 +61,14 @@ rank_configurations as (
         config_id,
         rank() over (partition by benchmark_id order by median(power) desc) = 1 as is_knee
     from join_runs
-    where is_eligible
+    where knee_obstacle is null
     group by benchmark_id, config_id
 ),
 
 mark_knees as (
     select
-        join_runs.* exclude (is_eligible),
-        is_eligible and coalesce(rank_configurations.is_knee, false) as is_knee
+        join_runs.*,
+        knee_obstacle is null and coalesce(rank_configurations.is_knee, false) as is_knee
     from join_runs
     left join rank_configurations
         on rank_configurations.benchmark_id = join_runs.benchmark_id
@@ -90,4 +97,5 @@ comment on column main.load_point.send_lag_p99_s is '99th percentile of send_lag
 comment on column main.load_point.kept_up is 'Whether the generator kept up with its schedule, as in metric_values. NULL if it had none.';
 comment on column main.load_point.is_saturated is 'Whether requests in flight piled up beyond chance, as in metric_values. NULL if it is unknown.';
 comment on column main.load_point.power is 'Throughput / latency, requests/s²: requests_per_s / e2e_p50_s. NULL if either is NULL.';
-comment on column main.load_point.is_knee is 'Whether the run is at the knee of its benchmark: a completed run that is not saturated and whose generator kept up (or had no schedule), of the configuration with the highest median power over such runs.';
+comment on column main.load_point.knee_obstacle is 'Why the run cannot be the knee: not completed, no latency, requests sent late, saturated, all requests at once, fewer than 50 requests (is_saturated is NULL), or less than 90% of the offered load answered. NULL if it can.';
+comment on column main.load_point.is_knee is 'Whether the run is at the knee of its benchmark: a run without a knee_obstacle, of the configuration with the highest median power over such runs.';
