@@ -1,10 +1,11 @@
 -- Grain: one row per run that counts as a repeat of the candidate or of the baseline.
 --
--- A repeat has the run's config_id and place, and no obstacle (run_conditions). If any of these was sent longest answers
--- first, only such runs count, as a first run is sent in the order given. For a run of a benchmark, repeats of the same
--- benchmark count. For any other run, repeats up to it count. The earlier of the two runs, such as a pinned first night,
--- also has the repeats right after it, up to five in all. If both runs have the same configuration, as on a schedule,
--- the later one has only repeats after all of these. Each side has at most its newest ten.
+-- A repeat has the run's config_id and place, and no obstacle (run_conditions). If any of these was sent longest
+-- answers first, only such runs count, as a first run is sent in the order given. For a run of a benchmark, repeats
+-- of the same benchmark count. For any other run, repeats up to it count. The earlier of the two runs, such as a
+-- pinned first night, also has the repeats right after it, up to five in all. If both runs have the same
+-- configuration, as on a schedule, the later one has only repeats after all of these. Each side has at most its
+-- newest ten.
 --
 -- side: candidate or baseline.
 -- run_id: the repeat.
