@@ -71,7 +71,7 @@ def deploy(env: dict[str, str], folder: Path, spec: dict[str, Any], cron: str, *
     nightly["parameters"] |= {"spec": str(flow_kit.write_spec(folder / "spec.yaml", spec)), **parameters}
     nightly["schedules"][0] |= {"cron": cron}
     (folder / "prefect.yaml").write_text(yaml.safe_dump({**shipped, "deployments": [nightly]}))
-    flow_kit.run_prefect(env, "work-pool", "create", "evaluations", "--type", "process")
+    flow_kit.run_prefect(env, "work-pool", "create", "evaluations", "--type", "process", "--overwrite")
     flow_kit.run_prefect(env, "--no-prompt", "deploy", "--all", "--prefect-file", str(folder / "prefect.yaml"))
     return f"nightly/{nightly['name']}"
 
