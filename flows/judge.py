@@ -12,6 +12,7 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
+from assayline.engines.parking import without_lot
 from assayline.errors import JudgeNotTrustedError
 from assayline.evaluation.judging import (
     check_trust,
@@ -95,6 +96,7 @@ def _complete_runs(settings: Settings, run_id: str, name: str, scorer: JudgeScor
             if attempt and not count_unjudged(settings, run_id, own):
                 break
             spec = plan_judge(scorer, number, run_id, name, own, attempt)
-            own.append(find_judge_run(spec, settings) or str(complete(spec)["run_id"]))
+            with without_lot(needs_device=spec.engine.needs_device):
+                own.append(find_judge_run(spec, settings) or str(complete(spec)["run_id"]))
         run_ids += own
     return run_ids

@@ -180,7 +180,11 @@ class HostedEngine:
             raise
         finally:
             if self._in_flight and not self._closed and not self._lost:
-                self._abort()
+                try:
+                    self._abort()
+                except EngineError:  # what ended the generation counts
+                    self._lost = True
+                    self._host.kill()
 
     def _check_stop(self) -> None:
         if self._hooks.should_stop():

@@ -88,7 +88,7 @@ class Opened:
     """The engine is ready."""
 
     max_num_seqs: int | None
-    """Sequences that run at once; None if a server does not report them."""
+    """Sequences that run at once, in all replicas of the model; None if a server does not report them."""
     max_model_len: int | None
     """Tokens of prompt and answer; None if a server does not report them."""
     details: OpenedDetails = field(default_factory=OpenedDetails)

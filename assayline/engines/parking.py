@@ -16,6 +16,7 @@ from pathlib import Path
 
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import Device, claim_device
+from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.messages import Open
 from assayline.engines.process import HostProcess
 
@@ -44,6 +45,8 @@ class ParkingLot:
         self._device: Device | None = None
         self._claim = contextlib.ExitStack()
         self._first_run: str | None = None
+        self.memory = DeviceMemory(())
+        """The device's memory as it was without a parked engine."""
 
     def claim(
         self,
@@ -55,11 +58,14 @@ class ParkingLot:
     ) -> Device:
         """Return the device held here if it is one of `devices`; else claim and hold the first free one."""
         names = [(device.name, device.units) for device in devices]
-        if self._device is not None and (self._device.name, self._device.units) in names:
-            return replace(self._device, orphans=())
-        self.clear()
-        self._device = self._claim.enter_context(claim_device(devices, lock_dir, wait_s, holder, on_wait))
-        return self._device
+        is_held = self._device is not None and (self._device.name, self._device.units) in names
+        if not is_held:
+            self.clear()
+            self._device = self._claim.enter_context(claim_device(devices, lock_dir, wait_s, holder, on_wait))
+        assert self._device is not None
+        if self._parked is None:
+            self.memory = DeviceMemory(self._device.gpus)
+        return replace(self._device, orphans=()) if is_held else self._device
 
     def park(self, parked: Parked) -> None:
         """Keep the host for the next run."""
@@ -117,6 +123,19 @@ def park_engines() -> Iterator[ParkingLot]:
         lot.clear()
 
 
-def find_lot() -> ParkingLot | None:
-    """Return the lot for this process's engines, or None. Workers pass it to their engines."""
-    return _lot
+@contextlib.contextmanager
+def without_lot(*, needs_device: bool) -> Iterator[None]:
+    """Let runs within the block open engines of their own. If one needs a device, the lot gives its device back."""
+    global _lot
+    lot, _lot = _lot, None
+    try:
+        if lot is not None and needs_device:
+            lot.clear()
+        yield
+    finally:
+        _lot = lot
+
+
+def find_lot(workers: int = 1) -> ParkingLot | None:
+    """Return the lot for the engine of this process's only worker; None without a lot, and for several workers."""
+    return _lot if workers == 1 else None

@@ -169,7 +169,7 @@ class Worker:
             order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
         )
         self._generation = order.first_generation
-        self._lot = find_lot()
+        self._lot = find_lot(order.workers_here)
         self._thread = threading.Thread(target=self._run, name=order.worker, daemon=True)
         self._thread.start()
 
@@ -405,7 +405,7 @@ def open_adaptive_engine(
         open_one,
         policy,
         record,
-        DeviceMemory(device.gpus),
+        lot.memory if lot is not None else DeviceMemory(device.gpus),
         worker=order.worker,
         first_generation=order.first_generation,
         memory_wait_s=order.settings.engine_memory_wait_s,

@@ -12,6 +12,7 @@ from run_kit import plain_request
 from assayline.clock import RunClock
 from assayline.engines import client
 from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.devices import watch
 from assayline.engines.devices.claims import Device, claim_device
 from assayline.engines.messages import Open
 from assayline.engines.parking import Parked, ParkingLot, find_lot, own_variables, park_engines
@@ -90,6 +91,21 @@ def test_only_who_orders_the_same_engine_takes_it_over(tmp_path, change, is_take
     lot.park(parked)
     assert lot.take(*ordered(**change)) is (parked if is_taken else None)
     assert host.ends == (0 if is_taken else 1)
+
+
+def test_memory_is_back_when_no_engine_holds_it_any_more(tmp_path, monkeypatch):
+    """A run that takes an engine over, or makes room for its own, compares with the device as it was before both."""
+    free = {"0": 80}
+    monkeypatch.setattr(watch, "read_free_bytes", lambda gpu: free[gpu] << 30)
+    device = Device("cuda-0", {"CUDA_VISIBLE_DEVICES": "0"}, ("0",))
+    with park_engines() as lot:
+        lot.claim([device], tmp_path, 0)
+        free["0"] = 8
+        lot.park(Parked(cast(HostProcess, Waiting()), parts_of("offline", "m", tmp_path)["order"], {}, "first", 1.0))
+        lot.claim([device], tmp_path, 0)
+        for gib, is_back in ((8, False), (60, False), (80, True)):
+            free["0"] = gib
+            assert lot.memory.wait_until_back(0, lambda: False) is is_back
 
 
 def test_variables_that_a_library_sets_here_make_no_other_engine(server, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """An engine with a `vllm serve` of our own: started, asked, killed, recovered and gone afterwards."""
 
 import json
+import math
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -265,3 +266,16 @@ def test_a_server_that_ends_while_it_starts_ends_the_start_and_its_words_are_kep
     with pytest.raises(EngineDiedError) as raised:
         open_server(tiny_model, tmp_path / "bad.log", env=env, args={**ARGS, "max_num_seqs": "many"})
     assert "many" in raised.value.death.log
+
+
+@pytest.mark.rare
+def test_an_own_server_fills_the_seats_of_all_replicas(tiny_model, tmp_path, asker):
+    """vLLM chooses their number, and more requests run at once than one replica has seats."""
+    args = {name: value for name, value in ONE_CORE.items() if name != "max_num_seqs"}
+    control = Control()
+    args |= {"data_parallel_size": 2, "kv_cache_memory_bytes": 2**28}
+    with closing(open_server(tiny_model, tmp_path / "server.log", control, args=args, window=None)) as engine:
+        seats, window = engine.facts.details["max_num_seqs"], engine.facts.window_requests
+        assert seats and seats > 64 and window == math.ceil(1.25 * 2 * seats)
+        list(engine.generate(asker.ask(max_tokens=150, ignore_eos=True) for _ in range(window)))
+    assert max(sample.running_requests or 0 for sample in control.samples) > seats

@@ -14,6 +14,8 @@ import pytest
 import yaml
 from run_kit import begin_and_vanish
 
+from assayline.engines import client
+from assayline.engines.parking import park_engines
 from assayline.errors import JudgeNotTrustedError, ModelError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.flows import cli
@@ -29,6 +31,7 @@ from assayline.store.thread import DatabaseThread
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts", "prefect_client")]
 
 HUMAN = ("correct", "incorrect", "incorrect")
+VERDICT = r"\{\"verdict\": \"(correct|incorrect)\", \"reason\": \"[a-z]{1,3}\"\}"
 RULE = "{{ 'correct' if answer == target else 'incorrect' }}"
 
 
@@ -270,3 +273,30 @@ def test_interrupted_judging_of_a_chained_run_goes_on_although_its_source_is_nam
     [run_id] = flow_kit.query(data_dir, "select run_id from runs where name = 'again'")
     assert evaluate(chained)["run_id"] == run_id
     assert read_scores(data_dir, run_id) == [(1.0, 40)]
+
+
+@pytest.mark.vllm
+def test_workers_of_a_judge_have_their_own_devices_next_to_a_parked_engine(
+    fake_spec, tiny_model, data_dir, tmp_path, monkeypatch
+):
+    """As in a suite: the judged run's engine waits for the next run, on the cores that the judge needs."""
+    hosts: list[client.HostProcess] = []
+
+    class Watched(client.HostProcess):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            hosts.append(self)
+
+    monkeypatch.setattr(client, "HostProcess", Watched)
+    engine = {"backend": "offline", "device": "cpu", "args": flow_kit.SMALL_ENGINE, "env": flow_kit.ONE_THREAD}
+    served = {"model": str(tiny_model), "engine": engine}
+    path = write_judge(tmp_path, {**fake_spec, **served})
+    judge = yaml.safe_load(path.read_text())
+    flow_kit.write_spec(path, {**judge, "workers": 2, "output": {"regex": VERDICT}, "sampling": {"max_tokens": 60}})
+    with park_engines() as lot:
+        result = evaluate({**judged_by(fake_spec, path), **served})
+        assert [host for host in hosts if host.exit_code is None] == []
+    assert lot is not None and read_scores(data_dir, result["run_id"])
+    opened = "select json_extract_string(details_json, '$.claimed_device') from raw.engine_events"
+    devices = flow_kit.query(data_dir, f"{opened} where event = 'opened'")
+    assert len(devices) == len(set(devices)) == len(hosts) == 3, "all cores, then half of them each"

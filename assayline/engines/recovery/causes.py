@@ -47,10 +47,14 @@ DEVICE_MEMORY = (
 two more ways), cuDNN, FlashInfer's workspace."""
 
 HOST_MEMORY = (
-    r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc"
+    r"can't allocate memory|[Cc]annot allocate memory(?! in static TLS)|MemoryError|std::bad_alloc"
     r"|could not (create|execute) a (primitive(?! descriptor)|memory object)"
+    r"|[Mm]emory allocation failed|allocation of \d+ bytes failed|[Ff]ailed to allocate \d+ bytes|malloc failed in "
+    r"|aligned_alloc failed|(?i:out of memory allocating|(error: |C10 )out of memory|oneMKL [^\n]*not enough memory)"
+    r"|<jemalloc>: [^\n]*(Allocation failed|out of memory)|unable to allocate shared memory"
 )
-"""A failed allocation in main memory: torch, Python, C++, oneDNN."""
+"""A failed allocation in main memory: torch, Python, C++; oneDNN; Rust, MKL, XNNPACK, OpenBLAS; vLLM's kernels, OpenMP,
+ZeroMQ, LLVM; jemalloc; torch's shared memory."""
 
 WEIGHTS_MEMORY = (
     r"Failed to load model - not enough (GPU )?memory.*"

@@ -251,6 +251,7 @@ class AdaptiveEngine:
     def _open(self) -> None:
         """Open and warm up an engine; repeat with smaller sizes until one starts."""
         while self._current is None:
+            self._check_stop()
             self._lift_utilization()
             self.generation += 1
             try:
@@ -335,9 +336,12 @@ class AdaptiveEngine:
     def _pause(self, pause_s: float) -> None:
         until = time.monotonic() + pause_s
         while (left_s := until - time.monotonic()) > 0:
-            if self._should_stop():
-                raise EngineInterruptedError("The engine was stopped on request before it started again.")
+            self._check_stop()
             time.sleep(min(PAUSE_POLL_S, left_s))
+
+    def _check_stop(self) -> None:
+        if self._should_stop():
+            raise EngineInterruptedError("The engine was stopped on request before it started.")
 
     def _give_up(self, reason: str) -> EngineError:
         """Return an error with the history and the last engine's error."""

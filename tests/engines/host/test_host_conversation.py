@@ -172,6 +172,18 @@ def test_host_with_heartbeats_but_without_steps_is_declared_dead(converse):
     assert not any(isinstance(message, Close) for message in host.sent), "it would not answer"
 
 
+def test_a_stop_stays_a_stop_when_the_host_does_not_abort(converse):
+    def answer(message: Any) -> list[Any]:
+        return [] if isinstance(message, AbortAll) else silent_host(message)
+
+    stops: list[bool] = []
+    engine, host = converse(answer, should_stop=lambda: bool(stops))
+    stops.append(True)
+    with pytest.raises(EngineInterruptedError, match="stopped on request"):
+        list(engine.generate(requests(1)))
+    assert host.exit_code == -9, "an engine in this state answers nobody again"
+
+
 RANK_LINE = "(Worker_TP1 pid=4) ERROR 08-02 23:01:30 [multiproc_executor.py:1007] WorkerProc hit an exception."
 
 

@@ -32,7 +32,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def play(health: Health, act: Callable[[ServeProcess], Any]) -> None:
     """Run `act` with a server whose health depends on its age: a status, or None to hang for a second."""
 
-    def serve(arguments: list[str], variables: Mapping[str, str]) -> None:
+    def serve(arguments: list[str], variables: Mapping[str, str], tell: Any) -> None:
         [port] = [argument.partition("=")[2] for argument in arguments if argument.startswith("--port=")]
         began = time.monotonic()
 

@@ -335,6 +335,9 @@ class OwnServer:
 
     async def start(self) -> None: ...
 
+    def read_sizes(self) -> dict[str, int]:
+        return {"max_num_seqs": 8}
+
     async def check_alive(self) -> None:
         self.looks += 1
         await asyncio.sleep(0.05)

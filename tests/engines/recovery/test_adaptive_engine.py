@@ -326,6 +326,19 @@ def test_stop_does_not_count_as_a_crash():
     assert bench.names() == ["opened"]
 
 
+def test_no_engine_is_opened_during_a_stop():
+    stops: list[bool] = []
+
+    def rule(engine: Mortal, live: list[str]) -> Death | None:
+        stops.append(True)
+        return CRASH
+
+    bench = Bench(rule, should_stop=lambda: bool(stops))
+    with pytest.raises(EngineInterruptedError, match="before it started"):
+        bench.answers(requests(3))
+    assert len(bench.engines) == 1 and bench.engines[0].closed
+
+
 def test_a_reduced_window_grows_back_if_the_spec_allows():
     bench = Bench(more_than(15), window=16, grow=True)
     answers = bench.answers(requests(2000, max_tokens=1))

@@ -1,6 +1,8 @@
 """Causes of crashes, from their evidence. The texts are those of vLLM 0.32 and torch 2.13."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -130,6 +132,58 @@ def test_classify_finds_device_memory(text):
     assert any(CAUSE_LINE.search(line) for line in text.splitlines())
 
 
+LAST_WORDS = {
+    "Rust, as it grows a list": "memory allocation failed because the memory allocator returned an error",
+    "vLLM's kernels": "ScratchPadManager: aligned_alloc failed for size 536870912",
+    "torch's core": "C10 Out of Memory. Trying to allocate 268435456",
+    "torch's shared memory": "unable to allocate shared memory(shm) for file </torch_12_34_0>: Cannot allocate (12)",
+    "OpenMP": "libgomp: Out of memory allocating 268435456 bytes",
+    "OpenBLAS": "OpenBLAS: malloc failed in gemm_driver",
+    "MKL": "Intel oneMKL ScaLAPACK fatal error: cannot allocate memory, aborted.",
+    "MKL's transforms": "Intel oneMKL DFTI ERROR: Not enough memory to allocate",
+    "PARDISO": "*** Error in PARDISO memory allocation: FACTORIZE_SOLVING_LU_DATA, allocation of 99 bytes failed",
+    "XNNPACK": "failed to allocate 268435456 bytes for packed weights",
+    "ZeroMQ": "FATAL ERROR: OUT OF MEMORY (src/msg.cpp:133)",
+    "LLVM": "LLVM ERROR: out of memory",
+    "jemalloc": "<jemalloc>: Allocation failed and opt.experimental_infallible_new is true. Aborting.",
+}
+"""What the libraries of an engine's process print, as found in their files."""
+
+
+@pytest.mark.parametrize("text", LAST_WORDS.values(), ids=LAST_WORDS.keys())
+def test_classify_knows_the_last_words_of_each_allocator(text):
+    for phase, kind in (("run", Kind.HOST_OOM), ("start", Kind.START_OOM)):
+        assert classify(Death(phase, -signal.SIGABRT, log=f"INFO loading\n{text}\nlater")).kind is kind
+    assert CAUSE_LINE.search(text)
+
+
+LIMITED = """
+import resource
+def limit():
+    size = int(open("/proc/self/statm").read().split()[0]) * 4096 + 2**28
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+"""
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    ("code", "signal_or_code", "words"),
+    [
+        ("import tokenizers; text = 'x' * 2**29; limit(); tokenizers.AddedToken(text)", -6, "memory allocation of"),
+        ("import xgrammar; text = 'root ::= ' + '\"a\" ' * 2**24; limit(); xgrammar.Grammar.from_ebnf(text)", 1, "bad"),
+        ("import ctypes; limit(); ctypes.CDLL('libstdc++.so.6')._Znwm(ctypes.c_size_t(2**31))", -6, "std::bad_alloc"),
+        ("import numpy; limit(); numpy.ones(2**28)", 1, "_ArrayMemoryError"),
+        ("import torch; limit(); torch.zeros(2**28)", 1, "can't allocate memory"),
+        ("import pyarrow; limit(); pyarrow.allocate_buffer(2**31)", 1, "ArrowMemoryError"),
+    ],
+)
+def test_classify_knows_a_process_that_died_of_too_little_memory(code, signal_or_code, words):
+    died = subprocess.run([sys.executable, "-c", LIMITED + code], capture_output=True, text=True, check=False)
+    assert died.returncode == signal_or_code and words in died.stderr
+    assert classify(Death("run", died.returncode, log=died.stderr)).kind is Kind.HOST_OOM
+    assert any(CAUSE_LINE.search(line) for line in died.stderr.splitlines())
+
+
 @pytest.mark.parametrize("text", HOST_TEXTS.values(), ids=HOST_TEXTS.keys())
 def test_classify_finds_host_memory(text):
     assert classify(Death("run", None, "RuntimeError", text)).kind is Kind.HOST_OOM
@@ -145,6 +199,7 @@ def test_classify_finds_host_memory(text):
         "ONEDNN_VERBOSE=all to get additional diagnostic information.",
         "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasGemmEx(handle, ...)`",
         "CUDA error: an illegal memory access was encountered",
+        "libgomp-d22c30c5.so.1: cannot allocate memory in static TLS block",
     ],
 )
 def test_classify_takes_no_other_failure_for_memory(text):

@@ -70,9 +70,12 @@ class ServerCore:
         )
         self._writer.check(self._order.sampling)
         self._lengths = PromptLengths(self._client, self._writer)
-        max_num_seqs = self._order.args.get("max_num_seqs") if self._process else None
-        details = describe_server(self._order, model, self._client.url)
-        self._opened = Opened(max_num_seqs, model.max_model_len, details)
+        details, seats = describe_server(self._order, model, self._client.url), None
+        if self._process is not None:
+            chosen = self._process.read_sizes().get("max_num_seqs")
+            details["max_num_seqs"] = of_one = self._order.args.get("max_num_seqs") or chosen
+            seats = of_one and of_one * (self._order.args.get("data_parallel_size") or 1)
+        self._opened = Opened(seats, model.max_model_len, details)
         self._watch = ServerWatch(self._client)
         return self._opened
 

@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from assayline.engines.base import OpenedDetails
 from assayline.engines.host.core import EngineGoneError
 from assayline.engines.host.vllm.internals import adapting, is_engine_dead
 from assayline.engines.messages import Open
@@ -43,22 +44,26 @@ NAME = "server"
 """Name of the process; processes that an engine cannot live without have other names."""
 
 
-def _serve(arguments: list[str], variables: Mapping[str, str]) -> None:
+Serve = Callable[[list[str], Mapping[str, str], Callable[[OpenedDetails], object]], None]
+"""Runs a server with these arguments and variables, and passes on the sizes that vLLM chooses."""
+
+
+def _serve(arguments: list[str], variables: Mapping[str, str], tell: Callable[[OpenedDetails], object]) -> None:
     """Run the server in the forked process, as `python -m` would."""
     os.environ.update(variables)
     sys.argv = [MODULE, *arguments]
     print_dead_engine_once()
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError):  # the server reports it itself
-            stack.enter_context(adapting())
+            stack.enter_context(adapting(tell))
         runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
 class ServeProcess:
     """One server process. Call `start` first."""
 
-    def __init__(self, order: Open, serve: Callable[[list[str], Mapping[str, str]], None] = _serve) -> None:
-        """Fork the process, which calls `serve` with its arguments and variables."""
+    def __init__(self, order: Open, serve: Serve = _serve) -> None:
+        """Fork the process, which calls `serve`."""
         self._held = socket.socket()
         """Reserves the port, as other processes cannot bind it; vLLM can, since both sockets allow reuse."""
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -67,7 +72,9 @@ class ServeProcess:
         self.key = os.environ.get(KEY) or secrets.token_urlsafe(24)
         variables = {KEY: self.key, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
         context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=serve, args=(self._list_arguments(order), variables), name=NAME)
+        self._told, tell = context.Pipe(duplex=False)
+        arguments = (self._list_arguments(order), variables, tell.send)
+        self._process = context.Process(target=serve, args=arguments, name=NAME)
         self._process.start()
         self._looking = asyncio.Lock()
         self._well_s = 0.0
@@ -77,6 +84,13 @@ class ServeProcess:
     def url(self) -> str:
         """Base URL of its interface."""
         return f"http://{HOST}:{self._port}/v1"
+
+    def read_sizes(self) -> OpenedDetails:
+        """Return the sizes that vLLM has chosen since the last call; empty if it has told none."""
+        sizes = OpenedDetails()
+        while self._told.poll():
+            sizes = self._told.recv()
+        return sizes
 
     async def start(self) -> None:
         """Wait until it answers; the worker sets the time limit. Raises EngineGoneError if it ends before that."""
