@@ -18,20 +18,18 @@ from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.usage.usage_lib import UsageContext  # noqa: E402
 from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
-from vllm.v1.metrics.loggers import StatLoggerBase  # noqa: E402
+
+from assayline.engines.host.vllm.internals import count_steps  # noqa: E402
 
 
-class Steps(StatLoggerBase):
-    """Counts engine steps."""
+class Steps:
+    """Counts engine steps that scheduled something."""
 
     count = 0
 
-    def __init__(self, config: Any, engine_index: int = 0) -> None: ...
-
-    def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
-        Steps.count += scheduler_stats is not None
-
-    def log_engine_initialized(self) -> None: ...
+    @staticmethod
+    def add(made: int) -> None:
+        Steps.count += made
 
 
 async def answer(engine: AsyncLLM, name: str, request: dict[str, Any], gate: asyncio.Semaphore) -> dict[str, Any]:
@@ -70,8 +68,8 @@ async def main() -> None:
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(model=order["model"], **order["args"]),
         usage_context=UsageContext.OPENAI_API_SERVER,
-        stat_loggers=[Steps],
     )
+    count_steps(engine, Steps.add)
     print(json.dumps("ready"), file=ANSWERS, flush=True)
     for number, line in enumerate(iter(sys.stdin.readline, "")):
         found = await measure(engine, json.loads(line), order["window"], number)

@@ -3,7 +3,8 @@
 Protocol: lines of JSON. The first line is {model, args}; the others are lists of {prompt_token_ids, sampling}, with
 the paths of a prompt's images as `images`. Each list is answered by {seconds, load_s, cpu_s, output_tokens,
 engine_steps}. `seconds` covers reading and decoding all images and `generate`; `load_s` only the former; `cpu_s` is
-the CPU time of this process, which holds the engine if the environment configures it.
+the CPU time of this process, which holds the engine if the environment configures it; `engine_steps` are those that
+scheduled something.
 """
 
 import json
@@ -19,16 +20,17 @@ def main() -> None:
     os.dup2(2, 1)  # vLLM and its processes print to stdout
     from vllm import LLM, SamplingParams
 
+    from assayline.engines.host.vllm.internals import count_steps
+
     order = json.loads(sys.stdin.readline())
     llm = LLM(model=order["model"], **order["args"], disable_log_stats=False)
-    engine_step, steps = llm.llm_engine.step, 0
+    steps = 0
 
-    def count_step() -> Any:
+    def count(made: int) -> None:
         nonlocal steps
-        steps += 1
-        return engine_step()
+        steps += made
 
-    llm.llm_engine.step = count_step
+    count_steps(llm.llm_engine, count)
     llm.generate([{"prompt_token_ids": [5] * 40}], SamplingParams(max_tokens=4), use_tqdm=False)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:

@@ -140,6 +140,10 @@ class Ours:
         gaps = [gap for row in rows for gap in list_gaps(row.token_at_s or [])]
         return summarize_side(seconds, self._steps - steps, spans, gaps, 0, cpu_s)
 
+    def set_window(self, concurrency: int) -> None:
+        """Keep this many requests in flight from now on."""
+        self._engine.set_window(concurrency)
+
     def close(self) -> None:
         self._engine.close()
 

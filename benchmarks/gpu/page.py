@@ -48,6 +48,14 @@ def show_steps(row: Row) -> str | None:
 
 COLUMNS: dict[str, list[Column]] = {
     "tests": [("test", take("test")), ("outcome", take("outcome")), ("s", take("seconds")), ("why", take("why"))],
+    "handover": [
+        ("engine core in", lambda row: "its engine's process" if row["processes"] == "own" else "vLLM's own, async"),
+        ("scheduling", take("scheduling")),
+        ("check", take("check")),
+        ("expected", take("expected")),
+        ("found", take("found")),
+        ("as expected", lambda row: yes(row["found"] == row["expected"])),
+    ],
     "throughput": [
         ("shape", take("shape")),
         (
@@ -90,14 +98,18 @@ COLUMNS: dict[str, list[Column]] = {
         ("tokens/s", ratio("throughput")),
         ("steps", ratio("engine_steps")),
     ],
-    "energy": [
+    "curve": [
         ("shape", take("shape")),
-        ("from", take("source")),
+        ("seats", take("seats")),
         ("tokens/s", take("output_tokens_per_s")),
-        ("W idle", take("idle_w")),
-        ("power, busy (W)", take("working_w")),
+        ("ML.ENERGY", take("their_output_tokens_per_s")),
+        ("ITL, median (ms)", take("itl_median_ms")),
+        ("ML.ENERGY", take("their_itl_median_ms")),
         ("J per output token", take("joules_per_output_token")),
+        ("ML.ENERGY", take("their_joules_per_output_token")),
         ("above idle", take("joules_per_output_token_above_idle")),
+        ("power: idle, busy (W)", lambda row: f"{row['idle_w']}, {row['working_w']}" if "idle_w" in row else None),
+        ("from", take("source")),
     ],
     "sharing": [
         ("shape", take("shape")),

@@ -84,6 +84,10 @@ def test_time_that_is_over_is_said_and_what_was_found_is_kept(setup, tmp_path, m
     assert "Not reached" in (tmp_path / "out" / "gpu.md").read_text()
 
 
+def test_parts_of_one_gpu_fit_ten_minutes():
+    assert sum(part.limit_s for part in PARTS if part.name != "tensor_parallel") <= 600
+
+
 def test_the_page_of_a_stored_check_has_a_table_for_each_part():
     report = json.loads(STORED.read_text())
     page = write_page(report)
@@ -152,7 +156,7 @@ def test_gpu_check_rejects_an_impossible_check(monkeypatch):
     monkeypatch.setattr(check, "list_gpus", list)
     with pytest.raises(SystemExit, match="no GPU found"):
         check.main([])
-    with pytest.raises(SystemExit, match=r"unknown part speed\. hint: tests, throughput"):
+    with pytest.raises(SystemExit, match=r"unknown part speed\. hint: tests, handover, throughput"):
         check.main(["--device", "cpu", "--parts", "speed"])
 
 
