@@ -176,7 +176,7 @@ def write_to_journal(path):
     assert path.with_name(f"{path.name}.wal").exists()
 
 
-def test_connect_writes_beside_a_reader_that_keeps_its_state(path, hold):
+def test_connect_writes_next_to_a_reader_that_keeps_its_state(path, hold):
     write_to_journal(path)
     reader, inode = hold("reader"), path.stat().st_ino
     with pytest.raises(DatabaseLockedError), connect(path, wait_s=0, checkpoint=False):
@@ -201,7 +201,7 @@ def test_connect_copies_once_for_a_reader_that_stays(path, hold):
     assert (len(inodes), reader.count(), count_pins(path)) == (2, 0, 3)
 
 
-def test_connect_admits_one_assayline_writer_at_a_time_beside_readers(path):
+def test_connect_admits_one_assayline_writer_at_a_time_next_to_readers(path):
     command = [sys.executable, "-c"]
     with subprocess.Popen([*command, READ_ON, str(path)], stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout.readline() == "0\n"
