@@ -406,10 +406,10 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
     counts = f"{new} and {old} repeats"
     values = {"candidate": row["candidate_median"], "baseline": row["baseline_median"], "unit": row["unit"]}
     if row["verdict"] == "too_few":
-        lacks = " and ".join(side for side, has in (("the run", new), ("the baseline", old)) if has < 5)
+        lacks = " and of ".join(side for side, has in (("the run", new), ("the baseline", old)) if has < 5)
         words = (
-            f"{few or metric}: not judged, because {lacks} needs five repeats ({counts}). hint: measure them with "
-            "`assayline benchmark`."
+            f"{few or metric}: not judged, because five repeats of {lacks} are needed, and there are {new} of the run "
+            f"and {old} of the baseline. hint: measure them with `assayline benchmark`."
         )
         return Check(metric, "inconclusive", words, limit=limit, **values)
     ends = (row["shift_low"], row["shift_high"])

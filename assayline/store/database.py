@@ -289,8 +289,8 @@ def _copy_beside(path: Path, held: ExitStack) -> Path | None:
 def _put_in_place(copy: Path, path: Path) -> None:
     """Rename a closed copy to `path`.
 
-    The journal belongs to the old file: DuckDB opens no file next to another one's journal, so it is moved away first. A
-    process that is killed in between leaves an older state, which the next `_lock_out_writers` replaces by the copy.
+    The journal belongs to the old file: DuckDB opens no file next to another one's journal, so it is moved away first.
+    A process that is killed in between leaves an older state, which the next `_lock_out_writers` replaces by the copy.
     """
     with open(copy, "rb") as file:
         os.fsync(file.fileno())

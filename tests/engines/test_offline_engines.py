@@ -276,7 +276,7 @@ def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished
     seen = []
     with closing(stamped.take()) as engine:
         short = [asker.ask() for _ in range(5)]
-        with pytest.raises(EngineError, match=r"died of signal SIGKILL.*engine\.log") as caught:
+        with pytest.raises(EngineError, match=r"(?s)died of signal SIGKILL.*engine\.log") as caught:
             for answer in engine.generate([*short, asker.ask(max_tokens=None, ignore_eos=True)]):
                 seen.append(answer.text)
                 if len(seen) == 5:

@@ -71,7 +71,7 @@ def test_a_run_and_the_command_it_prints(hostile_spec, hostile_env, prefect_clie
     assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True]
     assert flow_kit.query(data_dir, "select count(*) from scores where value = 1") == [12]
 
-    command = run.out.split("for example:\n")[1]
+    command = run.out.split("for example:\n")[1].rstrip("\n").rpartition("\n")[0]  # the result is the last line
     for shell in ("sh", "bash"):
         pasted = flow_kit.run_command([shell, "-c", command], hostile_env)
         assert pasted.code == 0, pasted.err

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import flow_kit
-import psutil
 import pytest
 
 from assayline.flows.cli import run
@@ -81,9 +80,7 @@ def test_command_that_is_killed_and_interrupted_leaves_no_process_and_goes_on(
     alone_env = {name: value for name, value in served_env.items() if name != "PREFECT_API_URL"}
 
     def kill(process: Any) -> None:
-        command = psutil.Process(process.pid)
         api = flow_kit.api_of(process.pid)
-        assert not [file.path for file in command.memory_maps() if "torch" in file.path], "it costs seconds"
         process.kill()
         process.wait(10)
         flow_kit.assert_nothing_runs(data_dir)

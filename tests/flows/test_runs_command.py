@@ -41,10 +41,10 @@ def list_here(*arguments: str) -> list[str]:
 def test_runs_lists_the_newest_first_uncut(runs, capsys):
     done, killed = runs
     head, first, second = list_here()
-    assert head.split() == ["id", "name", "model", "state", "accuracy", "tokens/s", "age"]
-    assert first.split()[:4] == [killed, "tonight", "tiny-model", "unfinished"]
-    assert second.split()[0] == done and second.split()[3] == "completed"
-    assert second.split()[4] != "–" and second.split()[5] != "–", "accuracy and tokens/s are in the database"
+    assert head.split() == ["id", "name", "model", "purpose", "state", "accuracy", "tokens/s", "age"]
+    assert first.split()[:5] == [killed, "tonight", "tiny-model", "evaluate", "unfinished"]
+    assert second.split()[0] == done and second.split()[4] == "completed"
+    assert second.split()[5] != "–" and second.split()[6] != "–", "accuracy and tokens/s are in the database"
     assert [line.split()[0] for line in list_here("--limit", "1")] == ["id", killed]
     assert [line.split()[0] for line in list_here("tonight")] == ["id", killed]
 
@@ -53,7 +53,7 @@ def test_runs_as_json_has_plain_values(runs):
     found = json.loads("\n".join(list_here("--json")))
     assert [run["run_id"] for run in found] == [runs[1], runs[0]]
     figures = {"accuracy", "output_tokens_per_s"}
-    assert set(found[1]) == {"run_id", "name", "model", "state", *figures, "started_at"}
+    assert set(found[1]) == {"run_id", "name", "model", "purpose", "state", *figures, "started_at"}
     assert isinstance(found[1]["output_tokens_per_s"], float) and found[0]["accuracy"] is None
 
 
@@ -62,7 +62,7 @@ def test_runs_reads_the_folders_when_the_database_is_held(runs, settings):
         shown = flow_kit.run_here("runs")
     assert shown.code == 0
     assert "Accuracy and tokens/s are left out: " in shown.err and f"process {pid}" in shown.err
-    assert [line.split()[3] for line in shown.out.splitlines()[1:]] == ["unfinished", "completed"]
+    assert [line.split()[4] for line in shown.out.splitlines()[1:]] == ["unfinished", "completed"]
 
 
 def test_runs_command_rejects_an_unknown_name_and_lists_nothing_without_runs(runs, monkeypatch, tmp_path):

@@ -94,7 +94,7 @@ def test_interrupt_during_a_query_is_still_an_interrupt(settings, fake_spec, mon
     """DuckDB, asked in the main thread, would make it a RuntimeError, and Ctrl-C a failed run."""
     asked = threading.Event()
 
-    def load_slowly(connection: Any, **_: Any) -> None:
+    def load_slowly(connection: Any, *_: Any) -> None:
         asked.set()
         connection.execute("select sum(a.range * b.range) from range(100000) a, range(5000) b").fetchall()
 

@@ -12,6 +12,7 @@ from assayline import flows
 from assayline.flows.cli.notify import AUTOMATIONS
 from assayline.flows.live import reporting
 from assayline.flows.live.reporting import describe_figures
+from assayline.spec.file import parse_spec
 
 
 def figure(source: str, value: float | None, n: int | None = None) -> dict[str, object]:
@@ -20,10 +21,11 @@ def figure(source: str, value: float | None, n: int | None = None) -> dict[str, 
 
 def test_describe_figures_counts_errors_and_leaves_out_what_was_not_measured():
     accuracy, tokens = figure("accuracy mean", 0.981), figure("output_tokens_per_s mean", 2786.4)
+    spec = parse_spec({"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}}})
     told = "98.1% correct, 2,786\u00a0tokens/s, 2 of 155 requests failed"
-    assert describe_figures([accuracy, tokens, figure("error_requests total", 2, 155)]) == told
-    assert describe_figures([figure("accuracy mean", None), tokens]) == "2,786\u00a0tokens/s"
-    assert describe_figures([figure("accuracy mean", None)]) == ""
+    assert describe_figures([accuracy, tokens, figure("error_requests total", 2, 155)], spec) == told
+    assert describe_figures([figure("accuracy mean", None), tokens], spec) == "2,786\u00a0tokens/s"
+    assert describe_figures([figure("accuracy mean", None)], spec) == ""
 
 
 def test_automations_name_every_state_and_every_flow_of_the_package():

@@ -46,8 +46,8 @@ def board(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tup
     shutil.copy(empty_database, settings.database_path)
     won = models_of([40, 20, 19], name="won")
     open_race = models_of([38, 37, 12], name="race", prompts="q")
-    odd = NightOf(right=30, model="d", name="race", prompts="q", temperature=0.7)
-    failed = NightOf(right=40, model="e", name="race", prompts="q", state="failed")
+    odd = NightOf(right=30, model="d", model_id="digest of d", name="race", prompts="q", temperature=0.7)
+    failed = NightOf(right=40, model="e", model_id="digest of e", name="race", prompts="q", state="failed")
     given_nights(settings, [*won, *open_race, odd, failed])
     with connect(settings.database_path, 10) as connection:
         connection.execute("update runs set prompt_set = name")
@@ -170,7 +170,10 @@ def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings, 
 
 def test_names_of_any_kind_stay_text_and_inside_the_data_folder(settings):
     hostile = "<script>alert(1)</script>|`[red]"
-    given_nights(settings, [NightOf(model=hostile, name="../../etc"), NightOf(model="b", right=3, name="../../etc")])
+    given_nights(
+        settings,
+        [NightOf(model=hostile, name="../../etc"), NightOf(model="b", model_id="b", right=3, name="../../etc")],
+    )
     rows, written = make_leaderboard(settings, ["../../etc"])
     assert rows.tasks[0].cells[0]["model"] == hostile
     assert written.html.resolve().is_relative_to((settings.data_dir / "leaderboards").resolve())
@@ -212,5 +215,5 @@ def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked
     reporting.write_leaderboard("sums")
     [(kind, name, text, headline)] = shown
     assert (kind, name) == ("leaderboard", "sums") and "a beats every other model" in headline
-    assert headline in text.replace("\\", "")
+    assert headline in text.replace("\\", "").replace("\u00a0", " ")
     assert "](data:image/svg+xml;base64," in text and str(settings.data_dir) not in text

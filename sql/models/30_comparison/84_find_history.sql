@@ -7,7 +7,6 @@
 -- fits. It can be a config_id, too: then only that configuration's runs count.
 --
 -- run_id: the run.
--- position: 1 for the first run, and so on, in the order of their start.
 -- started_at: UTC wall clock at the start of the run.
 -- name: the spec's name.
 -- model: the model as the spec names it.
@@ -15,6 +14,7 @@
 -- state: completed, failed, cancelled or interrupted.
 -- message: reason why it ended. NULL for a completed run.
 -- config_id: digest of everything that determines answers and speed; see runs.config_id.
+-- position: 1 for the first run, and so on, in the order of their start.
 -- obstacle: why its speed does not count; see run_conditions.obstacle. NULL if it counts.
 -- verdict: result of its nightly run's gate, else of the last gate; see gate_verdict. NULL if no gate judged it.
 -- baseline_run_id: the gate's baseline run.
