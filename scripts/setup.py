@@ -190,14 +190,14 @@ def install_locks(environment: Environment, dev: bool, wheels: Path | None) -> N
         run([*command, "-r", str(locks / "torch-cpu.txt")], "installing torch's CPU build", variables, otherwise)
     for name in [environment.target, "dev"] if dev else [environment.target]:
         run([*command, "--require-hashes", "-r", str(locks / f"{name}.txt")], f"installing {name}.txt", variables)
-    mend_torchvision(environment.folder)
+    patch_torchvision(environment.folder)
     run([*command, "--no-build-isolation", "-e", str(environment.root)], "installing assayline", variables)
 
 
-def mend_torchvision(folder: Path) -> None:
+def patch_torchvision(folder: Path) -> None:
     """Patch torchvision in an environment so that it imports with torch's CPU build, as `assayline doctor --fix`."""
     for extension in folder.glob("lib/python3*/site-packages/torchvision/extension.py"):
-        doctor.mend_torchvision(extension)
+        doctor.patch_torchvision(extension)
 
 
 def fetch_wheels(root: Path, folder: Path, target: str, python: str) -> None:

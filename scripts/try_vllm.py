@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from lock import read_versions
 from pip_settings import read_pip_settings, uv_variables
-from setup import mend_torchvision
+from setup import patch_torchvision
 
 ROOT = Path(__file__).resolve().parents[1]
 UV = Path(sys.executable).parent / "uv"
@@ -56,7 +56,7 @@ class Environment:
         self._run(
             "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--python", str(self.python), "-e", str(ROOT)
         )
-        mend_torchvision(self.folder)
+        patch_torchvision(self.folder)
         (self.folder / "installed").touch()
 
     def _resolve(self) -> Path:

@@ -166,7 +166,7 @@ if not _has_ops():
 """
 
 
-def mend_torchvision(extension: Path) -> None:
+def patch_torchvision(extension: Path) -> None:
     """Patch torchvision's extension.py so that it imports with torch's CPU build.
 
     PyPI has only its CUDA build, which then cannot load two operators that it refers to at import. The patch declares
@@ -212,7 +212,7 @@ def fix_torch() -> None:
     extension = find_extension()
     wrong = find_wrong_builds(read_version, extension)
     if wrong.pop("torchvision", None) and extension:
-        mend_torchvision(extension)
+        patch_torchvision(extension)
         print(f"Patched {extension}", file=sys.stderr)
     if wrong:  # PyAV and soxr do their work
         command = [sys.executable, "-m", "pip", "uninstall", "--yes", *wrong]

@@ -13,7 +13,7 @@ AUTOMATIONS = Path(__file__).with_name("notify.yaml")
 EPILOG = """BLOCK sends the messages: webhook/pager, slack-webhook/team or another of `prefect block ls`. Create it in
 Prefect's UI under Blocks. A second call replaces the automations.
 
-Exit codes: 0 created, 2 there is no such block."""
+Exit codes: 0 created, 2 unknown block."""
 
 
 def run(arguments: list[str]) -> int:

@@ -147,15 +147,15 @@ def test_every_locked_package_has_hashes_except_torchs_cpu_build():
 
 
 def test_torchvision_is_patched_once_and_not_in_the_cache(tmp_path):
-    script.mend_torchvision(tmp_path)  # without torchvision, nothing to patch
+    script.patch_torchvision(tmp_path)  # without torchvision, nothing to patch
     cached = tmp_path / "cached.py"
     cached.write_text("import torch\n\ndef _has_ops():\n    return False\n")
     installed = tmp_path / "lib" / "python3.12" / "site-packages" / "torchvision" / "extension.py"
     installed.parent.mkdir(parents=True)
     installed.hardlink_to(cached)
-    script.mend_torchvision(tmp_path)
+    script.patch_torchvision(tmp_path)
     installed.write_text(installed.read_text() + "\n\n# Added by assayline: an earlier one\n")
-    script.mend_torchvision(tmp_path)
+    script.patch_torchvision(tmp_path)
     ast.parse(installed.read_text())
     assert installed.read_text().count("Added by assayline") == 1
     assert "assayline" not in cached.read_text()
