@@ -334,7 +334,7 @@ def start_other(log_path: Path, work: str) -> HostProcess:
 
 def wait_until_gone(group: int) -> None:
     """No process of a host's group runs, a moment later."""
-    wait_for(lambda: not living_members(group), 20, "the host's processes are gone")
+    wait_for(lambda: not living_members(group), "the host's processes are gone")
 
 
 def words_of(process: psutil.Process) -> list[str]:

@@ -1,6 +1,7 @@
-"""Runs that are hurt, on one machine or on a Ray cluster: workers, nodes, and rounds of random faults.
+"""Runs that are hurt, on one machine or on a Ray cluster: workers, nodes, and rounds of faults.
 
-A round is a run, with all kinds of faults or with one, so that a table shows what each kind does. The flow is a process
+A round is a run, with all kinds of faults or with one, so that a table shows what each kind does. The kinds are drawn
+by seed; each fault comes when a certain number of requests has been sent to engines. The flow is a process
 without Prefect that does what the flow `evaluate` does; as often as it ends early, it is started again, and resumes the
 run:
 
@@ -56,7 +57,6 @@ NOTICES_DEATHS_SOON = {"RAY_health_check_initial_delay_ms": "1000", "RAY_health_
 TESTS = Path(__file__).resolve().parent
 REQUESTS = 600
 FAULTS_PER_ROUND = 10
-ROUND_LIMIT_S = 240.0
 STALL_TIMEOUT_S = 1.5
 
 
@@ -349,44 +349,54 @@ class Round:
     def run(self, kinds: Sequence[str], faults: int) -> Outcome:
         """Repeat until the run is complete, with at most that many faults."""
         outcome = Outcome("all kinds" if len(kinds) > 1 else kinds[0], requests=REQUESTS)
-        deadline = time.monotonic() + ROUND_LIMIT_S
         with open(self._folder / "log", "a") as log:
-            code = None
+            code, next_at = None, 1
             while code != 0:
                 outcome.attempts += 1
                 command = [sys.executable, __file__, "flow", str(self._folder / "spec.yaml")]
                 flow = subprocess.Popen(command, env=self._env, stdout=log, stderr=log, start_new_session=True)
                 while flow.poll() is None:
-                    assert time.monotonic() < deadline, f"no end in sight; see {log.name}"
-                    if self._is_answering() and outcome.faults.total() < faults:
+                    if outcome.faults.total() < faults and len(self._count_asked()) >= next_at:
                         kind = self._dice.choice(kinds)
                         outcome.faults[kind] += self._hurt(kind, flow)
-                    time.sleep(self._dice.uniform(0.1, 0.6))
+                        next_at += REQUESTS // (2 * faults)
+                    time.sleep(0.02)
                 code = flow.returncode
         return self._count(outcome)
 
-    def _is_answering(self) -> bool:
-        """Return True if an engine got a request within the last second."""
+    def _count_asked(self) -> Counter[str]:
+        """How often each request was sent to an engine."""
         asked = (self._folder / "data" / "asked").iterdir()
-        return any(time.time() - path.stat().st_mtime < 1.0 for path in asked)
+        return Counter(line for path in asked for line in path.read_text().split())
 
     def _hurt(self, kind: str, flow: "subprocess.Popen[bytes]") -> bool:
         """Inject a fault; return whether one was injected."""
         if kind in (ENGINE, THREAD):
             (self._folder / "data" / "faults" / kind).touch()
-        elif kind == FLOW:
-            flow.kill()
-            flow.wait()
-        elif kind == STOPPED_FLOW:
+        elif kind in (FLOW, STOPPED_FLOW, DISK):
             flow.send_signal(signal.SIGSTOP)
-            time.sleep(self._dice.uniform(0.2, 1.0))
-            flow.send_signal(signal.SIGCONT)
+            try:
+                return self._hurt_stopped(kind, flow)
+            finally:
+                flow.send_signal(signal.SIGCONT)
+                if kind != STOPPED_FLOW:
+                    flow.wait()
+        else:
+            return self._hurt_cluster(kind)
+        return True
+
+    def _hurt_stopped(self, kind: str, flow: "subprocess.Popen[bytes]") -> bool:
+        """Hurt a flow that does not move meanwhile, unless its run is complete: the next start would begin another."""
+        manifests = self._folder.glob("data/runs/*/run.json")
+        if any(json.loads(path.read_text())["state"] == "completed" for path in manifests):
+            return False
+        if kind == FLOW:
+            flow.kill()
         elif kind == DISK:  # no file can grow beyond some bytes any more
             with contextlib.suppress(psutil.NoSuchProcess):
                 psutil.Process(flow.pid).rlimit(psutil.RLIMIT_FSIZE, (900, psutil.RLIM_INFINITY))
-            flow.wait(60)
         else:
-            return self._hurt_cluster(kind)
+            time.sleep(self._dice.uniform(0.2, 1.0))
         return True
 
     def _hurt_cluster(self, kind: str) -> bool:
@@ -408,9 +418,7 @@ class Round:
         return True
 
     def _count(self, outcome: Outcome) -> Outcome:
-        asked = Counter(
-            line for path in (self._folder / "data" / "asked").iterdir() for line in path.read_text().split()
-        )
+        asked = self._count_asked()
         with connect(self._folder / "data" / "assayline.duckdb", 10, read_only=True) as connection:
             query = "select count(*), count(distinct request_id), count(error_kind) from completions"
             [(rows, requests, outcome.errors)] = connection.execute(query).fetchall()
@@ -421,16 +429,11 @@ class Round:
         return outcome
 
 
-def run_rounds(
-    faults: int, kinds: Sequence[str], make: Callable[[int], Round], limit_s: float = float("inf")
-) -> list[Outcome]:
-    """Run rounds of all kinds and of each kind alone in turn, until that many faults or the end of the time."""
+def run_rounds(faults: int, kinds: Sequence[str], make: Callable[[int], Round]) -> list[Outcome]:
+    """Run rounds of all kinds and of each kind alone in turn, until that many faults."""
     mixtures = [kinds, *([kind] for kind in kinds)]
     outcomes: list[Outcome] = []
-    began = time.monotonic()
     while (left := faults - sum(outcome.faults.total() for outcome in outcomes)) > 0:
-        if time.monotonic() - began > limit_s:
-            break
         number = len(outcomes)
         outcomes.append(make(number).run(mixtures[number % len(mixtures)], min(FAULTS_PER_ROUND, left)))
     return outcomes

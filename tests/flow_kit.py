@@ -23,7 +23,7 @@ import duckdb
 import psutil
 import pyarrow.parquet as pq
 import yaml
-from run_kit import ENGINE_ARGS, ROOT, wait_for
+from run_kit import ENGINE_ARGS, PATIENCE_S, ROOT, wait_for
 from websockets.sync.client import ClientConnection, connect
 
 from assayline.flows import cli
@@ -113,7 +113,7 @@ class Server:
                 except OSError:
                     return False
 
-            wait_for(is_up, 300, f"Prefect's server answers; its log is {self._log}")
+            wait_for(is_up, f"Prefect's server answers; its log is {self._log}")
             yield process
 
 
@@ -127,10 +127,10 @@ def processes_of(data_dir: Path) -> list[psutil.Process]:
     return found
 
 
-def assert_nothing_runs(data_dir: Path, limit_s: float = 10) -> None:
+def assert_nothing_runs(data_dir: Path) -> None:
     """Assert that no process with this data folder runs, after a moment in which the system ends them."""
     left = processes_of(data_dir)
-    wait_for(lambda: not processes_of(data_dir), limit_s, f"nothing is left, of at first {left}")
+    wait_for(lambda: not processes_of(data_dir), f"nothing is left, of at first {left}")
 
 
 def api_of(pid: int) -> str:
@@ -160,7 +160,7 @@ def kill_all(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(processes, timeout=10)
+    psutil.wait_procs(processes, timeout=PATIENCE_S)
 
 
 def query(data_dir: Path, sql: str, *values: object) -> list[Any]:
@@ -211,7 +211,7 @@ def database_held(data_dir: Path, read_only: bool = False) -> Iterator[tuple[int
         yield holder.pid, int(holder.stdout.readline())
     finally:
         holder.kill()
-        holder.communicate(timeout=10)
+        holder.communicate(timeout=PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -274,7 +274,7 @@ class Finished:
     err: str
 
 
-def run_command(arguments: list[str], env: dict[str, str], timeout_s: float = 120) -> Finished:
+def run_command(arguments: list[str], env: dict[str, str]) -> Finished:
     """Runs a command in the repository's folder to its end; kills its group if that takes too long."""
     process = subprocess.Popen(
         arguments,
@@ -287,12 +287,12 @@ def run_command(arguments: list[str], env: dict[str, str], timeout_s: float = 12
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=timeout_s)
+        out, err = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         out, err = _read_rest(process)
-        raise AssertionError(f"{arguments} did not end within {timeout_s} s:\n{out}\n{err}") from None
+        raise AssertionError(f"{arguments} did not end within {PATIENCE_S:.0f} s:\n{out}\n{err}") from None
     return Finished(process.returncode, out, err)
 
 
@@ -306,7 +306,7 @@ def _read_rest(process: "subprocess.Popen[str]") -> tuple[str, str]:
 
 def run_prefect(env: dict[str, str], *arguments: str) -> Finished:
     """Runs a command of Prefect's, which must succeed."""
-    run = run_command([sys.executable, "-m", "prefect", *arguments], env, timeout_s=240)
+    run = run_command([sys.executable, "-m", "prefect", *arguments], env)
     assert run.code == 0, run.out + run.err
     return run
 
@@ -376,7 +376,7 @@ class Page:
         self._sent += 1
         self._socket.send(json.dumps({"id": self._sent, "method": method, "params": parameters}))
         while True:
-            answer = json.loads(self._socket.recv(timeout=30))
+            answer = json.loads(self._socket.recv(timeout=PATIENCE_S))
             if answer.get("id") == self._sent:
                 assert "error" not in answer, answer
                 result: dict[str, Any] = answer["result"]
@@ -392,9 +392,9 @@ class Page:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait_for(self, expression: str, timeout_s: float = 20) -> Any:
+    def wait_for(self, expression: str) -> Any:
         """The first true value of an expression."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE_S
         while not (found := self.ask(expression)):
             assert time.monotonic() < deadline, f"{expression} on a page that reads: {self.ask(PAGE_TEXT)}"
             time.sleep(0.05)
@@ -428,16 +428,16 @@ def opened_browser(profile: Path, proxy: str = NO_PROXY) -> Iterator[Page]:
     )
     try:
         port_file = profile / "DevToolsActivePort"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not (port_file.exists() and port_file.read_text()):
             assert process.poll() is None and time.monotonic() < deadline, "Chromium does not start"
             time.sleep(0.05)
         tabs = f"http://127.0.0.1:{port_file.read_text().split()[0]}/json"
-        with urllib.request.urlopen(tabs, timeout=30) as answer:
+        with urllib.request.urlopen(tabs, timeout=PATIENCE_S) as answer:
             (tab,) = [target for target in json.load(answer) if target["type"] == "page"]
         with connect(tab["webSocketDebuggerUrl"], max_size=None) as socket:
             yield Page(socket)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=10)
+        process.wait(timeout=PATIENCE_S)

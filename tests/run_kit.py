@@ -36,6 +36,8 @@ from assayline.store.parts import PartWriter, count_rows, list_parts, write_part
 
 ROOT = Path(__file__).resolve().parents[1]
 Found = TypeVar("Found")
+PATIENCE_S = 240.0
+"""How long tests wait for an event. Only a failure takes so long."""
 FAKE = {"backend": "fake"}
 ENGINE_ARGS = {
     "max_model_len": 256,
@@ -177,12 +179,12 @@ class Work:
         return thread
 
 
-def wait_for(look: Callable[[], Found], timeout_s: float = 20, what: str = "what is waited for") -> Found:
-    """The first true answer of `look`; fails when there is none in time."""
-    deadline = time.monotonic() + timeout_s
+def wait_for(look: Callable[[], Found], what: str = "what is waited for") -> Found:
+    """Return the first true answer of `look`; fail if there is none."""
+    deadline = time.monotonic() + PATIENCE_S
     while not (found := look()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"Not within {timeout_s:.0f} s: {what}")
+            raise AssertionError(f"Not within {PATIENCE_S:.0f} s: {what}")
         time.sleep(0.05)
     return found
 

@@ -104,10 +104,6 @@ class FakeServer:
         """Listens no longer, and resets every connection."""
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
 
-    def call_later(self, delay_s: float, method: Any) -> None:
-        """Calls `method`, such as `start`, from a thread of its own."""
-        threading.Timer(delay_s, method).start()
-
     async def _start(self) -> None:
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", self.port, ssl=self._tls, backlog=4096, reuse_address=True

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from run_kit import PATIENCE_S, wait_for
 
 from benchmarks.gpu import __main__ as check
 from benchmarks.gpu import energy, parts, runs
@@ -33,12 +34,12 @@ import json, subprocess, sys, time
 from pathlib import Path
 name, _, findings = sys.argv[1:]
 if name == "slow":
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 with open(findings, "a") as file:
     file.write('{"test": "one"}\\n')
     file.flush()
     if name == "slow":
-        time.sleep(60)
+        time.sleep(600)
     if name == "dying":
         sys.exit("no more")
     state = "skipped: two are needed" if name == "idle" else "done"
@@ -51,7 +52,7 @@ with open(findings, "a") as file:
     ("name", "state", "rows"),
     [
         ("quick", "done", ["one", "two"]),
-        ("slow", "stopped after 2 s", ["one"]),
+        ("slow", "stopped after 4 s", ["one"]),
         ("dying", "died: no more", ["one"]),
         ("idle", "skipped: two are needed", ["one"]),
     ],
@@ -61,19 +62,17 @@ def test_a_part_that_is_stopped_or_dies_leaves_what_it_has(setup, tmp_path, monk
     (tmp_path / "benchmarks" / "gpu" / "parts.py").write_text(FAKE)
     monkeypatch.setattr(parts, "ROOT", tmp_path)
     told: list[dict[str, Any]] = []
-    started = time.monotonic()
-    found = run_part(Part(name, name, 2, ""), setup, 2, told.append)
-    assert time.monotonic() - started < 10
+    found = run_part(Part(name, name, 2, ""), setup, 4 if name == "slow" else PATIENCE_S, told.append)
     assert found["state"].strip() == state
     assert [row["test"] for row in found["rows"]] == [row["test"] for row in told] == rows
 
 
 def test_time_that_is_over_is_said_and_what_was_found_is_kept(setup, tmp_path, monkeypatch):
     limits: list[float] = []
+    monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: 0.2 * len(limits)))
 
     def run(part: Part, setup: Setup, limit_s: float, tell: Any) -> dict[str, Any]:
         limits.append(limit_s)
-        time.sleep(0.2)
         return {"state": "done", "seconds": 0.2, "rows": []}
 
     monkeypatch.setattr(check, "run_part", run)
@@ -136,9 +135,10 @@ def test_energy_is_read_from_the_counter_or_else_from_power(counter, source):
     nvml: Any = Nvml(counter=counter, power=True, zero=time.monotonic())
     meter = energy.EnergyMeter(nvml, "0")
     assert meter.source == source
-    joules, seconds, _ = energy.spend(meter, lambda: time.sleep(0.6))
+    begun, before = time.monotonic(), meter.read_joules()
+    joules, seconds, _ = energy.spend(meter, lambda: wait_for(lambda: meter.read_joules() > before + 60))
     meter.close()
-    assert joules == pytest.approx(100 * seconds, rel=0.3)
+    assert 60 < joules <= 100 * (time.monotonic() - begun) + 20 and 0 < seconds <= time.monotonic() - begun
 
 
 def test_a_driver_that_tells_neither_is_a_reason_to_skip():
@@ -167,14 +167,11 @@ def test_runs_side_by_side_begin_when_all_their_engines_are_warm(tiny_model, tmp
     source = {"kind": "inline", "rows": [{"prompt": f"{number}"} for number in range(40)]}
     spec = {"model": str(tiny_model), "prompts": {"source": source}, "engine": {"backend": "fake"}}
     started = [runs.start_run(spec, folders[0], gate)]
-    while not (folders[0] / "warm").exists():
-        assert started[0].poll() is None, (folders[0] / "run.log").read_text()
-        time.sleep(0.05)
-    time.sleep(0.3)
+    wait_for((folders[0] / "warm").exists, f"the first is warm; {folders[0] / 'run.log'}")
     assert not list(folders[0].glob("data/runs/*/parts/completions/*")), "it waits for the other one"
     started.append(runs.start_run(spec, folders[1], gate))
     runs.open_gate(gate, folders, started)
     for run in started:
-        told = json.loads(run.communicate(timeout=60)[0].splitlines()[-1])
+        told = json.loads(run.communicate(timeout=PATIENCE_S)[0].splitlines()[-1])
         assert told["is_sound"] and (told["requests"], told["answered"]) == (40, 40)
         assert [engine["ending"] for engine in told["engines"]] == ["closed"]

@@ -7,7 +7,6 @@ not think. What it writes has a beginning and an end, though, and a character of
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -281,8 +280,6 @@ def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished
                 seen.append(answer.text)
                 if len(seen) == 5:
                     os.kill(engine.host_pid, signal.SIGKILL)
-                    killed = time.monotonic()
-        assert time.monotonic() - killed < 10
         assert seen == ["7"] * 5
         assert "Traceback" not in str(caught.value).splitlines()[0]
         with pytest.raises(EngineError, match="died of signal SIGKILL"):

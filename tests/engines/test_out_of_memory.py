@@ -25,7 +25,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from engine_kit import ROOT, Asker, words_of
-from run_kit import Work
+from run_kit import PATIENCE_S, Work
 
 from assayline.engines.devices.claims import cuda_driver_answers
 from assayline.evaluation.worker import Worker, WorkOrder
@@ -267,7 +267,7 @@ def run_below(memory_limit: Path, run: Run, folder: Path, growth: int) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=2 * PATIENCE_S,
     )
     assert worker.returncode == 0, worker.stderr
 
@@ -337,7 +337,7 @@ def test_a_gpu_that_another_process_fills_is_gone_on_with_in_smaller_windows(tin
     finally:
         for ballast in ballasts:
             ballast.kill()
-            ballast.wait(10)
+            ballast.wait(PATIENCE_S)
     print("\n".join(run.history()))
     assert run.texts() == free.texts()
     assert "device_oom" in {death["kind"] for death in run.details("failed")}

@@ -7,7 +7,7 @@ from typing import Any, cast
 import psutil
 import pytest
 from engine_kit import Control, parts_of, wait_until_gone
-from run_kit import plain_request
+from run_kit import PATIENCE_S, plain_request
 
 from assayline.clock import RunClock
 from assayline.engines import client
@@ -124,7 +124,7 @@ def test_one_that_died_is_replaced(server, tmp_path, at_work):
         if not at_work:
             first.close()
         process.kill()
-        psutil.wait_procs([process], timeout=10)
+        psutil.wait_procs([process], timeout=PATIENCE_S)
         first.close()
         with closing(open_served(server.url, tmp_path / "second")) as second:
             assert second.host_pid != first.host_pid and "kept_from" not in second.facts.details

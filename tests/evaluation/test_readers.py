@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -54,11 +53,16 @@ def test_run_is_neither_blocked_nor_broken_by_short_readers(
     counts: list[int] = []
     step = FakeEngine._step
 
-    def step_slowly_until_seen(self: FakeEngine, live: list[Any]) -> Any:
-        time.sleep(0.0 if any(counts) else 0.1)
-        return step(self, live)
+    answered: list[Any] = []
 
-    monkeypatch.setattr(FakeEngine, "_step", step_slowly_until_seen)
+    def step_until_half_is_to_be_seen(self: FakeEngine, live: list[Any]) -> Any:
+        if len(answered) >= 40:
+            wait_for(lambda: any(counts), "the reader sees some")
+        answers = [*step(self, live)]
+        answered.extend(answers)
+        return iter(answers)
+
+    monkeypatch.setattr(FakeEngine, "_step", step_until_half_is_to_be_seen)
     spec = make_spec(engine={"backend": "fake", "max_concurrency": 8}, prompts={"limit": 80})
     settings = settings.model_copy(update={"flush_interval_s": 0.05, "load_interval_s": 0.2})
     command = [sys.executable, "-c", READER, str(settings.database_path)]
@@ -67,7 +71,7 @@ def test_run_is_neither_blocked_nor_broken_by_short_readers(
         watching.start()
         try:
             result = evaluate(spec, settings=settings)
-            wait_for(lambda: counts[-1:] == [80], what="the reader sees the end")
+            wait_for(lambda: counts[-1:] == [80], "the reader sees the end")
             assert reader.poll() is None
         finally:
             reader.kill()

@@ -1,4 +1,4 @@
-"""Runs that are hurt at random, on the fake engine: 0 requests lost, 0 twice.
+"""Runs that are hurt, on the fake engine: 0 requests lost, 0 twice.
 
 `make test` does it some times, `make test-faults` two hundred times on one machine and two hundred on a Ray cluster.
 Each prints a table by kind of fault, and a last line of JSON.
@@ -14,9 +14,6 @@ from fault_kit import LOCAL_KINDS, NODES, RAY_KINDS, Nodes, Round, print_table, 
 
 pytestmark = pytest.mark.slow
 
-LIMIT_S = 560.0
-"""No round begins later."""
-
 
 @pytest.fixture
 def hurt(
@@ -29,7 +26,7 @@ def hurt(
     def run(usual: int, kinds: tuple[str, ...], nodes: Nodes | None = None) -> None:
         wanted = int(request.config.getoption("--faults") or usual)
         outcomes = run_rounds(
-            wanted, kinds, lambda number: Round(tmp_path / f"round-{number}", modest_model, dice, nodes), LIMIT_S
+            wanted, kinds, lambda number: Round(tmp_path / f"round-{number}", modest_model, dice, nodes)
         )
         totals = print_table(outcomes, seed)
         for name, value in totals.items():

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from run_kit import Work, request_of, rows_of, wait_for, write_shards
+from run_kit import PATIENCE_S, Work, request_of, rows_of, wait_for, write_shards
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
@@ -81,8 +82,21 @@ def test_workers_share_a_run_and_answer_every_request_once(tmp_path, settings):
     ids = write_shards(tmp_path, shards=40, per_shard=25)
     shared = Work(tmp_path, settings)
     shared.dispatcher.workers = 3
-    for thread in [shared.start(f"worker-{number}") for number in range(3)]:
-        thread.join(60)
+    all_have_some = threading.Barrier(3)
+
+    class Patient(FakeEngine):
+        def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+            answers = super().generate(requests)
+            first = next(answers)
+            all_have_some.wait(PATIENCE_S)
+            yield first
+            yield from answers
+
+    def open_patient(order: Open, *_: Any, **__: Any) -> FakeEngine:
+        return Patient(order.clock, worker=order.worker, window=8)
+
+    for thread in [shared.start(f"worker-{number}", open_engine=open_patient) for number in range(3)]:
+        thread.join(PATIENCE_S)
     assert sorted(answered(tmp_path)) == sorted(ids)
     assert len({row["worker"] for row in rows_of(tmp_path, "completions")}) == 3
 
@@ -95,10 +109,10 @@ def test_shards_may_come_while_the_worker_waits(tmp_path, settings):
     shared = Work(tmp_path, settings, is_closed=False)
     thread = shared.start()
     for shard in range(5):
-        time.sleep(0.05)
+        wait_for(lambda shard=shard: shared.dispatcher.look().answered == shard and shared.events)
         shared.add(write_part(tmp_path, "requests", f"shard-{shard}", [request_of(shard)]))
     shared.dispatcher.close()
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert sorted(answered(tmp_path)) == [request_of(shard).request_id for shard in range(5)]
 
 
@@ -211,8 +225,8 @@ def test_worker_whose_engine_does_not_start_is_not_waited_for(tmp_path, settings
 
     starting = work.start("worker-1", open_engine=open_hosted)
     wait_for(lambda: started and (fate != "dies at each start" or not starting.is_alive()))
-    work.start("worker-0", open_engine=Spy().open).join(20)
-    starting.join(20)
+    work.start("worker-0", open_engine=Spy().open).join(PATIENCE_S)
+    starting.join(PATIENCE_S)
     assert not starting.is_alive() and sorted(answered(tmp_path)) == ids
     assert all(process.poll() is not None for process in started), "nothing runs any more"
     gave_up = [note for note in work.notes if note.startswith("worker-1 ended; the other workers answer its requests")]
@@ -309,7 +323,7 @@ def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_pa
     thread = shared.start()
     wait_for(lambda: len(answered(tmp_path)) == 10)
     shared.dispatcher.stop()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert sorted(answered(tmp_path)) == [request_of(number).request_id for number in range(10)]
     assert events(tmp_path)[-1] == "closed"
@@ -318,10 +332,9 @@ def test_a_stop_ends_the_worker_without_error_and_keeps_what_had_finished(tmp_pa
 def test_a_stop_ends_a_worker_that_waits_for_its_first_shard(tmp_path, settings):
     shared = Work(tmp_path, settings, is_closed=False)
     thread = shared.start()
-    time.sleep(0.2)
-    assert thread.is_alive()
+    wait_for(lambda: shared.events)
     shared.dispatcher.stop()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive() and events(tmp_path) == ["opened", "closed"]
 
 
@@ -340,7 +353,7 @@ def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_
         time.sleep(3 * CLAIM_POLL_INTERVAL_S)
         assert len(work.notes) == 1, "a line for every look would fill the log"
         assert thread.is_alive()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     words = r"Every device is taken: cpu-\S+ by run 7 \(night\), process \d+, since .* UTC\. Waiting up to 60 s"
     assert re.match(words, work.notes[0])
     assert sorted(answered(tmp_path)) == sorted(ids)
@@ -360,6 +373,6 @@ def test_worker_ends_when_it_is_stopped_while_it_waits_for_a_device(tmp_path, se
         thread = work.start(open_engine=Spy().open)
         wait_for(lambda: bool(work.notes))
         work.dispatcher.stop()
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert "The worker was stopped on request before a device was free." in work.notes

@@ -58,7 +58,7 @@ def postgres() -> Iterator[tuple[str, Path]]:
     try:
         make = [programs / "createdb", "-h", "127.0.0.1", "-p", str(port), "-U", "prefect", "prefect"]
         flow_kit.wait_for(
-            lambda: subprocess.run(make, capture_output=True, check=False).returncode == 0, 60, "PostgreSQL answers"
+            lambda: subprocess.run(make, capture_output=True, check=False).returncode == 0, "PostgreSQL answers"
         )
         yield f"postgresql+asyncpg://prefect@127.0.0.1:{port}/prefect", programs
     finally:
@@ -85,7 +85,7 @@ def env(
             return False
 
     with flow_kit.started(serve, server_env, tmp_path / "server.log"):
-        flow_kit.wait_for(is_up, 400, f"Prefect's server answers; its log is {tmp_path / 'server.log'}")
+        flow_kit.wait_for(is_up, f"Prefect's server answers; its log is {tmp_path / 'server.log'}")
         yield {
             **prefect_env,
             "PREFECT_API_URL": url,
@@ -108,7 +108,7 @@ def test_a_deployment_runs_on_postgresql(env, postgres, fake_spec, data_dir, tmp
             ["--no-prompt", "deploy", "--all"],
             ["deployment", "run", "evaluate/evaluate", "-p", f"spec={spec}", "--watch", "--watch-interval", "1"],
         ):
-            ended = flow_kit.run_command([*prefect, *words], env, timeout_s=400)
+            ended = flow_kit.run_command([*prefect, *words], env)
             assert ended.code == 0, ended.out + ended.err + (tmp_path / "worker.log").read_text()
     assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True]
     port = postgres[0].rpartition(":")[2].partition("/")[0]

@@ -9,6 +9,7 @@ from typing import Any
 import flow_kit
 import pytest
 import yaml
+from run_kit import PATIENCE_S
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray]
 
@@ -34,10 +35,10 @@ def test_slurm_script_evaluates_on_every_node(slow_spec, served_env, data_dir, t
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
     log = tmp_path / "log"
     with flow_kit.started(["bash", str(EXAMPLES / "slurm.sbatch"), str(spec)], env, log) as job:
-        assert job.wait(150) == 0, log.read_text()
+        assert job.wait(PATIENCE_S) == 0, log.read_text()
     counts = flow_kit.query(data_dir, "select count(*), count(distinct request_id), count(text) from completions")
     assert counts == [(flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS)]
-    flow_kit.assert_nothing_runs(data_dir, 30)
+    flow_kit.assert_nothing_runs(data_dir)
 
 
 def read_rayjob() -> dict[str, Any]:

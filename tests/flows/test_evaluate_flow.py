@@ -16,7 +16,7 @@ import httpx
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State
-from run_kit import complete
+from run_kit import PATIENCE_S, complete
 
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.fake import FakeEngine
@@ -48,7 +48,6 @@ def wait_for_log(client: Any, state: State[Any], text: str) -> None:
     wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[state.state_details.flow_run_id]))
     flow_kit.wait_for(
         lambda: any(text in log.message for log in client.read_logs(log_filter=wanted)),
-        20,
         f"{text!r} in the run's log",
     )
 
@@ -69,11 +68,11 @@ def test_run_logs_another_command_that_uses_the_database_as_information(fake_spe
                 if "next try" in record.getMessage():
                     lock.release()
 
-    def step_slowly_until_seen(self: FakeEngine, live: list[Any]) -> Any:
-        time.sleep(0.1 if len(records) < 2 else 0)
+    def step_once_seen(self: FakeEngine, live: list[Any]) -> Any:
+        flow_kit.wait_for(lambda: len(records) == 2, "both lines about the holder")
         return step(self, live)
 
-    monkeypatch.setattr(FakeEngine, "_step", step_slowly_until_seen)
+    monkeypatch.setattr(FakeEngine, "_step", step_once_seen)
     monkeypatch.setattr(logging.getLogger("prefect.flow_runs"), "handlers", [Reader()])
     fake_spec["engine"]["max_concurrency"] = 1
     assert run(fake_spec).is_completed()
@@ -130,7 +129,7 @@ def test_reports_leave_no_thread_behind():
         reports = Reports()
         reports.send("progress", partial(sent.append, number))
         reports.close()
-    flow_kit.wait_for(lambda: not [one for one in threading.enumerate() if one.name == "reports"], 20, "no thread")
+    flow_kit.wait_for(lambda: not [one for one in threading.enumerate() if one.name == "reports"], "no thread")
     assert sent == list(range(50))
 
 
@@ -163,7 +162,7 @@ def test_progress_is_sent_every_15_seconds_at_most(prefect_client, prefect_api, 
         found: list[Any] = httpx.post(f"{prefect_api}/events/filter", json=wanted).json()["events"]
         return found if found and found[0]["payload"].get("data") == 100 else []
 
-    assert 2 <= len(flow_kit.wait_for(list_events, 30, "the last event of the progress arrives")) <= most
+    assert 2 <= len(flow_kit.wait_for(list_events, "the last event of the progress arrives")) <= most
 
 
 def test_page_that_cannot_be_written_does_not_fail_the_run(prefect_client, fake_spec, data_dir, monkeypatch):
@@ -204,12 +203,12 @@ def test_worker_without_a_request_is_noted_and_keeps_the_speed_from_counting(
 
     def open_one(order: Any, sizes: Any, setup: Any, hooks: Any, **__: Any) -> FakeEngine:
         if order.worker == "worker-0":
-            assert is_second_here.wait(20)
+            assert is_second_here.wait(PATIENCE_S)
             return FakeEngine(order.clock, worker=order.worker)
         is_second_here.set()
         if fails:
             raise EngineDiedError("no driver", Death("start"))
-        flow_kit.wait_for(hooks.should_stop, 20, "the run's end stops an engine that starts")
+        flow_kit.wait_for(hooks.should_stop, "the run's end stops an engine that starts")
         raise EngineInterruptedError("stopped")
 
     monkeypatch.setattr("assayline.evaluation.worker.open_engine", open_one)

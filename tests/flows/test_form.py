@@ -77,7 +77,7 @@ def test_form_offers_kinds_of_sources_and_scorers_and_makes_a_spec(prefect_clien
 
         wanted = DeploymentFilter(id=DeploymentFilterId(any_=[deployment]))
         read = partial(prefect_client.read_flow_runs, deployment_filter=wanted)
-        (run,) = wait_for(read, 20, "the form is submitted")
+        (run,) = wait_for(read, "the form is submitted")
     given = evaluate.validate_parameters(run.parameters)
     prompts = {"source": {"kind": "file", "path": "sums.jsonl"}}
     spec = EvalSpec.model_validate({"model": "org/model", "prompts": prompts, "scorers": [{"kind": "numeric"}]})

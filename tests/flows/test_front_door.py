@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import flow_kit
 import pytest
+from run_kit import PATIENCE_S
 
 import assayline
 from assayline import __version__
@@ -106,7 +107,7 @@ def test_signal_ends_a_command_with_a_message(number, code):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout and process.stdout.readline() == "begun\n"
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (code, "Interrupted. Finished results are stored.\n")
 
 
@@ -125,7 +126,7 @@ def test_an_output_that_is_closed_is_exit_code_141():
     with subprocess.Popen([sys.executable, "-c", prints], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
-        assert (process.stderr.read(), process.wait(30)) == (b"", 141)
+        assert (process.stderr.read(), process.wait(PATIENCE_S)) == (b"", 141)
 
 
 def test_exit_code_1_belongs_to_gates_and_suites_alone():

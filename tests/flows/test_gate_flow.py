@@ -204,7 +204,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         if flow_kit.BROWSER is not None:
             check_in_browser(f"{prefect_api.removesuffix('/api')}/artifacts/artifact/{page.id}", tmp_path)
         assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
-        flow_kit.wait_for(lambda: told, 60, "the automation has called")
+        flow_kit.wait_for(lambda: told, "the automation has called")
         assert len(told) == 1, "good nights are nobody's concern"
         assert "trial · 0% · worse" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
     with pytest.raises(SpecError, match="There is no baseline 'days'"):
@@ -224,7 +224,7 @@ def test_every_bad_end_of_a_night_and_of_a_suite_is_told_of(prefect_client):
         for each, name in ends:
             run = prefect_client.create_flow_run(each, name=f"{each.name} {name}")
             prefect_client.set_flow_run_state(run.id, Failed(name=name, message="kappa 0.1"), force=True)
-        flow_kit.wait_for(lambda: len(told) == len(ends), 60, f"the webhook hears of {ends}: {told}")
+        flow_kit.wait_for(lambda: len(told) == len(ends), f"the webhook hears of {ends}: {told}")
     for each, name in ends:
         link = r"http\S+/runs/flow-run/[0-9a-f-]{36}"
         pattern = rf"{each.name} {name}: kappa 0.1 \(no deployment, {link}\)"

@@ -130,7 +130,7 @@ def read_upstream(api: str, run_id: str) -> set[str]:
         found = httpx.post(f"{api}/events/filter", json=asked).raise_for_status().json()["events"]
         return [event for event in found if event["event"] == "prefect.asset.materialization.succeeded"]
 
-    (event,) = flow_kit.wait_for(read_events, 60, "the server has the event")
+    (event,) = flow_kit.wait_for(read_events, "the server has the event")
     return {str(one["prefect.resource.id"]) for one in event["related"]}
 
 

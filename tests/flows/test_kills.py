@@ -20,6 +20,7 @@ from typing import Any
 import flow_kit
 import pyarrow.parquet as pq
 import pytest
+from run_kit import PATIENCE_S
 
 pytestmark = pytest.mark.prefect
 
@@ -169,7 +170,7 @@ def test_command_with_a_killed_real_engine_answers_each_request_once(served_env,
     attempts = [[("engine", COMPLETIONS, 1), ("flow", COMPLETIONS, 4)], [("flow", REPORT, 1)], []]
     for points in attempts:
         with flow_kit.started(command, {**served_env, "KILL_AT": json.dumps(points)}, log) as process:
-            assert process.wait(280) == (-signal.SIGKILL if points else 0), log.read_text()
+            assert process.wait(PATIENCE_S) == (-signal.SIGKILL if points else 0), log.read_text()
             flow_kit.assert_nothing_runs(data_dir)
     check_runs(data_dir, requests=160, runs=1)
     summary = "select attempts, engine_failures from run_summary"

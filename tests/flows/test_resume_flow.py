@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import flow_kit
 import pytest
+from run_kit import PATIENCE_S
 
 from assayline.flows.cli import run
 from assayline.flows.cli.words import parse_words
@@ -35,9 +36,9 @@ def answer_some(
             assert process.poll() is None, log.read_text()
             return flow_kit.count_in_parts(data_dir) >= at_least
 
-        flow_kit.wait_for(has_answers, 120, "the first answers")
+        flow_kit.wait_for(has_answers, "the first answers")
         end(process)
-        return process.wait(timeout=60)
+        return process.wait(PATIENCE_S)
 
 
 def check_sound(data_dir: Path, attempts: int) -> str:
@@ -82,10 +83,10 @@ def test_command_that_is_killed_and_interrupted_leaves_no_process_and_goes_on(
     def kill(process: Any) -> None:
         api = flow_kit.api_of(process.pid)
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_S)
         flow_kit.assert_nothing_runs(data_dir)
         with pytest.raises(urllib.error.URLError, match="refused"):
-            urllib.request.urlopen(api, timeout=20)
+            urllib.request.urlopen(api, timeout=PATIENCE_S)
 
     answer_some(command, alone_env, data_dir, log, kill, at_least=8)
     killed = flow_kit.count_in_parts(data_dir)
@@ -127,7 +128,7 @@ def test_failed_run_prints_a_resume_hint_that_works(served_env, fake_spec, data_
 
     def feed_broken(source: TextIO) -> None:
         source.writelines(lines[:25])
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 20, 60, "full shards are answered")
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 20, "full shards are answered")
         source.write("{broken\n")
 
     flow_kit.feed_pipe(pipe, feed_broken)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import flow_kit
 import pytest
+from run_kit import PATIENCE_S
 
 pytestmark = pytest.mark.prefect
 
@@ -63,10 +64,10 @@ def test_a_server_that_is_gone_costs_the_page_and_no_result(prefect_api, env, sl
         # Each thing that cannot be told is tried again for seconds.
         env |= {"PREFECT_API_URL": relay.url, "PREFECT_CLIENT_MAX_RETRIES": "0"}
         with flow_kit.started(flow_kit.evaluate_command(spec), env, log) as run:
-            flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 5, 120, "the first answers")
+            flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) >= 5, "the first answers")
             relay.close()
             assert flow_kit.count_in_parts(data_dir) < ROWS
-            assert run.wait(timeout=200) == 0, log.read_text()
+            assert run.wait(PATIENCE_S) == 0, log.read_text()
     said = log.read_text()
     assert "The run is complete and stored" in said and "Prefect could not be updated" in said
     assert "generation window" in said, "the metrics are printed"

@@ -14,6 +14,7 @@ import pytest
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelling
+from run_kit import PATIENCE_S
 
 from assayline.evaluation.begin import begin_evaluation
 from assayline.spec.file import parse_spec
@@ -34,7 +35,7 @@ def test_terminated_command_stores_what_had_finished_and_ends_its_own_prefect_ap
 
     def feed(source: TextIO) -> None:
         source.writelines(lines)
-        over.wait(timeout=120)
+        over.wait(PATIENCE_S)
 
     flow_kit.feed_pipe(tmp_path / "slow.jsonl", feed)
     fake_spec["prompts"]["source"]["path"] = str(tmp_path / "slow.jsonl")
@@ -42,17 +43,17 @@ def test_terminated_command_stores_what_had_finished_and_ends_its_own_prefect_ap
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     log = tmp_path / "command.log"
     with flow_kit.started(flow_kit.evaluate_command(spec, "--fresh"), alone_env, log) as process:
-        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, 120, "every worker is at work")
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) == 20, 120, "answers")
+        flow_kit.wait_for(lambda: flow_kit.count_opened(data_dir) == 2, "every worker is at work")
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) == 20, "answers")
         api = flow_kit.api_of(process.pid)
-        with urllib.request.urlopen(api, timeout=20) as answer:
+        with urllib.request.urlopen(api, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
         process.terminate()
         over.set()
-        assert process.wait(timeout=60) == 143
+        assert process.wait(PATIENCE_S) == 143
         flow_kit.assert_nothing_runs(data_dir)
         with pytest.raises(urllib.error.URLError, match="refused"):
-            urllib.request.urlopen(api, timeout=20)
+            urllib.request.urlopen(api, timeout=PATIENCE_S)
     ((run_id, *ended),) = flow_kit.query(data_dir, "select run_id, state, finished_at is not null from runs")
     assert ended == ["cancelled", True]
     assert flow_kit.query(data_dir, "select count(*) from completions") == [20]
@@ -78,12 +79,12 @@ def test_cancelled_night_ends_without_a_worker(served_env, prefect_client, data_
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", flow_kit.endless_spec(tiny_model))
     log = tmp_path / "night.log"
     with flow_kit.started([sys.executable, "-c", NIGHT, str(spec)], served_env, log) as process:
-        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) > 0, 150, f"the first answers; {log}")
+        flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) > 0, f"the first answers; {log}")
         running = FlowRunFilter(name={"like_": "endless"}, state={"type": {"any_": [StateType.RUNNING]}})
         parts = sorted(prefect_client.read_flow_runs(flow_run_filter=running), key=lambda one: one.created)
         assert len(parts) == 2, "the night and its evaluation"
         prefect_client.set_flow_run_state(parts[0].id, Cancelling())
-        process.wait(timeout=60)
+        process.wait(PATIENCE_S)
     flow_kit.assert_nothing_runs(data_dir)
     assert [prefect_client.read_flow_run(one.id).state.name for one in parts] == ["Cancelled", "Cancelled"]
     said = "Stopped before its end by a cancellation in Prefect."
@@ -99,7 +100,7 @@ def test_interrupt_during_a_query_is_still_an_interrupt(settings, fake_spec, mon
         connection.execute("select sum(a.range * b.range) from range(100000) a, range(5000) b").fetchall()
 
     def interrupt() -> None:
-        if asked.wait(timeout=20):  # else it would hit another test
+        if asked.wait(PATIENCE_S):  # else it would hit another test
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import flow_kit
 import pytest
+from run_kit import PATIENCE_S
 from server_kit import FakeServer, Script
 
 from assayline.flows.cli import run
@@ -59,13 +60,13 @@ def test_a_killed_sweep_goes_on_with_the_rates_that_it_had(spec, server, served_
         return [path for path in data_dir.glob("runs/*/run.json") if '"state": "completed"' in path.read_text()]
 
     with flow_kit.started(begun, served_env, tmp_path / "first.log") as process:
-        flow_kit.wait_for(lambda: len(completed()) >= 3, 240, "a rate is measured")
+        flow_kit.wait_for(lambda: len(completed()) >= 3, "a rate is measured")
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(PATIENCE_S)
     before, rates = set(completed()), read_plan(data_dir)["profile"]["rates_per_s"]
-    flow_kit.wait_for(lambda: not flow_kit.hosts_of(data_dir), 20, "the parked host ends with the flow")
+    flow_kit.wait_for(lambda: not flow_kit.hosts_of(data_dir), "the parked host ends with the flow")
     (benchmark_id,) = [path.name for path in (data_dir / "benchmarks").iterdir()]
-    resumed = flow_kit.run_command([*COMMAND, "--resume", benchmark_id], served_env, timeout_s=240)
+    resumed = flow_kit.run_command([*COMMAND, "--resume", benchmark_id], served_env)
     assert resumed.code == 0, resumed.err
     assert read_plan(data_dir)["profile"]["rates_per_s"] == rates
     assert len(completed()) == 4 and before <= set(completed())
@@ -85,7 +86,7 @@ def test_a_killed_sweep_goes_on_with_the_rates_that_it_had(spec, server, served_
     )
     first = flow_kit.query(data_dir, "select run_id from runs order by started_at limit 1")[0]
     assert kept == [None, first, first]
-    flow_kit.wait_for(lambda: not flow_kit.hosts_of(data_dir), 20, "no host is left")
+    flow_kit.wait_for(lambda: not flow_kit.hosts_of(data_dir), "no host is left")
     (report,) = data_dir.glob("benchmarks/*/report.html")
     assert str(report) in resumed.out and "one at a time" in resumed.out
     page = report.read_text(encoding="utf-8")

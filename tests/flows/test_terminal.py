@@ -19,6 +19,7 @@ from typing import Any
 import flow_kit
 import pytest
 from rich.console import Console
+from run_kit import PATIENCE_S
 
 from assayline.engines.base import STARTING
 from assayline.flows.cli.words import has_bar
@@ -26,7 +27,6 @@ from assayline.flows.live.watch import Screen
 from assayline.settings import load_settings
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-TIMEOUT_S = 120
 
 
 def run_in_terminal(arguments: list[str], env: dict[str, str], columns: int = 120) -> tuple[int, list[str]]:
@@ -44,7 +44,7 @@ def run_in_terminal(arguments: list[str], env: dict[str, str], columns: int = 12
     )
     os.close(theirs)
     shown = b""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     try:
         while time.monotonic() < deadline:
             if not select.select([ours], [], [], 1)[0]:
@@ -56,11 +56,11 @@ def run_in_terminal(arguments: list[str], env: dict[str, str], columns: int = 12
             if not piece:
                 break
             shown += piece
-        return process.wait(timeout=60), re.split(r"[\r\n]+", ESCAPES.sub("", shown.decode("utf-8", "replace")))
+        return process.wait(PATIENCE_S), re.split(r"[\r\n]+", ESCAPES.sub("", shown.decode("utf-8", "replace")))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=10)
+        process.wait(PATIENCE_S)
         os.close(ours)
 
 

@@ -148,7 +148,6 @@ def test_fetcher_tries_the_next_address_when_one_does_not_answer(served, monkeyp
     def connect_or_wait(to: Any, timeout: float) -> socket.socket:
         shares.append(timeout)
         if to[0] == "2606:2800:220:1::1":
-            time.sleep(timeout)
             raise TimeoutError
         connection = socket.socket()
         connection.connect(("127.0.0.1", port))
@@ -156,10 +155,9 @@ def test_fetcher_tries_the_next_address_when_one_does_not_answer(served, monkeyp
 
     resolve_to(monkeypatch, "2606:2800:220:1::1", "93.184.216.34")
     monkeypatch.setattr(fetch.socket, "create_connection", connect_or_wait)
-    assert (
-        fetcher(allowed_domains=["*"], fetch_timeout_s=1.0).fetch("image", "http://pictures.example/a.png") == CONTENT
-    )
-    assert shares[0] == pytest.approx(0.5, abs=0.05)
+    found = fetcher(allowed_domains=["*"], fetch_timeout_s=600).fetch("image", "http://pictures.example/a.png")
+    assert found == CONTENT
+    assert shares[0] == pytest.approx(300, abs=30)
 
 
 def test_fetcher_says_that_proxies_are_not_used_when_one_is_set(monkeypatch):

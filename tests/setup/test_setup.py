@@ -9,8 +9,10 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from run_kit import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -281,13 +283,20 @@ def test_the_second_of_two_calls_waits(setup, tmp_path, monkeypatch, capsys):
 
     def install_locks(*_: object) -> None:
         working.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
 
     monkeypatch.setattr(script, "install_locks", install_locks)
     first = threading.Thread(target=setup)
     first.start()
-    assert working.wait(30)
-    threading.Timer(0.3, go_on.set).start()
+    assert working.wait(PATIENCE_S)
+    lock = script.fcntl.flock
+
+    def lock_and_go_on(file: Any, how: int) -> None:
+        if not how & script.fcntl.LOCK_NB:  # the second one waits
+            go_on.set()
+        lock(file, how)
+
+    monkeypatch.setattr(script.fcntl, "flock", lock_and_go_on)
     assert setup() == 0
     first.join()
     out = capsys.readouterr().out

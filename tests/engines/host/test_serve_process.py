@@ -2,15 +2,17 @@
 
 import asyncio
 import errno
+import multiprocessing
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from run_kit import PATIENCE_S
 
 from assayline.clock import RunClock
 from assayline.engines.host.core import EngineGoneError
@@ -20,7 +22,6 @@ from assayline.engines.messages import Open
 from assayline.spec.engine import ServerSpec
 
 ORDER = Open(backend="server", model="m", server=ServerSpec(), clock=RunClock.start())
-Health = Callable[[float], int | None]
 
 
 @pytest.fixture(autouse=True)
@@ -29,35 +30,56 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEALTH_INTERVAL_S", 0.02)
 
 
-def play(health: Health, act: Callable[[ServeProcess], Any]) -> None:
-    """Run `act` with a server whose health depends on its age: a status, or None to hang for a second."""
+HANGS, DIES = 0, -1
+WELL, DEAD = 200, 503
+
+
+class Health:
+    """The state of the server, shared with its process: the status of its answers, or HANGS, or DIES."""
+
+    def __init__(self) -> None:
+        self.status, self.hung = multiprocessing.Value("i", WELL), multiprocessing.Value("i", 0)
+
+    async def turn(self, status: int) -> None:
+        """Change the state; if the server hangs from now on, wait until a question has met that."""
+        self.status.value = status
+        while status == HANGS and not self.hung.value:
+            await asyncio.sleep(0.01)
+
+    def answer(self) -> int:
+        while self.status.value == HANGS:
+            self.hung.value = 1
+            time.sleep(0.01)
+        if self.status.value == DIES:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.status.value
+
+
+def play(act: Callable[[ServeProcess, Health], Any]) -> None:
+    """Run `act` with a server that is well at first."""
+    health = Health()
 
     def serve(arguments: list[str], variables: Mapping[str, str], tell: Any) -> None:
         [port] = [argument.partition("=")[2] for argument in arguments if argument.startswith("--port=")]
-        began = time.monotonic()
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                status = health(time.monotonic() - began)
-                if status is None:
-                    time.sleep(1)
-                    return
-                self.send_response(status)
+                self.send_response(health.answer())
                 self.end_headers()
 
             def log_message(self, format: str, *values: Any) -> None: ...
 
-        HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
+        ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 
     async def run() -> None:
         process = ServeProcess(ORDER, serve)
         try:
             await process.start()
-            await act(process)
+            await act(process, health)
         finally:
             await process.stop()
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
 
 def test_serve_process_holds_its_port_until_the_server_listens():
@@ -67,51 +89,52 @@ def test_serve_process_holds_its_port_until_the_server_listens():
         other.bind(("127.0.0.1", port))
     assert caught.value.errno == errno.EADDRINUSE
     asyncio.run(process.stop())
-    play(lambda age: 200, lambda process: asyncio.sleep(0))  # one that asks to reuse it gets it, as vLLM's does
+    play(lambda process, health: asyncio.sleep(0))  # one that asks to reuse it gets it, as vLLM's does
 
 
 def test_check_alive_takes_a_slow_answer_for_no_proof():
     """vLLM's server is busy with tracebacks when its engine has died, and ends afterwards."""
 
-    def slow_then_killed(age: float) -> int | None:
-        if age > 1.5:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return 200 if age < 1 else None
-
-    async def act(process: ServeProcess) -> None:
-        await asyncio.sleep(1)
-        checks = [asyncio.create_task(process.check_alive()) for _ in range(20)]
-        await asyncio.sleep(0.3)
-        assert not any(task.done() for task in checks)
+    async def act(process: ServeProcess, health: Health) -> None:
+        checks = await hang(process, health, 20)
+        await health.turn(DIES)
         for task in checks:
             with pytest.raises(EngineGoneError, match=r"ended \(exit code: -9\)"):
                 await task
 
-    play(slow_then_killed, act)
+    play(act)
+
+
+async def hang(process: ServeProcess, health: Health, count: int) -> list[asyncio.Task[None]]:
+    """Check so often while the server hangs; return the checks, none of which has an end yet."""
+    health.status.value = HANGS
+    checks = [asyncio.create_task(process.check_alive()) for _ in range(count)]
+    await health.turn(HANGS)
+    assert not any(task.done() for task in checks)
+    return checks
 
 
 def test_check_alive_waits_for_a_server_that_is_merely_slow():
-    async def act(process: ServeProcess) -> None:
-        await asyncio.sleep(0.6)
-        began = time.monotonic()
-        await asyncio.gather(*(process.check_alive() for _ in range(500)))
-        assert time.monotonic() - began > 0.5
+    async def act(process: ServeProcess, health: Health) -> None:
+        checks = await hang(process, health, 500)
+        await health.turn(WELL)
+        await asyncio.gather(*checks)
 
-    play(lambda age: None if 0.5 < age < 1.5 else 200, act)
+    play(act)
 
 
-@pytest.mark.parametrize("status", [503, None], ids=["dead", "without proof"])
+@pytest.mark.parametrize("status", [DEAD, HANGS], ids=["dead", "without proof"])
 def test_check_alive_needs_a_look_that_began_after_the_failure(monkeypatch, status):
     """vLLM's health is 503 for a dead engine alone (entrypoints/serve/instrumentator/health.py)."""
-    monkeypatch.setattr(serving, "PROOF_S", 1.0)
 
-    async def act(process: ServeProcess) -> None:
+    async def act(process: ServeProcess, health: Health) -> None:
         await process.check_alive()
-        await asyncio.sleep(0.5)
+        monkeypatch.setattr(serving, "PROOF_S", 0.5)
+        health.status.value = status
         with pytest.raises(EngineGoneError, match="holds a dead engine"):
             await process.check_alive()
 
-    play(lambda age: 200 if age < 0.5 else status, act)
+    play(act)
 
 
 def test_print_dead_engine_once_keeps_one_traceback(capfd):

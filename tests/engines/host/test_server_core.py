@@ -2,21 +2,22 @@
 
 import asyncio
 import email.utils
+import itertools
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from engine_kit import with_core
-from run_kit import plain_request
+from run_kit import PATIENCE_S, plain_request
 from server_kit import ANSWER, FakeServer, Script
 
 from assayline.clock import RunClock
 from assayline.engines.host.core import EngineGoneError
 from assayline.engines.host.server import client as served_client
+from assayline.engines.host.server import core
 from assayline.engines.host.server.core import ServerCore
 from assayline.engines.host.server.stream import EventReader, MalformedStreamError
 from assayline.engines.messages import Generate, Open, Opened
@@ -229,10 +230,15 @@ def test_permanent_errors_become_error_rows(server, script, kind):
     assert answer.finish_reason is None and answer.text is None and answer.first_token_at_s is None
 
 
-@pytest.mark.parametrize("value", ["1", "date"])
+class Soon:
+    """A date of whole seconds, at least one second after the moment in which it is written."""
+
+    def __str__(self) -> str:
+        return email.utils.formatdate(time.time() + 2, usegmt=True)
+
+
+@pytest.mark.parametrize("value", ["1", Soon()], ids=["seconds", "date"])
 def test_retry_after_is_respected(server, value):
-    if value == "date":  # of whole seconds: at least one of these three is left
-        value = email.utils.formatdate(time.time() + 3, usegmt=True)
     server.scripts.append(Script(status=503, headers={"Retry-After": value}))
     [answer] = ask(make_order(server.url), make_request())
     assert answer.retries == 1 and answer.first_token_at_s is not None and answer.sent_at_s is not None
@@ -279,33 +285,37 @@ def test_errors_in_the_middle_of_a_stream_are_not_retried(server, script, kind, 
 
 def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server):
     server.scripts.append(Script(delay_s=3600))
-    late, *good = sorted(ask(make_order(server.url, timeout_s=2.0), *map(make_request, range(8))),
+    late, *good = sorted(ask(make_order(server.url, timeout_s=5), *map(make_request, range(8))),
                          key=lambda answer: answer.error_kind is None)  # fmt: skip
-    assert late.error_kind == "timed_out" and "2 s" in str(late.error_message)
+    assert late.error_kind == "timed_out" and "5 s" in str(late.error_message)
     assert len(good) == 7 and all(answer.error_kind is None for answer in good)
 
 
-def test_a_server_that_goes_away_and_comes_back_is_waited_for(server):
-    def leave() -> None:
-        server.stop()
-        threading.Timer(0.5, server.start).start()
+def come_back_after(monkeypatch: pytest.MonkeyPatch, server: FakeServer, failures: int) -> None:
+    """Start the server again as soon as that many calls have failed."""
+    left = itertools.count(failures - 1, -1)
 
-    [answer] = ask(make_order(server.url, retries=200, timeout_s=120), make_request(), before=leave)
-    assert answer.error_kind is None and answer.retries > 0
+    def choose(retries: int, failure: Any) -> float:
+        if next(left) == 0:
+            server.start()
+        return 0.02
+
+    monkeypatch.setattr(core, "choose_wait", choose)
+
+
+def test_a_server_that_goes_away_and_comes_back_is_waited_for(server, monkeypatch):
+    come_back_after(monkeypatch, server, failures=5)
+    [answer] = ask(make_order(server.url, retries=200, timeout_s=120), make_request(), before=server.stop)
+    assert answer.error_kind is None and answer.retries == 5
 
 
 @pytest.mark.parametrize("proxy", [502, 503])
 def test_answer_waits_for_a_server_that_is_away_in_a_closed_loop(server, proxy, monkeypatch):
     """However few retries are allowed; what a proxy says of it counts too."""
-    monkeypatch.setattr(served_client, "LONGEST_WAIT_S", 0.2)
-
-    def leave() -> None:
-        server.stop()
-        server.call_later(1.0, server.start)
-
+    come_back_after(monkeypatch, server, failures=12)
     server.scripts += [Script(status=proxy)] * 12
     order = make_order(server.url, retries=1, timeout_s=60)
-    answers = ask(order, *map(make_request, range(4)), before=leave, window=64)
+    answers = ask(order, *map(make_request, range(4)), before=server.stop, window=64)
     assert [(answer.error_kind, answer.output_tokens) for answer in answers] == [(None, 4)] * 4
     assert all(answer.retries > 1 for answer in answers)
 
@@ -350,8 +360,8 @@ class OwnServer:
     async def stop(self) -> None: ...
 
 
-def ask_own(own: OwnServer) -> Completion:
-    order, message = make_order(None, timeout_s=2), Generate(make_request(), 0.0, 8)
+def ask_own(own: OwnServer, script: Script) -> Completion:
+    order, message = make_order(None, timeout_s=2 if script.delay_s else 60), Generate(make_request(), 0.0, 8)
     return with_core(order, lambda core: core.answer(message), lambda _: own)
 
 
@@ -376,7 +386,7 @@ DEAD_EVENT = json.dumps({"error": {"message": ENGINE_DEAD, "type": "InternalServ
 def test_answer_raises_when_our_own_server_is_dead(server, script, is_dead, looks):
     server.default, own = script, OwnServer(server.url, is_dead)
     with pytest.raises(EngineGoneError, match="dead engine"):
-        ask_own(own)
+        ask_own(own, script)
     assert own.looks == looks
 
 
@@ -386,12 +396,12 @@ def test_answer_raises_when_our_own_server_is_dead(server, script, is_dead, look
 )
 def test_answer_is_an_error_row_when_our_own_server_is_well(server, script, kind):
     server.default = script
-    assert ask_own(OwnServer(server.url)).error_kind == kind
+    assert ask_own(OwnServer(server.url), script).error_kind == kind
 
 
 def test_nothing_limits_the_connections_of_an_open_loop(server):
     count = 1200  # beyond the usual limits of pools, which are 100 and 1,000
-    server.default = Script(delay_s=20.0)
+    server.default = Script(delay_s=3600)
 
     async def act(core: ServerCore) -> None:
         tasks = [asyncio.create_task(core.answer(Generate(make_request(i), 0.0, None))) for i in range(count)]
@@ -404,7 +414,7 @@ def test_nothing_limits_the_connections_of_an_open_loop(server):
         await asyncio.gather(*tasks, return_exceptions=True)
         assert core.sample().in_flight_requests == 0
 
-    with_core(make_order(server.url), lambda core: asyncio.wait_for(act(core), 120))
+    with_core(make_order(server.url), lambda core: asyncio.wait_for(act(core), PATIENCE_S))
 
 
 def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server):
