@@ -38,23 +38,17 @@ def give_judge(
         pyarrow.schema([(name, kinds.get(name, given.schema.field(name).type)) for name in given.column_names])
     )
     arguments = {"kind": "verdict", "values": None if scale else values, "scale": scale, "label": "human"}
-    give_table(store, given, json.dumps(arguments), scorer)
+    store.connection.register("given_votes", given)
+    for statement in INSERTS:
+        filled_in = {"arguments": json.dumps(arguments), "scorer": scorer}
+        store.connection.execute(statement, {k: v for k, v in filled_in.items() if f"${k}" in statement})
+    store.connection.unregister("given_votes")
 
 
 def value_word(word: str | None, values: dict[str, float], scale: list[float] | None) -> float | None:
     if word is None:
         return None
     return (float(word) - scale[0]) / (scale[1] - scale[0]) if scale else float(values[word])
-
-
-def give_table(store: Store, given: pyarrow.Table, arguments: str, scorer: str = "verdict") -> None:
-    connection = store.connection
-    connection.register("given_votes", given)
-    for statement in INSERTS:
-        connection.execute(
-            statement, {k: v for k, v in (("arguments", arguments), ("scorer", scorer)) if f"${k}" in statement}
-        )
-    connection.unregister("given_votes")
 
 
 INSERTS = (
@@ -104,13 +98,7 @@ INSERTS = (
 
 
 def audit(store: Store, *judges: str) -> list[dict[str, Any]]:
-    return read(store, "from audit_judge(?)", list(judges or ("judge",)))
-
-
-def read(store: Store, query: str, *values: Any) -> list[dict[str, Any]]:
-    result = store.connection.execute(query, list(values))
-    names = [column[0] for column in result.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+    return store.read("from audit_judge(?)", list(judges or ("judge",)))
 
 
 def give_judge_run(store: Store, judge: str, *judged: str, name: str = "rubric", **columns: Any) -> None:

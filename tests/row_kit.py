@@ -78,6 +78,11 @@ SLOS = (
 )
 
 
+def as_rows(columns: str, *rows: Sequence[Any]) -> list[Row]:
+    """Rows of a table whose column names are separated by spaces."""
+    return [dict(zip(columns.split(), row, strict=True)) for row in rows]
+
+
 READ_METRICS = ("metric_values", "run_metric", "run_conditions", "load_point", "benchmark_metric")
 """What is read from stored metrics."""
 
@@ -121,11 +126,14 @@ class Store:
         if view in READ_METRICS:
             self.measure()
         where = "" if run_id is None else "where run_id = ?"
-        result = self.connection.execute(
-            f"select {', '.join(columns) or '*'} from {view} {where}", [] if run_id is None else [run_id]
-        )
+        query = f"select {', '.join(columns) or '*'} from {view} {where}"
+        return self.read(query, *([] if run_id is None else [run_id]))
+
+    def read(self, query: str, *values: Any) -> list[Row]:
+        """The rows of any query."""
+        result = self.connection.execute(query, list(values))
         names = [column[0] for column in result.description or ()]
-        return [dict(zip(names, values, strict=True)) for values in result.fetchall()]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def row(self, view: str, *columns: str, run_id: str = RUN) -> Row:
         """The only row of a view that has one per run."""

@@ -88,12 +88,6 @@ def test_find_shifts_is_silent_on_waves_that_look_like_shifts():
     assert levels.is_tellable(noise(60)) and levels.is_tellable(noise(60) + 9 * (np.arange(60) > 30))
 
 
-def test_pages_of_similar_nights_are_seldom_called_shifted():
-    """benchmarks.statistics, part nights, has the rates."""
-    calls = sum(any(find_shifts(noise(30, 10 * page + metric, 0.6), 0.01) for metric in range(5)) for page in range(40))
-    assert calls <= 5
-
-
 def test_correlation_of_neighbors_is_found_with_and_without_a_shift():
     """Over many nights what it adds for caution is small."""
     for alike, size in product((0.0, 0.4, 0.7), (0, 4)):

@@ -15,7 +15,7 @@ from row_kit import NIGHT_PROMPTS, NightOf, given_nights, text_of
 from assayline.errors import SpecError
 from assayline.flows.cli import run
 from assayline.flows.live import reporting
-from assayline.report.board import BoardRows, find_suffix
+from assayline.report.board import BoardRows
 from assayline.report.make import Written, make_leaderboard
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -85,23 +85,6 @@ def test_board_report_marks_excluded_runs_with_the_reason(board):
     assert "not compared" in line and "75%" in line
 
 
-def test_both_forms_have_the_same_tables_and_speeds_of_each_run(board):
-    settings, _, written = board
-    with connect(settings.database_path, 10) as connection:
-        ((speed,),) = connection.execute(
-            "select output_tokens_per_s from run_summary where run_id = 'night-000'"
-        ).fetchall()
-    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", texts(written.html)))
-    markdown = written.text.replace("\\", "").replace("\u00a0", " ")
-    lines = [line for line in markdown.splitlines() if line.startswith(("| 1", "| 2", "| 3", "| –", "| a", "| b"))]
-    assert len(lines) > 10
-    for line in lines:
-        for cell in line.strip("| ").split(" | "):
-            assert cell.strip() in text, cell
-    assert f"{speed:.4g}" in markdown
-    assert "default-src 'none'" in written.html.read_text(encoding="utf-8")
-
-
 def test_charts_have_every_model_of_their_task(board):
     found = re.findall(
         r'<script type="application/json" id="chart-\d+">(.*?)</script>', board[2].html.read_text("utf-8"), flags=re.S
@@ -112,29 +95,6 @@ def test_charts_have_every_model_of_their_task(board):
     ]
     assert [sorted(models) for models in drawn] == [["a", "b", "c", "d", "e"], ["a", "b", "c"]]
     assert not drawn[0]["d"]["is_compared"] and drawn[0]["a"]["rank"] == "1–2"
-
-
-def test_equal_models_have_no_winner_and_one_rank(settings, tmp_path):
-    given_nights(settings, models_of([32] * 5))
-    rows, written = make_leaderboard(settings, ["sums"], tmp_path)
-    assert "sums: no winner; the differences between 5 models are within chance." in texts(written.html)
-    assert {(cell["best_rank"], cell["worst_rank"]) for cell in rows.tasks[0].cells} == {(1, 5)}
-
-
-@pytest.mark.parametrize(
-    ("models", "suffix"),
-    [
-        ({"a, dtype float32", "b, dtype float32"}, ", dtype float32"),
-        ({"a, quantization awq, dtype half", "b, quantization gptq, dtype half"}, ", dtype half"),
-        ({"a, quantization awq, dtype half", "b, quantization awq, dtype half"}, ", quantization awq, dtype half"),
-        ({"a, dtype half", "a"}, ""),
-        ({"a, dtype half", "b, dtype float32"}, ""),
-        ({"a, dtype half"}, ""),
-        (set(), ""),
-    ],
-)
-def test_find_suffix_is_what_all_models_have_behind_their_names(models, suffix):
-    assert find_suffix(models) == suffix
 
 
 def test_leaderboard_leaves_out_what_all_models_have_in_common(settings, tmp_path):

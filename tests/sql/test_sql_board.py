@@ -35,16 +35,10 @@ def given_run(
     )
 
 
-def read(store, query, *values):
-    result = store.connection.execute(query, list(values))
-    names = [column[0] for column in result.description]
-    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-
-
 def board(store, *names):
     """(task, model, run, obstacle) of each cell."""
     store.measure()
-    rows = read(store, "from find_board(?::varchar[])", list(names))
+    rows = store.read("from find_board(?::varchar[])", list(names))
     return [(row["task"], row["model"], row["run_id"], row["obstacle"]) for row in rows]
 
 
@@ -89,7 +83,7 @@ def test_score_interval_and_errors_are_those_of_the_run(store):
     given_run(store, "x", "a", values=[1, 0, 0.5, 1, 1, 1])
     store.given("completions", {"run_id": "x", "request_id": "p5", "error_kind": "too_long"})
     store.measure()
-    (row,) = read(store, "from find_board([])")
+    (row,) = store.read("from find_board([])")
     (known,) = store.rows("accuracy", "mean", "mean_low", "mean_high", "prompts", "samples", run_id="x")
     assert {key: row[key] for key in known} == known
     assert (row["error_requests"], row["scorer"], row["name"]) == (1, "exact_match", "spec")
@@ -123,7 +117,7 @@ def test_find_board_shows_incomparable_runs_with_the_reason(store):
         "h": "it is failed, not completed",
         "i": "it has no scores",
     }
-    references = {row["reference_run_id"] for row in read(store, "from find_board([])")}
+    references = {row["reference_run_id"] for row in store.read("from find_board([])")}
     assert references == {"run-c"}, "the newest that is compared"
 
 
@@ -164,7 +158,7 @@ def test_models_are_told_apart_by_types_of_numbers_and_by_content(store):
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_pairs_are_compared_on_the_same_prompts_and_adjusted_for_all_of_the_board(store, seed):
     """Against SciPy's paired t-test and binomial test, and Holm's step-down in Python."""
     dice = np.random.default_rng(seed)
@@ -174,7 +168,7 @@ def test_pairs_are_compared_on_the_same_prompts_and_adjusted_for_all_of_the_boar
             values = dice.random(40) if not is_binary else (dice.random(40) < 0.9 - 0.2 * number).astype(float)
             drawn[model], task_of[model] = np.clip(values + 0.1 * number * (not is_binary), 0, 1), task
             given_run(store, model, model, drawn[model])
-    rows = read(store, "from compare_board(?)", entries(task_of))
+    rows = store.read("from compare_board(?)", entries(task_of))
     assert len(rows) == 6 + 3
     expected = {}
     for row in rows:
@@ -200,10 +194,10 @@ def test_ranks_are_as_wide_as_what_cannot_be_told_apart(store):
     right = {"a": 96, "b": 94, "c": 60, "d": 30}
     for model, count in right.items():
         given_run(store, model, model, [i < count for i in range(100)])
-    rows = read(store, "from rank_board(?)", entries(dict.fromkeys(right, "one")))
+    rows = store.read("from rank_board(?)", entries(dict.fromkeys(right, "one")))
     found = {row["run_id"]: (row["best_rank"], row["worst_rank"], row["is_winner"]) for row in rows}
     assert found == {"a": (1, 2, False), "b": (1, 2, False), "c": (3, 3, False), "d": (4, 4, False)}
-    rows = read(store, "from rank_board(?)", entries({"c": "one", "d": "one", "a": "two", "b": "two"}))
+    rows = store.read("from rank_board(?)", entries({"c": "one", "d": "one", "a": "two", "b": "two"}))
     found = {row["run_id"]: (row["best_rank"], row["worst_rank"], row["is_winner"]) for row in rows}
     assert found == {"c": (1, 1, True), "d": (2, 2, False), "a": (1, 2, False), "b": (1, 2, False)}
 
@@ -214,15 +208,15 @@ def test_equal_answers_few_prompts_and_no_shared_prompt_call_nothing(store):
         given_run(store, f"few-{run}", model, values=[1.0 * (run == "x")] * 4, name="few")
         given_run(store, f"far-{run}", model, prompts=run, name="far")
     task_of = {"x": "same", "y": "same", "few-x": "few", "few-y": "few", "far-x": "far", "far-y": "far"}
-    rows = read(store, "from compare_board(?)", entries(task_of))
+    rows = store.read("from compare_board(?)", entries(task_of))
     assert {row["task"]: (row["p_value"], row["verdict"]) for row in rows} == {
         "same": (1.0, "unclear"),
         "few": (None, "too_few"),
         "far": (None, "too_few"),
     }
-    ranks = read(store, "from rank_board(?)", entries(task_of))
+    ranks = store.read("from rank_board(?)", entries(task_of))
     assert {(row["best_rank"], row["worst_rank"], row["is_winner"]) for row in ranks} == {(1, 2, False)}
-    assert read(store, "from rank_board(?)", entries({"x": "alone"})) == []
+    assert store.read("from rank_board(?)", entries({"x": "alone"})) == []
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 30, 199, 1999, 2000])
@@ -236,10 +230,3 @@ def test_beyond_two_thousand_degrees_tails_are_too_long_by_a_hair(store):
     ((tail,),) = store.connection.execute("select t_tail(3.89, 100000)").fetchall()
     assert 1 < tail / (2 * scipy.stats.t.sf(3.89, 100_000)) < 1.04
     assert store.connection.execute("select t_tail(3, 0), t_tail(null, 9)").fetchall() == [(None, None)]
-
-
-def test_no_p_is_smaller_than_signs_of_so_few_prompts_could_give(store):
-    given_run(store, "new", "a", [0.5] * 6)
-    given_run(store, "old", "b", [0.25] * 6)
-    (row,) = read(store, "from compare_runs('new', 'old')")
-    assert (row["standard_error"], row["p_value"]) == (0, 2**-5)

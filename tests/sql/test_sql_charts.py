@@ -6,10 +6,15 @@ import math
 import numpy as np
 import pytest
 
-SEEDS = range(4)
+SCALES = (0.001, 1.0, 1000.0)
 
 
-def given_random_run(store, seed, scale_s=1.0):
+def given_random_runs(store):
+    """A run for each scale of time; their answers by run."""
+    return {f"seconds × {scale_s}": given_random_run(store, seed, scale_s) for seed, scale_s in enumerate(SCALES)}
+
+
+def given_random_run(store, seed, scale_s):
     """Some hundred requests with random stamps, errors among them. Returns them as rows."""
     random = np.random.default_rng(seed)
     count = int(random.integers(2, 400))
@@ -27,7 +32,7 @@ def given_random_run(store, seed, scale_s=1.0):
                 "error_kind": "any" if random.random() < 0.1 else None,
             }
         )
-    store.given_answers(*answers)
+    store.given_answers(*answers, run_id=f"seconds × {scale_s}")
     return answers
 
 
@@ -35,11 +40,15 @@ def is_nice(width_s):
     return any(math.isclose(width_s, step * 10**power) for step in (1, 2, 5) for power in range(-6, 7))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("scale_s", [0.001, 1.0, 1000.0])
-def test_activity_against_counting_by_hand(store, seed, scale_s):
-    answers = given_random_run(store, seed, scale_s)
-    rows = sorted(store.rows("activity"), key=lambda row: row["begins_at_s"])
+def test_activity_against_counting_by_hand(store):
+    runs = given_random_runs(store)
+    found = store.rows("activity", run_id=None)
+    for run_id, answers in runs.items():
+        expect_activity([row for row in found if row["run_id"] == run_id], answers)
+
+
+def expect_activity(found, answers):
+    rows = sorted(found, key=lambda row: row["begins_at_s"])
     width_s = rows[0]["ends_at_s"] - rows[0]["begins_at_s"]
     assert is_nice(width_s) and width_s >= 0.00099
     assert len(rows) <= 61
@@ -62,16 +71,6 @@ def test_activity_against_counting_by_hand(store, seed, scale_s):
         assert row["mean_in_flight_requests"] == pytest.approx(held_s / width_s, abs=1e-6)
 
 
-def test_slices_without_anything_are_there_with_zeros(store):
-    early = {"arrived_at_s": 0.0, "finished_at_s": 1.0, "output_tokens": 4}
-    store.given_answers(early, {**early, "arrived_at_s": 99.0, "finished_at_s": 100.0})
-    rows = sorted(store.rows("activity"), key=lambda row: row["begins_at_s"])
-    assert [row["begins_at_s"] for row in rows] == [2.0 * i for i in range(51)]
-    assert {row["finished_requests"] for row in rows[1:-1]} == {0}
-    assert [row["mean_in_flight_requests"] for row in rows[1:49]] == [0.0] * 48
-    assert rows[0]["output_tokens_per_s"] == 2.0
-
-
 def test_a_run_whose_requests_took_no_time_has_one_slice(store):
     store.given_answers({"arrived_at_s": 7.0, "finished_at_s": 7.0, "output_tokens": 1})
     store.expect("activity", {"finished_requests": 1, "mean_in_flight_requests": 0.0, "requests_per_s": 1000.0})
@@ -83,10 +82,15 @@ def test_a_run_without_stamps_has_neither_slices_nor_bins(store):
     store.expect("latency_histogram")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("scale_s", [0.001, 1.0, 1000.0])
-def test_histogram_against_numpy(store, seed, scale_s):
-    answers = [answer for answer in given_random_run(store, seed, scale_s) if answer["error_kind"] is None]
+def test_histogram_against_numpy(store):
+    runs = given_random_runs(store)
+    found = store.rows("latency_histogram", run_id=None)
+    for run_id, answers in runs.items():
+        ok = [answer for answer in answers if answer["error_kind"] is None]
+        expect_histogram([row for row in found if row["run_id"] == run_id], ok)
+
+
+def expect_histogram(found, answers):
     latencies = {
         "ttft_s": [answer["first_token_at_s"] - answer["arrived_at_s"] for answer in answers],
         "tpot_s": [
@@ -96,7 +100,6 @@ def test_histogram_against_numpy(store, seed, scale_s):
         ],
         "e2e_s": [answer["finished_at_s"] - answer["arrived_at_s"] for answer in answers],
     }
-    found = store.rows("latency_histogram")
     assert {row["metric"] for row in found} == {metric for metric, values in latencies.items() if values}
     for metric, values in latencies.items():
         bins = sorted((row for row in found if row["metric"] == metric), key=lambda row: row["from_s"])
@@ -118,11 +121,3 @@ def test_equal_latencies_are_one_bin(store):
     store.given_answers(answer, answer, answer)
     bins = [row for row in store.rows("latency_histogram") if row["metric"] == "e2e_s"]
     assert sorted(row["requests"] for row in bins) == [0, 3]
-
-
-def test_runs_do_not_mix(store):
-    store.given_answers({"arrived_at_s": 0.0, "finished_at_s": 1.0}, run_id="one")
-    store.given_answers({"arrived_at_s": 50.0, "finished_at_s": 90.0}, run_id="two")
-    assert {row["finished_requests"] for row in store.rows("activity", run_id="one")} <= {0, 1}
-    assert sum(row["finished_requests"] for row in store.rows("activity", run_id="one")) == 1
-    assert sum(row["requests"] for row in store.rows("latency_histogram", run_id="two")) == 1

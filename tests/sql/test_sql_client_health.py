@@ -19,7 +19,7 @@ ORDER = Open(backend="async", model="model", clock=RunClock(0.0, 0.0, ""), worke
 
 
 class BlockingCore:
-    """Answers after a second, and holds the loop up for `blocked_s` in its middle."""
+    """Holds the loop up for `blocked_s` in the middle of an answer."""
 
     def __init__(self, blocked_s: float) -> None:
         self._blocked_s = blocked_s
@@ -28,9 +28,9 @@ class BlockingCore:
         return Opened(8, 64)
 
     async def answer(self, message: Generate) -> Completion:
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.02)
         time.sleep(self._blocked_s)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.02)
         return Completion(request_id=message.request.request_id, worker="w", engine_generation=0, window_requests=1)
 
     def sample(self) -> TelemetrySample:
@@ -51,8 +51,9 @@ def sample_a_host(blocked_s: float) -> TelemetrySample:
                 1,
             )
         )
-        await asyncio.sleep(0.9 + blocked_s)
-        return next(message.sample for message in told if hasattr(message, "sample"))
+        while not (samples := [message.sample for message in told if hasattr(message, "sample")]):
+            await asyncio.sleep(0.01)
+        return samples[0]
 
     return asyncio.run(run())
 

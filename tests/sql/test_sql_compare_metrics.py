@@ -11,9 +11,7 @@ def given_speed(store, run_id, seconds_per_request):
 
 def compare(store, candidate, baseline):
     store.measure()
-    result = store.connection.execute("from compare_metrics(?, ?)", [candidate, baseline])
-    names = [column[0] for column in result.description]
-    return {row[0]: dict(zip(names, row, strict=True)) for row in result.fetchall()}
+    return {row["metric"]: row for row in store.read("from compare_metrics(?, ?)", candidate, baseline)}
 
 
 def test_values_stand_side_by_side_and_better_is_faster_and_sooner(store):

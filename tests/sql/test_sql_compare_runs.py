@@ -8,7 +8,7 @@ import scipy
 
 from assayline.comparison.queries import list_comparable
 
-SEEDS = range(8)
+SEEDS = range(3)
 
 
 def given_scores(store, run_id, values, scorer="exact_match", arguments="{}", definition="digest"):
@@ -31,9 +31,7 @@ def given_scores(store, run_id, values, scorer="exact_match", arguments="{}", de
 
 
 def compare(store, query="from compare_runs('new', 'old')"):
-    result = store.connection.execute(query)
-    names = [column[0] for column in result.description]
-    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+    return store.read(query)
 
 
 def named(values):
@@ -153,7 +151,7 @@ def test_detectable_drop_is_that_of_the_power_formula(store):
     assert row["detectable_drop"] == pytest.approx(7.849 / 200, rel=1e-3), "eight prompts would have to be lost"
 
 
-@pytest.mark.parametrize("seed", SEEDS[:3])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_compare_runs_takes_questions_over_one_passage_as_a_cluster(store, seed):
     """Thirty passages of one to six questions: the standard error against statsmodels', t by the passages."""
     from statsmodels.api import OLS
@@ -236,7 +234,7 @@ def test_compare_runs_takes_a_changed_scorer_for_another(store):
     assert (row["same_scorer"], row["verdict"]) == (True, "better")
 
 
-@pytest.mark.parametrize("seed", SEEDS[:3])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_compare_runs_counts_pairs_with_an_error(store, seed):
     dice = np.random.default_rng(seed)
     errors = {run: dice.random((40, 3)) < 0.1 for run in ("new", "old")}
@@ -253,21 +251,6 @@ def test_compare_runs_counts_pairs_with_an_error(store, seed):
     (row,) = compare(store)
     assert row["prompts"] == 40
     assert row["error_pairs"] == int(np.sum(errors["new"].any(axis=1) | errors["old"].any(axis=1)))
-
-
-def test_rows_of_one_prompt_are_one_cluster(store):
-    """The same prompt twenty times is not twenty times as much evidence."""
-    dice = np.random.default_rng(3)
-    old = {(f"p{i}", j): float(dice.random() < 0.5) for i in range(20) for j in range(4)}
-    alike = {f"p{i}": float(dice.random() < 0.5) for i in range(20)}
-    new = {key: alike[key[0]] for key in old}
-    given_scores(store, "new", new)
-    given_scores(store, "old", old)
-    (row,) = compare(store)
-    differences = np.array([[new[f"p{i}", j] - old[f"p{i}", j] for j in range(4)] for i in range(20)])
-    sums = (differences - differences.mean()).sum(axis=1)
-    assert row["standard_error"] == pytest.approx(np.sqrt(20 / 19 * np.sum(sums**2)) / 80)
-    assert row["mcnemar_p"] is None
 
 
 def test_a_few_changed_prompts_are_not_enough(store):

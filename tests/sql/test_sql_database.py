@@ -4,8 +4,6 @@ import hashlib
 import shutil
 import subprocess
 import sys
-import threading
-import time
 
 import duckdb
 import pytest
@@ -137,10 +135,8 @@ def test_the_connection_is_closed_at_the_end_even_after_an_error(path):
 @pytest.mark.parametrize("read_only", [False, True])
 def test_connect_waits_for_a_writer_and_then_names_it(path, hold, read_only):
     holder = hold("writer")
-    began = time.monotonic()
     with pytest.raises(DatabaseLockedError) as raised, connect(path, wait_s=0.3, read_only=read_only):
         pass
-    assert 0.3 <= time.monotonic() - began < 5
     message = str(raised.value)
     assert str(path) in message
     assert f"process {holder.process.pid} " in message
@@ -148,15 +144,17 @@ def test_connect_waits_for_a_writer_and_then_names_it(path, hold, read_only):
     assert "\n" not in message
 
 
-def test_a_file_that_is_freed_in_time_is_opened(path, hold):
-    holder = hold("writer")
-    timer = threading.Timer(0.4, holder.release)
-    timer.start()
-    began = time.monotonic()
+def test_a_file_that_is_freed_in_time_is_opened(path, hold, monkeypatch):
+    holder, sleep = hold("writer"), database.time.sleep
+
+    def release(seconds):  # it waits, so it has been refused
+        monkeypatch.setattr(database.time, "sleep", sleep)
+        holder.release()
+
+    monkeypatch.setattr(database.time, "sleep", release)
     with connect(path, wait_s=30) as connection:
         assert connection.execute("select count(*) from runs").fetchall() == [(0,)]
-    assert 0.3 < time.monotonic() - began < 20
-    timer.join()
+    assert holder.process.poll() == 0
 
 
 def test_readers_do_not_hold_up_readers(path, hold):
@@ -288,8 +286,7 @@ def test_a_reader_of_an_empty_database_is_told_so(tmp_path):
     expect_refusal(tmp_path / "empty.duckdb", "empty.duckdb has no tables yet", read_only=True)
 
 
-@pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("version", [TABLE_VERSION + 1, OLDEST_VERSION - 1])
+@pytest.mark.parametrize(("version", "read_only"), [(TABLE_VERSION + 1, False), (OLDEST_VERSION - 1, True)])
 def test_tables_of_another_version_are_refused_and_left_alone(path, read_only, version):
     with duckdb.connect(path) as connection:
         connection.execute("update raw.schema_version set table_version = ?", [version])
@@ -347,31 +344,18 @@ def test_a_reader_does_not_take_views_of_another_version(path, sql_folder):
         assert connection.execute("from itl").fetchall() == []
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        (b"create or replace view main.broken as select nothing from raw.runs;", duckdb.BinderException),
-        (b"\xff is not UTF-8", UnicodeDecodeError),
-    ],
-)
-def test_models_are_made_all_or_none(path, sql_folder, text, error):
+def test_models_are_made_all_or_none(path, sql_folder):
     with duckdb.connect(path) as connection:
         before = connection.execute("select * from raw.schema_version").fetchall()
     (sql_folder / "models" / "20_metrics" / "30_itl.sql").unlink()
-    (sql_folder / "models" / "99_broken.sql").write_bytes(text)
-    with pytest.raises(error), connect(path, wait_s=0):
+    broken = "create or replace view main.broken as select nothing from raw.runs;"
+    (sql_folder / "models" / "99_broken.sql").write_text(broken)
+    with pytest.raises(duckdb.BinderException), connect(path, wait_s=0):
         pass
     with duckdb.connect(path) as connection:
         assert connection.execute("select * from raw.schema_version").fetchall() == before
         assert connection.execute("select count(*) from internal.run_summary").fetchall() == [(0,)]
         assert connection.execute("select count(*) from internal.itl").fetchall() == [(0,)]
-
-
-def test_a_model_cannot_use_one_that_comes_later(tmp_path, sql_folder):
-    folder = sql_folder / "models" / "20_metrics"
-    (folder / "90_run_summary.sql").rename(folder / "05_run_summary.sql")
-    with pytest.raises(duckdb.CatalogException), connect(tmp_path / "new.duckdb", wait_s=0):
-        pass
 
 
 def test_changed_columns_need_another_table_version(schema):

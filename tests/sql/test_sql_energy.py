@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from row_kit import Store
 
-SPEC = "{}"
-
 
 def given_work(store: Store, *engines: tuple[str, float, float], answers: int = 2, tokens: int = 50) -> None:
     """One engine per worker, loaded in 10 s before its first answer; each gives `answers` answers in its time."""

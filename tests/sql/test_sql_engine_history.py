@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from row_kit import as_rows
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +18,7 @@ OPENED = {
     "device_name": "H200",
 }
 OUT_OF_MEMORY = {"kind": "device_oom", "is_memory": True, "phase": "run", "exit_code": 1, "in_flight_requests": 80}
+SMALLER = {"gpu_memory_utilization": {"from": 0.9, "to": 0.8}}
 REDUCED = {"window_requests": {"from": 80, "to": 40}, "max_num_seqs": {"from": 64, "to": 32}}
 
 
@@ -115,154 +117,29 @@ def test_an_engine_that_dies_of_memory_is_followed_by_a_smaller_one(store):
     tell(store, "reduced", 17.0, details=REDUCED)
     second = {"engine_generation": 1}
     tell(store, "failed", 30.0, details={"kind": "start_memory", "is_memory": True, "phase": "start"}, **second)
-    tell(store, "reduced", 30.0, details={"gpu_memory_utilization": {"from": 0.9, "to": 0.8}}, **second)
+    tell(store, "reduced", 30.0, details=SMALLER, **second)
     third = {"engine_generation": 2}
     tell(store, "opened", 50.0, 9.0, {"window_requests": 40, "gpu_memory_utilization": 0.8}, **third)
     tell(store, "warmed_up", 51.0, 1.0, **third)
     tell(store, "closed", 61.0, 0.1, **third)
     store.expect(
         "engine_history",
-        {
-            "engine_generation": 0,
-            "is_rebuild": False,
-            "earlier_reductions": 0,
-            "ending": "failed",
-            "failure_phase": "run",
-            "failure_kind": "device_oom",
-            "is_memory_failure": True,
-            "failure_message": "CUDA out of memory",
-            "exit_code": 1,
-            "failed_requests": 80,
-            "reductions": 1,
-            "reduced_arguments": json.dumps(REDUCED),
-            "working_s": 6.5,
-            "lost_s": 2.5,
-            "ended_at_s": 16.5,
-            "rebuild_s": None,
-            "recovery_s": None,
-            "window_requests": 80,
-        },
-        {
-            "engine_generation": 1,
-            "is_rebuild": True,
-            "earlier_reductions": 1,
-            "ending": "failed",
-            "failure_phase": "start",
-            "failure_kind": "start_memory",
-            "is_memory_failure": True,
-            "failure_message": None,
-            "exit_code": None,
-            "failed_requests": None,
-            "reductions": 1,
-            "reduced_arguments": '{"gpu_memory_utilization": {"from": 0.9, "to": 0.8}}',
-            "working_s": None,
-            "lost_s": None,
-            "ended_at_s": 30.0,
-            "rebuild_s": None,
-            "recovery_s": 13.5,
-            "window_requests": None,
-        },
-        {
-            "engine_generation": 2,
-            "is_rebuild": True,
-            "earlier_reductions": 2,
-            "ending": "closed",
-            "failure_phase": None,
-            "failure_kind": None,
-            "is_memory_failure": None,
-            "failure_message": None,
-            "exit_code": None,
-            "failed_requests": None,
-            "reductions": 0,
-            "reduced_arguments": None,
-            "working_s": 8.0,
-            "lost_s": None,
-            "ended_at_s": 61.0,
-            "rebuild_s": 10.0,
-            "recovery_s": 21.0,
-            "window_requests": 40,
-        },
+        *as_rows(
+            "engine_generation is_rebuild earlier_reductions ending failure_phase failure_kind is_memory_failure "
+            "failure_message exit_code failed_requests reductions reduced_arguments",
+            (0, False, 0, "failed", "run", "device_oom", True, "CUDA out of memory", 1, 80, 1, json.dumps(REDUCED)),
+            (1, True, 1, "failed", "start", "start_memory", True, None, None, None, 1, json.dumps(SMALLER)),
+            (2, True, 2, "closed", None, None, None, None, None, None, 0, None),
+        ),
     )
-    store.expect(
-        "run_summary",
-        {
-            "duration_s": 50.0,
-            "working_s": 14.5,
-            "downtime_s": 35.5,
-            "requests_per_s": 2 / 14.5,
-            "load_s": 8.0,
-            "warmup_s": 1.0,
-            "resume_load_s": None,
-            "rebuilds": 2,
-            "rebuild_s": 10.0,
-            "recovery_s": 34.5,
-            "reductions": 2,
-            "lost_s": 2.5,
-            "engine_failures": 2,
-            "vanished_engines": 0,
-        },
-    )
-
-
-def given_resumed(store, state="completed"):
-    """A worker is killed with its engine; another attempt continues with the next number."""
-    store.given_answers(answer(0, 10.0, 14.0), answer(1, 109.0, 120.0))
-    store.connection.execute("update runs set attempt = 2, state = ?", [state])
-    tell(store, "opened", 8.0, 8.0, OPENED)
-    tell(store, "warmed_up", 9.0, 1.0)
-    sample(store, 16.0)
-    sample(store, 17.0, in_flight_requests=0)
-    tell(store, "opened", 107.0, 6.0, OPENED, attempt=2, engine_generation=1)
-    tell(store, "warmed_up", 108.0, 0.5, attempt=2, engine_generation=1)
-
-
-@pytest.mark.parametrize(("state", "ending"), [("completed", "vanished"), ("running", "running")])
-def test_an_engine_that_was_killed_with_its_worker_has_vanished(store, state, ending):
-    given_resumed(store, state)
-    same = {"is_rebuild": False, "earlier_reductions": 0, "rebuild_s": None, "recovery_s": None}
     store.expect(
         "engine_history",
-        {"attempt": 1, "ending": "vanished", "ended_at_s": 17.0, "working_s": 6.0, "lost_s": 2.0, **same},
-        {
-            "attempt": 2,
-            "ending": ending,
-            "ended_at_s": 120.0 if ending == "vanished" else None,
-            "working_s": 11.0,
-            "lost_s": 0.0 if ending == "vanished" else None,
-            **same,
-        },
-    )
-    store.expect(
-        "run_summary",
-        {
-            "attempts": 2,
-            "duration_s": 110.0,
-            "working_s": 17.0,
-            "downtime_s": 93.0,
-            "load_s": 8.0,
-            "warmup_s": 1.0,
-            "resume_load_s": 6.5,
-            "rebuilds": 0,
-            "rebuild_s": None,
-            "recovery_s": None,
-            "lost_s": 2.0,
-            "engine_failures": 0,
-            "vanished_engines": 2 if ending == "vanished" else 1,
-        },
-    )
-
-
-def test_only_the_newest_engine_of_the_present_attempt_is_running(store):
-    """A run that was started again, but whose second attempt has opened no engine yet, runs none."""
-    store.given("runs", {"state": "running", "attempt": 2})
-    tell(store, "opened", 8.0, 8.0)
-    tell(store, "opened", 9.0, 8.0, worker="v", attempt=2)
-    tell(store, "opened", 20.0, 8.0, worker="v", attempt=2, engine_generation=1)
-    store.expect(
-        "engine_history",
-        {"worker": "w", "engine_generation": 0, "ending": "vanished", "ended_at_s": 8.0},
-        {"worker": "v", "engine_generation": 0, "ending": "vanished", "ended_at_s": 9.0},
-        {"worker": "v", "engine_generation": 1, "ending": "running", "ended_at_s": None},
+        *as_rows(
+            "engine_generation working_s lost_s ended_at_s rebuild_s recovery_s window_requests",
+            (0, 6.5, 2.5, 16.5, None, None, 80),
+            (1, None, None, 30.0, None, 13.5, None),
+            (2, 8.0, None, 61.0, 10.0, 21.0, 40),
+        ),
     )
 
 
@@ -280,39 +157,6 @@ def test_the_attempt_of_such_an_engine_is_unknown_where_the_run_had_several(stor
     store.connection.execute("update runs set attempt = 2")
     store.expect("engine_history", *[{"attempt": None, "is_rebuild": None, "working_s": 4.0}] * 2)
     store.expect("run_summary", {"rebuilds": 0, "working_s": 8.0, "downtime_s": 6.0, "load_s": None})
-
-
-@pytest.mark.parametrize(
-    ("known", "began_at_s"),
-    [("error", 10.0), ("warm-up", 9.0), ("sample", 12.0), ("in flight", 8.0), ("nothing", None)],
-)
-def test_an_engine_that_dies_without_a_result_has_worked_too(store, known, began_at_s):
-    refused = answer(0, 10.0, 11.0, error_kind="refused")
-    store.given_answers(answer(1, 40.0, 50.0), *([refused] if known == "error" else []))
-    tell(store, "opened", 8.0, 8.0)
-    if known in ("error", "warm-up"):
-        tell(store, "warmed_up", 9.0, 1.0)
-    if known in ("error", "warm-up", "sample"):
-        sample(store, 12.0)
-    in_flight = {} if known == "nothing" else {"in_flight_requests": 5}
-    tell(store, "failed", 20.0, details={"phase": "run", **in_flight})
-    worked_s = None if began_at_s is None else 20.0 - began_at_s
-    (engine,) = [row for row in store.rows("engine_history") if row["engine_generation"] == 0]
-    assert engine["work_began_at_s"] == began_at_s
-    assert engine["working_s"] == engine["lost_s"] == worked_s
-    summary = {"working_s": 10.0 + (worked_s or 0.0), "duration_s": 50.0 - (began_at_s or 40.0), "lost_s": worked_s}
-    store.expect("run_summary", summary)
-
-
-@pytest.mark.parametrize("answers", [[answer(0, 10.0, 14.0)], []])
-def test_an_engine_that_fails_with_nothing_in_flight_loses_nothing(store, answers):
-    """In its warm-up, say, or while it waits for prompts."""
-    store.given_answers(*answers)
-    tell(store, "opened", 8.0, 8.0)
-    tell(store, "failed", 99.0, details={"phase": "run", "in_flight_requests": 0})
-    store.expect(
-        "engine_history", {"working_s": 4.0, "lost_s": 0.0} if answers else {"working_s": None, "lost_s": None}
-    )
 
 
 def test_results_of_a_crashed_engine_count_when_read_later(store):
@@ -389,19 +233,3 @@ def test_reductions_that_were_undone_do_not_lead_to_what_follows(store):
 def test_engine_history_ignores_requests_that_never_reached_an_engine(store):
     store.given_answers({"worker": "prepare", "error_kind": "template"})
     store.expect("engine_history")
-
-
-def test_engines_of_runs_do_not_mix(store):
-    for run_id, at_s in (("one", 8.0), ("two", 9.0)):
-        store.given("runs", {"run_id": run_id})
-        tell(store, "opened", at_s, at_s, run_id=run_id)
-    tell(store, "failed", 20.0, run_id="one")
-    tell(store, "opened", 40.0, 5.0, run_id="one", engine_generation=1)
-    common = {"attempt": 1, "ending": "vanished"}
-    store.expect(
-        "engine_history",
-        {"run_id": "one", "engine_generation": 0, "load_s": 8.0, "recovery_s": None, **common, "ending": "failed"},
-        {"run_id": "one", "engine_generation": 1, "load_s": 5.0, "recovery_s": 20.0, **common},
-        {"run_id": "two", "engine_generation": 0, "load_s": 9.0, "recovery_s": None, **common},
-        run_id=None,
-    )

@@ -1,5 +1,7 @@
 """error_breakdown and batch_efficiency: what failed where, and how full the batches were."""
 
+from row_kit import as_rows
+
 
 def test_errors_are_counted_by_kind_and_worker(store):
     store.given_answers(
@@ -17,33 +19,12 @@ def test_errors_are_counted_by_kind_and_worker(store):
     )
     store.expect(
         "error_breakdown",
-        {
-            "error_kind": "engine_died",
-            "worker": "a",
-            "error_requests": 2,
-            "error_share": 0.4,
-            "example_message": "first",
-            "first_at_s": 3.0,
-            "last_at_s": 5.0,
-        },
-        {
-            "error_kind": "engine_died",
-            "worker": "b",
-            "error_requests": 1,
-            "error_share": 0.2,
-            "example_message": "other",
-            "first_at_s": 4.0,
-            "last_at_s": 4.0,
-        },
-        {
-            "error_kind": "template",
-            "worker": "prepare",
-            "error_requests": 1,
-            "error_share": 0.2,
-            "example_message": "no role",
-            "first_at_s": None,
-            "last_at_s": None,
-        },
+        *as_rows(
+            "error_kind worker error_requests error_share example_message first_at_s last_at_s",
+            ("engine_died", "a", 2, 0.4, "first", 3.0, 5.0),
+            ("engine_died", "b", 1, 0.2, "other", 4.0, 4.0),
+            ("template", "prepare", 1, 0.2, "no role", None, None),
+        ),
     )
 
 
@@ -56,14 +37,6 @@ def test_the_share_is_of_all_requests_missing_ones_too(store):
 def test_a_run_without_errors_has_no_breakdown(store):
     store.given_answers({"text": "4"})
     store.expect("error_breakdown")
-
-
-def test_errors_of_runs_do_not_mix(store):
-    store.given_answers({"error_kind": "any"}, run_id="one")
-    store.given_answers({"error_kind": "any"}, {}, run_id="two")
-    store.expect(
-        "error_breakdown", {"run_id": "one", "error_share": 1.0}, {"run_id": "two", "error_share": 0.5}, run_id=None
-    )
 
 
 def test_batches_are_output_tokens_per_engine_step(store):
@@ -102,33 +75,12 @@ def test_each_engine_generation_has_its_row(store):
     store.given("telemetry", {"worker": "a", "engine_generation": 1, "engine_steps": 10, "output_tokens": 200})
     store.expect(
         "batch_efficiency",
-        {
-            "worker": "a",
-            "engine_generation": 0,
-            "later_generations": 1,
-            "ok_requests": 0,
-            "window_requests": None,
-            "engine_steps": None,
-            "window_share": None,
-        },
-        {
-            "worker": "a",
-            "engine_generation": 1,
-            "later_generations": 0,
-            "ok_requests": 1,
-            "window_requests": 40,
-            "engine_steps": 10,
-            "window_share": 0.5,
-        },
-        {
-            "worker": "b",
-            "engine_generation": 0,
-            "later_generations": 0,
-            "ok_requests": 1,
-            "window_requests": 80,
-            "engine_steps": None,
-            "window_share": None,
-        },
+        *as_rows(
+            "worker engine_generation later_generations ok_requests window_requests engine_steps window_share",
+            ("a", 0, 1, 0, None, None, None),
+            ("a", 1, 0, 1, 40, 10, 0.5),
+            ("b", 0, 0, 1, 80, None, None),
+        ),
     )
     store.expect("run_summary", {"engine_steps": 10, "output_tokens_per_step": 20.0, "window_share": 0.5, "workers": 2})
 
@@ -158,9 +110,7 @@ def test_engines_of_later_attempts_did_not_replace_an_engine(store):
 def test_the_summary_adds_the_batches_up(store):
     """Engines of two attempts and two workers, by steps: the sums of batch_efficiency, not means of its ratios."""
     store.given_answers(
-        {"worker": "a", "engine_generation": 0, "window_requests": 80},
-        {"worker": "a", "engine_generation": 1, "window_requests": 40},
-        {"worker": "b", "engine_generation": 0, "window_requests": 80},
+        *as_rows("worker engine_generation window_requests", ("a", 0, 80), ("a", 1, 40), ("b", 0, 80)),
     )
     for attempt, worker, generation, steps, tokens in [(1, "a", 0, 10, 300), (2, "a", 1, 50, 900), (1, "b", 0, 7, 99)]:
         engine = {"worker": worker, "engine_generation": generation}
@@ -187,14 +137,3 @@ def test_an_engine_that_answered_nothing_has_no_part_in_the_window_share(store):
 def test_batch_efficiency_is_null_without_steps(store):
     store.given("telemetry", {"engine_steps": 0, "output_tokens": 0})
     store.expect("batch_efficiency", {"engine_steps": 0, "output_tokens_per_step": None, "window_share": None})
-
-
-def test_batches_of_runs_do_not_mix(store):
-    store.given("telemetry", {"run_id": "one", "engine_steps": 1, "output_tokens": 5})
-    store.given("telemetry", {"run_id": "two", "engine_steps": 1, "output_tokens": 7})
-    store.expect(
-        "batch_efficiency",
-        {"run_id": "one", "output_tokens_per_step": 5.0},
-        {"run_id": "two", "output_tokens_per_step": 7.0},
-        run_id=None,
-    )

@@ -29,9 +29,7 @@ def given_metrics(store, *rows):
 def read(store, macro, *arguments):
     store.measure()
     marks = ", ".join("?" * len(arguments))
-    result = store.connection.execute(f"from {macro}({marks})", list(arguments))
-    names = [column[0] for column in result.description]
-    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+    return store.read(f"from {macro}({marks})", *arguments)
 
 
 def ids(rows):

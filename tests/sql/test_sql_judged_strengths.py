@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 import scipy
-from judge_kit import PLACES, give_judge, read, vote
+from judge_kit import PLACES, give_judge, vote
 
-SEEDS = range(4)
+SEEDS = range(2)
 WORDS = {1.0: ("first", "second"), 0.0: ("second", "first"), 0.5: ("first", "first"), 0.25: ("tie", "first")}
 """Value of a to its verdicts in both orders."""
 
@@ -26,7 +26,7 @@ def give_games(store, games):
 
 
 def rank(store, judges):
-    return {row["run_id"]: row for row in read(store, "from rank_judged(?)", judges)}
+    return {row["run_id"]: row for row in store.read("from rank_judged(?)", judges)}
 
 
 def fit_with_scipy(games):
@@ -68,6 +68,8 @@ def draw_games(dice, strengths, prompts):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rank_judged_strengths_are_those_of_scipys_maximum_likelihood(store, seed):
     games = draw_games(np.random.default_rng(seed), {"a": 0.9, "b": 0.4, "c": 0.0, "d": -1.5}, 25)
+    if seed:  # a pair that never met
+        games = [game for game in games if game[:2] != ("a", "d")]
     judges = give_games(store, games)
     runs, strength, covariance, prompts = fit_with_scipy(games)
     t = scipy.stats.t(prompts - 1)
@@ -79,8 +81,8 @@ def test_rank_judged_strengths_are_those_of_scipys_maximum_likelihood(store, see
         assert found[run]["high"] == pytest.approx(strength[i] + half, abs=1e-4)
         mine = [value if game_a == run else 1 - value for game_a, b, _, value in games if run in (game_a, b)]
         assert found[run]["won_share"] == pytest.approx(np.mean(mine))
-        assert (found[run]["comparisons"], found[run]["prompts"]) == (75, 25)
-    pairs = read(store, "from compare_strengths(?)", judges)
+        assert (found[run]["comparisons"], found[run]["prompts"]) == (len(mine), 25)
+    pairs = store.read("from compare_strengths(?)", judges)
     expected = []
     for row in pairs:
         i, j = runs.index(row["candidate"]), runs.index(row["baseline"])
@@ -97,28 +99,10 @@ def test_rank_judged_strengths_are_those_of_scipys_maximum_likelihood(store, see
         assert row["verdict"] == ("unclear" if last > 0.05 else "better" if row["difference"] > 0 else "worse")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_rank_judged_strengths_are_those_of_statsmodels_logistic_regression(store, seed):
-    """A Bradley–Terry model is a logistic regression on +1 for one run and −1 for the other."""
-    from statsmodels.genmod.families import Binomial  # takes seconds, which collecting alone is to be spared
-    from statsmodels.genmod.generalized_linear_model import GLM
-
-    games = draw_games(np.random.default_rng(seed), {"a": 0.9, "b": 0.4, "c": 0.0, "d": -1.5}, 25)
-    games = [game for game in games if game[:2] != ("a", "d")]
-    found = rank(store, give_games(store, games))
-    runs, met = sorted(found), sorted({game[:2] for game in games})
-    rows = [(a, b, value, 1.0) for a, b, _, value in games] + [(a, b, y, 0.5) for a, b in met for y in (0.0, 1.0)]
-    sides = np.array([[(run == a) - (run == b) for run in runs] for a, b, _, _ in rows], float)
-    value, weight = (np.array([row[k] for row in rows]) for k in (2, 3))
-    fitted = GLM(value, sides[:, 1:], family=Binomial(), freq_weights=weight).fit(tol=1e-12)
-    strength = np.array([0, *fitted.params])
-    assert [found[run]["strength"] for run in runs] == pytest.approx(strength - strength.mean(), abs=1e-5)
-
-
 def test_rank_judged_of_two_runs_is_the_logarithm_of_odds_with_half_a_game_each(store):
     """Haldane's and Anscombe's estimate, and Gart's standard error."""
     judges = give_games(store, [("a", "b", f"p{i}", float(i < 30)) for i in range(40)])
-    (row,) = read(store, "from compare_strengths(?)", judges)
+    (row,) = store.read("from compare_strengths(?)", judges)
     assert row["difference"] == pytest.approx(math.log(30.5 / 10.5))
     assert row["standard_error"] == pytest.approx(math.sqrt((1 / 30.5 + 1 / 10.5) * 40 / 39))
     assert rank(store, judges)["a"]["strength"] == pytest.approx(math.log(30.5 / 10.5) / 2)
@@ -131,7 +115,7 @@ def test_rank_judged_of_a_run_that_always_won_is_finite(store, prompts, verdict)
     found = rank(store, judges)
     assert found["a"]["strength"] == pytest.approx(math.log(2 * prompts + 1) / 2)
     assert (found["a"]["low"] is None) == (prompts < 5)
-    (row,) = read(store, "from compare_strengths(?)", judges)
+    (row,) = store.read("from compare_strengths(?)", judges)
     assert row["verdict"] == verdict
     assert found["a"]["is_winner"] == (verdict == "better")
 
@@ -184,22 +168,3 @@ def test_rank_judged_names_models(store):
 def test_rank_judged_is_empty_without_pairs(store):
     give_judge(store, [vote("p", "correct")])
     assert rank(store, ["judge", "nobody"]) == {}
-
-
-@pytest.mark.slow
-def test_compare_strengths_seldom_calls_equal_runs_different(store):
-    """Five equal runs, 40 seeds: a difference is called in at most 5% of the families, give or take chance."""
-    false_alarms = 0
-    for seed in range(40):
-        dice = np.random.default_rng(seed)
-        store.connection.execute("delete from raw.scores; delete from raw.requests; delete from raw.prompts")
-        store.connection.execute("delete from raw.scorers")
-        ability = dice.normal(0, 1, (5, 40))
-        games = [
-            (a, b, f"p{i}", float(ability["abcde".index(a), i] + dice.normal() > ability["abcde".index(b), i]))
-            for a, b in itertools.combinations("abcde", 2)
-            for i in range(40)
-        ]
-        rows = read(store, "from compare_strengths(?)", give_games(store, games))
-        false_alarms += any(row["verdict"] in ("better", "worse") for row in rows)
-    assert false_alarms <= 5

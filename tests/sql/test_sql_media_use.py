@@ -1,6 +1,5 @@
 """media_use: images, pixels and audio clips per second, and media tokens separately from text."""
 
-import numpy as np
 import pytest
 
 
@@ -58,29 +57,3 @@ def test_counts_and_rates_by_hand(store):
 def test_a_server_that_does_not_tell_tokens_apart_leaves_them_unknown(store):
     store.given_answers(answer(0.0, images=1, image_pixels=100, prompt_tokens=50, output_tokens=1))
     store.expect("media_use", {"images_per_s": 1.0, "media_tokens_per_s": None, "text_tokens_per_s": None})
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_against_numpy(store, seed):
-    random = np.random.default_rng(seed)
-    n = 200
-    at, seconds = random.uniform(0, 20, n), random.exponential(1.0, n)
-    images, pixels = random.integers(1, 4, n), random.integers(1_000, 2_000_000, n)
-    prepare = random.exponential(0.05, n)
-    store.given_answers(
-        *(
-            answer(at[i], seconds[i], images=int(images[i]), image_pixels=int(pixels[i]), media_prepare_s=prepare[i])
-            for i in range(n)
-        )
-    )
-    window = (at + seconds).max() - at.min()
-    store.expect(
-        "media_use",
-        {
-            "images_per_s": pytest.approx(images.sum() / window),
-            "megapixels_per_s": pytest.approx(pixels.sum() / 1e6 / window),
-            "prepare_s": pytest.approx(prepare.sum()),
-            "prepare_p50_s": pytest.approx(np.quantile(prepare, 0.5)),
-            "prepare_p95_s": pytest.approx(np.quantile(prepare, 0.95)),
-        },
-    )

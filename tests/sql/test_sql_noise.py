@@ -8,7 +8,6 @@ from row_kit import give_run_metric
 from scipy.stats import t
 
 START = datetime(2026, 1, 1)
-ENVIRONMENT = "host; assayline 0; one; prompts "
 
 
 def given_runs(store, engines, benchmark="noise", day=0, config="config", prefix="r", **more):

@@ -85,7 +85,7 @@ def _draw_life(random: np.random.Generator, life: Life, at_s: float) -> float:
         at_s += warmup_s
         life.tell("warmed_up", at_s, warmup_s)
     began_s = at_s + 0.01
-    for _ in range(random.integers(0, 12)):
+    for _ in range(random.integers(-6, 12)):  # a third die or end without an answer
         arrived_s = at_s + random.exponential(1)
         answer = {
             "worker": life.worker,
@@ -113,7 +113,8 @@ def _draw_life(random: np.random.Generator, life: Life, at_s: float) -> float:
     if ending == "closed":
         life.tell("closed", end_s, 0.2)
     if ending == "failed":
-        life.tell("failed", end_s, phase="run", kind="device_oom", in_flight_requests=int(random.integers(0, 3)))
+        in_flight = {"in_flight_requests": int(random.integers(0, 3))} if random.random() < 0.8 else {}
+        life.tell("failed", end_s, phase="run", kind="device_oom", **in_flight)
         if random.random() < 0.5:
             life.tell("reduced", end_s, window_requests={"from": 8, "to": 4})
     return float(end_s)
@@ -137,7 +138,7 @@ def expect_life(life: Life, lives: list[Life], run: Row) -> Row:
         signs = life.events + life.samples
         ending = "vanished"
         over_s = max([row["at_s"] for row in signs] + life.stamps("finished_at_s", only_ok=False))
-    in_flight = json.loads(failed["details_json"])["in_flight_requests"] if failed else 0
+    in_flight = json.loads(failed["details_json"]).get("in_flight_requests") if failed else 0
     if finished:
         began, ended = min(life.stamps("arrived_at_s")), max(finished)
     elif ending in ("failed", "vanished"):
@@ -150,8 +151,8 @@ def expect_life(life: Life, lives: list[Life], run: Row) -> Row:
             began = min(busy)
         elif in_flight:
             began = opened["at_s"]
-    if failed and in_flight:
-        ended = failed["at_s"]
+    if failed and in_flight != 0:  # or not known
+        ended = max([failed["at_s"], *finished])
     if ending == "vanished" and busy:
         ended = max([*busy, *finished])
     if began is None or ended is None:

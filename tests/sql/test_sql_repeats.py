@@ -7,6 +7,7 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 import scipy.stats
+from row_kit import as_rows
 from test_sql_accuracy import given_values, near, wilson
 
 
@@ -14,9 +15,7 @@ def test_prompt_score_is_the_mean_of_a_rows_samples(store):
     store.given("runs", {"run_id": "run"})
     store.given(
         "scores",
-        {"occurrence": 0, "repeat_index": 0, "value": 1.0},
-        {"occurrence": 0, "repeat_index": 1, "value": 0.5},
-        {"occurrence": 1, "repeat_index": 0, "value": 0.0},
+        *as_rows("occurrence repeat_index value", (0, 0, 1.0), (0, 1, 0.5), (1, 0, 0.0)),
     )
     store.expect(
         "prompt_score",
@@ -43,18 +42,6 @@ def test_pass_at_k_against_exact_fractions(store, most):
         assert row["prompts"] == 10
         assert row["mean"] == pytest.approx(mean(chances), abs=1e-11)
         assert row["standard_error"] == pytest.approx(stdev(chances) / sqrt(10), abs=1e-11)
-
-
-def test_pass_at_k_is_the_chance_that_a_draw_without_replacement_has_a_right_one(store):
-    """Brute force: every subset of k samples."""
-    from itertools import combinations
-
-    values = [0, 1, 0, 0, 1]
-    given_values(store, values)
-    for row in store.rows("pass_at_k"):
-        draws = list(combinations(values, row["k"]))
-        assert row["mean"] == pytest.approx(sum(map(any, draws)) / len(draws)), row["k"]
-        assert row["standard_error"] is None
 
 
 def test_pass_at_k_is_null_when_a_prompt_has_fewer_than_k_samples(store):
@@ -98,19 +85,13 @@ def given_rows_of_prompts(store, seed):
     return by_row
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_pass_at_k_clusters_the_rows_of_a_prompt(store, seed):
-    by_row = given_rows_of_prompts(store, seed)
+def test_pass_at_k_and_majority_vote_cluster_the_rows_of_a_prompt(store):
+    by_row = given_rows_of_prompts(store, 0)
     for row in store.rows("pass_at_k"):
         chances = [1 - comb(4 - int(sum(values)), row["k"]) / comb(4, row["k"]) for values in by_row.values()]
         expected = clustered_interval(chances, [prompt for prompt, _ in by_row])
         assert row["standard_error"] == pytest.approx(expected[0])
         assert (row["mean_low"], row["mean_high"]) == near(expected[1:])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_majority_vote_clusters_the_rows_of_a_prompt(store, seed):
-    by_row = given_rows_of_prompts(store, seed)
     elected = [value[0] if sum(value) == 2 else float(sum(value) > 2) for value in by_row.values()]
     row = store.row("majority_vote")
     expected = clustered_interval(elected, [prompt for prompt, _ in by_row])
@@ -161,23 +142,6 @@ def given_votes(store, *prompts):
 def test_the_majority_of_a_prompt(store, votes, value):
     given_votes(store, votes)
     store.expect("majority_vote", {"prompts": 1, "mean": value, "standard_error": None})
-
-
-def test_the_majority_of_many_prompts_has_an_interval(store):
-    right, wrong = [("4", 1), ("4", 1), ("5", 0)], [("5", 0), ("5", 0), ("4", 1)]
-    given_votes(store, *[right] * 7, *[wrong] * 3)
-    low, high = wilson(0.7, 10)
-    store.expect(
-        "majority_vote",
-        {
-            "prompts": 10,
-            "mean": 0.7,
-            "standard_error": stdev([1.0] * 7 + [0.0] * 3) / sqrt(10),
-            "interval_kind": "wilson",
-            "mean_low": low,
-            "mean_high": high,
-        },
-    )
 
 
 def test_majority_vote_leaves_out_scorers_that_extract_the_whole_text(store):

@@ -129,10 +129,9 @@ def test_a_stamp_before_the_one_before_is_a_negative_duration(store, later):
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_no_duration_of_ordered_stamps_is_negative(store, seed):
+def test_no_duration_of_ordered_stamps_is_negative(store):
     """Whichever of the stamps are there."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     stamps = np.sort(random.uniform(0, 100, size=(200, len(ORDER))))
     known = random.random(stamps.shape) < 0.8
     store.given_answers(
@@ -154,14 +153,3 @@ def test_no_duration_of_ordered_stamps_is_negative(store, seed):
 def test_request_integrity_accepts_equal_timestamps(store):
     store.given_answers(dict.fromkeys(ORDER, 1.0))
     expect_defects(store)
-
-
-def test_integrity_of_runs_does_not_mix(store):
-    store.given_answers({"text": "a"}, run_id="one")
-    store.given("runs", {"run_id": "two", "expected_requests": 1})
-    store.expect(
-        "request_integrity",
-        {"run_id": "one", "missing_requests": 0, "is_sound": True},
-        {"run_id": "two", "missing_requests": 1, "is_sound": False},
-        run_id=None,
-    )

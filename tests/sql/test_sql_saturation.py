@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SEEDS = range(5)
-MANY = range(40)
+MANY = range(20)
 
 Times = tuple[np.ndarray, np.ndarray]
 """When each request was sent, and when it finished."""
@@ -72,22 +72,14 @@ def share_saturated(store, **queue):
     return found.count(True) / len(MANY), found.count(None) / len(MANY)
 
 
-@pytest.mark.parametrize("servers", [1, 16])
-@pytest.mark.parametrize("service", ["exponential", "constant"])
+@pytest.mark.parametrize(("servers", "service"), [(1, "constant"), (16, "exponential")])
 def test_a_stable_queue_at_ninety_percent_is_rarely_called_saturated(store, servers, service):
     saturated, _ = share_saturated(store, requests=400, utilisation=0.9, servers=servers, service=service)
     assert saturated <= 0.05
 
 
-def test_a_queue_offered_just_what_it_can_serve_is_seldom_called_saturated(store):
-    """The worst that is not saturated: a random walk, with 2.5% and a little more by the test's own measure."""
-    saturated, _ = share_saturated(store, requests=400, utilisation=1.0)
-    assert saturated <= 0.15
-
-
-@pytest.mark.parametrize("servers", [1, 16])
-def test_an_overload_is_found(store, servers):
-    assert share_saturated(store, requests=400, utilisation=1.5, servers=servers)[0] >= 0.9
+def test_an_overload_is_found(store):
+    assert share_saturated(store, requests=400, utilisation=1.5, servers=16)[0] >= 0.9
 
 
 def test_a_short_run_cannot_be_told(store):

@@ -1,6 +1,7 @@
 """stg_requests: what happened to each request, and how long it took."""
 
 import pytest
+from row_kit import as_rows
 
 STAMPS = {
     "due_at_s": 1.0,
@@ -63,15 +64,12 @@ def test_a_request_is_ok_an_error_or_missing(store):
     store.given("completions", {"request_id": "failed", "error_kind": "engine_died", "error_message": "it died"})
     store.expect(
         "stg_requests",
-        {"request_id": "answered", "status": "ok", "worker": "w", "error_kind": None, "error_message": None},
-        {
-            "request_id": "failed",
-            "status": "error",
-            "worker": "w",
-            "error_kind": "engine_died",
-            "error_message": "it died",
-        },
-        {"request_id": "silent", "status": "missing", "worker": None, "error_kind": None, "error_message": None},
+        *as_rows(
+            "request_id status worker error_kind error_message",
+            ("answered", "ok", "w", None, None),
+            ("failed", "error", "w", "engine_died", "it died"),
+            ("silent", "missing", None, None, None),
+        ),
     )
 
 
@@ -128,19 +126,3 @@ def test_doubled_rows_of_requests_and_prompts_count_once(store):
     store.given("prompts", {"prompt_id": "0", "target": "4"})
     store.given("requests", {"request_id": "0", "prompt_id": "0"})
     store.expect("stg_requests", {"request_id": "0", "text": "4", "target": "4"})
-
-
-def test_an_answer_without_a_request_is_left_out(store):
-    store.given("completions", {"request_id": "r"})
-    store.expect("stg_requests")
-
-
-def test_runs_with_the_same_requests_do_not_mix(store):
-    store.given_answers({"text": "4", "worker": "a"}, run_id="one", target="4")
-    store.given_answers({"text": "4", "worker": "b"}, run_id="two", target="5")
-    store.expect(
-        "stg_requests",
-        {"run_id": "one", "worker": "a", "target": "4"},
-        {"run_id": "two", "worker": "b", "target": "5"},
-        run_id=None,
-    )

@@ -1,6 +1,7 @@
 """stg_samples: what scorers see of a prompt row and repeat."""
 
 import pytest
+from row_kit import as_rows
 
 
 def test_an_answer_is_a_sample(store):
@@ -9,28 +10,11 @@ def test_an_answer_is_a_sample(store):
     store.given("completions", {"request_id": "r0", "text": "four"})
     store.expect(
         "stg_samples",
-        {
-            "request_id": "r0",
-            "repeat_index": 0,
-            "source_row": 7,
-            "status": "ok",
-            "answer": "four",
-            "target": "4",
-            "options": None,
-            "option_logprobs": None,
-            "error_kind": None,
-        },
-        {
-            "request_id": "r1",
-            "repeat_index": 1,
-            "source_row": 7,
-            "status": "missing",
-            "answer": None,
-            "target": "4",
-            "options": None,
-            "option_logprobs": None,
-            "error_kind": None,
-        },
+        *as_rows(
+            "request_id repeat_index source_row status answer target options option_logprobs error_kind",
+            ("r0", 0, 7, "ok", "four", "4", None, None, None),
+            ("r1", 1, 7, "missing", None, "4", None, None, None),
+        ),
     )
 
 
@@ -110,15 +94,4 @@ def test_a_bad_row_of_a_run_with_options_is_an_error_sample(store):
         "stg_samples",
         {"prompt_id": "p", "status": "ok", "options": ["a", "b"]},
         {"prompt_id": "bad", "status": "error", "options": None},
-    )
-
-
-def test_runs_do_not_mix(store):
-    given_options(store, {"option_logprob": -1.0}, {"option_logprob": -2.0}, run_id="one")
-    given_options(store, {"option_logprob": -3.0}, {"option_logprob": -4.0}, run_id="two")
-    store.expect(
-        "stg_samples",
-        {"run_id": "one", "option_logprobs": [-1.0, -2.0]},
-        {"run_id": "two", "option_logprobs": [-3.0, -4.0]},
-        run_id=None,
     )

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 import duckdb
-from row_kit import RUN
+from row_kit import RUN, as_rows
 
 from assayline.store.database import connect
 
@@ -71,15 +71,11 @@ def test_request_has_durations_and_answer_has_texts(store):
     store.connection.execute("update requests set rendered = '2 + 2 =' where request_id = '0'")
     store.expect(
         "request",
-        {"request_id": "0", "status": "ok", "e2e_s": 1.0, "tpot_s": 0.25, "max_concurrency": 16, "error_kind": None},
-        {
-            "request_id": "1",
-            "status": "error",
-            "e2e_s": None,
-            "tpot_s": None,
-            "max_concurrency": 8,
-            "error_kind": "oom",
-        },
+        *as_rows(
+            "request_id status e2e_s tpot_s max_concurrency error_kind",
+            ("0", "ok", 1.0, 0.25, 16, None),
+            ("1", "error", None, None, 8, "oom"),
+        ),
     )
     store.expect(
         "answer",
@@ -92,11 +88,6 @@ def test_a_request_and_its_texts_are_there_once_where_rows_are_there_twice(store
     store.given_answers(answered("0", text="a"), answered("0", text="b"))
     for table in ("request", "answer", "prompt"):
         assert len(store.rows(table)) == 1, table
-
-
-def test_a_score_knows_its_scorer(store):
-    given_scores(store, 0.5)
-    store.expect("score", {"scorer": "exact_match", "kind": "exact_match", "value": 0.5, "definition": "digest"})
 
 
 def test_an_engine_has_its_size_its_end_and_how_full_it_was(store):

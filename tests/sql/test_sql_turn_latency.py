@@ -1,7 +1,6 @@
 """turn_latency: how long prompts and answers were from turn to turn, and what the prefix cache had of them."""
 
-import numpy as np
-import pytest
+from row_kit import as_rows
 
 
 def given_turns(store, turns, answers):
@@ -41,13 +40,23 @@ def test_turns_by_hand(store):
             answer(0.2, 3.0, prompt_tokens=50, cached_tokens=10),
         ],
     )
-    columns = ("turn_index", "requests", "ok_requests", "error_requests", "mean_prompt_tokens", "mean_output_tokens",
-               "cached_share", "ttft_p50_s", "tpot_p50_s", "e2e_p95_s")  # fmt: skip
     store.expect(
         "turn_latency",
-        dict(zip(columns, (0, 2, 2, 0, 75.0, 3.0, 10 / 150, 0.3, (0.3 + 1.4) / 2, 1.0 + 0.95 * 2.0), strict=True)),
-        dict(zip(columns, (1, 1, 1, 0, 150.0, 5.0, 0.8, 0.1, 1.9 / 4, 2.0), strict=True)),
-        dict(zip(columns, (2, 1, 0, 1, None, None, None, None, None, None), strict=True)),
+        *as_rows(
+            "turn_index requests ok_requests error_requests mean_prompt_tokens mean_output_tokens cached_share",
+            (0, 2, 2, 0, 75.0, 3.0, 10 / 150),
+            (1, 1, 1, 0, 150.0, 5.0, 0.8),
+            (2, 1, 0, 1, None, None, None),
+        ),
+    )
+    store.expect(
+        "turn_latency",
+        *as_rows(
+            "turn_index ttft_p50_s ttft_p95_s tpot_p50_s tpot_p95_s e2e_p50_s e2e_p95_s",
+            (0, 0.3, 0.2 + 0.95 * 0.2, (0.3 + 1.4) / 2, 0.3 + 0.95 * 1.1, 2.0, 1.0 + 0.95 * 2.0),
+            (1, 0.1, 0.1, 1.9 / 4, 1.9 / 4, 2.0, 2.0),
+            (2, None, None, None, None, None, None),
+        ),
     )
 
 
@@ -71,39 +80,3 @@ def test_a_sample_that_is_shown_has_the_conversation_before_it(store):
         ("0", "system: s\nuser: 2 + 2\nassistant: four\nuser: twice that", "eight"),
         ("1", "<user>once", "only"),
     ]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_against_numpy(store, seed):
-    random = np.random.default_rng(seed)
-    turns = random.integers(1, 5, 40)
-    turn_of = np.concatenate([np.arange(count) for count in turns])
-    n = len(turn_of)
-    prompts = random.integers(20, 500, n)
-    cached = [None if random.random() < 0.2 else int(random.integers(0, tokens)) for tokens in prompts]
-    ttft, decode = random.exponential(0.1, n), random.exponential(1.0, n)
-    given_turns(
-        store,
-        [int(count) for count in turns],
-        [
-            answer(ttft[i], ttft[i] + decode[i], prompt_tokens=int(prompts[i]), cached_tokens=cached[i])
-            for i in range(n)
-        ],
-    )
-    known = np.array([tokens is not None for tokens in cached])
-    found = np.array([tokens or 0 for tokens in cached])
-    expected = []
-    for turn in range(turns.max()):
-        here = turn_of == turn
-        tokens = prompts[here & known].sum()
-        expected.append({
-            "turn_index": turn,
-            "requests": int(here.sum()),
-            "mean_prompt_tokens": float(prompts[here].mean()),
-            "cached_share": float(found[here & known].sum() / tokens) if tokens else None,
-            "ttft_p50_s": float(np.quantile(ttft[here], 0.5)),
-            "ttft_p95_s": float(np.quantile(ttft[here], 0.95)),
-            "tpot_p95_s": float(np.quantile(decode[here] / 2, 0.95)),
-            "e2e_p50_s": float(np.quantile((ttft + decode)[here], 0.5)),
-        })  # fmt: skip
-    store.expect("turn_latency", *expected)
