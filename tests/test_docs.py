@@ -16,7 +16,6 @@ import query_docs  # noqa: E402
 import spec_docs  # noqa: E402
 
 from assayline.store.database import list_models  # noqa: E402
-from examples.two_weeks import make_database  # noqa: E402
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -73,8 +72,8 @@ def test_metric_docs_reject_a_number_without_a_unit():
 
 
 @pytest.mark.slow
-def test_query_docs_gives_the_answers_on_the_page(tmp_path):
-    with duckdb.connect(make_database(tmp_path), read_only=True) as connection:
+def test_query_docs_gives_the_answers_on_the_page(weeks):
+    with duckdb.connect(weeks.database_path, read_only=True) as connection:
         page = query_docs.render(connection)
     assert (ROOT / "docs" / "guides" / "sql-cookbook.md").read_text(encoding="utf-8") == page, (
         "run python -m scripts.query_docs"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from examples.two_weeks import NIGHTS, make_database
+from assayline.settings import Settings
+from examples.two_weeks import NIGHTS
 
 pytestmark = pytest.mark.slow
 NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "notebook.py"
-FEW = tuple(night for night in NIGHTS if night.benchmark_id in (None, "three-models"))
 
 
 class App(SimpleNamespace):
@@ -23,9 +23,9 @@ class App(SimpleNamespace):
     function = cell = staticmethod(lambda function: function)
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_database(tmp_path_factory.mktemp("notebook"), FEW)
+@pytest.fixture
+def database(weeks: Settings) -> Path:
+    return weeks.database_path
 
 
 def load_notebook() -> ModuleType:
@@ -48,7 +48,7 @@ def test_notebook_plots_runs_with_their_intervals(database: Path, monkeypatch: p
     assert [row["name"] for row in accuracy] == ["nightly", "nightly", "thinking"]
     assert all(row["accuracy_low"] < row["accuracy"] < row["accuracy_high"] for row in accuracy)
     throughput = values_of(notebook.plot_throughput(database).to_dict())
-    assert len(throughput) == len(FEW) and all(row["e2e_p50_s"] > 0 for row in throughput)
+    assert len(throughput) == len(NIGHTS) and all(row["e2e_p50_s"] > 0 for row in throughput)
     cost = values_of(notebook.plot_cost(database).to_dict())
     assert [row["model"].rpartition("-")[2] for row in cost] == ["one", "two", "four"]
     assert {row["runs"] for row in cost} == {"three-models, EUR"}
