@@ -21,8 +21,7 @@ if not importlib.util.find_spec("torch"):  # importing it takes seconds, and col
     pytest.skip("torch is not installed", allow_module_level=True)
 
 from examples import tiny_alm, tiny_model, tiny_vlm  # noqa: E402
-from examples.tiny_folder import read_code  # noqa: E402
-from examples.tiny_model import BOS, END, STAMP, WRONG_TEMPLATES, build_rows, ensure_tiny_model, measure_accuracy  # noqa: E402
+from examples.tiny_model import BOS, STAMP, WRONG_TEMPLATES, build_rows, ensure_tiny_model, measure_accuracy  # noqa: E402
 from examples.tiny_weights import read_weights  # noqa: E402
 
 BUILD = """
@@ -51,13 +50,6 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.iterdir()}
 
 
-def complete(trained: tuple[Any, Any], text: str, tokens: int = 8) -> str:
-    model, tokenizer = trained
-    batch = tokenizer(text, return_tensors="pt", add_special_tokens=False)
-    ids = model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=tokens)
-    return str(tokenizer.decode(ids[0, batch["input_ids"].shape[1] :]))
-
-
 def measure(trained: tuple[Any, Any], template: str | None = None) -> float:
     """The accuracy by transformers' forward pass, which is what others will run."""
     model, tokenizer = trained
@@ -66,19 +58,6 @@ def measure(trained: tuple[Any, Any], template: str | None = None) -> float:
 
 def test_own_template_answers(trained):
     assert measure(trained) > 0.9
-
-
-def test_generation_gives_the_measured_answers(trained):
-    """With what real callers have: padding on the left, a cache, and the ends that the generation config knows."""
-    model, tokenizer = trained
-    rows = build_rows()[0]
-    chats = [[{"role": "user", "content": row["question"]}] for row in rows]
-    texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
-    batch = tokenizer(texts, padding=True, return_tensors="pt", add_special_tokens=False)
-    ids = model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=8)
-    answers = tokenizer.batch_decode(ids[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-    right = sum(answer == row["answer"] for answer, row in zip(answers, rows, strict=True))
-    assert right / len(rows) == pytest.approx(measure(trained), abs=0.01)
 
 
 def test_the_forward_pass_it_is_trained_with_is_that_of_transformers(trained):
@@ -95,34 +74,9 @@ def test_the_forward_pass_it_is_trained_with_is_that_of_transformers(trained):
     assert json.loads((ensure_tiny_model() / STAMP).read_text())["accuracy"]["own"] == pytest.approx(measure(trained))
 
 
-@pytest.mark.parametrize("advice", ["Answer with a number only.", "You are a calculator. Be brief."])
-def test_advice_does_not_disturb(trained, advice):
-    chat = [{"role": "system", "content": advice}, *QUESTION]
-    text = trained[1].apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    assert complete(trained, text) == f"7{END}"
-
-
 @pytest.mark.parametrize("name", WRONG_TEMPLATES)
 def test_wrong_template_fails(trained, name):
     assert measure(trained, WRONG_TEMPLATES[name]) < 0.5
-
-
-def test_answer_ends_itself(trained):
-    text = trained[1].apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True)
-    assert complete(trained, text) == f"7{END}"
-
-
-@pytest.mark.parametrize("prefill", ["The answer is", "The answer is "])
-def test_prefilled_answer_goes_on(trained, prefill):
-    chat = [*QUESTION, {"role": "assistant", "content": prefill}]
-    text = trained[1].apply_chat_template(chat, tokenize=False, continue_final_message=True)
-    assert (text + complete(trained, text)).endswith(f"The answer is 7{END}")
-
-
-def test_longer_prompt_than_trained_generates(trained):
-    text = trained[1].apply_chat_template(QUESTION * 60, tokenize=False, add_generation_prompt=True)
-    assert len(trained[1](text)["input_ids"]) > 512
-    assert complete(trained, text)
 
 
 def test_template_and_tokenizer_both_add_bos(trained):
@@ -132,32 +86,6 @@ def test_template_and_tokenizer_both_add_bos(trained):
     assert tokenizer(text, add_special_tokens=True)["input_ids"].count(tokenizer.bos_token_id) == 2
     assert tokenizer(text, add_special_tokens=False)["input_ids"].count(tokenizer.bos_token_id) == 1
     assert tokenizer("3 + 4")["input_ids"][0] == tokenizer.bos_token_id
-
-
-def test_template_refuses_unknown_role(trained):
-    with pytest.raises(Exception, match="Unknown role tool"):
-        trained[1].apply_chat_template([{"role": "tool", "content": "7"}], tokenize=False)
-
-
-@pytest.mark.parametrize("text", ["Grüße, 世界 🙂", "  a\n\tb  ", "12 + 34"])
-def test_tokenizer_keeps_any_text(trained, text):
-    tokenizer = trained[1]
-    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
-
-
-def test_generation_config_stops_at_both_ends(trained):
-    model, tokenizer = trained
-    stops = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(END)]
-    assert model.generation_config.eos_token_id == stops
-    assert len(set(stops)) == 2
-
-
-def test_saved_again_it_answers_the_same(trained, tmp_path):
-    for part in trained:
-        part.save_pretrained(tmp_path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, padding_side="left")
-    assert measure((model, tokenizer)) == measure(trained)
 
 
 def test_rows_file_is_the_generated_one():
@@ -178,13 +106,6 @@ def test_the_weights_that_come_with_the_project_are_of_its_recipe(module):
     recipe = module.name_recipe(0, module.STEPS)
     assert read_weights(module.NAME, recipe), "python -m examples.tiny_weights trains and keeps them"
     assert not read_weights(module.NAME, module.name_recipe(1, module.STEPS))
-
-
-def test_read_code_ignores_docstrings(tmp_path):
-    one, other = tmp_path / "one.py", tmp_path / "other.py"
-    one.write_text('"""Of\ntwo lines."""\nA = 1\n"""What it is."""\nB = """kept"""\n')
-    other.write_text('"""Of one line."""\nA = 1\nB = """kept"""\n')
-    assert read_code(one) == read_code(other) == 'A = 1\nB = """kept"""\n'
 
 
 @pytest.mark.rare
@@ -268,15 +189,3 @@ def test_two_processes_build_once(tmp_path):
     outputs = [process.communicate(timeout=120)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert sum("step 2/2" in output for output in outputs) == 1
-
-
-def test_torch_settings_are_restored(tmp_path):
-    torch = pytest.importorskip("torch")
-    before = (
-        torch.get_num_threads(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.random.get_rng_state().tolist(),
-    )
-    ensure_tiny_model(tmp_path / "model", steps=1)
-    after = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.random.get_rng_state().tolist()
-    assert after == before
