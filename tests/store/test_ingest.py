@@ -1,7 +1,6 @@
 """From parts to the database: every part exactly once, however often it is tried or killed."""
 
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,34 @@ from assayline.store.parts import TABLES, table_of, write_part
 pytestmark = pytest.mark.slow
 
 LOAD = """
-import sys
+import itertools, os, signal, sys
 from pathlib import Path
 from assayline.store import ingest
 from assayline.store.database import connect
+
+class Dying:
+    def __init__(self, connection, statements):
+        self.connection, self.left = connection, statements
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            result = getattr(self.connection, name)(*arguments)
+            self.left -= 1
+            if not self.left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+        return call
+
 ingest.FILES_PER_LOAD = 3
-with connect(Path(sys.argv[1]), 30) as connection:
-    print("ready", flush=True)
-    ingest.load_parts(connection, "run", Path(sys.argv[2]))
-    print("loaded", flush=True)
+for statements in itertools.count(1):
+    if not (child := os.fork()):
+        with connect(Path(sys.argv[1]), 30) as connection:
+            ingest.load_parts(Dying(connection, statements), "run", Path(sys.argv[2]))
+        os._exit(0)
+    if not os.waitpid(child, 0)[1]:
+        break
+    print("killed", flush=True)
+    sys.stdin.readline()
 """
 SECRET = "a\ud800 naïve 🙂 \n'\""
 STORED = SECRET.replace("\ud800", "?")
@@ -220,22 +238,18 @@ def test_a_part_of_another_shape_is_named(tmp_path: Path, database: Path) -> Non
     assert count(database, "completions") == 0
 
 
-def test_a_loader_killed_at_any_moment_loads_exactly_once(tmp_path: Path, database: Path) -> None:
+def test_a_loader_killed_after_any_statement_loads_exactly_once(tmp_path: Path, database: Path) -> None:
     """Peers, rows 12 and 13: rows and their ledger entry are stored together or not at all."""
-    for number in range(90):
-        rows = [completion_of(f"{number}-{i}", text="x" * 40) for i in range(50)]
-        write_part(tmp_path, "completions", f"part-{number:03d}", rows)
-    draw, interrupted = random.Random(1), 0
-    for _ in range(6):
-        process = start_python(LOAD, database, tmp_path)
-        assert read_line(process) == "ready"
-        time.sleep(draw.uniform(0, 0.12))
-        process.kill()
-        interrupted += "loaded" not in process.communicate()[0]
-        ledger = count(database, "loaded_parts")
-        assert count(database, "completions") == 50 * ledger
-        assert ledger % 3 == 0
-    load(database, tmp_path)
-    assert interrupted, "no load was killed in its middle"
-    assert count(database, "loaded_parts") == 90
-    assert count(database, "(select distinct request_id from completions)") == count(database, "completions") == 4500
+    for number in range(15):
+        write_part(tmp_path, "completions", f"part-{number:03d}", [completion_of(f"{number}-{i}") for i in range(20)])
+    process, ledgers = start_python(LOAD, database, tmp_path), []
+    while read_line(process) == "killed":
+        ledgers.append(count(database, "loaded_parts"))
+        assert count(database, "completions") == 20 * ledgers[-1]
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert process.wait() == 0
+    assert ledgers.count(0) > 5 and {0, 3, 6} <= set(ledgers) <= {0, 3, 6, 9, 12, 15}
+    assert count(database, "loaded_parts") == 15
+    assert count(database, "(select distinct request_id from completions)") == count(database, "completions") == 300

@@ -29,17 +29,34 @@ from assayline.store.parts import (
     write_part,
 )
 
-WRITE_FOREVER = """
-import itertools, sys
+WRITE = """
+import os, signal, sys
 from pathlib import Path
 from assayline.records import Completion
-from assayline.store.parts import write_part
-for number in itertools.count():
-    rows = [
-        Completion(request_id=f"{number}-{i}", worker="w", engine_generation=0, window_requests=1, text="x" * 500)
-        for i in range(200)
-    ]
-    write_part(Path(sys.argv[1]), "completions", f"part-{number:06d}", rows)
+from assayline.store.parts import to_arrow, write_part
+
+def die_after(call):
+    def done(*arguments):
+        global left
+        result = call(*arguments)
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return done
+
+to_arrow("completions", [])  # what a first call imports is imported once
+os.fsync, Path.replace = die_after(os.fsync), die_after(Path.replace)
+for step in range(1, 7):
+    left = step
+    if not (child := os.fork()):
+        for number in range(2):
+            rows = [
+                Completion(request_id=f"{number}-{i}", worker="w", engine_generation=0, window_requests=1)
+                for i in range(200)
+            ]
+            write_part(Path(sys.argv[1]) / str(step), "completions", f"part-{number}", rows)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
 """
 
 
@@ -152,19 +169,13 @@ def test_a_part_that_is_being_written_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_writer_killed_at_any_moment_leaves_whole_parts_only(tmp_path: Path) -> None:
-    """Peers, row 12: what was written stays."""
-    for round_number in range(4):
-        run_dir = tmp_path / str(round_number)
-        process = start_python(WRITE_FOREVER, run_dir)
-        while not list_parts(run_dir, "completions"):
-            assert process.poll() is None
-        time.sleep(random.Random(round_number).uniform(0, 0.1))
-        process.kill()
-        process.communicate()
-        parts = list_parts(run_dir, "completions")
-        assert [part.name for part in parts] == [f"part-{number:06d}.parquet" for number in range(len(parts))]
-        assert {pq.read_table(part).num_rows for part in parts} == {200}
+def test_a_writer_killed_at_any_step_leaves_whole_parts_only(tmp_path: Path) -> None:
+    """Peers, row 12: what was written stays. A part is synced, renamed into place, and its folder synced."""
+    assert start_python(WRITE, tmp_path).wait() == 0
+    for step, names in enumerate(["", "0", "0", "0", "01", "01"], 1):
+        parts = list_parts(tmp_path / str(step), "completions")
+        assert [part.name for part in parts] == [f"part-{number}.parquet" for number in names]
+        assert all(pq.read_table(part).num_rows == 200 for part in parts)
 
 
 def test_write_part_error_names_the_part_in_a_read_only_folder(tmp_path: Path) -> None:
@@ -213,10 +224,11 @@ def test_the_writer_flushes_full_buffers(tmp_path: Path) -> None:
     assert [row["request_id"] for row in rows_of(tmp_path, "completions")] == [str(number) for number in range(7)]
 
 
-def test_the_writer_flushes_old_buffers_of_every_table(tmp_path: Path) -> None:
-    with PartWriter(tmp_path, "w", flush_rows=1000, flush_interval_s=0.05) as writer:
+def test_the_writer_flushes_old_buffers_of_every_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PartWriter(tmp_path, "w", flush_rows=1000, flush_interval_s=60) as writer:
         writer.add(completion_of("old"))
-        time.sleep(0.06)
+        later_s = time.monotonic() + 61
+        monkeypatch.setattr(time, "monotonic", lambda: later_s)
         writer.add(
             TelemetrySample(
                 worker="w", engine_generation=0, at_s=0.0, engine_steps=0, in_flight_requests=0, output_tokens=0
