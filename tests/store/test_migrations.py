@@ -31,7 +31,6 @@ pytestmark = pytest.mark.slow
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 FIXTURE = FIXTURES / "version_4"
-NEWER_FIXTURE = FIXTURES / "version_5"
 WAS = 4
 NEXT = TABLE_VERSION + 1
 REDEFINED = {("compare_runs", column) for column in ("low", "high", "mcnemar_p", "p_value")}
@@ -139,17 +138,9 @@ def check_as_before(path: Path) -> None:
         assert connection.execute("select count(*) from run_summary").fetchall() == [(3,)]
 
 
-def test_a_database_of_version_4_opens_with_the_metrics_that_it_had(data: Path) -> None:
-    with connect(data / "assayline.duckdb", 10):
-        pass
-    check_metrics(data / "assayline.duckdb")
-
-
-def test_a_migrated_database_has_the_tables_and_comments_of_a_new_one(data: Path, tmp_path: Path) -> None:
+def test_runs_of_version_4_keep_their_metrics_and_are_rebuilt_row_by_row(data: Path, tmp_path: Path) -> None:
     assert describe_tables(data / "assayline.duckdb") == describe_tables(tmp_path / "new.duckdb")
-
-
-def test_runs_of_version_4_are_rebuilt_row_by_row(data: Path) -> None:
+    check_metrics(data / "assayline.duckdb")
     unfinished = find_run(data, "three").name  # the database has not seen all of its parts
     for name in ("one", "two"):
         rebuild_run(find_run(data, name), data / "new.duckdb", 10)
@@ -158,21 +149,6 @@ def test_runs_of_version_4_are_rebuilt_row_by_row(data: Path) -> None:
     scored_anew = {"scorers": []}
     assert read_content(data / "new.duckdb") | scored_anew == read_content(data / "assayline.duckdb") | scored_anew
     check_metrics(data / "new.duckdb", but=unfinished)
-
-
-def test_version_5_database_and_parts_keep_their_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = tmp_path / "data"
-    with tarfile.open(NEWER_FIXTURE / "data.tar.xz") as archive:
-        archive.extractall(data, filter="data")
-    monkeypatch.chdir(data)
-    with connect(data / "assayline.duckdb", 10) as connection:
-        told = connection.execute("select distinct kv_cache_usage_share, preemptions from telemetry").fetchall()
-        assert told == [(None, None)], "columns that it did not have"
-        assert connection.execute("from device_telemetry").fetchall() == []
-    check_metrics(data / "assayline.duckdb", fixture=NEWER_FIXTURE)
-    for name in ("one", "two"):
-        rebuild_run(find_run(data, name), data / "new.duckdb", 10)
-    check_metrics(data / "new.duckdb", but=find_run(data, "three").name, fixture=NEWER_FIXTURE)
 
 
 def test_a_migration_tells_errors_from_wrong_answers_and_names_the_version_that_scored(data: Path) -> None:
@@ -187,7 +163,7 @@ def test_a_migration_tells_errors_from_wrong_answers_and_names_the_version_that_
         assert connection.execute("select distinct definition from scorers").fetchall() == [("assayline 0.1.0",)]
 
 
-@pytest.mark.parametrize("version", [6, 7, 8, 9, 10, 11, 12])
+@pytest.mark.parametrize("version", [5, 6, 7, 8, 9, 10, 11, 12])
 def test_a_database_of_each_later_version_opens_with_the_metrics_that_it_had(tmp_path: Path, version: int) -> None:
     fixture = FIXTURES / f"version_{version}"
     with tarfile.open(fixture / "data.tar.xz") as archive:
@@ -229,14 +205,6 @@ def test_a_reader_of_an_older_database_is_told_to_open_it_for_writing(data: Path
     with pytest.raises(StoreError, match=said), connect(data / "assayline.duckdb", 10, read_only=True):
         pass
     assert (data / "assayline.duckdb").read_bytes() == before
-
-
-@pytest.mark.parametrize("version", [OLDEST_VERSION - 1, NEXT + 1])
-def test_older_and_newer_databases_are_refused(data: Path, next_sql: Path, version: int) -> None:
-    with duckdb.connect(data / "assayline.duckdb") as connection:
-        connection.execute("update schema_version set table_version = ?", [version])
-    with pytest.raises(StoreError, match=f"tables of version {version}, .* needs version {NEXT}"):
-        read_content(data / "assayline.duckdb")
 
 
 def test_a_migration_that_fails_half_way_leaves_the_database_as_it_was(
