@@ -4,6 +4,7 @@ A test names only the columns it is about. `given` fills columns that the raw ta
 columns that the expected rows name, in any order of rows, with None for NULL and nothing else for it.
 """
 
+import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -403,3 +404,15 @@ def text_of(path: Path) -> str:
     """A page without its scripts and style: what a person can read of it."""
     text = path.read_text(encoding="utf-8")
     return re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.S)
+
+
+def read_page(path: Path) -> str:
+    """Read a page as a person does, with plain spaces between its words."""
+    return re.sub(r"\s+", " ", html.unescape(text_of(path)).replace("\u00a0", " "))
+
+
+def read_charts(path: Path) -> list[Row]:
+    """The specifications of a page's charts."""
+    text = path.read_text(encoding="utf-8")
+    found = re.findall(r'<script type="application/json" id="chart-\d+">(.*?)</script>', text, flags=re.S)
+    return [json.loads(data) for data in found]

@@ -1,7 +1,5 @@
 """Databases to report on: runs of every sad kind."""
 
-from collections.abc import Iterator
-
 import pytest
 from row_kit import Sad
 
@@ -9,5 +7,5 @@ from assayline.settings import Settings
 
 
 @pytest.fixture
-def sad(settings: Settings) -> Iterator[Sad]:
-    yield Sad(settings)
+def sad(settings: Settings) -> Sad:
+    return Sad(settings)

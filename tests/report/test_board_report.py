@@ -1,16 +1,12 @@
 """The page of a leaderboard: who wins, that nobody does, and what is shown and not compared."""
 
-import html
-import json
 import logging
-import re
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-from row_kit import NIGHT_PROMPTS, NightOf, given_nights, text_of
+from row_kit import NIGHT_PROMPTS, NightOf, given_nights, read_charts, read_page, text_of
+from run_kit import settings_in
 
 from assayline.errors import SpecError
 from assayline.flows.cli import run
@@ -33,17 +29,11 @@ def models_of(rights: Sequence[int], **changes: Any) -> list[NightOf]:
     ]
 
 
-def texts(page: Path) -> str:
-    return re.sub(r"\s+", " ", html.unescape(text_of(page)).replace("\u00a0", " "))
-
-
 @pytest.fixture(scope="module")
-def board(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tuple[Settings, BoardRows, Written]:
+def board(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, BoardRows, Written]:
     """Two tasks: on one, a model wins; on the other two may, one was asked with other settings and one failed."""
     folder = tmp_path_factory.mktemp("board")
-    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-    settings.data_dir.mkdir()
-    shutil.copy(empty_database, settings.database_path)
+    settings = settings_in(folder)
     won = models_of([40, 20, 19], name="won")
     open_race = models_of([38, 37, 12], name="race", prompts="q")
     odd = NightOf(right=30, model="d", model_id="digest of d", name="race", prompts="q", temperature=0.7)
@@ -56,7 +46,7 @@ def board(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> tup
 
 def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board):
     _, rows, written = board
-    text = texts(written.html)
+    text = read_page(written.html)
     assert "won: a beats every other model with 100%, ahead of b by +50.0 points" in text
     assert "race: no winner; any of 2 models may be the best: a, b." in text
     won, race = rows.tasks[1], rows.tasks[0]
@@ -74,7 +64,7 @@ def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board):
 
 def test_board_report_marks_excluded_runs_with_the_reason(board):
     _, rows, written = board
-    text = texts(written.html)
+    text = read_page(written.html)
     assert "2 scores are shown but not compared" in text
     assert "it was asked with other settings: sampling.temperature: 0.0 → 0.7" in text
     assert "it is failed, not completed" in text
@@ -86,12 +76,9 @@ def test_board_report_marks_excluded_runs_with_the_reason(board):
 
 
 def test_charts_have_every_model_of_their_task(board):
-    found = re.findall(
-        r'<script type="application/json" id="chart-\d+">(.*?)</script>', board[2].html.read_text("utf-8"), flags=re.S
-    )
     drawn = [
-        {row["model"]: row for rows in json.loads(data)["datasets"].values() for row in rows if "model" in row}
-        for data in found
+        {row["model"]: row for rows in chart["datasets"].values() for row in rows if "model" in row}
+        for chart in read_charts(board[2].html)
     ]
     assert [sorted(models) for models in drawn] == [["a", "b", "c", "d", "e"], ["a", "b", "c"]]
     assert not drawn[0]["d"]["is_compared"] and drawn[0]["a"]["rank"] == "1–2"
@@ -103,16 +90,16 @@ def test_leaderboard_leaves_out_what_all_models_have_in_common(settings, tmp_pat
         connection.execute(
             """update runs set spec_json = json_merge_patch(spec_json, '{"engine": {"args": {"dtype": "half"}}}')"""
         )
-    text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
+    text = read_page(make_leaderboard(settings, folder=tmp_path)[1].html)
     assert text.count("dtype half") == 1 and "2 models, dtype half, 1 task" in text
     assert "per correct answer" not in text, "no run has a price"
 
 
 def test_board_report_counts_other_prompts_and_has_no_winner_for_a_single_model(settings, tmp_path):
     given_nights(settings, [*models_of([30, 31]), NightOf(right=NIGHT_PROMPTS, model="c", prompts="other")])
-    text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
+    text = read_page(make_leaderboard(settings, folder=tmp_path)[1].html)
     assert "it was asked other prompts: 0 of the task's 40 prompts, 40 more" in text
-    text = texts(make_leaderboard(settings, ["night-002"], tmp_path)[1].html)
+    text = read_page(make_leaderboard(settings, ["night-002"], tmp_path)[1].html)
     assert "sums: only c ran this task, so there is nothing to compare." in text
 
 
@@ -124,7 +111,7 @@ def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings, 
             """update runs set spec_json = json_merge_patch(spec_json, '{"prompts": {"template": "{{ q }}"}}')
             where model = 'c'"""
         )
-    text = texts(make_leaderboard(settings, folder=tmp_path)[1].html)
+    text = read_page(make_leaderboard(settings, folder=tmp_path)[1].html)
     assert "40 more; `assayline gate` compares them paired by source row: the template differs" in text
 
 

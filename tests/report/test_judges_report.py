@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from judge_kit import PLACES, give_judge, give_judge_run, give_texts, vote
 from row_kit import Store, text_of
+from run_kit import settings_in
 
 from assayline.report.make import make_leaderboard, make_report
-from assayline.report.run.judges import say_agreement, say_biases
+from assayline.report.run.judges import say_agreement
 from assayline.settings import Settings
 from assayline.store.database import connect
 
@@ -62,9 +63,7 @@ def give_judged_runs(settings: Settings) -> None:
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    folder = tmp_path_factory.mktemp("judged")
-    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-    settings.data_dir.mkdir()
+    settings = settings_in(tmp_path_factory.mktemp("judged"))
     give_judged_runs(settings)
     return settings
 
@@ -136,18 +135,6 @@ AUDIT = {
 )
 def test_agreement_claims_no_more_than_the_interval(changes, words):
     assert words in say_agreement({**AUDIT, **changes})
-
-
-def test_biases_are_silent_without_pairs_and_cautious_within_chance():
-    none = dict.fromkeys(("position_bias_low", "length_bias_low"))
-    assert say_biases(none) == []
-    even = {"position_bias": 0.01, "position_bias_low": -0.1, "position_bias_high": 0.12, "length_bias_low": None}
-    assert say_biases(even) == [
-        "No evidence that the order of a pair matters: position bias +1.0\u00a0points, 95% interval −10.0 to "
-        "+12.0\u00a0points."
-    ]
-    long = {"position_bias_low": None, "length_bias": 0.5, "length_bias_low": 0.2, "length_bias_high": 0.8}
-    assert say_biases(long) == ["The longer answer wins more often, which is a bias only if people disagree."]
 
 
 def test_leaderboard_ranks_judged_pairs_and_leaves_judges_out(judged, tmp_path):

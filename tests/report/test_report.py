@@ -2,7 +2,6 @@
 
 import base64
 import html
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import row_kit
 from row_kit import NIGHT, NIGHT_BEFORE, NightOf, given_nights, text_of
 
 from assayline.errors import SpecError, StoreError
@@ -18,7 +18,6 @@ from assayline.report import make
 from assayline.report.make import Written, make_report, put_on_page
 from assayline.report.markdown import render_markdown
 from assayline.report.run.comparison import say_conditions
-from assayline.report.run.engines import say_forecast
 from assayline.settings import Settings
 from assayline.store.database import connect
 from assayline.words import show_change, show_points, show_range, show_seconds, show_share
@@ -61,11 +60,9 @@ def query(settings: Settings, sql: str, *values: Any) -> Any:
 
 def read_charts(page: Path) -> list[list[list[dict[str, Any]]]]:
     """By chart and layer, the rows that are drawn."""
-    text = page.read_text(encoding="utf-8")
-    found = re.findall(r'<script type="application/json" id="chart-\d+">(.*?)</script>', text, flags=re.S)
-    specs = [json.loads(data) for data in found]
     return [
-        [spec["datasets"][layer.get("data", spec.get("data"))["name"]] for layer in spec["layer"]] for spec in specs
+        [spec["datasets"][layer.get("data", spec.get("data"))["name"]] for layer in spec["layer"]]
+        for spec in row_kit.read_charts(page)
     ]
 
 
@@ -125,13 +122,6 @@ def test_numbers_are_those_of_the_models(weeks, written):
     assert "2 engines failed, 2 memory reductions" in page
     assert "window_requests 80 → 40" in page
     assert "CUDA out of memory" in page
-
-
-def test_a_forecast_is_told_as_far_as_it_is_known():
-    known = {"expected_requests": 12, "median_error_factor": 1.25, "rank_correlation": 0.5}
-    begin = "Expected output lengths from earlier runs for 12 requests: median error factor 1.25"
-    assert say_forecast(known) == f"{begin}, rank correlation 0.50."
-    assert say_forecast({**known, "rank_correlation": None}) == f"{begin}."
 
 
 def test_charts_are_made_of_the_rows_of_their_models(weeks, written):
@@ -261,11 +251,6 @@ def test_report_names_the_row_of_an_error_example(sad, tmp_path):
     sad.given("run", "completed", dict(OK), {"error_kind": "template_error", "error_message": "a null"})
     page = html.unescape(text_of(make_report(sad.settings, "run", folder=tmp_path).html))
     assert "Example of template_error: row 1 of the source" in page
-
-
-def test_the_other_way_round_it_became_better(weeks, tmp_path):
-    page = html.unescape(text_of(make_report(weeks, NIGHT_BEFORE, NIGHT, tmp_path).html))
-    assert "better, beyond chance" in page
 
 
 def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):

@@ -1,15 +1,11 @@
 """Parts of a page before it is one: tables, numbers and money, and names above a chart."""
 
-import io
-
 import pytest
-from rich.console import Console
 
-from assayline.flows.cli.words import print_table
-from assayline.report.charts import LETTER_PIXELS, LINE_PIXELS, MOST_LINES, NARROWEST_PIXELS, draw_line, name_marks
+from assayline.report.charts import LETTER_PIXELS, LINE_PIXELS, MOST_LINES, NARROWEST_PIXELS, name_marks
 from assayline.report.document import Column, Document, Figure, Section, tabulate
 from assayline.report.html import render_html
-from assayline.words import show_limit, show_money, show_name, show_note, show_seconds, show_value
+from assayline.words import show_limit, show_name, show_note, show_value
 
 
 @pytest.mark.parametrize(
@@ -29,47 +25,12 @@ def test_show_limit_has_the_unit_of_the_change_that_it_allows(on, limit, unit, b
     assert show_limit(on, limit, unit, baseline) == shown
 
 
-def test_printed_table_keeps_an_id_on_one_line():
-    run_id, console = "20261127-033245-arithmetic-5a08", Console(width=60, file=io.StringIO())
-    columns = (Column("run", "id", show_name), Column("settings", "text"))
-    print_table(tabulate("Runs", columns, [{"id": run_id, "text": "a long text of many words " * 4}]), console)
-    lines = console.file.getvalue().splitlines()
-    assert any(run_id in line for line in lines) and max(map(len, lines)) <= 60
-
-
 def test_tabulate_leaves_out_columns_that_are_empty_in_every_row():
     columns = (Column("name", "a"), Column("none", "b"), Column("dash", "b", show_value), Column("some", "c"))
     table = tabulate("Table", columns, [{"a": "", "b": "", "c": ""}, {"a": "", "b": None, "c": "x"}])
     assert [column.header for column in table.columns] == ["name", "some"], "the first one names the row"
     assert table.cells == [["", ""], ["", "x"]]
     assert len(tabulate("Nothing", columns, []).columns) == 4
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, "–"),
-        (0, "0\u00a0EUR"),
-        (1.9e-7, "0.19\u00a0µEUR"),
-        (0.00042, "420\u00a0µEUR"),
-        (3e-12, "0.003\u00a0nEUR"),
-        (0.0421, "0.0421\u00a0EUR"),
-        (1234.5, "1,234\u00a0EUR"),
-    ],
-)
-def test_show_money_has_digits_that_can_be_read(value, shown):
-    assert show_money(value, "EUR") == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(999.5, "999.5"), (4597.3, "4,597"), (27014.2, "27,014"), (4597, "4,597")]
-)
-def test_show_value_separates_thousands(value, shown):
-    assert show_value(value) == shown
-
-
-def test_show_seconds_never_rounds_up_to_a_thousand_of_a_unit():
-    assert [show_seconds(value) for value in (0.00099999, 0.0009, 0.9999)] == ["1\u00a0ms", "900\u00a0µs", "1\u00a0s"]
 
 
 def test_page_shows_a_note_below_its_row_and_keeps_names_on_one_line(tmp_path):
@@ -82,13 +43,6 @@ def test_page_shows_a_note_below_its_row_and_keeps_names_on_one_line(tmp_path):
     assert page.count('class="note"') == 1 and ">note<" not in page
     assert '<td class="name">a/b</td>' in page
     assert '123,456 <span class="unit">tokens/s</span>' in page and '<dd class="value">1 of 2</dd>' in page
-
-
-@pytest.mark.parametrize(("highest", "domain"), [(0.003, None), (0.6, [0, 1])])
-def test_draw_line_of_a_low_share_has_an_axis_on_which_it_is_seen(highest, domain):
-    slices = [{"begins_at_s": float(i), "ends_at_s": i + 1.0, "kv": value} for i, value in enumerate((0.0, highest))]
-    spec = draw_line(slices, slices, [], "kv", "share of the KV cache in use", is_share=True)
-    assert spec["layer"][0]["encoding"]["y"]["scale"].get("domain") == domain
 
 
 def test_name_marks_lie_neither_on_each_other_nor_outside_a_narrow_chart():
