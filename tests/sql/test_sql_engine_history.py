@@ -159,6 +159,12 @@ def test_the_attempt_of_such_an_engine_is_unknown_where_the_run_had_several(stor
     store.expect("run_summary", {"rebuilds": 0, "working_s": 8.0, "downtime_s": 6.0, "load_s": None})
 
 
+def test_an_engine_that_dies_with_requests_in_flight_worked_since_it_opened_when_nothing_else_is_known(store):
+    tell(store, "opened", 8.0, 8.0)
+    tell(store, "failed", 20.0, details={"phase": "run", "in_flight_requests": 5})
+    store.expect("engine_history", {"work_began_at_s": 8.0, "working_s": 12.0, "lost_s": 12.0})
+
+
 def test_results_of_a_crashed_engine_count_when_read_later(store):
     store.given_answers(answer(0, 10.0, 12.5))
     tell(store, "opened", 8.0, 8.0)

@@ -14,7 +14,7 @@ def test_a_run_of_text_has_no_row(store):
 
 def test_counts_and_rates_by_hand(store):
     store.given_answers(
-        answer(0.0, images=2, image_pixels=3_000_000, media_bytes=10, media_tokens=70, prompt_tokens=100,
+        answer(0.0, images=3, image_pixels=3_000_000, media_bytes=10, media_tokens=70, prompt_tokens=100,
                media_prepare_s=0.2, output_tokens=5),
         answer(1.0, images=1, image_pixels=1_000_000, media_bytes=20, media_tokens=30, prompt_tokens=50,
                media_prepare_s=0.4, output_tokens=5),
@@ -27,7 +27,7 @@ def test_counts_and_rates_by_hand(store):
         "media_use",
         {
             "media_requests": 3,
-            "images": 3,
+            "images": 4,
             "image_pixels": 4_000_000,
             "audios": 1,
             "audio_s": 8.0,
@@ -37,7 +37,7 @@ def test_counts_and_rates_by_hand(store):
             "media_bytes": 60,
             "media_tokens": 120,
             "text_tokens": 55,
-            "images_per_s": 3 / 4,
+            "images_per_s": 1.0,
             "megapixels_per_s": 1.0,
             "audio_s_per_s": 2.0,
             "video_s_per_s": None,
@@ -45,6 +45,7 @@ def test_counts_and_rates_by_hand(store):
             "text_tokens_per_s": (55 + 40) / 4,
             "prepare_s": pytest.approx(0.9),
             "prepare_p50_s": 0.3,
+            "prepare_p95_s": 0.39,
         },
     )
     summary = store.row("run_summary")

@@ -159,6 +159,7 @@ def test_engines_side_by_side_have_one_window(store):
     store.given("engine_events", {"worker": "a", "event": "failed", "at_s": 4.5})
     summary = store.row("run_summary")
     assert summary["duration_s"] == summary["working_s"] == 9.9 - 0.1
+    assert summary["mean_in_flight_requests"] == pytest.approx((4.2 + 2.2 + 7.9) / 9.8), "each second counts once"
     assert summary["downtime_s"] == 0
 
 
@@ -243,6 +244,7 @@ def test_the_summary_against_numpy(store):
     prompt, output = random.integers(1, 500, n), random.integers(1, 200, n)
     cached = (prompt * random.random(n)).astype(int)
     ok = random.random(n) > 0.2
+    ok[[arrived.argmin(), finished.argmax()]] = False
     store.given_answers(
         *(
             {

@@ -32,19 +32,20 @@ def test_a_run_without_turns_has_no_row(store):
 def test_turns_by_hand(store):
     given_turns(
         store,
-        [3, 1],
+        [3, 1, 1],
         [
             answer(0.4, prompt_tokens=100, cached_tokens=0),
             answer(0.1, 2.0, prompt_tokens=150, cached_tokens=120, output_tokens=5),
             {"error_kind": "earlier_turn"},
             answer(0.2, 3.0, prompt_tokens=50, cached_tokens=10),
+            answer(0.3, 2.0, prompt_tokens=90),
         ],
     )
     store.expect(
         "turn_latency",
         *as_rows(
             "turn_index requests ok_requests error_requests mean_prompt_tokens mean_output_tokens cached_share",
-            (0, 2, 2, 0, 75.0, 3.0, 10 / 150),
+            (0, 3, 3, 0, 80.0, 3.0, 10 / 150),
             (1, 1, 1, 0, 150.0, 5.0, 0.8),
             (2, 1, 0, 1, None, None, None),
         ),
@@ -53,7 +54,7 @@ def test_turns_by_hand(store):
         "turn_latency",
         *as_rows(
             "turn_index ttft_p50_s ttft_p95_s tpot_p50_s tpot_p95_s e2e_p50_s e2e_p95_s",
-            (0, 0.3, 0.2 + 0.95 * 0.2, (0.3 + 1.4) / 2, 0.3 + 0.95 * 1.1, 2.0, 1.0 + 0.95 * 2.0),
+            (0, 0.3, 0.39, 0.85, 0.85 + 0.9 * 0.55, 2.0, 2.9),
             (1, 0.1, 0.1, 1.9 / 4, 1.9 / 4, 2.0, 2.0),
             (2, None, None, None, None, None, None),
         ),
