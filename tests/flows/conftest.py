@@ -11,6 +11,7 @@ from typing import Any
 
 import flow_kit
 import pytest
+from run_kit import PATIENCE_S
 
 from assayline.report.html import bundle_charts
 
@@ -29,6 +30,10 @@ def prefect_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS": "1",
         "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "1",
         "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT1S",
+        # A request that its client gave up and repeats finds the state set already, and the flow has lost its result.
+        "PREFECT_API_REQUEST_TIMEOUT": str(PATIENCE_S),
+        "PREFECT_SERVER_DATABASE_TIMEOUT": str(PATIENCE_S / 2),
+        "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": str(PATIENCE_S / 2),
         "DO_NOT_TRACK": "1",
     }
 
@@ -78,6 +83,7 @@ def prefect_client(prefect_api: str, prefect_env: dict[str, str]) -> Iterator[An
     changes = {
         prefect_settings.PREFECT_API_URL: prefect_api,
         prefect_settings.PREFECT_HOME: Path(prefect_env["PREFECT_HOME"]),
+        prefect_settings.PREFECT_API_REQUEST_TIMEOUT: PATIENCE_S,
         prefect_settings.PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,  # a flow's end waits up to a second for their thread
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +109,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The test's data folder, loaded into often; whatever process still uses it at the end is killed."""
     monkeypatch.setenv("ASSAYLINE_FLUSH_INTERVAL_S", "0.1")
     monkeypatch.setenv("ASSAYLINE_LOAD_INTERVAL_S", "0.2")
-    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "20")
+    monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", str(PATIENCE_S / 2))
     folder = tmp_path / "data"
     yield folder
     flow_kit.kill_all(flow_kit.processes_of(folder))

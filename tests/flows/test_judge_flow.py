@@ -76,7 +76,7 @@ def test_rebuild_makes_a_lost_database_again_table_by_table(fake_spec, data_dir,
     assert gate(last, "good", {"max_slowdown": {}}, return_state=True).is_failed()
     gated = flow_kit.write_spec(tmp_path / "gated.yaml", {**fake_spec, "gate": {"baseline": "good"}})
     suite(str(flow_kit.write_spec(tmp_path / "s.yaml", {"name": "s", "evaluations": [{"spec": str(gated)}]})))
-    benchmark(parse_spec(fake_spec), 5, noise=True)
+    benchmark(parse_spec(fake_spec), 1)
     settings = load_settings()
     assert cli.run("score", [judged, "--scorer", "contains"]) == 0
     killed = begin_and_vanish(parse_spec({**fake_spec, "name": "killed"}), settings, 3)
