@@ -23,6 +23,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 SHORTEST_NIGHTS = 4
 """Minimum number of runs on each side of a shift."""
 FEWEST_NIGHTS = 2 * SHORTEST_NIGHTS + 2
@@ -44,7 +46,7 @@ TELLABLE_CORRELATION = 0.75
 """Estimated correlation above which no shift can be told from a wave."""
 
 Values = Any
-"""A NumPy array. NumPy is imported in functions, because a command's help does not need it."""
+"""A NumPy array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,6 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
     `alpha` is the probability, 0 to 1, that a history without a shift shows one. For several metrics on a page, divide
     it among them.
     """
-    import numpy as np
-
     series = np.asarray(values, dtype=float)
     if len(series) < FEWEST_NIGHTS or not np.isfinite(series).all() or np.ptp(series) == 0:
         return []
@@ -94,16 +94,12 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
 
 def is_tellable(values: Sequence[float]) -> bool:
     """Return False if neighboring nights are so similar that a wave looks like a shift."""
-    import numpy as np
-
     scores = score_series(np.asarray(values, dtype=float))
     return estimate_correlation(scores, caution=0) <= TELLABLE_CORRELATION
 
 
 def score_series(series: Values) -> Values:
     """Center values on their median, scale them by their noise, and clip them at ODDEST."""
-    import numpy as np
-
     centered = series - np.median(series)
     noise = np.median(np.abs(np.diff(series))) / (0.6745 * 2**0.5)
     if noise == 0:  # most values are equal: only the sign of the deviation counts
@@ -119,8 +115,6 @@ def estimate_correlation(scores: Values, caution: float = CAUTION) -> float:
     level (Marriott and Pope 1954, Kendall 1954), and `caution` standard errors, 1 / sqrt(n) (Bartlett 1946): the plain
     estimate is too low half of the time, and then a slow wave is reported as a shift.
     """
-    import numpy as np
-
     nights = len(scores)
     splits = list_splits(0, nights)
     whole = splits[(splits[:, 0] == 0) & (splits[:, 2] == nights)]
@@ -136,8 +130,6 @@ def estimate_correlation(scores: Values, caution: float = CAUTION) -> float:
 
 def _is_clearly_chance(scores: Values, alpha: float) -> bool:
     """Return True if a few surrogates show that nothing shifted: three standard errors beyond `alpha`."""
-    import numpy as np
-
     largest = _measure_splits(scores[None, :], list_splits(0, len(scores))).max()
     share = np.mean(largest_by_chance(scores, FIRST_SURROGATES) >= largest)
     return bool(share > alpha + 3 * (alpha / FIRST_SURROGATES) ** 0.5)
@@ -145,8 +137,6 @@ def _is_clearly_chance(scores: Values, alpha: float) -> bool:
 
 def largest_by_chance(scores: Values, surrogates: int) -> Values:
     """Return the largest statistic of each of the first `surrogates` surrogates."""
-    import numpy as np
-
     nights = len(scores)
     orders = _draw_orders(nights, round(20 * estimate_correlation(scores)) / 20)[:surrogates]
     statistics = _measure_splits(np.sort(scores)[orders], list_splits(0, nights))
@@ -157,8 +147,6 @@ def largest_by_chance(scores: Values, surrogates: int) -> Values:
 @cache
 def _draw_orders(nights: int, correlation: float) -> Values:
     """Return the ranks of autoregressive series of order one, a row each, from a fixed seed."""
-    import numpy as np
-
     dice = np.random.default_rng(SEED)
     series = dice.normal(size=(SURROGATES, nights))
     for night in range(1, nights):
@@ -183,8 +171,6 @@ def _split(scores: Values, begin: int, end: int, limit: float) -> Iterator[tuple
 
 def _measure_splits(series: Values, splits: Values) -> Values:
     """Return, per series (row) and split, the difference of both sides' means over its standard error."""
-    import numpy as np
-
     sums = np.concatenate([np.zeros((len(series), 1)), series.cumsum(axis=1)], axis=1)
     begins, indices, ends = splits.T
     left, right = indices - begins, ends - indices
@@ -196,8 +182,6 @@ def _measure_splits(series: Values, splits: Values) -> Values:
 @cache
 def list_splits(begin: int, end: int) -> Values:
     """Return (begin, index, end) of every tested split, from the seeded intervals."""
-    import numpy as np
-
     nights = end - begin
     intervals = set()
     length = float(nights)
@@ -216,8 +200,6 @@ def list_splits(begin: int, end: int) -> Values:
 
 
 def describe_shift(before: Values, after: Values, index: int, until: int, p_value: float) -> Shift:
-    import numpy as np
-
     differences = np.sort((after[:, None] - before[None, :]).ravel())
     m, n = len(before), len(after)
     reach = 1.959963984540054 * (m * n * (m + n + 1) / 12) ** 0.5
