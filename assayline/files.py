@@ -1,4 +1,4 @@
-"""Atomic file writes: a reader, or a crash, finds either the old file or the new one."""
+"""Atomic file writes: a reader, or a crash, finds either the old file or the new one. Folders of Linux's limits."""
 
 import contextlib
 import json
@@ -94,3 +94,16 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def list_memory_groups(root: Path) -> list[Path]:
+    """Return the folders of this process's memory control groups and of their parents."""
+    folders = []
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers in ("", "memory"):
+                base = root / "sys/fs/cgroup" / controllers
+                group = base / name.lstrip("/")
+                folders += [group, *(folder for folder in group.parents if folder.is_relative_to(base))]
+    return folders

@@ -32,11 +32,6 @@ class Settings(BaseSettings):
     database_wait_s: float = Field(
         30.0, ge=0, description="Seconds to wait for another process's lock on the database."
     )
-    database_memory_bytes: int = Field(
-        3 * 2**26,
-        ge=2**26,
-        description="Memory limit of the database in the flow's process, in bytes; it spills to disk beyond it.",
-    )
     machine: str | None = Field(
         None,
         description="Name of the kind of machine: speeds of runs with the same name are compared (default: the CPU's "
@@ -101,7 +96,10 @@ NOT_SETTINGS = frozenset({"DEVICE_LOCKS", "SETUP_CHECKS", "TINY_MODEL", "WHEELS"
 """Variables with the same prefix that other parts read: an engine's process, the setup, the examples."""
 
 
-REMOVED = {"MIRROR_URL": "unset it, and copy the folder data/runs with rclone or rsync (docs/guides/backups.md)."}
+REMOVED = {
+    "MIRROR_URL": "unset it, and copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
+    "DATABASE_MEMORY_BYTES": "unset it: the database may use a quarter of the memory, or of the container's limit.",
+}
 """Replacements of settings of earlier versions."""
 
 

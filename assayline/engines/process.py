@@ -22,10 +22,10 @@ from typing import Any, Protocol
 
 import psutil
 
-from assayline.engines.devices.watch import list_memory_groups
 from assayline.engines.messages import CHUNK_BYTES, Close, cut_frames, pack
 from assayline.engines.recovery.causes import CAUSE_LINE
 from assayline.errors import Death, DeviceError, EngineDiedError, Witness
+from assayline.files import list_memory_groups
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 

@@ -29,7 +29,7 @@ import duckdb
 
 from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
-from assayline.files import MAKE_ROOM, storing, sync_folder
+from assayline.files import MAKE_ROOM, list_memory_groups, storing, sync_folder
 from assayline.runs.locks import lock_file, name_holder
 from assayline.store.views import Model, make_models, name_model, read_models
 from assayline.words import as_sentence
@@ -73,8 +73,8 @@ UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")
 """Characters in a path for which DuckDB opens another file or, if not UTF-8, fails without a reason."""
 
 _STORAGE_VERSION = "v1.5.0"
-_FRUGAL_THREADS = 2
-"""Each thread needs its own memory, and engines need the cores."""
+_SHARE = 4
+"""DuckDB gets one part in four of the memory, since engines and prompts need the rest; it spills to disk beyond."""
 
 _RETRY_S = 0.1
 _READERS_S = 1.0
@@ -89,13 +89,13 @@ _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 
 @contextmanager
 def connect(
-    path: Path, wait_s: float, read_only: bool = False, memory_bytes: int | None = None, checkpoint: bool = True
+    path: Path, wait_s: float, read_only: bool = False, checkpoint: bool = True
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the database at `path`, create or update it unless `read_only`, and close it at the end.
 
     While another process holds it, retry for `wait_s` seconds. If only readers hold it, open a copy, and rename it into
-    place at the end; an error in the block drops the copy. Beyond `memory_bytes` DuckDB spills to a folder next to
-    the database (None: limit of 80% of the machine's memory). Inside the block, query failures caused by the disk or a
+    place at the end; an error in the block drops the copy. Beyond a quarter of the memory that this process
+    may use, DuckDB spills to a folder next to the database. Inside the block, query failures caused by the disk or a
     damaged file become StoreError; errors in a query stay DuckDB's.
 
     Without `checkpoint`, no copy is made, and writes stay in the journal next to the file (`.wal`), which every reader
@@ -104,7 +104,7 @@ def connect(
     """
     path = path.resolve() if path.is_symlink() else path  # a rename would replace the link
     with ExitStack() as held:
-        connection, copy = _open_database(path, wait_s, read_only, memory_bytes, checkpoint, held)
+        connection, copy = _open_database(path, wait_s, read_only, checkpoint, held)
         held.callback(connection.close)
         try:
             if read_only:
@@ -207,7 +207,7 @@ def list_optional_columns(table: str) -> frozenset[str]:
 
 
 def _open_database(
-    path: Path, wait_s: float, read_only: bool, memory_bytes: int | None, may_copy: bool, held: ExitStack
+    path: Path, wait_s: float, read_only: bool, may_copy: bool, held: ExitStack
 ) -> tuple[duckdb.DuckDBPyConnection, Path | None]:
     """Return a connection, and the copy that it has open if only readers hold the file. `held` gets the locks."""
     if read_only and not path.exists():
@@ -217,9 +217,8 @@ def _open_database(
             f"The database path {str(path)!r} contains {found[0]!r}, which DuckDB does not accept in a path. hint: set "
             "ASSAYLINE_DATABASE to another path, or ASSAYLINE_DATA_DIR to another folder."
         )
-    config: Config = {"storage_compatibility_version": _STORAGE_VERSION}
-    if memory_bytes is not None:
-        config |= {"memory_limit": f"{memory_bytes // 2**10}KiB", "threads": _FRUGAL_THREADS}
+    memory_limit = f"{read_memory_bytes(Path('/')) // _SHARE // 2**10}KiB"
+    config: Config = {"storage_compatibility_version": _STORAGE_VERSION, "memory_limit": memory_limit}
     began, copy = time.monotonic(), None
     if not read_only:
         _lock_out_writers(path, wait_s, held)
@@ -241,6 +240,16 @@ def _open_database(
 def _connect_file(path: Path, read_only: bool, config: Config) -> duckdb.DuckDBPyConnection:
     """Open the file. A separate function, so that tests can put an empty database there first."""
     return duckdb.connect(path, read_only=read_only, config=config)
+
+
+def read_memory_bytes(root: Path) -> int:
+    """Return the memory that this process may use: the lowest limit of its control groups, else the machine's."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for folder in list_memory_groups(root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # of the other version, or without a limit
+                limits.append(int((folder / name).read_text()))
+    return min(limits)
 
 
 def _lock_out_writers(path: Path, wait_s: float, held: ExitStack) -> None:

@@ -1,8 +1,7 @@
 """Scoring: compare a run's stored answers with their targets.
 
 Scorers are macros of `sql/scorers/`; this module calls them with their arguments and stores the scores. For JSON,
-DuckDB calls a Python function per answer. Samples are streamed, not held in memory; samples with options, which combine
-several requests, are scored in portions.
+DuckDB calls a Python function per answer. Samples are streamed, not held in memory.
 
 Scores of a harness and of functions come from outside: `score_files.py` keeps them in the run's folder.
 """
@@ -134,8 +133,6 @@ def insert_judged(connection: duckdb.DuckDBPyConnection, run_id: str, judged: Ju
 
 
 JSON_FUNCTION = "score_json"
-ROWS_AT_ONCE = 50_000
-"""Maximum prompt rows whose options are combined at once, because DuckDB cannot spill that to disk."""
 
 _INSERT = """
 insert into scores
@@ -149,7 +146,7 @@ from (
             when status = 'ok' then {call}
         end as score
     from stg_samples
-    where run_id = $run_id and status <> 'missing' {portion}
+    where run_id = $run_id and status <> 'missing'
 )
 where score is not null
 """
@@ -163,7 +160,7 @@ LATER_PROMPTS = """
         > (
             select max(cast(details_json ->> '$.prompts' as bigint))
             from engine_events
-            where run_id = $run_id and event = 'load_ended' and details_json ->> '$.reason' = 'decided'
+            where run_id = $run_id and event = 'load_ended' and (details_json ->> '$.reason') = 'decided'
         )
 """
 """Prompts of a run that an earlier version ended early, after those that it had judged: only short answers arrived."""
@@ -341,7 +338,7 @@ def _own_macro(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> Iter
 def _insert_errors(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: ScorerPart) -> int:
     """Insert scores for samples that are errors; return their number."""
     values = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target}
-    return int(connection.execute(_INSERT.format(call="null", portion=""), values).fetchall()[0][0])
+    return int(connection.execute(_INSERT.format(call="null"), values).fetchall()[0][0])
 
 
 def _insert_function_scores(
@@ -382,20 +379,8 @@ def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
         return scored + _insert_errors(connection, run_id, scorer)
     call, arguments = _call(scorer)
     values = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target, **arguments}
-    if isinstance(scorer, Loglikelihood):
-        statement = _INSERT.format(call=call, portion="and source_row between $first and $last")
-        portions = [{**values, "first": first, "last": last} for first, last in _list_portions(connection, run_id)]
-    else:
-        statement, portions = _INSERT.format(call=call, portion=""), [values]
     with _json_function(connection, scorer):
-        return sum(int(connection.execute(statement, portion).fetchall()[0][0]) for portion in portions)
-
-
-def _list_portions(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[tuple[int, int]]:
-    """List first and last source rows of portions of a run. Requests without a prompt have no row and no target."""
-    found = connection.execute("select max(source_row) from stg_requests where run_id = ?", [run_id]).fetchall()
-    rows = 0 if found[0][0] is None else int(found[0][0]) + 1
-    return [(first, first + ROWS_AT_ONCE - 1) for first in range(0, rows, ROWS_AT_ONCE)]
+        return int(connection.execute(_INSERT.format(call=call), values).fetchall()[0][0])
 
 
 def _insert_scorer(

@@ -2,9 +2,6 @@
 
 In the main thread, DuckDB replaces the exception of a signal handler with its own error, so Ctrl-C and Prefect's
 cancellation would look like failures.
-
-DuckDB gets little memory, whatever the size of a run, and spills to disk. Some operations cannot spill (a percentile
-keeps its values, a row of megabytes is one piece), so work that runs out of memory is retried with more.
 """
 
 import time
@@ -22,8 +19,6 @@ from assayline.store.decisions import keep_earlier
 from assayline.store.runs import mark_interrupted
 
 Answer = TypeVar("Answer")
-GENEROUS = 8
-"""Memory of the second try as a multiple of the usual; the third uses DuckDB's default."""
 
 
 class DatabaseThread:
@@ -35,25 +30,15 @@ class DatabaseThread:
         self._has_marked = False
 
     def run(self, work: Callable[[Connection], Answer], wait_s: float | None = None, checkpoint: bool = True) -> Answer:
-        """Return the result of `work` on an open connection. `work` is called again if memory runs out.
+        """Return the result of `work` on an open connection.
 
         Raises DatabaseLockedError if another process holds the database for longer than `wait_s` (default: the
         setting), and StoreError. For `checkpoint` see `connect`.
         """
 
         def connect_and_work() -> Answer:
-            usual = self._settings.database_memory_bytes
-            for memory_bytes in (usual, GENEROUS * usual):
-                try:
-                    return connect_with(memory_bytes)
-                except StoreError as error:
-                    if not isinstance(error.__cause__, duckdb.OutOfMemoryException):
-                        raise
-            return connect_with(None)
-
-        def connect_with(memory_bytes: int | None) -> Answer:
             wait = self._settings.database_wait_s if wait_s is None else wait_s
-            with connect(self._settings.database_path, wait, memory_bytes=memory_bytes, checkpoint=checkpoint) as own:
+            with connect(self._settings.database_path, wait, checkpoint=checkpoint) as own:
                 if not self._has_marked:
                     mark_interrupted(own, self._settings.data_dir / "runs")
                     with suppress(StoreError):  # a folder that cannot be written; the database has them
@@ -66,7 +51,7 @@ class DatabaseThread:
     def read(self, work: Callable[[Connection], Answer]) -> Answer:
         """Return the result of `work` on a read-only connection, shared with other readers.
 
-        Queries use DuckDB's default memory limit, and end when this call is interrupted. Raises StoreError.
+        Queries end when this call is interrupted. Raises StoreError.
         """
         opened: list[Connection] = []
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,24 +219,6 @@ with forking_hosts():
 """The first engine has the setting's limit alone. The second one has the kernel's too: what worker and warm engine have
 that no file backs, as a group can take file pages away, and less than its window takes. Those after it may have what
 the whole window took: the cache's pages are touched one after another, however small a window is."""
-
-
-@pytest.fixture(scope="module")
-def memory_limit() -> Iterator[Path | None]:
-    """The file with the limit of a control group of our own, where the machine lets us make one."""
-    for parent in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
-        group = parent / f"assayline-{uuid.uuid4().hex[:8]}"
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        files = [group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists()]
-        if files:
-            yield files[0]
-            group.rmdir()
-            return
-        group.rmdir()
-    yield None
 
 
 @pytest.fixture(scope="module")

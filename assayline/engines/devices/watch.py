@@ -19,6 +19,7 @@ import psutil
 
 from assayline.clock import RunClock
 from assayline.engines.devices.nvidia import GpuProcess, GpuSensors, hold_driver, list_processes, read_free_bytes
+from assayline.files import list_memory_groups
 from assayline.records import DeviceSample
 
 POLL_INTERVAL_S = 0.5
@@ -90,19 +91,6 @@ def _list_group_room(root: Path) -> list[int]:
                 cached = int(sizes.get("total_inactive_file") or sizes["inactive_file"])  # the kernel reclaims it
                 room.append(int((folder / limit).read_text()) - int((folder / used).read_text()) + cached)
     return room
-
-
-def list_memory_groups(root: Path) -> list[Path]:
-    """Return the folders of this process's memory control groups and of their parents."""
-    folders = []
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, name = line.split(":", 2)
-            if controllers in ("", "memory"):
-                base = root / "sys/fs/cgroup" / controllers
-                group = base / name.lstrip("/")
-                folders += [group, *(folder for folder in group.parents if folder.is_relative_to(base))]
-    return folders
 
 
 def _list_gpu_processes(gpus: tuple[str, ...]) -> list[str]:
