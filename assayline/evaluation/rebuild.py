@@ -98,8 +98,8 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
     judged, functions = read_judged(run_dir), read_function_scores(run_dir)
     with transaction(connection):
         rebuilt.scores = score_run(connection, before.run_id, scorers, judged=judged, functions=functions)
-        store_metrics(connection, [before.run_id])
         restore_verdicts(connection, run_dir)
+    store_metrics(connection, [before.run_id])
     if after != before:
         write_manifest(run_dir, after)
     rebuilt.manifest, rebuilt.missing = after, verdict.broken.get("missing_requests", 0)

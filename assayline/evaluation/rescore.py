@@ -159,8 +159,7 @@ def _rescore(connection: Connection, plan: _Plan) -> Rescored:
                 keep_added(plan.run_dir, plan.added)
     except _NotKept:
         return rescored
-    with transaction(connection):
-        store_metrics(connection, [run_id])
+    store_metrics(connection, [run_id])
     return rescored
 
 

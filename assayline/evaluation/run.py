@@ -36,7 +36,7 @@ from assayline.spec.identity import canonical_json
 from assayline.store.answers import Answers, lacks_media, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
 from assayline.store.ingest import Verdict, judge_run, load_parts
-from assayline.store.metrics import compute_runs, read_metric_table, store_metrics, warn_truncated
+from assayline.store.metrics import read_metric_table, store_metrics, warn_truncated
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.score_files import read_function_scores, read_judged, write_function_scores
@@ -379,14 +379,12 @@ class Evaluation:
         ended = conclude_run(self.manifest, verdict, self.spec.max_error_fraction)
         with transaction(connection):
             save_run(connection, ended, canonical_json(self.spec))
-            with compute_runs(connection, [self.run_id]):
-                store_metrics(connection, [self.run_id])
-                query = "select obstacle from run_conditions where run_id = ?"
-                [row] = read_rows(connection, query, self.run_id)
-                notes = [warn_truncated(connection, self.run_id)]
-                if obstacle := row["obstacle"]:
-                    notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
-                return ended, read_metric_table(connection, self.run_id), [note for note in notes if note]
+        store_metrics(connection, [self.run_id])
+        [row] = read_rows(connection, "select obstacle from run_conditions where run_id = ?", self.run_id)
+        notes = [warn_truncated(connection, self.run_id)]
+        if obstacle := row["obstacle"]:
+            notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
+        return ended, read_metric_table(connection, self.run_id), [note for note in notes if note]
 
     def _score_by_functions(self) -> list[str]:
         """Score the answers by functions, and keep the scores in the run's folder. Return notes for the run's log.

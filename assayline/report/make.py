@@ -42,8 +42,7 @@ from assayline.report.run.speed import describe_latency, describe_load, describe
 from assayline.report.suite import compose_suite
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.settings import Settings
-from assayline.store.database import Connection, list_models
-from assayline.store.metrics import compute_runs
+from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
 
 HTML_NAME = "report.html"
@@ -167,9 +166,7 @@ def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir:
         other = find_baseline_run(connection, baseline, run_id)
     comparison = None if other is None else read_comparison(connection, run_id, other)
     judges = read_judges(connection, run_id)
-    with compute_runs(connection, [run_id], list_models()):
-        rows = read_report(connection, run_id)
-    return compose_report(rows, comparison, run_dir, judges)
+    return compose_report(read_report(connection, run_id), comparison, run_dir, judges)
 
 
 def _find_last_baseline(connection: Connection, run_id: str) -> str | None:

@@ -1,17 +1,17 @@
 """Metrics of a run: stored when the run ends, computed together for a report, and shown as a table.
 
-    with transaction(connection):
-        store_metrics(connection, [run_id])
+    store_metrics(connection, [run_id])
 
 The views of `sql/models/25_metric_value` compute the rows of `metric_values`; `measured_runs` has a row per run with
-the digests of these definitions. Code that changes a run's rows calls `forget_metrics` in the same transaction, and
+a digest of the SQL. Code that changes a run's rows calls `forget_metrics` in the same transaction, and
 code that reads `metric_values` calls `ensure_metrics` first, so stored metrics always match rows and definitions.
 
 No metric is computed here. The metric table at the end of a run is a selection of the stored rows, with labels.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple
@@ -19,46 +19,52 @@ from typing import Any, NamedTuple
 import duckdb
 
 from assayline.errors import StoreError
-from assayline.store.database import Row, list_models, read_rows, transaction
-from assayline.store.views import digest_definition, list_needed, quote_text
+from assayline.store.database import Row, find_in_schemas, list_models, read_rows, transaction
+from assayline.store.views import quote_name, quote_text
 from assayline.words import show_share
 
 SOURCE_FOLDER = "25_metric_value"
 """Folder of the views whose rows are stored."""
 
-FACTS = "prepared_run"
-"""The view with the columns of `measured_runs`."""
+STORED_FOLDERS = ("scorers", "05_load", "10_staging", "20_metrics", SOURCE_FOLDER)
+"""Folders of the macros and views behind stored metrics."""
 
-STAGING_FOLDER = "10_staging"
+REPORT_FOLDERS = (*STORED_FOLDERS, "30_comparison", "30_report")
 COMPUTED_FOLDERS = ("05_load", "20_metrics", SOURCE_FOLDER, "30_report")
 """Folders of views in which each row depends on the rows of one run only."""
 
-MANY_REQUESTS = 50_000
-"""Maximum requests of runs that are computed together. A larger run is computed in pieces if a view allows it."""
+RUNS_AT_ONCE = 20
+"""Runs that are computed together, since making the views takes longer than the metrics of a small run."""
 
 
 @cache
 def _define() -> dict[str, str]:
-    """Return the views whose rows are stored, with the digest of each definition."""
-    models = list_models()
-    sources = [model.name for model in models.values() if model.folder == SOURCE_FOLDER]
-    return {name: digest_definition(models, name) for name in (*sources, FACTS)}
+    """Return what decides the values: a digest of the SQL without comments, and the version of DuckDB."""
+    statements = [model.statement for model in list_models().values() if model.folder in STORED_FOLDERS]
+    digest = hashlib.sha256("\0".join(statements).encode()).hexdigest()[:16]
+    return {"sql": digest, "duckdb": ".".join(duckdb.__version__.split(".")[:2])}
+
+
+def _list_sources() -> list[str]:
+    """List the views whose rows are stored."""
+    return [model.name for model in list_models().values() if model.folder == SOURCE_FOLDER]
 
 
 def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> None:
-    """Compute and store the metrics of these runs, in the caller's transaction."""
-    forget_metrics(connection, *run_ids)
-    definitions = _define()
-    with compute_runs(connection, run_ids):
-        for source in definitions:
-            if source == FACTS:
-                continue
-            rows = f"select {quote_text(source)} as source, * from {source}"  # noqa: S608 - names are ours
-            connection.execute(f"insert into metric_values by name {rows}")
+    """Compute and store the metrics of these runs, in transactions of its own."""
+    values = " union all by name ".join(f"select '{name}' as source, * from {name}" for name in _list_sources())  # noqa: S608 - ours
+    facts = (
+        "select run_id, map(?::varchar[], ?::varchar[]) as definitions, prompts_digest, is_longest_first, "
+        "? as measured_at from prepared_run"
+    )
+    definitions, now = _define(), datetime.now(UTC).replace(tzinfo=None)
+    with transaction(connection):
+        forget_metrics(connection, *run_ids)
+    with compute_runs(connection, run_ids) as database, transaction(connection):
+        connection.execute(f"insert into {database}.raw.metric_values by name {values}")
         connection.execute(
-            "insert into measured_runs by name select run_id, map(?::varchar[], ?::varchar[]) as definitions, "
-            "prompts_digest, is_longest_first, ? as measured_at from prepared_run",
-            [list(definitions), list(definitions.values()), datetime.now(UTC).replace(tzinfo=None)],
+            f"insert into {database}.raw.measured_runs by name {facts}",
+            [list(definitions), list(definitions.values()), now],
         )
 
 
@@ -88,19 +94,8 @@ def list_unmeasured(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str
 def ensure_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str] | None = None) -> None:
     """Store the missing metrics of finished runs among these (default: all), some runs at a time."""
     wanted = list_unmeasured(connection, run_ids)
-    if not wanted:
-        return
-    counts = "select run_id, count(*) from raw.requests where list_contains(?::varchar[], run_id) group by run_id"
-    requests = dict(connection.execute(counts, [wanted]).fetchall())
-    batch: list[str] = []
-    for run_id in wanted:
-        if batch and sum(requests.get(one, 0) for one in [*batch, run_id]) > MANY_REQUESTS:
-            with transaction(connection):
-                store_metrics(connection, batch)
-            batch = []
-        batch.append(run_id)
-    with transaction(connection):
-        store_metrics(connection, batch)
+    for start in range(0, len(wanted), RUNS_AT_ONCE):
+        store_metrics(connection, wanted[start : start + RUNS_AT_ONCE])
 
 
 def ensure_repeats(connection: duckdb.DuckDBPyConnection, *run_ids: str, only_benchmarks: bool = False) -> None:
@@ -129,9 +124,8 @@ def list_differences(connection: duckdb.DuckDBPyConnection, run_id: str) -> list
     """
     found = []
     with compute_runs(connection, [run_id]):
-        for source in _define():
-            if source != FACTS:
-                found += read_rows(connection, _DIFFERENCES.format(source=source), run_id, run_id, source)
+        for source in _list_sources():
+            found += read_rows(connection, _DIFFERENCES.format(source=source), run_id, run_id, source)
     return found
 
 
@@ -163,60 +157,46 @@ _DIFFERENCES = """
 
 @contextmanager
 def compute_runs(
-    connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], wanted: Iterable[str] | None = None
-) -> Iterator[None]:
-    """Restrict views to these runs for the duration of the block, and compute each view once.
+    connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], folders: Sequence[str] = STORED_FOLDERS
+) -> Iterator[str]:
+    """Resolve all names in a scratch database in memory that has these runs only; yield the name of the database.
 
-    `wanted` are the views to compute (default: those whose rows are stored). Unqualified names of raw tables are also
-    restricted, and read-only, because a filter on a view does not reach all tables below it. May be nested for the same
-    runs.
+    Its `raw` has views of the runs' rows, and its macros and views are made from the files of `folders`. Views of
+    which each row depends on one run become tables, so each is computed once. DuckDB writes to one database in a
+    transaction, so the block begins outside of one.
     """
+    [(name,)] = connection.execute("select current_database()").fetchall()
+    database, scratch = (quote_name(each) for each in (name, f"scratch of {name}"))
     of_runs = f"where run_id in ({', '.join(map(quote_text, run_ids))})"
-    known = {name for (name,) in connection.execute(_TEMPORARY).fetchall()}
-    made: list[tuple[str, str]] = []
-
-    def make(kind: str, name: str, query: str) -> None:
-        connection.execute(f"create temp {kind} {name} as {query}")
-        made.append((kind, name))
-
-    models = list_models()
-    needed = list_needed(models, _define() if wanted is None else wanted)
+    connection.execute(f"attach ':memory:' as {scratch}")
     try:
-        for (table,) in connection.execute(_TABLES_OF_RUNS).fetchall():
-            if table not in known:
-                make("view", table, f"select * from raw.{table} {of_runs}")  # noqa: S608 - names are ours
-        requests = connection.execute("select count(*) from temp.requests").fetchall()[0][0]
-        for model in models.values():
-            if model.name not in needed or model.name in known or not model.is_view:
-                continue
-            if model.folder == STAGING_FOLDER and model.name != "stg_requests":
-                make("view", model.name, model.query)
-            elif model.folder in (STAGING_FOLDER, *COMPUTED_FOLDERS):
-                column, values = model.pieces or ("", [])
-                if values and requests > MANY_REQUESTS:
-                    piece = f"select * from ({model.query}) where {column} = "  # noqa: S608 - names are ours
-                    make("table", model.name, piece + quote_text(values[0]))
-                    for value in values[1:]:
-                        connection.execute(f"insert into {model.name} {piece} ?", [value])
-                else:
-                    make("table", model.name, model.query)
-        yield
+        connection.execute(f"use {scratch}")
+        connection.execute("create schema raw")
+        connection.execute("create schema internal")
+        find_in_schemas(connection)
+        for table, is_of_runs in connection.execute(_RAW_TABLES, [name]).fetchall():
+            rows = f"select * from {database}.raw.{table} {of_runs if is_of_runs else ''}"  # noqa: S608 - names are ours
+            connection.execute(f"create view raw.{table} as {rows}")
+        for model in list_models().values():
+            if model.folder in folders:
+                is_computed = model.folder in COMPUTED_FOLDERS or model.name == "stg_requests"
+                view, made = "create or replace view", "create table" if is_computed else "create view"
+                connection.execute(model.statement.replace(view, made, 1))
+        yield database
     finally:
-        with suppress(duckdb.TransactionException):  # a failed transaction drops them itself
-            for kind, name in reversed(made):
-                connection.execute(f"drop {kind} if exists temp.{name}")
+        connection.execute(f"use {database}")
+        find_in_schemas(connection)
+        connection.execute(f"detach {scratch}")
 
 
-_TEMPORARY = """
-    select table_name from duckdb_tables() where temporary
-    union all
-    select view_name from duckdb_views() where temporary and not internal
-"""
-_TABLES_OF_RUNS = """
-    select table_name
+_RAW_TABLES = """
+    select
+        table_name,
+        bool_or(column_name = 'run_id')
+            and table_name not in ('baselines', 'verdicts', 'measured_runs', 'metric_values') as is_of_runs
     from duckdb_columns()
-    where database_name = current_database() and schema_name = 'raw' and column_name = 'run_id'
-        and table_name not in ('baselines', 'verdicts', 'measured_runs', 'metric_values')
+    where database_name = ? and schema_name = 'raw'
+    group by table_name
 """
 
 

@@ -84,13 +84,11 @@ def _store(connection: "Connection", run_id: str) -> "list[Row]":
 
 
 def _compare(connection: "Connection", run_id: str, repair: bool) -> "list[Row]":
-    from assayline.store.database import transaction
     from assayline.store.metrics import list_differences, store_metrics
 
     different = list_differences(connection, run_id)
     if different and repair:
-        with transaction(connection):
-            store_metrics(connection, [run_id])
+        store_metrics(connection, [run_id])
     return different
 
 

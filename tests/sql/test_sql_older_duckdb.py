@@ -53,6 +53,20 @@ print(json.dumps([duckdb.__version__, found]))
 """
 """Rows of each, or the first line of its error; both sides of the comparison run it."""
 
+STORE = """
+import sys
+from pathlib import Path
+import duckdb
+from assayline.store.database import connect
+from assayline.store.metrics import ensure_metrics
+
+with connect(Path(sys.argv[1]), 0) as connection:
+    ensure_metrics(connection)
+    rows = connection.execute("select * from raw.metric_values order by run_id, metric, statistic, detail").fetchall()
+    rows = [tuple(f"{value:.9g}" if isinstance(value, float) else value for value in row) for row in rows]
+    print(duckdb.__version__, *rows, sep="\\n")
+"""
+
 ARGUMENTS = {
     **dict.fromkeys(["run", "candidate"], "'one'"),
     **dict.fromkeys(["baseline", "reference"], "'two'"),
@@ -204,3 +218,18 @@ def test_every_view_and_macro_has_the_same_rows_in_duckdb_1_5(path: Path, older_
     assert len(found["main.judgement"]) == 180
     assert len(found["main.rank_judged(['judge', 'second judge', 'pairs'])"]) == 2
     assert found == read_everything(path)[1]
+
+
+def test_duckdb_1_5_stores_the_same_metrics(path: Path, older_duckdb: Path) -> None:
+    own, *rows = store_again(path)
+    older, *older_rows = store_again(path, older_duckdb)
+    assert (own > "2", older[:4], len(rows) > 100) == (True, "1.5.", True)
+    assert older_rows == rows
+
+
+def store_again(path: Path, folder: Path | None = None) -> list[str]:
+    """Version of DuckDB, and the stored metrics; another version than the last one computes them again."""
+    environ = {**os.environ, "PYTHONPATH": str(folder or "")}
+    done = subprocess.run([sys.executable, "-c", STORE, path], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()

@@ -11,7 +11,7 @@ from assayline.report.run.rows import ReportRows, cut_and_count
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import compute_runs, ensure_repeats
+from assayline.store.metrics import ensure_repeats
 from assayline.words import (
     count,
     show_change,
@@ -57,19 +57,17 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
     query = "select run_id, environment from run_conditions where run_id in (?, ?)"
     ensure_repeats(connection, candidate, baseline, only_benchmarks=True)
-    with compute_runs(connection, [candidate, baseline], ["stg_requests"]):
-        found = read_rows(connection, query, candidate, baseline)
-        environments = {row["run_id"]: row["environment"] for row in found}
-        return ComparisonRows(
-            baseline=run,
-            pairing=say_pairing(pairing, *specs),
-            environments=(environments[candidate], environments[baseline]),
-            limits=read_rows(connection, _LIMITS, candidate, baseline),
-            scores=read_rows(connection, _SCORES, candidate, baseline, pairing, candidate),
-            metrics=read_rows(connection, _SPEEDS, candidate, baseline),
-            worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
-            better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
-        )
+    environments = {row["run_id"]: row["environment"] for row in read_rows(connection, query, candidate, baseline)}
+    return ComparisonRows(
+        baseline=run,
+        pairing=say_pairing(pairing, *specs),
+        environments=(environments[candidate], environments[baseline]),
+        limits=read_rows(connection, _LIMITS, candidate, baseline),
+        scores=read_rows(connection, _SCORES, candidate, baseline, pairing, candidate),
+        metrics=read_rows(connection, _SPEEDS, candidate, baseline),
+        worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
+        better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
+    )
 
 
 _LIMITS = """

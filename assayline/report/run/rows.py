@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import read_metric_table, read_run_summary, warn_truncated
+from assayline.store.metrics import REPORT_FOLDERS, compute_runs, read_metric_table, read_run_summary, warn_truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,12 @@ class ReportRows:
 
 def read_report(connection: Connection, run_id: str) -> ReportRows:
     """Read the report rows of a stored run. Raises StoreError if the run is missing."""
+    metrics = read_metric_table(connection, run_id)
+    with compute_runs(connection, [run_id], REPORT_FOLDERS):
+        return _read_rows(connection, run_id, metrics)
 
+
+def _read_rows(connection: Connection, run_id: str, metrics: list[Row]) -> ReportRows:
     def of_run(query: str, *values: Any) -> list[Row]:
         return read_rows(connection, query, run_id, *values)
 
@@ -123,13 +128,13 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
     return ReportRows(
         run=of_run("select runs.*, obstacle from runs left join run_conditions using (run_id) where run_id = ?")[0],
         summary=summary,
-        metrics=read_metric_table(connection, run_id),
+        metrics=metrics,
         accuracy=of_run("select * from accuracy where run_id = ? order by ordinal, scorer"),
         pass_at_k=of_run("select * from pass_at_k where run_id = ? order by scorer, k"),
         majority_vote=of_run("select * from majority_vote where run_id = ? order by scorer"),
-        percentiles=_by_metric(connection, run_id, "latency_percentile", "percentile"),
+        percentiles=of_run(_LATENCIES.format("latency_percentile", "percentile")),
         turns=of_run("select * from turn_latency where run_id = ? order by turn_index limit ?", TURNS),
-        histogram=_by_metric(connection, run_id, "latency_histogram", "from_s"),
+        histogram=of_run(_LATENCIES.format("latency_histogram", "from_s")),
         activity=of_run("select * from activity where run_id = ? order by begins_at_s"),
         telemetry=of_run("select * from telemetry_activity where run_id = ? order by begins_at_s"),
         devices=of_run("select * from device_use where run_id = ? order by worker, device limit ?", ENGINES),
@@ -151,12 +156,6 @@ def read_report(connection: Connection, run_id: str) -> ReportRows:
     )
 
 
-def _by_metric(connection: Connection, run_id: str, model: str, order: str) -> list[Row]:
-    """Read a model's rows one latency at a time: a percentile keeps all its values in memory."""
-    query = f"select * from {model} where run_id = ? and metric = ? order by {order}"  # noqa: S608 - names are ours
-    return [row for metric in ("ttft_s", "tpot_s", "e2e_s") for row in read_rows(connection, query, run_id, metric)]
-
-
 def _cut(column: str) -> str:
     """Return SQL for the beginning of a text, under the column's own name."""
     return f"left({column}, {TEXT_CHARACTERS}) as {column}"
@@ -167,6 +166,10 @@ def cut_and_count(column: str) -> str:
     return f"{_cut(column)}, length({column}) as {column}_characters"
 
 
+_LATENCIES = """
+    select * from {0} where run_id = ? and metric in ('ttft_s', 'tpot_s', 'e2e_s')
+    order by list_position(['ttft_s', 'tpot_s', 'e2e_s'], metric), {1}
+"""
 _FIRST_OPENED = """
     select * from engine_events where run_id = ? and event = 'opened' order by at_s, worker limit 1
 """

@@ -1,5 +1,4 @@
 -- Grain: one row per run × latency metric × percentile.
--- in pieces: metric (ttft_s, queue_s, prefill_s, decode_s, tpot_s, e2e_s, itl_s)
 create or replace view internal.latency_percentile as
 with
 

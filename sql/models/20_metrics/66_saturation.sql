@@ -148,7 +148,7 @@ pool_slopes as (
 find_stopped as (
     select distinct run_id
     from raw.engine_events
-    where event = 'load_ended' and details_json ->> '$.reason' = 'saturated'
+    where event = 'load_ended' and (details_json ->> '$.reason') = 'saturated'
 ),
 
 judge_runs as (

@@ -35,7 +35,7 @@ read_engines as (
         count(*) filter (event = 'warmed_up') as warm_ups,
         count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles,
         -- Earlier versions could end a run before all of its prompts were asked.
-        bool_or(event = 'load_ended' and details_json ->> '$.reason' = 'decided') as was_ended_early
+        bool_or(event = 'load_ended' and (details_json ->> '$.reason') = 'decided') as was_ended_early
     from name_engines
     group by run_id
 ),

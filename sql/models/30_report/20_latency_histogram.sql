@@ -1,5 +1,4 @@
 -- Grain: one row per run × latency metric × bin, at most 32 of equal width up to the 99th percentile and one above it.
--- in pieces: metric (ttft_s, tpot_s, e2e_s)
 create or replace view internal.latency_histogram as
 with
 

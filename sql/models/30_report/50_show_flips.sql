@@ -35,8 +35,12 @@ choose_prompts as (
 
 read_answers as (
     select run_id, prompt_id, occurrence, arg_min(coalesce(answer, error_kind), repeat_index) as answer
-    from internal.stg_samples
-    where run_id in (candidate, baseline)
+    -- Not `in`: the filter would not reach the tables below.
+    from (
+        select * from internal.stg_samples where run_id = candidate
+        union all
+        select * from internal.stg_samples where run_id = baseline
+    )
     group by run_id, prompt_id, occurrence
 ),
 
