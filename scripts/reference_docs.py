@@ -4,14 +4,13 @@
 """
 
 import argparse
-import importlib
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
-from unittest.mock import patch
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -315,26 +314,6 @@ def render() -> dict[str, str]:
 # Commands
 
 
-class _Captured(Exception):
-    """A command has made its parser."""
-
-
-def read_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of a command, taken when the command parses its arguments."""
-    found: list[argparse.ArgumentParser] = []
-
-    def capture(parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
-        found.append(parser)
-        raise _Captured
-
-    with patch.object(argparse.ArgumentParser, "parse_known_args", capture):
-        try:
-            importlib.import_module(f"assayline.flows.cli.{command}").run([])
-        except _Captured:
-            return found[0]
-    raise ValueError(f"{command} has no parser")
-
-
 def _render_cli() -> list[str]:
     lines = [
         "# Command line",
@@ -352,7 +331,7 @@ def _render_cli() -> list[str]:
         "",
     ]
     for name in COMMANDS:
-        lines += [f"## assayline {name}", "", *_describe_command(read_parser(name))]
+        lines += [f"## assayline {name}", "", *_describe_command(import_module(f"assayline.flows.cli.{name}").PARSER)]
     return lines
 
 

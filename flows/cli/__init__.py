@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from assayline.errors import AssaylineError
-from assayline.flows.cli.options import COMMANDS, REMOVED, make_front_parser
+from assayline.flows.cli.options import COMMANDS, REMOVED, make_front_parser, write_completion
 from assayline.flows.cli.process import Terminated, leave_after
 from assayline.flows.live.logs import quiet_shutdown
 
@@ -25,11 +25,11 @@ def run_words(words: list[str]) -> int:
     """Run the command that `words` name and return its exit code. An unknown command exits with code 2."""
     parser = make_front_parser()
     if words[:1] == ["--completion"]:
-        from assayline.flows.cli.completion import SHELLS, write_script
+        import shtab
 
-        if len(words) != 2 or words[1] not in SHELLS:
-            parser.error(f"give --completion a shell: {', '.join(SHELLS)}")
-        print(write_script(words[1]), end="")
+        if len(words) != 2 or words[1] not in shtab.SUPPORTED_SHELLS:
+            parser.error(f"--completion needs a shell. hint: pass one of {', '.join(shtab.SUPPORTED_SHELLS)}.")
+        print(write_completion(words[1]))
         return 0
     name = parser.parse_args(words[:1]).command
     if name in REMOVED:

@@ -21,41 +21,12 @@ EPILOG = """A spec names its baseline as gate.baseline; `assayline gate` compare
 (docs/guides/comparing.md).
 
 Exit codes: 0 done, 2 invalid name or unknown run, 6 database or files, 8 the run is not completed."""
-
-
 PINS = (
     Column("baseline", "baseline"),
     Column("run", "run_id"),
     Column("pinned at (UTC)", "pinned_at"),
     Column("note", lambda pin: pin["note"] or ""),
 )
-
-
-def run(arguments: list[str]) -> int:
-    """Pin, list or unpin, as the command line asks. Return the exit code."""
-    known = _make_parser().parse_args(arguments)
-
-    from assayline.settings import load_settings
-
-    work: Callable[[argparse.Namespace, Settings], None] = known.work
-    work(known, load_settings())
-    return 0
-
-
-def _make_parser() -> argparse.ArgumentParser:
-    parser = make_parser("baseline", EPILOG)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    pin = commands.add_parser("pin", help="pin a name to a run, or move it to another run", allow_abbrev=False)
-    pin.add_argument("name", metavar="NAME")
-    pin.add_argument("run_id", metavar="RUN_ID")
-    pin.add_argument("--note", metavar="TEXT", help="reason for the pin")
-    pin.add_argument("--force", action="store_true", help="pin a run that is not completed")
-    pin.set_defaults(work=_pin)
-    commands.add_parser("list", help="list all pinned names", allow_abbrev=False).set_defaults(work=_list)
-    unpin = commands.add_parser("unpin", help="remove a name; the run is kept", allow_abbrev=False)
-    unpin.add_argument("name", metavar="NAME")
-    unpin.set_defaults(work=_unpin)
-    return parser
 
 
 def _pin(known: argparse.Namespace, settings: "Settings") -> None:
@@ -88,3 +59,28 @@ def _unpin(known: argparse.Namespace, settings: "Settings") -> None:
 
     pin = DatabaseThread(settings).run(lambda opened: unpin_baseline(opened, settings.data_dir, known.name))
     print_text(f"Unpinned baseline {known.name}; run {pin.run_id} is kept.", plain_console())
+
+
+PARSER = make_parser("baseline", EPILOG)
+commands = PARSER.add_subparsers(required=True, metavar="COMMAND")
+pin = commands.add_parser("pin", help="pin a name to a run, or move it to another run", allow_abbrev=False)
+pin.add_argument("name", metavar="NAME")
+pin.add_argument("run_id", metavar="RUN_ID")
+pin.add_argument("--note", metavar="TEXT", help="reason for the pin")
+pin.add_argument("--force", action="store_true", help="pin a run that is not completed")
+pin.set_defaults(work=_pin)
+commands.add_parser("list", help="list all pinned names", allow_abbrev=False).set_defaults(work=_list)
+unpin = commands.add_parser("unpin", help="remove a name; the run is kept", allow_abbrev=False)
+unpin.add_argument("name", metavar="NAME")
+unpin.set_defaults(work=_unpin)
+
+
+def run(arguments: list[str]) -> int:
+    """Pin, list or unpin, as the command line asks. Return the exit code."""
+    known = PARSER.parse_args(arguments)
+
+    from assayline.settings import load_settings
+
+    work: Callable[[argparse.Namespace, Settings], None] = known.work
+    work(known, load_settings())
+    return 0

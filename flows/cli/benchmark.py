@@ -39,11 +39,38 @@ throughput point sends at most {THROUGHPUT_REQUESTS:,} requests.
 
 Exit codes: 0 all runs completed, 2 spec or sweep, 3 prompts, 4 model, 5 engine, 6 database or files,
 7 a configuration did not complete (the others are measured)."""
+PARSER = make_parser(
+    "benchmark",
+    EPILOG,
+    "%(prog)s [SPEC] [--repeats N] [--sweep FIELD=A,B ... | --profile sweep] "
+    "[--resume BENCHMARK_ID] [--dry-run] [--FIELD VALUE ...]",
+)
+PARSER.add_argument(
+    "--repeats", type=int, metavar="N", help=f"runs per configuration (default: {REPEATS}, or 1 with --profile)"
+)
+PARSER.add_argument(
+    "--sweep",
+    action="append",
+    default=[],
+    metavar="FIELD=A,B",
+    help="values of a field to measure; repeatable",
+)
+PARSER.add_argument("--profile", choices=["sweep"], help="measure latency under load: see below")
+PARSER.add_argument(
+    "--points", type=int, metavar="N", help=f"rates between the two ends of the sweep (default: {POINTS})"
+)
+PARSER.add_argument(
+    "--arrival", choices=ARRIVALS, help="arrival pattern of each rate (default: the spec's load, or constant)"
+)
+PARSER.add_argument("--seconds", type=float, metavar="S", help="maximum seconds of sending per sweep point")
+PARSER.add_argument("--requests", type=int, metavar="N", help="maximum requests per sweep point")
+PARSER.add_argument("--resume", metavar="BENCHMARK_ID", help="resume a benchmark")
+PARSER.add_argument("--dry-run", action="store_true", help="check and list the configurations without running them")
 
 
 def run(arguments: list[str]) -> int:
     """Run the benchmark that the command line describes and print its tables. Return the exit code."""
-    known, rest = _make_parser().parse_known_args(arguments)
+    known, rest = PARSER.parse_known_args(arguments)
 
     from assayline.benchmark.plan import write_plan
     from assayline.files import check_data_folder
@@ -83,38 +110,6 @@ def run_benchmark(plan: "Plan", settings: "Settings") -> int:
         quiet_shutdown()
         print_conclusion(plan.benchmark_id, settings)
     return 0
-
-
-def _make_parser() -> argparse.ArgumentParser:
-    """Make a parser of the options. SPEC and spec fields are not in it: they may stand anywhere among the options."""
-    parser = make_parser(
-        "benchmark",
-        EPILOG,
-        "%(prog)s [SPEC] [--repeats N] [--sweep FIELD=A,B ... | --profile sweep] "
-        "[--resume BENCHMARK_ID] [--dry-run] [--FIELD VALUE ...]",
-    )
-    parser.add_argument(
-        "--repeats", type=int, metavar="N", help=f"runs per configuration (default: {REPEATS}, or 1 with --profile)"
-    )
-    parser.add_argument(
-        "--sweep",
-        action="append",
-        default=[],
-        metavar="FIELD=A,B",
-        help="values of a field to measure; repeatable",
-    )
-    parser.add_argument("--profile", choices=["sweep"], help="measure latency under load: see below")
-    parser.add_argument(
-        "--points", type=int, metavar="N", help=f"rates between the two ends of the sweep (default: {POINTS})"
-    )
-    parser.add_argument(
-        "--arrival", choices=ARRIVALS, help="arrival pattern of each rate (default: the spec's load, or constant)"
-    )
-    parser.add_argument("--seconds", type=float, metavar="S", help="maximum seconds of sending per sweep point")
-    parser.add_argument("--requests", type=int, metavar="N", help="maximum requests per sweep point")
-    parser.add_argument("--resume", metavar="BENCHMARK_ID", help="resume a benchmark")
-    parser.add_argument("--dry-run", action="store_true", help="check and list the configurations without running them")
-    return parser
 
 
 def plan_from_words(

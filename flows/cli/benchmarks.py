@@ -3,7 +3,6 @@
 assayline benchmarks [NAME ...] [--check]
 """
 
-import argparse
 from operator import attrgetter
 
 from assayline.flows.cli.options import make_parser
@@ -15,11 +14,14 @@ EPILOG = """Run one with `assayline evaluate @NAME --model MODEL`; every field o
 --check reads the first row of each benchmark and renders it, so it finds data that moved or changed.
 
 Exit codes: 0 listed or all checks passed, 2 an unknown name, 3 the check of a benchmark failed."""
+PARSER = make_parser("benchmarks", EPILOG)
+PARSER.add_argument("names", nargs="*", metavar="NAME", help="only these")
+PARSER.add_argument("--check", action="store_true", help="read the first row of each")
 
 
 def run(arguments: list[str]) -> int:
     """Print the table, or the result of each check. Return the exit code."""
-    known = _make_parser().parse_args(arguments)
+    known = PARSER.parse_args(arguments)
 
     from assayline.spec.named import find_benchmark, list_benchmarks
 
@@ -35,13 +37,6 @@ def run(arguments: list[str]) -> int:
         failures += problem is not None
         print_text(f"{benchmark.name}: {problem or 'the first row is readable'}", console)
     return 3 if failures else 0
-
-
-def _make_parser() -> argparse.ArgumentParser:
-    parser = make_parser("benchmarks", EPILOG)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--check", action="store_true", help="read the first row of each")
-    return parser
 
 
 def _check(spec: dict[str, object]) -> str | None:

@@ -44,6 +44,9 @@ EPILOG = """No engine is started, and without --fix nothing is changed. Each lin
 are slow) or a problem (runs fail), with a hint.
 
 Exit codes: 0 no problem, 1 at least one problem."""
+PARSER = make_parser("doctor", EPILOG)
+PARSER.add_argument("--json", action="store_true", help="print a JSON array, for programs")
+PARSER.add_argument("--fix", action="store_true", help="first repair or uninstall packages that torch cannot load")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,7 @@ class Finding:
 
 def run(arguments: list[str]) -> int:
     """Prints a line per check. Returns the exit code."""
-    parser = make_parser("doctor", EPILOG)
-    parser.add_argument("--json", action="store_true", help="print a JSON array, for programs")
-    parser.add_argument("--fix", action="store_true", help="first repair or uninstall packages that torch cannot load")
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
     if known.fix:
         fix_torch()
     findings = list(examine())

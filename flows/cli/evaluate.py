@@ -32,21 +32,34 @@ Exit codes: 0 every request has a result or an error row, 2 spec,
  3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run,
  9 a dry run in which every request is an error row,
  12 a judge that agrees too little with the labels."""
+PARSER = make_parser("evaluate", EPILOG, USAGE)
+which = PARSER.add_mutually_exclusive_group()
+which.add_argument(
+    "--resume",
+    metavar="RUN_ID",
+    help="resume this run; without SPEC, with the run's own spec (default: the newest unfinished run of SPEC)",
+)
+which.add_argument("--fresh", action="store_true", help="start a new run even if one of this spec is unfinished")
+PARSER.add_argument(
+    "--dry-run",
+    action="store_true",
+    help="check spec, model and prompts, print the first rendered prompt and the run that would be resumed; "
+    "generate and store nothing",
+)
 
 
 def run(arguments: list[str]) -> int:
     """Run the flow for a command line and print its result. Return the exit code."""
-    parser = _make_parser()
-    known, rest = parser.parse_known_args(arguments)
+    known, rest = PARSER.parse_known_args(arguments)
     try:
-        return _run(parser, known, rest)
+        return _run(known, rest)
     except (Exception, KeyboardInterrupt) as error:
         if hint := _hint_how_to_go_on(known.fresh, error):
             error.add_note(hint)
         raise
 
 
-def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[str]) -> int:
+def _run(known: argparse.Namespace, rest: list[str]) -> int:
     from assayline.evaluation.resume import AUTO, NEVER
     from assayline.files import check_data_folder
     from assayline.settings import load_settings
@@ -56,7 +69,7 @@ def _run(parser: argparse.ArgumentParser, known: argparse.Namespace, rest: list[
     resume: str = NEVER if known.fresh else complete_run_id(known.resume, settings) if known.resume else AUTO
     path, overrides = parse_words(rest, vars(known))
     if path is None and known.resume is None:
-        parser.error("pass a SPEC, or --resume RUN_ID")
+        PARSER.error("pass a SPEC, or --resume RUN_ID")
     spec = load_spec(path, overrides) if path else read_run_spec(settings, resume, overrides)
     check_data_folder(settings.data_dir)
     if known.dry_run:
@@ -107,25 +120,6 @@ def _find_result(name: str) -> "RunResult | None":
         return None
     page = (settings.run_dir(run.run_id) / HTML_NAME).absolute()
     return dataclasses.replace(read_result(run, settings), report=str(page) if page.exists() else None)
-
-
-def _make_parser() -> argparse.ArgumentParser:
-    """Make a parser of the options. SPEC and spec fields are not in it: they may stand anywhere among the options."""
-    parser = make_parser("evaluate", EPILOG, USAGE)
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--resume",
-        metavar="RUN_ID",
-        help="resume this run; without SPEC, with the run's own spec (default: the newest unfinished run of SPEC)",
-    )
-    which.add_argument("--fresh", action="store_true", help="start a new run even if one of this spec is unfinished")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check spec, model and prompts, print the first rendered prompt and the run that would be resumed; "
-        "generate and store nothing",
-    )
-    return parser
 
 
 def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) -> "EvalSpec":

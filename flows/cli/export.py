@@ -24,26 +24,26 @@ Exporting an unfinished or failed run writes the answers that it has and prints 
 
 Exit codes: 0 exported, 2 an unknown run, an unsuitable format, or an output that exists,
  6 the database cannot be read or the files cannot be written."""
+PARSER = make_parser("export", EPILOG)
+PARSER.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
+PARSER.add_argument("--all", action="store_true", help="export all runs in the database, as tables")
+PARSER.add_argument("--format", required=True, choices=(*FORMATS, TABLES), help="output format")
+PARSER.add_argument(
+    "--output",
+    type=Path,
+    metavar="PATH",
+    help="file or folder (default: exports/ in the run's folder, or in the data folder for several runs)",
+)
+PARSER.add_argument("--force", action="store_true", help="replace an existing export")
 
 
 def run(arguments: list[str]) -> int:
     """Export the runs that the command line names. Return the exit code."""
-    parser = make_parser("export", EPILOG)
-    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
-    parser.add_argument("--all", action="store_true", help="export all runs in the database, as tables")
-    parser.add_argument("--format", required=True, choices=(*FORMATS, TABLES), help="output format")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="PATH",
-        help="file or folder (default: exports/ in the run's folder, or in the data folder for several runs)",
-    )
-    parser.add_argument("--force", action="store_true", help="replace an existing export")
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
     if bool(known.run_ids) == known.all:
-        parser.error("pass RUN_IDs or --all, not both")
+        PARSER.error("pass RUN_IDs or --all, not both")
     if known.format != TABLES and len(known.run_ids) != 1:
-        parser.error(f"--format {known.format} exports one run; pass one RUN_ID, or --format {TABLES}")
+        PARSER.error(f"--format {known.format} exports one run; pass one RUN_ID, or --format {TABLES}")
 
     from assayline.export.make import export_run
     from assayline.export.tables import export_tables

@@ -17,27 +17,27 @@ EPILOG = """Override any limit of the spec: --max_accuracy_drop 0.02, --confiden
 
 Exit codes: 0 no limit fails, 1 a limit fails, 2 an unknown run, baseline or field, 6 database, 8 the
 runs cannot be compared, 13 with --detailed-exit-code: no limit fails, and one is inconclusive."""
+PARSER = make_parser("gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--dry-run] [--FIELD VALUE ...]")
+PARSER.add_argument(
+    "--baseline",
+    metavar="NAME|RUN_ID",
+    help="pinned name or run id to compare with (default: gate.baseline of the run's spec)",
+)
+PARSER.add_argument(
+    "--pair-by",
+    "--pair_by",
+    choices=("auto", "prompt", "id", "row"),
+    help="column that pairs the prompts of the two runs (default: gate.pair_by of the run's spec)",
+)
+PARSER.add_argument("--dry-run", action="store_true", help="judge without recording, in Prefect either")
+PARSER.add_argument(
+    "--detailed-exit-code", action="store_true", help="end with code 13, not 0, if a limit is inconclusive"
+)
 
 
 def run(arguments: list[str]) -> int:
     """Judge the run that the command line names and print the table of limits. Return the exit code."""
-    parser = make_parser("gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--dry-run] [--FIELD VALUE ...]")
-    parser.add_argument(
-        "--baseline",
-        metavar="NAME|RUN_ID",
-        help="pinned name or run id to compare with (default: gate.baseline of the run's spec)",
-    )
-    parser.add_argument(
-        "--pair-by",
-        "--pair_by",
-        choices=("auto", "prompt", "id", "row"),
-        help="column that pairs the prompts of the two runs (default: gate.pair_by of the run's spec)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="judge without recording, in Prefect either")
-    parser.add_argument(
-        "--detailed-exit-code", action="store_true", help="end with code 13, not 0, if a limit is inconclusive"
-    )
-    known, rest = parser.parse_known_args(arguments)
+    known, rest = PARSER.parse_known_args(arguments)
 
     from assayline.comparison.gate import Check, GateFailedError, GateReport, judge_run
     from assayline.settings import load_settings
@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
     run_id, texts = parse_words(rest, vars(known))
     limits = {name: parse_value(f"gate.{name.removeprefix('gate.')}", text) for name, text in texts.items()}
     if run_id is None:
-        parser.error("pass a RUN_ID")
+        PARSER.error("pass a RUN_ID")
     run_id = complete_run_id(run_id, settings)
     if known.pair_by:
         limits["pair_by"] = known.pair_by

@@ -43,16 +43,16 @@ EPILOG = """Nothing is overwritten. README.md, .env and .gitignore are kept if t
 project that exists is an error.
 
 Exit codes: 0 created, 2 the folder has files of a project, or is not a folder, 6 it cannot be written."""
+PARSER = make_parser("init", EPILOG)
+PARSER.add_argument("folder", metavar="DIR", type=Path, help="where to; `.` for the current folder")
+PARSER.add_argument(
+    "--model", default=DEFAULT_MODEL, metavar="MODEL", help=f"hub id or folder (default: {DEFAULT_MODEL})"
+)
 
 
 def run(arguments: list[str]) -> int:
     """Creates the project, and prints how to go on. Returns the exit code."""
-    parser = make_parser("init", EPILOG)
-    parser.add_argument("folder", metavar="DIR", type=Path, help="where to; `.` for the current folder")
-    parser.add_argument(
-        "--model", default=DEFAULT_MODEL, metavar="MODEL", help=f"hub id or folder (default: {DEFAULT_MODEL})"
-    )
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
     created = create_project(known.folder, known.model)
     for name in (*FILES, SCHEMA_FILE):
         print(f"{'created' if name in created else 'kept   '} {known.folder / name}")

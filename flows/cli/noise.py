@@ -14,14 +14,14 @@ An interrupted measurement resumes with `assayline benchmark --resume BENCHMARK_
 
 Exit codes: 0 all runs completed, 2 spec, 3 prompts, 4 model, 5 engine, 6 database or files, 7 a run did not
 complete."""
+PARSER = make_parser("noise", EPILOG, "%(prog)s SPEC [--repeats N] [--dry-run] [--FIELD VALUE ...]")
+PARSER.add_argument("--repeats", type=int, default=10, metavar="N", help="runs, at least 5 (default: 10)")
+PARSER.add_argument("--dry-run", action="store_true", help="check the spec and show the plan without running it")
 
 
 def run(arguments: list[str]) -> int:
     """Measure the noise of the spec that the command line names and print it. Return the exit code."""
-    parser = make_parser("noise", EPILOG, "%(prog)s SPEC [--repeats N] [--dry-run] [--FIELD VALUE ...]")
-    parser.add_argument("--repeats", type=int, default=10, metavar="N", help="runs, at least 5 (default: 10)")
-    parser.add_argument("--dry-run", action="store_true", help="check the spec and show the plan without running it")
-    known, rest = parser.parse_known_args(arguments)
+    known, rest = PARSER.parse_known_args(arguments)
 
     from assayline.benchmark.configurations import plan_noise
     from assayline.benchmark.plan import write_plan
@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
     settings.pass_on_token()
     path, overrides = parse_words(rest, vars(known))
     if path is None:
-        parser.error("pass a SPEC")
+        PARSER.error("pass a SPEC")
     plan, configurations = plan_noise(load_spec(path, overrides), known.repeats)
     if known.dry_run:
         print_plan(plan, configurations, settings)

@@ -14,14 +14,14 @@ EPILOG = """BLOCK sends the messages: webhook/pager, slack-webhook/team or anoth
 Prefect's UI under Blocks. A second call replaces the automations.
 
 Exit codes: 0 created, 2 unknown block."""
+PARSER = make_parser("notify", EPILOG)
+PARSER.add_argument("block", metavar="BLOCK", help="TYPE/NAME of the notification block")
+PARSER.add_argument("--file", type=Path, default=AUTOMATIONS, help="automations as YAML (default: assayline's)")
 
 
 def run(arguments: list[str]) -> int:
     """Create the automations, replacing those with their names. Return the exit code."""
-    parser = make_parser("notify", EPILOG)
-    parser.add_argument("block", metavar="BLOCK", help="TYPE/NAME of the notification block")
-    parser.add_argument("--file", type=Path, default=AUTOMATIONS, help="automations as YAML (default: assayline's)")
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
     import yaml
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore

@@ -1,6 +1,8 @@
 """Names of the commands and parsers of their options."""
 
 import argparse
+import importlib
+from pathlib import Path
 
 from assayline import __version__
 
@@ -45,8 +47,7 @@ def make_front_parser() -> argparse.ArgumentParser:
         "%(prog)s COMMAND ...",
         "Evaluate and benchmark language models on your own GPUs.",
         f"commands:\n{listed}\n\n`%(prog)s COMMAND --help` prints the options and exit codes of a command.\n"
-        'Completion in bash or zsh: `eval "$(%(prog)s --completion bash)"`; in fish: '
-        "`%(prog)s --completion fish | source`.",
+        'Completion in bash or zsh: `eval "$(%(prog)s --completion bash)"`; other shells: docs/guides/installation.md.',
     )
     parser.add_argument("command", metavar="COMMAND", help="one of the commands below")
     parser.add_argument("--version", action="version", version=f"{CONSOLE_COMMAND} {__version__}")
@@ -54,8 +55,30 @@ def make_front_parser() -> argparse.ArgumentParser:
 
 
 def make_parser(command: str, epilog: str, usage: str | None = None) -> argparse.ArgumentParser:
-    """Make the parser of a command. `%(prog)s` in its texts is `assayline COMMAND`."""
+    """Make the parser of a command. `%(prog)s` in its texts is `assayline COMMAND`.
+
+    SPEC and spec fields are not in it, as they may stand anywhere among the options.
+    """
     return _make_raw_parser(f"{CONSOLE_COMMAND} {command}", usage, COMMANDS[command], f"{epilog}\n{COMMON_CODES}")
+
+
+def write_completion(shell: str) -> str:
+    """Return a script that completes commands, their options and choices, and paths in a shell that shtab supports."""
+    import shtab
+
+    front = _make_raw_parser(CONSOLE_COMMAND, None, "", "")
+    front.add_argument("--version", action="store_true")
+    front.add_argument("--completion", choices=shtab.SUPPORTED_SHELLS)
+    commands = front.add_subparsers()
+    for name, summary in COMMANDS.items():
+        own: argparse.ArgumentParser = importlib.import_module(f"assayline.flows.cli.{name}").PARSER
+        parser = commands.add_parser(name, help=summary, parents=[own], add_help=False)
+        if own.usage and all(action.option_strings for action in own._actions):  # it takes a SPEC
+            parser.add_argument("spec", nargs="?", type=Path, help="YAML file")
+        for action in parser._actions:
+            if action.type is Path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return shtab.complete(front, shell)
 
 
 def _make_raw_parser(prog: str, usage: str | None, description: str, epilog: str) -> argparse.ArgumentParser:

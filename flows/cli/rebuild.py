@@ -21,22 +21,22 @@ EPILOG = """A run's folder data/runs/RUN_ID holds run.json, spec.json and the pa
 rebuilt from these folders (docs/concepts/resume.md).
 
 Exit codes: 0 all runs loaded, 2 an unknown run or invalid setting, 6 a file could not be read or written."""
+PARSER = make_parser("rebuild", EPILOG)
+PARSER.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
+PARSER.add_argument("--all", action="store_true", help="rebuild all runs in the data folder")
+PARSER.add_argument("--into", type=Path, metavar="PATH", help="database file (default: the configured one)")
+PARSER.add_argument(
+    "--set-aside",
+    action="store_true",
+    help="rename a damaged or incompatible database or part file and load the rest; nothing is deleted",
+)
 
 
 def run(arguments: list[str]) -> int:
     """Rebuild the runs that the command line names. Return the exit code."""
-    parser = make_parser("rebuild", EPILOG)
-    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
-    parser.add_argument("--all", action="store_true", help="rebuild all runs in the data folder")
-    parser.add_argument("--into", type=Path, metavar="PATH", help="database file (default: the configured one)")
-    parser.add_argument(
-        "--set-aside",
-        action="store_true",
-        help="rename a damaged or incompatible database or part file and load the rest; nothing is deleted",
-    )
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
     if bool(known.run_ids) == known.all:
-        parser.error("pass RUN_IDs or --all, not both")
+        PARSER.error("pass RUN_IDs or --all, not both")
 
     from assayline.settings import load_settings
 

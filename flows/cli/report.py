@@ -40,37 +40,37 @@ specs, prompt sets or benchmarks to rank; the default is all runs (docs/guides/l
 
 Exit codes: 0 written, 2 an unknown or unfinished run, history, name or baseline, or an invalid setting,
  6 the database cannot be read or the folder cannot be written."""
+PARSER = make_parser(
+    "report",
+    EPILOG,
+    "%(prog)s (RUN_ID | --benchmark BENCHMARK_ID | --history NAME | --leaderboard [NAME ...]) "
+    "[--baseline RUN_ID|NAME] [--out FOLDER] [--open]",
+)
+PARSER.add_argument("run_id", metavar="RUN_ID", nargs="?", help="run id, as listed by `assayline runs`")
+PARSER.add_argument(
+    "--benchmark", metavar="BENCHMARK_ID", help="compare the benchmark's configurations, or show latency under load"
+)
+PARSER.add_argument(
+    "--history", metavar="NAME", help="all runs of a spec: spec name, run id of one of them, or config_id"
+)
+PARSER.add_argument(
+    "--leaderboard",
+    metavar="NAME",
+    nargs="*",
+    help="runs, specs, prompt sets or benchmarks to rank (default: all)",
+)
+PARSER.add_argument("--baseline", metavar="RUN_ID|NAME", help="run id or pinned name to compare with")
+PARSER.add_argument("--out", type=Path, metavar="FOLDER", help="folder (default: the run's or benchmark's own)")
+PARSER.add_argument("--open", action="store_true", help="open the page in a browser")
 
 
 def run(arguments: list[str]) -> int:
     """Write the report that the command line asks for and print its path. Return the exit code."""
-    parser = make_parser(
-        "report",
-        EPILOG,
-        "%(prog)s (RUN_ID | --benchmark BENCHMARK_ID | --history NAME | --leaderboard [NAME ...]) "
-        "[--baseline RUN_ID|NAME] [--out FOLDER] [--open]",
-    )
-    parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="run id, as listed by `assayline runs`")
-    parser.add_argument(
-        "--benchmark", metavar="BENCHMARK_ID", help="compare the benchmark's configurations, or show latency under load"
-    )
-    parser.add_argument(
-        "--history", metavar="NAME", help="all runs of a spec: spec name, run id of one of them, or config_id"
-    )
-    parser.add_argument(
-        "--leaderboard",
-        metavar="NAME",
-        nargs="*",
-        help="runs, specs, prompt sets or benchmarks to rank (default: all)",
-    )
-    parser.add_argument("--baseline", metavar="RUN_ID|NAME", help="run id or pinned name to compare with")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder (default: the run's or benchmark's own)")
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
     if sum(one is not None for one in (known.run_id, known.benchmark, known.history, known.leaderboard)) != 1:
-        parser.error("pass one of RUN_ID, --benchmark BENCHMARK_ID, --history NAME or --leaderboard")
+        PARSER.error("pass one of RUN_ID, --benchmark BENCHMARK_ID, --history NAME or --leaderboard")
     if known.baseline and (known.benchmark or known.leaderboard is not None):
-        parser.error("--baseline applies only to the report of a run or a history")
+        PARSER.error("--baseline applies only to the report of a run or a history")
 
     from assayline.settings import load_settings
 

@@ -26,17 +26,17 @@ process holds the database, accuracy and tokens/s are left out.
 
 Exit codes: 0 listed, 2 no run of this name, or an invalid setting."""
 DATABASE_WAIT_S = 1.0
+PARSER = make_parser("runs", EPILOG)
+PARSER.add_argument("name", nargs="?", metavar="NAME", help="spec name (default: all runs)")
+PARSER.add_argument("--limit", type=int, default=20, metavar="N", help="maximum number of runs (default: 20)")
+PARSER.add_argument("--json", action="store_true", help="print a JSON array")
 
 
 def run(arguments: list[str]) -> int:
     """Print a line per run. Return the exit code."""
-    parser = make_parser("runs", EPILOG)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="spec name (default: all runs)")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="maximum number of runs (default: 20)")
-    parser.add_argument("--json", action="store_true", help="print a JSON array")
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
     if known.limit < 1:
-        parser.error(f"--limit {known.limit}: expected 1 or more")
+        PARSER.error(f"--limit {known.limit}: expected 1 or more")
 
     from assayline.settings import load_settings
 

@@ -6,7 +6,6 @@
 No Prefect flow, except for judges: it takes seconds and writes one transaction.
 """
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,12 +36,35 @@ scores are not compared with new ones; --stale scores all affected runs again.
 
 Exit codes: 0 scored, 2 an unknown run, an unknown or unsuitable scorer, 6 database or files; with --judge also those of
 `assayline evaluate`."""
+PARSER = make_parser("score", EPILOG)
+PARSER.add_argument("run_id", nargs="?", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
+PARSER.add_argument(
+    "--scorer",
+    action="append",
+    default=[],
+    metavar="SCORER",
+    help="scorer; repeatable (default: all scorers of the run)",
+)
+PARSER.add_argument(
+    "--judge",
+    action="append",
+    default=[],
+    metavar="SPEC",
+    help="file of a judge's spec, or @NAME of a rubric; repeated: a panel of judges",
+)
+PARSER.add_argument("--model", metavar="MODEL", help="the judge's model (default: that of its spec)")
+PARSER.add_argument(
+    "--stale", action="store_true", help="score all runs whose scorers have changed since they were scored"
+)
+PARSER.add_argument("--dry-run", action="store_true", help="print the scores and store nothing")
+PARSER.add_argument("--show", type=int, default=3, metavar="N", help="wrong answers to print (default: 3)")
+PARSER.add_argument("--force", action="store_true", help="score an incomplete run")
+PARSER.add_argument("--list", action="store_true", help="list scorers and their fields")
 
 
 def run(arguments: list[str]) -> int:
     """Score the runs that the command line names. Return the exit code."""
-    parser = _make_parser()
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
     console = plain_console()
     if known.list:
         from assayline.spec.criteria import list_kinds
@@ -50,15 +72,15 @@ def run(arguments: list[str]) -> int:
         print_table(tabulate("Scorers", KINDS, list_kinds().items()), console)
         return 0
     if (known.run_id is None) == (not known.stale):
-        parser.error("pass a RUN_ID, --stale or --list")
+        PARSER.error("pass a RUN_ID, --stale or --list")
     if known.stale and known.scorer:
-        parser.error("--stale uses the scorers of the runs: leave out --scorer")
+        PARSER.error("--stale uses the scorers of the runs: leave out --scorer")
     if known.judge and (known.scorer or known.dry_run or known.stale):
-        parser.error("--judge cannot be combined with --scorer, --stale or --dry-run")
+        PARSER.error("--judge cannot be combined with --scorer, --stale or --dry-run")
     if known.model and not known.judge:
-        parser.error("--model is the model of --judge")
+        PARSER.error("--model is the model of --judge")
     if known.show < 0:
-        parser.error(f"--show {known.show}: expected 0 or more examples")
+        PARSER.error(f"--show {known.show}: expected 0 or more examples")
 
     from assayline.evaluation.rescore import list_stale_runs, rescore_run
     from assayline.runs.manifest import find_run, parse_scorer
@@ -101,34 +123,6 @@ def _judge(run_id: str, specs: list[str], model: str | None, console: "Console")
     _print_rescored(rescore_run(run_dir, settings, [scorer], keep=False), console)
     print_text(f"Database: {settings.database_path}", console)
     return 0
-
-
-def _make_parser() -> argparse.ArgumentParser:
-    parser = make_parser("score", EPILOG)
-    parser.add_argument("run_id", nargs="?", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
-    parser.add_argument(
-        "--scorer",
-        action="append",
-        default=[],
-        metavar="SCORER",
-        help="scorer; repeatable (default: all scorers of the run)",
-    )
-    parser.add_argument(
-        "--judge",
-        action="append",
-        default=[],
-        metavar="SPEC",
-        help="file of a judge's spec, or @NAME of a rubric; repeated: a panel of judges",
-    )
-    parser.add_argument("--model", metavar="MODEL", help="the judge's model (default: that of its spec)")
-    parser.add_argument(
-        "--stale", action="store_true", help="score all runs whose scorers have changed since they were scored"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the scores and store nothing")
-    parser.add_argument("--show", type=int, default=3, metavar="N", help="wrong answers to print (default: 3)")
-    parser.add_argument("--force", action="store_true", help="score an incomplete run")
-    parser.add_argument("--list", action="store_true", help="list scorers and their fields")
-    return parser
 
 
 def _print_rescored(rescored: "Rescored", console: "Console") -> None:

@@ -20,17 +20,17 @@ suite that was interrupted.
 
 Exit codes: 0 GO, 1 NO-GO, 13 INCONCLUSIVE, 2 suite or spec, 3 prompts, 4 model, 6 database or files,
 7 a run did not complete (the others are measured and judged)."""
+PARSER = make_parser("suite", EPILOG, "%(prog)s SUITE [--fresh] [--dry-run]")
+PARSER.add_argument("--fresh", action="store_true", help="start a new suite even if one is unfinished")
+PARSER.add_argument("--dry-run", action="store_true", help="check all specs and list the runs without running them")
 
 
 def run(arguments: list[str]) -> int:
     """Run the suite that the command line names and print its decision. Return the exit code."""
-    parser = make_parser("suite", EPILOG, "%(prog)s SUITE [--fresh] [--dry-run]")
-    parser.add_argument("--fresh", action="store_true", help="start a new suite even if one is unfinished")
-    parser.add_argument("--dry-run", action="store_true", help="check all specs and list the runs without running them")
-    known, rest = parser.parse_known_args(arguments)
+    known, rest = PARSER.parse_known_args(arguments)
     path, fields = parse_words(rest, vars(known))
     if path is None:
-        parser.error("pass a SUITE")
+        PARSER.error("pass a SUITE")
     if fields:
         raise SpecError(f"Unknown option --{next(iter(fields))}. hint: set `overrides` of an evaluation in {path}.")
 

@@ -9,14 +9,14 @@ EPILOG = """Use a task in a spec with prompts: {source: {kind: lm_eval, task: NA
 A group is a set of tasks with an aggregate score; a tag is a set of tasks without one.
 
 Exit codes: 0 listed, 2 lm_eval is not installed or the folder does not exist, 3 no task name matches."""
+PARSER = make_parser("tasks", EPILOG)
+PARSER.add_argument("words", nargs="*", metavar="WORD", help="list only names that contain each of these words")
+PARSER.add_argument("--include-path", metavar="FOLDER", help="folder with your own task YAML files")
 
 
 def run(arguments: list[str]) -> int:
     """Print a line per task, group and tag. Return the exit code."""
-    parser = make_parser("tasks", EPILOG)
-    parser.add_argument("words", nargs="*", metavar="WORD", help="list only names that contain each of these words")
-    parser.add_argument("--include-path", metavar="FOLDER", help="folder with your own task YAML files")
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
 
     from assayline.errors import PromptError
     from assayline.harness.tasks import list_tasks

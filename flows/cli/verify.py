@@ -29,17 +29,17 @@ Without RUN_ID and --all, it verifies {SAMPLE} random runs.
 
 Exit codes: 0 no metric differs, 1 some differ, 2 an invalid setting, 6 an unknown run, or a file could not be read
 or written."""
+PARSER = make_parser("verify", EPILOG)
+PARSER.add_argument("run_ids", nargs="*", metavar="RUN_ID", help=f"run id (default: {SAMPLE} random runs)")
+PARSER.add_argument("--all", action="store_true", help="verify all runs that have ended")
+PARSER.add_argument("--repair", action="store_true", help="replace stored metrics that differ")
 
 
 def run(arguments: list[str]) -> int:
     """Verify the runs that the command line names. Return the exit code."""
-    parser = make_parser("verify", EPILOG)
-    parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help=f"run id (default: {SAMPLE} random runs)")
-    parser.add_argument("--all", action="store_true", help="verify all runs that have ended")
-    parser.add_argument("--repair", action="store_true", help="replace stored metrics that differ")
-    known = parser.parse_args(arguments)
+    known = PARSER.parse_args(arguments)
     if known.run_ids and known.all:
-        parser.error("pass RUN_IDs or --all, not both")
+        PARSER.error("pass RUN_IDs or --all, not both")
 
     from assayline.settings import load_settings
     from assayline.store.metrics import list_unmeasured
