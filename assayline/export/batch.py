@@ -12,15 +12,20 @@ The first form is written to the output file, the others to the error file; the 
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from operator import itemgetter
-from typing import Any, NamedTuple, TextIO
+from pathlib import Path
+from typing import Any, TextIO
 
-from assayline.export.rows import ExportedRun, TokenNames
+from assayline.errors import AssaylineError, SpecError
+from assayline.export.rows import Exported, ExportedRun, new_files, read_answers
+from assayline.model import identify_model
 from assayline.prompts.sources.batch import CHAT_URL, COMPLETIONS_URL
 from assayline.records import NOT_SENT
 from assayline.requests.build import WORKER
-from assayline.store.database import Row
+from assayline.requests.chat import load_tokenizer
+from assayline.store.database import Connection, Row
 
 BAD_REQUESTS = frozenset({"rejected_by_engine", "sampling_error", "media_error"})
 """Error kinds of an engine that the request caused. All errors of preparation are the request's, too."""
@@ -29,25 +34,68 @@ EXPIRED, CANCELLED, NOT_ANSWERED = "batch_expired", "batch_cancelled", "not_answ
 """Error codes of requests that never ran. The first two are OpenAI's."""
 
 
-class Written(NamedTuple):
-    """Number of lines in the output file and in the error file."""
-
-    answered: int
-    failed: int
+NameToken = Callable[[str], str]
+"""The text of a token, by its id as text."""
 
 
-def write_batch(run: ExportedRun, rows: Iterable[Row], names: TokenNames, output: TextIO, errors: TextIO) -> Written:
-    """Write a line per prompt, in the order of the prompt set."""
+def export_batch(connection: Connection, run: ExportedRun, output: Path, force: bool) -> Exported:
+    """Write the output file and, next to it, the error file. Raises SpecError for a run without generated text."""
+    if run.has_options:
+        raise SpecError(
+            f"Run {run.row['run_id']} has likelihoods of given answers, and openai-batch needs generated text. hint: "
+            "export it as lm-eval."
+        )
+    errors = name_errors(output)
+    with (
+        new_files(output.parent, (output.name, errors.name), force) as folder,
+        open(folder / output.name, "w", encoding="utf-8", errors="replace") as output_file,
+        open(folder / errors.name, "w", encoding="utf-8", errors="replace") as errors_file,
+    ):
+        rows = read_answers(connection, run.row["run_id"])
+        answered, failed = write_batch(run, rows, name_tokens(run), output_file, errors_file)
+    files = [path for path, lines in ((output, answered), (errors, failed)) if lines]
+    return Exported(files, [f"{answered} lines answered, {failed} with an error."])
+
+
+def name_errors(output: Path) -> Path:
+    """Return the path of a batch's error file, next to its output."""
+    return output.with_name(output.name.removesuffix(".jsonl") + ".errors.jsonl")
+
+
+def name_tokens(run: ExportedRun) -> NameToken:
+    """Return names by the tokenizer of the run's spec; `token_id:N`, vLLM's format, if it is no longer available."""
+
+    @cache
+    def open_tokenizer() -> Any:
+        own = run.read_spec("engine.args.tokenizer")
+        name, revision = (own, "engine.args.tokenizer_revision") if own else (run.row["model"], "revision")
+        try:
+            folder = identify_model(name, run.read_spec(revision)).folder
+            return None if folder is None else load_tokenizer(folder)
+        except AssaylineError:
+            return None
+
+    @cache
+    def name(token: str) -> str:
+        tokenizer = open_tokenizer()
+        return f"token_id:{token}" if tokenizer is None else str(tokenizer.decode([int(token)]))
+
+    return name
+
+
+def write_batch(
+    run: ExportedRun, rows: Iterable[Row], name: NameToken, output: TextIO, errors: TextIO
+) -> tuple[int, int]:
+    """Write a line per prompt, in the order of the prompt set. Return the numbers of lines in both files."""
     counts = {True: 0, False: 0}
-    created = int(run.started_unix_s)
     for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence")):
-        line, is_answered = _write_line(run, list(group), names, created)
+        line, is_answered = _write_line(run, list(group), name)
         (output if is_answered else errors).write(json.dumps(line, ensure_ascii=False) + "\n")
         counts[is_answered] += 1
-    return Written(counts[True], counts[False])
+    return counts[True], counts[False]
 
 
-def _write_line(run: ExportedRun, rows: list[Row], names: TokenNames, created: int) -> tuple[dict[str, Any], bool]:
+def _write_line(run: ExportedRun, rows: list[Row], name: NameToken) -> tuple[dict[str, Any], bool]:
     first = rows[0]
     asked = json.loads(first["metadata_json"])
     url = asked.get("url") if asked.get("url") in (CHAT_URL, COMPLETIONS_URL) else CHAT_URL
@@ -57,10 +105,10 @@ def _write_line(run: ExportedRun, rows: list[Row], names: TokenNames, created: i
     body = {
         "id": f"{'chatcmpl' if url == CHAT_URL else 'cmpl'}-{first['request_id'][:32]}",
         "object": "chat.completion" if url == CHAT_URL else "text_completion",
-        "created": created,
+        "created": int(run.started_unix_s),
         "model": asked.get("model") or run.row["model"],
         "choices": [
-            (_write_chat if url == CHAT_URL else _write_text)(index, row, names) for index, row in enumerate(rows)
+            (_write_chat if url == CHAT_URL else _write_text)(index, row, name) for index, row in enumerate(rows)
         ],
         "usage": _count_tokens(rows),
     }
@@ -70,7 +118,9 @@ def _write_line(run: ExportedRun, rows: list[Row], names: TokenNames, created: i
 def _name_line(run: ExportedRun, row: Row) -> str | None:
     """Return the custom_id; None for a line of a batch file without a readable one."""
     own: str | None = row["source_id"]
-    return own if own is not None or run.source_kind == "openai_batch" else f"row-{row['source_row']}"
+    return (
+        own if own is not None or run.read_spec("prompts.source.kind") == "openai_batch" else f"row-{row['source_row']}"
+    )
 
 
 def _find_error(run: ExportedRun, rows: list[Row]) -> dict[str, Any] | None:
@@ -94,7 +144,7 @@ def _respond(row: Row, status_code: int, body: dict[str, Any]) -> dict[str, Any]
     return {"status_code": status_code, "request_id": row["request_id"], "body": body}
 
 
-def _write_chat(index: int, row: Row, names: TokenNames) -> dict[str, Any]:
+def _write_chat(index: int, row: Row, name: NameToken) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": row["text"], "refusal": None}
     if row["reasoning"] is not None:
         message["reasoning"] = row["reasoning"]
@@ -102,23 +152,23 @@ def _write_chat(index: int, row: Row, names: TokenNames) -> dict[str, Any]:
     if row["logprobs_json"] is not None:
         most = json.loads(row["sampling_json"]).get("logprobs") or 0
         logprobs = {"content": [
-            {**names.describe(token, tokens[token]), "top_logprobs": [
-                names.describe(other, value) for other, value in _rank(tokens)[:most]
+            {**_describe(name(token), tokens[token]), "top_logprobs": [
+                _describe(name(other), value) for other, value in _rank(tokens)[:most]
             ]}
             for token, tokens in _read_logprobs(row)
         ]}  # fmt: skip
     return {"index": index, "message": message, "logprobs": logprobs, **_write_end(row)}
 
 
-def _write_text(index: int, row: Row, names: TokenNames) -> dict[str, Any]:
+def _write_text(index: int, row: Row, name: NameToken) -> dict[str, Any]:
     logprobs = None
     if row["logprobs_json"] is not None:
-        chosen = [(names.name(token), tokens[token], tokens) for token, tokens in _read_logprobs(row)]
+        chosen = [(name(token), tokens[token], tokens) for token, tokens in _read_logprobs(row)]
         logprobs = {
-            "text_offset": [0, *itertools.accumulate(len(name) for name, _, _ in chosen[:-1])] if chosen else [],
+            "text_offset": [0, *itertools.accumulate(len(text) for text, _, _ in chosen[:-1])] if chosen else [],
             "token_logprobs": [value for _, value, _ in chosen],
-            "tokens": [name for name, _, _ in chosen],
-            "top_logprobs": [{names.name(token): value for token, value in _rank(tokens)} for _, _, tokens in chosen],
+            "tokens": [text for text, _, _ in chosen],
+            "top_logprobs": [{name(token): value for token, value in _rank(tokens)} for _, _, tokens in chosen],
         }
     return {"index": index, "text": row["text"], "logprobs": logprobs, **_write_end(row)}
 
@@ -133,6 +183,10 @@ def _read_logprobs(row: Row) -> Iterator[tuple[str, dict[str, float]]]:
     for token, tokens in zip(row["output_token_ids"], stored, strict=False):
         if tokens and str(token) in tokens:
             yield str(token), tokens
+
+
+def _describe(name: str, logprob: float) -> dict[str, Any]:
+    return {"token": name, "logprob": logprob, "bytes": list(name.encode("utf-8", "replace"))}
 
 
 def _rank(tokens: dict[str, float]) -> list[tuple[str, float]]:

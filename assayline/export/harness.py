@@ -16,38 +16,40 @@ from pathlib import Path
 from typing import Any
 
 from assayline.errors import SpecError
-from assayline.export.rows import TEXTS, ExportedRun, open_rows
+from assayline.export.rows import Exported, ExportedRun, new_files, read_answers
 from assayline.harness.judge import KIND
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.score_files import FOLDER_NAME
 
-SAMPLE_PATTERNS = ("results_*.json", "samples_*.jsonl")
 MODEL_SOURCE = "assayline"
 
 
-def write_harness_results(connection: Connection, run: ExportedRun, run_dir: Path, folder: Path) -> list[str]:
-    """Write `results_TIME.json` and a `samples_TASK_TIME.jsonl` per task. Return the names of the tasks.
+def export_harness(connection: Connection, run: ExportedRun, output: Path, force: bool) -> Exported:
+    """Write `results_TIME.json` and a `samples_TASK_TIME.jsonl` per task to a folder.
 
     Raises SpecError for a run of harness tasks that the harness has not judged.
     """
-    if run.source_kind == KIND:
-        results, samples = _read_judged(run, run_dir / FOLDER_NAME)
+    if run.read_spec("prompts.source.kind") == KIND:
+        results, samples = _read_judged(run)
     else:
         results, samples = _make_results(connection, run), {_name_task(run): _make_samples(connection, run)}
     stamp = run.row["started_at"].isoformat().replace(":", "-")
-    hashes = {task: _write_samples(folder / f"samples_{task}_{stamp}.jsonl", rows) for task, rows in samples.items()}
-    results |= {"task_hashes": hashes, **_describe_model(run)}
-    text = json.dumps(results, indent=2, ensure_ascii=False)
-    (folder / f"results_{stamp}.json").write_text(text, encoding="utf-8", errors="replace")
-    return list(hashes)
+    names = {task: f"samples_{task}_{stamp}.jsonl" for task in samples}
+    with new_files(output, [*names.values(), f"results_{stamp}.json"], force) as folder:
+        hashes = {task: _write_samples(folder / names[task], rows) for task, rows in samples.items()}
+        results |= {"task_hashes": hashes, **_describe_model(run)}
+        text = json.dumps(results, indent=2, ensure_ascii=False)
+        (folder / f"results_{stamp}.json").write_text(text, encoding="utf-8", errors="replace")
+    return Exported([output], [f"Results and samples of {', '.join(samples)}."])
 
 
-def _read_judged(run: ExportedRun, folder: Path) -> tuple[dict[str, Any], dict[str, Iterator[dict[str, Any]]]]:
+def _read_judged(run: ExportedRun) -> tuple[dict[str, Any], dict[str, Iterator[dict[str, Any]]]]:
+    folder = run.run_dir / FOLDER_NAME
     path = folder / "results.json"
     if not path.exists():
         raise SpecError(
             f"Run {run.row['run_id']} has a task of lm-evaluation-harness whose answers are not judged: {path} is "
-            "missing. hint: resume the run to judge them, or export it as csv, jsonl or parquet."
+            "missing. hint: resume the run to judge them."
         )
     results = json.loads(path.read_text(encoding="utf-8"))
     results["config"] = {**results.get("config", {}), **_describe_config(run)}
@@ -154,17 +156,9 @@ def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
 
 
 def _make_samples(connection: Connection, run: ExportedRun) -> Iterator[dict[str, Any]]:
-    run_id = run.row["run_id"]
-    connection.execute(
-        "create or replace temp table exported_scores as "
-        "select prompt_id, occurrence, map_from_entries(list((scorer, mean_value) order by scorer)) as means "
-        "from prompt_score where run_id = ? group by prompt_id, occurrence",
-        [run_id],
-    )
-    query = f"select * from ({TEXTS}) left join temp.exported_scores using (prompt_id, occurrence)"  # noqa: S608
-    with open_rows(connection, query, run_id) as rows:
-        for _, group in itertools.groupby(rows.read(), itemgetter("source_row", "occurrence")):
-            yield _make_sample(list(group), run.has_options)
+    rows = read_answers(connection, run.row["run_id"])
+    for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence")):
+        yield _make_sample(list(group), run.has_options)
 
 
 def _make_sample(rows: list[Row], has_options: bool) -> dict[str, Any]:

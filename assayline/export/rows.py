@@ -1,105 +1,40 @@
-"""Rows of a run for exports: one per request, in the order of the prompt set, a few thousand in memory at a time.
-
-The rows are joined into a temporary table and sorted in a second step: DuckDB does each step in little memory, using
-the disk, but not both at once.
-"""
+"""Shared parts of exports: a run, its requests with answers in the order of the prompt set, and new files."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC
-from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from assayline.errors import AssaylineError, SpecError
-from assayline.model import identify_model
-from assayline.requests.chat import load_tokenizer
+from assayline.errors import SpecError
+from assayline.files import UNFINISHED, storing, sync_folder
 from assayline.store.database import Connection, Row, read_rows
 
 ROWS_PER_FETCH = 2_000
-ORDER = "source_row, occurrence, repeat_index, option_index, turn_index"
 
-TEXTS = """
-select
-    source_row,
-    occurrence,
-    repeat_index,
-    option_index,
-    turn_index,
-    prompt_id,
-    request_id,
-    source_id,
-    messages_json,
-    target,
-    metadata_json,
-    rendered,
-    sampling_json,
-    worker,
-    prompt_tokens,
-    cached_tokens,
-    output_tokens,
-    finish_reason,
-    stop_reason,
-    text,
-    reasoning,
-    logprobs_json,
-    output_token_ids,
-    option,
-    option_logprob,
-    error_kind,
-    error_message
+ANSWERS = """
 from (select * exclude (messages_json) from one_request where run_id = $run_id)
 inner join (select * from prompt where run_id = $run_id) using (run_id, prompt_id, occurrence)
-left join (select * from one_answer where run_id = $run_id) using (run_id, request_id)
-"""
-"""Query of requests and answers, without metrics."""
-
-METRICS = """
-select
-    runs.run_id,
-    runs.name,
-    runs.model,
-    runs.prompt_set,
-    runs.started_at,
-    prompt.source_id,
-    prompt.messages_json,
-    prompt.metadata_json,
-    one_request.rendered,
-    one_request.sampling_json,
-    one_request.turn_messages_json,
-    measured.* exclude (run_id),
-    one_answer.reasoning,
-    one_answer.stop_reason,
-    one_answer.output_token_ids,
-    number_scores.scores_json
-from (select * from stg_requests where run_id = $run_id) as measured
-inner join runs using (run_id)
-inner join (select * from one_request where run_id = $run_id) as one_request using (request_id)
-inner join (select * from prompt where run_id = $run_id) as prompt
-    on prompt.prompt_id = measured.prompt_id and prompt.occurrence = measured.occurrence
-left join (select * from one_answer where run_id = $run_id) as one_answer using (request_id)
+left join (select * exclude (token_at_s, prompt_logprobs_json) from one_answer where run_id = $run_id)
+    using (run_id, request_id)
 left join (
-    select
-        prompt_id,
-        occurrence,
-        repeat_index,
-        to_json(map_from_entries(list((scorer, value) order by scorer)))::varchar as scores_json
-    from scores
+    select prompt_id, occurrence, map_from_entries(list((scorer, mean_value) order by scorer)) as means
+    from prompt_score
     where run_id = $run_id
-    group by prompt_id, occurrence, repeat_index
-) as number_scores
-    on number_scores.prompt_id = measured.prompt_id
-    and number_scores.occurrence = measured.occurrence
-    and number_scores.repeat_index = measured.repeat_index
+    group by prompt_id, occurrence
+) using (prompt_id, occurrence)
+order by source_row, occurrence, repeat_index, option_index
 """
-"""Query of every column of `stg_requests`, with prompts, answers and scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedRun:
     """A run and its counts, for an export."""
 
+    run_dir: Path
     row: Row
     """The run's row in the table runs."""
     spec: dict[str, Any]
@@ -121,20 +56,9 @@ class ExportedRun:
         return float(self.row["started_at"].replace(tzinfo=UTC).timestamp())
 
     @property
-    def source_kind(self) -> str | None:
-        """Kind of the prompt source."""
-        kind: str | None = self.read_spec("prompts.source.kind")
-        return kind
-
-    @property
     def has_options(self) -> bool:
         """True if the run has likelihoods of given answers and no generated text."""
         return any(scorer["kind"] == "loglikelihood" for scorer in self.read_spec("scorers") or [])
-
-    @property
-    def has_turns(self) -> bool:
-        """True if conversations were sent turn by turn."""
-        return bool(self.read_spec("prompts.turns") == "each")
 
     def describe_gap(self) -> str | None:
         """Describe the missing part of the run; None for a completed run with all answers."""
@@ -150,7 +74,7 @@ class ExportedRun:
         )
 
 
-def find_exported(connection: Connection, run_id: str) -> ExportedRun:
+def find_exported(connection: Connection, run_id: str, run_dir: Path) -> ExportedRun:
     """Read a run and its counts. Raises SpecError for a run that is not in the database."""
     rows = read_rows(connection, "select * from runs where run_id = ?", run_id)
     if not rows:
@@ -165,71 +89,51 @@ def find_exported(connection: Connection, run_id: str) -> ExportedRun:
         "left join (select request_id from one_answer where run_id = $1) as one_answer using (request_id)",
         run_id,
     )
-    return ExportedRun(rows[0], json.loads(rows[0]["spec_json"]), counts["requests"], counts["unanswered"])
+    return ExportedRun(run_dir, rows[0], json.loads(rows[0]["spec_json"]), counts["requests"], counts["unanswered"])
+
+
+def read_answers(connection: Connection, run_id: str) -> Iterator[Row]:
+    """Yield a run's requests with their answers, reading a few thousand at a time."""
+    found = connection.execute(ANSWERS, {"run_id": run_id})
+    names = [str(column[0]) for column in found.description or ()]
+    while rows := found.fetchmany(ROWS_PER_FETCH):
+        yield from (dict(zip(names, row, strict=True)) for row in rows)
+
+
+class Exported(NamedTuple):
+    """An export on disk."""
+
+    files: list[Path]
+    """The files that were written, or the folder."""
+    sentences: list[str]
+    """Lines to print: counts, and what the run lacks."""
 
 
 @contextmanager
-def open_rows(connection: Connection, query: str, run_id: str) -> Iterator["RowStream"]:
-    """Provide TEXTS or METRICS of a run inside the block."""
-    connection.execute(f"create or replace temp table exported_rows as {query}", {"run_id": run_id})
-    try:
-        yield RowStream(connection)
-    finally:
-        connection.execute("drop table if exists temp.exported_rows")
+def new_files(folder: Path, names: Sequence[str], force: bool) -> Iterator[Path]:
+    """Provide an empty folder for files of these names, which move to `folder` if the block succeeds.
 
-
-class RowStream:
-    """Rows that can be read repeatedly."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """Return names and DuckDB types, in order."""
-        found = self._connection.execute("describe temp.exported_rows").fetchall()
-        return {name: kind for name, kind, *_ in found}
-
-    def read(self, columns: str = "*") -> Iterator[Row]:
-        """Yield rows in the order of the prompt set. `columns` is SQL."""
-        for rows in self.read_pieces(columns):
-            yield from rows
-
-    def read_pieces(self, columns: str = "*", most: int = ROWS_PER_FETCH) -> Iterator[list[Row]]:
-        """Yield the same rows in lists of up to `most`."""
-        query = f"select {columns} from temp.exported_rows order by {ORDER}"  # noqa: S608 - columns are ours
-        found = self._connection.execute(query)
-        names = [str(column[0]) for column in found.description or ()]
-        while rows := found.fetchmany(most):
-            yield [dict(zip(names, row, strict=True)) for row in rows]
-
-
-class TokenNames:
-    """Names of tokens by the tokenizer of a run's spec, which is opened on first use."""
-
-    def __init__(self, run: ExportedRun) -> None:
-        self._run = run
-        self._names: dict[str, str] = {}
-
-    def name(self, token: str) -> str:
-        """Return the token's text; `token_id:N`, vLLM's format, if the tokenizer is no longer available."""
-        if token not in self._names:
-            self._names[token] = (
-                f"token_id:{token}" if self._tokenizer is None else self._tokenizer.decode([int(token)])
+    An empty file does not move, but removes the existing one. Other files in `folder` are kept. Raises SpecError if
+    one of the files exists already, unless `force`, and StoreError.
+    """
+    for name in names:
+        if (folder / name).exists() and not force:
+            raise SpecError(
+                f"{folder / name} already exists. hint: pass another path with --output, or replace it with --force."
             )
-        return self._names[token]
-
-    def describe(self, token: str, logprob: float) -> dict[str, Any]:
-        """Format an entry of a chat completion's log-probabilities."""
-        name = self.name(token)
-        return {"token": name, "logprob": logprob, "bytes": list(name.encode("utf-8", "replace"))}
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        own = self._run.read_spec("engine.args.tokenizer")
-        name, revision = (own, "engine.args.tokenizer_revision") if own else (self._run.row["model"], "revision")
-        try:
-            folder = identify_model(name, self._run.read_spec(revision)).folder
-            return None if folder is None else load_tokenizer(folder)
-        except AssaylineError:
-            return None
+    aside = folder / f".export{UNFINISHED}"
+    try:
+        with storing(f"{folder} cannot be written", "free space, or choose another place with --output."):
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            yield aside
+            for name in names:
+                if (aside / name).stat().st_size:
+                    (aside / name).replace(folder / name)
+                else:
+                    (folder / name).unlink(missing_ok=True)
+            sync_folder(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):
+            folder.rmdir()  # unless it has files

@@ -4,30 +4,44 @@ assayline export RUN_ID --format FORMAT [--output PATH] [--force]
 assayline export RUN_ID... | --all --format tables [--output PATH] [--force]
 """
 
+import argparse
 import sys
 from pathlib import Path
 
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id
 
-FORMATS = ("openai-batch", "csv", "jsonl", "parquet", "lm-eval", "vllm-bench")
 TABLES = "tables"
+FORMATS = ("openai-batch", "lm-eval", TABLES)
+COPY = "copy (from request where run_id = '…') to 'answers.parquet'"
+REMOVED = {
+    "csv": f"copy the rows with SQL, `{COPY}` (docs/guides/exports.md).",
+    "jsonl": f"copy the rows with SQL, `{COPY}` (docs/guides/exports.md).",
+    "parquet": f"copy the rows with SQL, `{COPY}` (docs/guides/exports.md).",
+    "vllm-bench": "pass --format tables, or copy the table `run` with SQL (docs/guides/exports.md).",
+}
+"""Replacements of formats of earlier versions."""
 EPILOG = """Formats (docs/guides/exports.md):
   openai-batch   output file and NAME.errors.jsonl next to it, as OpenAI and vLLM write them
-  csv, jsonl     one row per request, with its metrics
-  parquet        the same, as a folder of files
   lm-eval        a folder with results and samples of lm-evaluation-harness
-  vllm-bench     the result file of `vllm bench serve`
   tables         a folder with the eleven tables of the database as Parquet, for any number of runs
 
 Exporting an unfinished or failed run writes the answers that it has and prints a note.
 
 Exit codes: 0 exported, 2 an unknown run, an unsuitable format, or an output that exists,
  6 the database cannot be read or the files cannot be written."""
+
+
+def _check_format(name: str) -> str:
+    if name in REMOVED:
+        raise argparse.ArgumentTypeError(f"{name} was removed. hint: {REMOVED[name]}")
+    return name
+
+
 PARSER = make_parser("export", EPILOG)
 PARSER.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
 PARSER.add_argument("--all", action="store_true", help="export all runs in the database, as tables")
-PARSER.add_argument("--format", required=True, choices=(*FORMATS, TABLES), help="output format")
+PARSER.add_argument("--format", required=True, choices=FORMATS, type=_check_format, help="output format")
 PARSER.add_argument(
     "--output",
     type=Path,
@@ -45,8 +59,7 @@ def run(arguments: list[str]) -> int:
     if known.format != TABLES and len(known.run_ids) != 1:
         PARSER.error(f"--format {known.format} exports one run; pass one RUN_ID, or --format {TABLES}")
 
-    from assayline.export.make import export_run
-    from assayline.export.tables import export_tables
+    from assayline.export.make import export_run, export_tables
     from assayline.settings import load_settings
 
     settings = load_settings()

@@ -12,9 +12,10 @@ from openai.types.chat import ChatCompletion
 from run_kit import batch_line, chat_line, text_line, write_batch
 
 from assayline.errors import SpecError
+from assayline.export.batch import name_errors
 from assayline.export.batch import write_batch as write_lines
-from assayline.export.make import export_run, name_errors
-from assayline.export.rows import ExportedRun, TokenNames
+from assayline.export.make import export_run
+from assayline.export.rows import ExportedRun
 from assayline.prompts.sources.batch import read_chat_body, read_text_body
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -127,22 +128,12 @@ def row_of(number: int, repeat: int = 0, **values: Any) -> dict[str, Any]:
     return {**row, **values}
 
 
-class Names(TokenNames):
-    """Names without a tokenizer."""
-
-    def __init__(self) -> None:
-        pass
-
-    def name(self, token: str) -> str:
-        return f"<{token}>"
-
-
 def write(tmp_path: Path, *rows: dict[str, Any], state: str = "completed") -> tuple[list[Any], list[Any]]:
     spec = {"prompts": {"source": {"kind": "openai_batch"}}}
     started = datetime.datetime(2026, 1, 1)
-    run = ExportedRun({"state": state, "started_at": started, "model": "model"}, spec, len(rows), 0)
+    run = ExportedRun(tmp_path, {"state": state, "started_at": started, "model": "model"}, spec, len(rows), 0)
     with (tmp_path / "o").open("w") as output, (tmp_path / "e").open("w") as errors:
-        write_lines(run, rows, Names(), output, errors)
+        write_lines(run, rows, "<{}>".format, output, errors)
     return read_lines(tmp_path / "o"), read_lines(tmp_path / "e")
 
 

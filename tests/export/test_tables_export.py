@@ -1,10 +1,9 @@
-"""Requests with their metrics as CSV, JSON lines and Parquet; results as vllm bench and lm-eval have them."""
+"""Exports to lm-evaluation-harness, files that they may replace, and rows that users copy with SQL."""
 
-import csv
 import json
+import re
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ import pytest
 import run_kit
 
 from assayline.errors import SpecError, StoreError
-from assayline.export import make
-from assayline.export.make import FORMATS, export_run, new_file, new_folder
-from assayline.export.rows import RowStream
+from assayline.export.make import FORMATS, export_run
+from assayline.export.rows import new_files
 from assayline.flows.cli import export as command
 from assayline.settings import Settings
 
 pytestmark = pytest.mark.slow
-FOLDERS = {"parquet": "requests-*.parquet", "lm-eval": "results_*.json"}
 
 
 class Run:
@@ -55,59 +52,28 @@ def run(tmp_path_factory: pytest.TempPathFactory, make_spec: Any) -> Iterator[Ru
     yield Run(settings, run_kit.complete(spec, settings).run_id)
 
 
-def test_tables_have_what_stg_requests_has(run, tmp_path):
-    expected = run.query("select * from stg_requests order by source_row, repeat_index")
+def test_queries_of_the_page_copy_rows_as_csv_json_lines_and_parquet(run, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "exports.md").read_text()
+    (queries,) = re.findall(r"^```sql\n(copy .*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    with duckdb.connect(run.settings.database_path, read_only=True) as connection:
+        connection.execute(queries.replace("RUN_ID", run.run_id))
+    expected = run.query("select request_id, status from request order by all")
     assert len(expected) == 16
-    jsonl = [json.loads(line) for line in run.export("jsonl", tmp_path / "r.jsonl").read_text().splitlines()]
-    with run.export("csv", tmp_path / "r.csv").open(newline="", encoding="utf-8") as file:
-        table = list(csv.DictReader(file))
-    folder = run.export("parquet", tmp_path / "parquet")
-    parquet = duckdb.connect().execute(
-        f"select to_json(found)::varchar from read_parquet('{folder}/*.parquet') as found"
-    )
-    lake = [json.loads(row) for (row,) in parquet.fetchall()]
-    for found in (jsonl, lake):
-        assert [{name: row[name] for name in expected[0]} for row in found] == expected
-    for row, want in zip(table, expected, strict=True):
-        for name, value in want.items():
-            text = "" if value is None else value
-            assert row[name] == (str(text) if not isinstance(text, list) else json.dumps(text)), name
-    first = jsonl[0]
-    assert first["source_id"] == "id-0" and first["metadata"] == {"kind": 0} and first["run_id"] == run.run_id
-    assert first["messages"] == [{"role": "user", "content": 'Count, then "say"\n0'}]
-    assert first["scores"] == {"contains": first["scores"]["contains"], "same": first["scores"]["same"]}
-    assert json.loads(lake[0]["scores_json"]) == first["scores"] and jsonl[-1]["error_kind"] == "template_error"
+    for name in ("requests.csv", "requests.parquet", "answers.jsonl"):
+        found = duckdb.sql(f"select request_id from '{name}' order by all").fetchall()
+        assert found == [(row["request_id"],) for row in expected]
+    (asked,) = duckdb.sql(
+        "select content, target, text from 'answers.jsonl' where source_id = 'id-0' limit 1"
+    ).fetchall()
+    assert asked[:2] == ('Count, then "say"\n0', "0") and asked[2]
 
 
-def test_parquet_is_files_of_bounded_size_with_one_schema(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(make, "FILE_ROWS", 5)
-    monkeypatch.setattr(RowStream.read_pieces, "__defaults__", ("*", 2))
-    folder = run.export("parquet", tmp_path / "lake")
-    counts = duckdb.connect().execute(
-        f"select filename, count(*) from read_parquet('{folder}/*', filename = true) group by all order by all"
-    )
-    assert [(Path(name).name, rows) for name, rows in counts.fetchall()] == [
-        ("requests-00000.parquet", 6), ("requests-00001.parquet", 6), ("requests-00002.parquet", 4),
-    ]  # fmt: skip
-
-
-def test_the_result_of_vllm_bench_is_that_of_its_own_formulas(run, tmp_path):
-    found = json.loads(run.export("vllm-bench", tmp_path / "bench.json").read_text())
-    rows = run.query("select * from stg_requests where status = 'ok' order by source_row, repeat_index")
-    ttfts = [row["ttft_s"] for row in rows]
-    tpots = [(row["last_token_at_s"] - row["first_token_at_s"]) / (row["output_tokens"] - 1) for row in rows]
-    latencies = [row["finished_at_s"] - row["arrived_at_s"] for row in rows]
-    for name, values in {"ttft": ttfts, "tpot": tpots, "e2el": latencies}.items():
-        assert found[f"median_{name}_ms"] == pytest.approx(np.median(values) * 1000)
-        assert found[f"p99_{name}_ms"] == pytest.approx(np.percentile(values, 99) * 1000)
-    assert (found["completed"], found["failed"], found["num_prompts"]) == (14, 2, 16)
-    assert found["total_output_tokens"] == sum(row["output_tokens"] for row in rows)
-    assert found["output_throughput"] == pytest.approx(found["total_output_tokens"] / found["duration"])
-    assert found["request_throughput"] == pytest.approx(14 / found["duration"])
-    assert [value for value in found["ttfts"] if value is not None] == pytest.approx(ttfts)
-    assert found["itls"] == [None] * 16, "no engine recorded them: null, and not 0"
-    assert found["request_rate"] == "inf" and "median_itl_ms" not in found and "mean_ttft_ms" not in found
-    assert found["errors"][:14] == [""] * 14 and "null" in found["errors"][14] and found["ttfts"][14] is None
+@pytest.mark.parametrize(("form", "hint"), [("csv", "copy (from request"), ("vllm-bench", "--format tables")])
+def test_export_refuses_a_removed_format_and_names_its_replacement(form, hint, capsys):
+    with pytest.raises(SystemExit):
+        command.run(["last", "--format", form])
+    assert f"{form} was removed. hint: " in (said := capsys.readouterr().err) and hint in said
 
 
 def test_a_run_becomes_a_task_of_the_harness(run, tmp_path):
@@ -137,17 +103,15 @@ def test_export_states_utc_in_any_time_zone_and_counts_what_was_scored(settings,
         prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {"target": "answer"}}
         spec = make_spec(engine={"backend": "fake"}, prompts=prompts, scorers=["contains"])
         before_s, run_id = time.time(), run_kit.complete(spec, settings).run_id
-        for form in ("lm-eval", "openai-batch", "jsonl", "vllm-bench"):
+        for form in FORMATS:
             export_run(settings, run_id, form, tmp_path / form)
     finally:
         monkeypatch.undo()
         time.tzset()
     (path,) = (tmp_path / "lm-eval").glob("results_*.json")
-    results, bench = json.loads(path.read_text()), json.loads((tmp_path / "vllm-bench").read_text())
-    lines = [json.loads((tmp_path / form).read_text().splitlines()[0]) for form in ("openai-batch", "jsonl")]
-    started_s = datetime.fromisoformat(lines[1]["started_at"]).timestamp()
-    assert before_s <= started_s <= before_s + 60 and bench["date"] == f"{run_id[:15]}"
-    assert (results["date"], lines[0]["response"]["body"]["created"]) == (started_s, int(started_s))
+    results = json.loads(path.read_text())
+    line = json.loads((tmp_path / "openai-batch").read_text().splitlines()[0])
+    assert before_s <= results["date"] <= before_s + 60 and line["response"]["body"]["created"] == int(results["date"])
     assert list(results["n-samples"].values()) == [{"original": 2, "effective": 1}]
 
 
@@ -161,47 +125,31 @@ def test_tables_export_keeps_existing_files_unless_told_to_replace(run, tmp_path
     assert list(tmp_path.glob(".*")) == []
 
 
-@pytest.mark.parametrize("form", FOLDERS)
-def test_a_folder_with_anything_else_is_never_replaced(run, tmp_path, form):
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "thesis.tex").write_text("x")
-    with pytest.raises(SpecError, match=r"contains thesis.tex, which is not part of such an export"):
-        export_run(run.settings, run.run_id, form, tmp_path / "precious", force=True)
-    with pytest.raises(SpecError, match="is a folder, but this format is one file"):
-        export_run(run.settings, run.run_id, "csv", tmp_path / "precious", force=True)
-    assert (tmp_path / "precious" / "thesis.tex").exists()
-
-
 def test_tables_export_leaves_no_file_when_it_fails(tmp_path):
-    (tmp_path / "old.csv").write_text("old")
+    (tmp_path / "old.jsonl").write_text("old")
     for error in (ValueError, KeyboardInterrupt):
-        with pytest.raises(error), new_file(tmp_path / "new.csv", False) as file:
-            file.write("half")
-            raise error
-        with pytest.raises(error), new_file(tmp_path / "old.csv", True) as file:
-            file.write("half")
-            raise error
-        with pytest.raises(error), new_folder(tmp_path / "lake", ("*.parquet",), False) as folder:
-            (folder / "a.parquet").write_text("half")
-            raise error
-    assert list(tmp_path.iterdir()) == [tmp_path / "old.csv"] and (tmp_path / "old.csv").read_text() == "old"
+        for place, force in ((tmp_path, True), (tmp_path / "new", False)):
+            with pytest.raises(error), new_files(place, ["old.jsonl"], force) as folder:
+                (folder / "old.jsonl").write_text("half")
+                raise error
+    assert list(tmp_path.iterdir()) == [tmp_path / "old.jsonl"] and (tmp_path / "old.jsonl").read_text() == "old"
     one_hint = r"cannot be written: (?!.*hint: hint).*hint: free space"
-    with pytest.raises(StoreError, match=one_hint), new_file(tmp_path / "old.csv" / "x", False):
+    with pytest.raises(StoreError, match=one_hint), new_files(tmp_path / "old.jsonl" / "x", [], False):
         pass
 
 
 def test_tables_export_command_prints_the_path_or_the_error(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(run.settings.data_dir))
-    assert tuple(make.FORMATS) == command.FORMATS
-    assert command.run([run.run_id, "--format", "csv"]) == 0
+    assert (*FORMATS, "tables") == command.FORMATS
+    assert command.run([run.run_id, "--format", "lm-eval"]) == 0
     written = capsys.readouterr()
-    assert written.out == f"{run.settings.run_dir(run.run_id)}/exports/requests.csv\n"
-    assert written.err == "16 requests.\n"
+    assert written.out == f"{run.settings.run_dir(run.run_id)}/exports/lm_eval\n"
+    assert written.err == "Results and samples of counting__up.\n"
     with pytest.raises(SpecError, match="No run nobody in the database"):
-        command.run(["nobody", "--format", "csv", "--output", str(tmp_path / "x")])
+        command.run(["nobody", "--format", "lm-eval", "--output", str(tmp_path / "x")])
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "nothing"))
     with pytest.raises(StoreError, match="Database not found"):
-        command.run([run.run_id, "--format", "csv"])
+        command.run([run.run_id, "--format", "lm-eval"])
 
 
 def test_batch_export_rejects_likelihoods(settings, make_spec, tmp_path):

@@ -78,7 +78,7 @@ def test_runs_command_rejects_an_unknown_name_and_lists_nothing_without_runs(run
     [
         ["score", "RUN", "--scorer", "numeric", "--dry-run"],
         ["verify", "RUN"],
-        ["export", "RUN", "--format", "jsonl", "--force"],
+        ["export", "RUN", "--format", "lm-eval", "--force"],
         ["rebuild", "RUN"],
         ["baseline", "pin", "good", "RUN"],
         ["report", "RUN"],
@@ -95,7 +95,7 @@ def test_the_beginning_of_a_run_id_names_the_run(runs, settings):
     done, killed = runs
     shared = next(end for end in range(len(done)) if done[:end] != killed[:end]) - 1
     for given in (done[: shared + 1], done[:-1]):
-        exported = flow_kit.run_here("export", given, "--format", "jsonl", "--force")
+        exported = flow_kit.run_here("export", given, "--format", "lm-eval", "--force")
         assert exported.code == 0 and done in exported.out, exported.err
 
 
