@@ -39,11 +39,12 @@ from assayline.flows.cli.tables import print_benchmark, print_noise
 from assayline.flows.cli.words import plain_console, print_table, print_text
 from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, evaluate
 from assayline.flows.live.logs import speak_in_sentences
-from assayline.flows.live.reporting import completed, publish_page, try_report
+from assayline.flows.live.reporting import completed, publish_page
 from assayline.report.document import tabulate
 from assayline.report.make import HTML_NAME, Written, make_benchmark_report
 from assayline.report.noise import read_noise
 from assayline.report.sweep import POINTS, BenchmarkRows, label_points, read_achieved_rates, read_benchmark_rows
+from assayline.run.stages import try_report
 from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
 from assayline.store.thread import DatabaseThread
@@ -121,7 +122,7 @@ def conclude_benchmark(plan: Plan, configurations: list[Configuration], settings
     def make(baseline: None) -> Written:
         return make_benchmark_report(settings, plan.benchmark_id)
 
-    report = try_report("report", f"--benchmark {plan.benchmark_id}", make)
+    report = try_report(get_run_logger(), "report", f"--benchmark {plan.benchmark_id}", make)
     found = {"benchmark_id": plan.benchmark_id, "measured": [asdict(one) for one in measured]}
     if report is None:
         return completed("", found)

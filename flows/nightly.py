@@ -17,6 +17,7 @@ from assayline.comparison.gate import NIGHTS, GateFailedError, GateReport
 from assayline.errors import JudgeNotTrustedError
 from assayline.evaluation.judging import pick_judges
 from assayline.evaluation.run import read_result
+from assayline.flows.cli.tables import describe_figures
 from assayline.flows.evaluate import (
     SpecParameter,
     as_spec,
@@ -24,17 +25,16 @@ from assayline.flows.evaluate import (
     evaluate,
     find_retried,
     is_done,
-    rename_flow_run,
 )
 from assayline.flows.gate import judge
 from assayline.flows.live.reporting import (
     completed,
-    describe_figures,
     not_trusted,
     publish_night,
     worse,
     write_leaderboard,
 )
+from assayline.flows.live.watch import rename_flow_run
 from assayline.settings import Settings, load_settings
 
 

@@ -39,9 +39,10 @@ from assayline.evaluation.resume import AUTO, NEVER
 from assayline.flows.evaluate import evaluate
 from assayline.flows.gate import judge
 from assayline.flows.live.logs import speak_in_sentences
-from assayline.flows.live.reporting import completed, publish_page, try_report, worse
+from assayline.flows.live.reporting import completed, publish_page, worse
 from assayline.report.make import Written, make_report, make_suite_report
 from assayline.report.suite import list_evaluations
+from assayline.run.stages import try_report
 from assayline.runs.locks import lock_run, name_holder
 from assayline.settings import Settings, load_settings
 from assayline.spec.suite import SuiteSpec, load_suite
@@ -146,7 +147,7 @@ def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], settings: Settin
         report = judge(settings, run_id, cell.baseline, {}, str(flow_run.id), nights)
     except AssaylineError as error:
         return Judged(cell, run_id, None, f"{error} The run is {run_id}.", mean)
-    try_report("report", run_id, partial(make_report, settings, run_id), cell.baseline)
+    try_report(get_run_logger(), "report", run_id, partial(make_report, settings, run_id), cell.baseline)
     return Judged(cell, run_id, report, mean_score=mean)
 
 

@@ -6,7 +6,6 @@ end.
 
 import contextvars
 import json
-import logging
 import re
 import threading
 import time
@@ -21,7 +20,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 
 from assayline.digests import digest_json
-from assayline.records import EngineEvent
 
 ASSET = "assayline://runs/"
 """Prefix of the key of a run as an asset in Prefect."""
@@ -121,46 +119,3 @@ class Reports:
             with self._changed:
                 self._sending = None
                 self._changed.notify_all()
-
-
-AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
-
-TROUBLE = frozenset({"failed", "reduced", "isolated", "restored"})
-
-
-class EngineReport:
-    """Logs each failure, reduction and rebuild of an engine, and sends a table of them. No trouble, no table."""
-
-    def __init__(self, worker: str, log: AnyLogger) -> None:
-        self._worker = worker
-        self._log = log
-        self._reports = Reports()
-        self._rows: list[dict[str, Any]] = []
-        self._in_trouble = False
-
-    def add(self, event: EngineEvent) -> None:
-        words = (event.message or "").partition("\n")[0]
-        if event.event in TROUBLE:
-            self._in_trouble = True
-            self._log.warning("Engine %d %s: %s", event.engine_generation, event.event, words)
-        elif event.event == "grown" or (event.event == "opened" and self._in_trouble):
-            self._log.info("Engine %d %s %s", event.engine_generation, event.event, words)
-        self._rows.append(
-            {
-                "at_s": round(event.at_s, 1),
-                "engine": event.engine_generation,
-                "event": event.event,
-                "max concurrency": event.details.get("window_requests"),
-                "seconds": None if event.duration_s is None else round(event.duration_s, 1),
-                "message": words,
-            }
-        )
-        if self._in_trouble:
-            rows = [{name: "" if value is None else str(value) for name, value in row.items()} for row in self._rows]
-            self._reports.send_table(f"engines-{self._worker}", rows, f"Engine events of {self._worker}")
-
-    def close(self) -> None:
-        """Wait up to END_WAIT_S for the last table, and log a warning if it did not arrive."""
-        self._reports.close()
-        for reason in self._reports.failures.values():
-            self._log.warning("Failed to send the table of engine events (stored in the table engine): %s", reason)

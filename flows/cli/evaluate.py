@@ -84,9 +84,8 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
 
 def _evaluate(spec: "EvalSpec", resume: str) -> int:
     from assayline.evaluation.begin import RunResult
-    from assayline.flows.cli.tables import print_result
+    from assayline.flows.cli.tables import describe_figures, print_result
     from assayline.flows.evaluate import evaluate
-    from assayline.flows.live.reporting import describe_figures
 
     try:
         result = RunResult(**evaluate(spec, resume))

@@ -3,7 +3,6 @@
 A report that cannot be written is logged as a warning: the run is stored and judged.
 """
 
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -12,48 +11,16 @@ from prefect import get_run_logger
 from prefect.states import Completed, Failed
 
 from assayline.comparison.gate import Verdict
-from assayline.errors import AssaylineError, JudgeNotTrustedError, SpecError
-from assayline.evaluation.begin import Evaluation
+from assayline.errors import AssaylineError, JudgeNotTrustedError
 from assayline.report.board import read_board
 from assayline.report.document import Document, Paragraph, Section
 from assayline.report.make import Written, make_history_report, make_report, open_database, put_on_page, write_board
+from assayline.run.stages import try_report
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.judges import VerdictScorer
 from assayline.spec.prompts import AnswersSource, PairsSource
 from assayline.tasks.artifacts import publish, record_sources
-from assayline.words import SPACE, show_rate, show_share
-
-Make = Callable[..., Written | None]
-"""Makes a report, compared with the run or pinned name `baseline`; returns None if there is nothing to report."""
-
-
-def report_run(evaluation: Evaluation) -> Written | None:
-    """Write a run's report. None if that failed, or if no prompt was rendered, as the database then lacks the run."""
-    if evaluation.manifest.template_id is None:
-        return None
-    make = partial(make_report, evaluation.settings, evaluation.run_id, database=evaluation.database)
-    return try_report("report", evaluation.run_id, make, evaluation.spec.gate.baseline)
-
-
-def try_report(what: str, command: str, make: Make, baseline: str | None = None) -> Written | None:
-    """Make a report, without the baseline if that is missing. None on failure; the log names `command` to retry."""
-    log = get_run_logger()
-    try:
-        try:
-            written = make(baseline=baseline)
-        except SpecError as error:
-            if baseline is None:
-                raise
-            log.warning("Writing the %s without its baseline: %s", what, error)
-            written = make(baseline=None)
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        log.warning("Failed to write the %s: %s hint: retry with `assayline report %s`.", what, why, command)
-        return None
-    if written is not None:
-        log.info("%s: %s", what.capitalize(), written.html.absolute())
-    return written
+from assayline.words import SPACE
 
 
 def publish_page(kind: str, name: str, page: str | Document, headline: str) -> None:
@@ -78,7 +45,7 @@ def publish_sources(run_id: str, spec: EvalSpec) -> None:
 
 def publish_gate(settings: Settings, run_id: str, baseline: str, headline: str) -> None:
     """Rewrite the report with the verdict on top, and attach it to the flow run."""
-    if report := try_report("report", run_id, partial(make_report, settings, run_id), baseline):
+    if report := try_report(get_run_logger(), "report", run_id, partial(make_report, settings, run_id), baseline):
         _publish("gate", report.document, headline)
 
 
@@ -88,8 +55,8 @@ def publish_night(settings: Settings, run_id: str, baseline: str | None, headlin
     def make_history(baseline: str | None) -> Written:
         return make_history_report(settings, run_id, baseline)[1]
 
-    report = try_report("report", run_id, partial(make_report, settings, run_id), baseline)
-    history = try_report("history", f"--history {run_id}", make_history, baseline)
+    report = try_report(get_run_logger(), "report", run_id, partial(make_report, settings, run_id), baseline)
+    history = try_report(get_run_logger(), "history", f"--history {run_id}", make_history, baseline)
     if report is None:
         return
     first, *rest = report.document.sections
@@ -113,7 +80,7 @@ def write_leaderboard(prompt_set: str) -> None:
         rows = open_database(settings).run(lambda connection: read_board(connection, (prompt_set,)))
         return write_board(settings, rows) if rows.pairs else None
 
-    if written := try_report("leaderboard", f"--leaderboard {prompt_set}", make):
+    if written := try_report(get_run_logger(), "leaderboard", f"--leaderboard {prompt_set}", make):
         publish_page("leaderboard", prompt_set, written.document, written.document.headline[0])
 
 
@@ -139,18 +106,3 @@ def worse(message: str, error: AssaylineError) -> dict[str, Any]:
 def not_trusted(error: JudgeNotTrustedError) -> dict[str, Any]:
     """Return the failed state Judge not trusted. The caller of the flow gets `error` raised."""
     return cast(dict[str, Any], Failed(name=NOT_TRUSTED, message=str(error).replace(SPACE, " "), data=error))
-
-
-def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec) -> str:
-    """Return the headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`."""
-    is_judge = isinstance(next(iter(spec.scorers or ()), None), VerdictScorer)
-    by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # the first scorer wins
-    parts = []
-    if (accuracy := by_source.get("accuracy mean")) and accuracy["value"] is not None:
-        share = show_share(accuracy["value"])
-        parts.append(f"mean verdict {share}" if is_judge else f"{share} correct")
-    if (tokens := by_source.get("output_tokens_per_s mean")) and tokens["value"] is not None:
-        parts.append(show_rate(tokens["value"], "tokens"))
-    if (errors := by_source.get("error_requests total")) and errors["value"]:
-        parts.append(f"{errors['value']:,.0f} of {errors['n']:,.0f} requests failed")
-    return ", ".join(parts)

@@ -20,9 +20,9 @@ from assayline.evaluation.begin import RunResult
 from assayline.flows.cli.baseline import PINS
 from assayline.flows.cli.score import SCORES
 from assayline.flows.cli.tables import print_benchmark, print_gate, print_result, tabulate_metrics
+from assayline.flows.cli.terminal import log_console
 from assayline.flows.cli.words import print_table, print_text
 from assayline.flows.live.logs import speak_in_sentences
-from assayline.flows.live.watch import log_console
 from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.document import Document, tabulate
 from assayline.report.markdown import render_markdown, render_table

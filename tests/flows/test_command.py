@@ -144,7 +144,7 @@ def test_refused_runs_leave_what_was_stored(served_env, prefect_client, spec_fil
 
     with monkeypatch.context() as container:  # in which each start has the same process id and host name
         container.setattr("assayline.runs.locks._DRIVEN_HERE", set())
-        container.setattr("assayline.flows.evaluate.begin_evaluation", fail)
+        container.setattr("assayline.run.driver.begin_evaluation", fail)
         with pytest.raises(RuntimeError, match="before the run begins"):
             flow_kit.run_here("evaluate", spec_file)
 

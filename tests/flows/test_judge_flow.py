@@ -19,11 +19,11 @@ from assayline.engines.parking import park_engines
 from assayline.errors import JudgeNotTrustedError, ModelError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.flows import cli
-from assayline.flows import judge as judging
 from assayline.flows.benchmark import benchmark
 from assayline.flows.evaluate import evaluate
 from assayline.flows.gate import gate
 from assayline.flows.suite import suite
+from assayline.run import stages
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
 
@@ -182,7 +182,7 @@ def test_an_interrupted_judging_goes_on_where_it_was(fake_spec, data_dir, tmp_pa
     spec = judged_by(fake_spec, write_judge(tmp_path, fake_spec))
 
     with monkeypatch.context() as patch:
-        patch.setattr(judging, "read_verdicts", switch_off)
+        patch.setattr(stages, "read_verdicts", switch_off)
         with pytest.raises(RuntimeError):
             evaluate(spec)
     runs = flow_kit.query(data_dir, "select run_id, state, attempt from runs order by started_at")
@@ -267,7 +267,7 @@ def test_interrupted_judging_of_a_chained_run_goes_on_although_its_source_is_nam
     chained = {**judged_by(fake_spec, path), "name": "again", "prompts": prompts}
 
     with monkeypatch.context() as patch:
-        patch.setattr(judging, "read_verdicts", switch_off)
+        patch.setattr(stages, "read_verdicts", switch_off)
         with pytest.raises(RuntimeError):
             evaluate(chained)
     [run_id] = flow_kit.query(data_dir, "select run_id from runs where name = 'again'")

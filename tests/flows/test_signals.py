@@ -67,7 +67,7 @@ import sys
 from assayline.flows.live import watch
 from assayline.flows.nightly import nightly
 
-watch.REPORT_INTERVAL_S = 1
+watch.LOOK_INTERVAL_S = 1
 nightly(sys.argv[1])
 """
 

@@ -22,8 +22,8 @@ from rich.console import Console
 from run_kit import PATIENCE_S
 
 from assayline.engines.base import STARTING
+from assayline.flows.cli.terminal import Bar
 from assayline.flows.cli.words import has_bar
-from assayline.flows.live.watch import Screen
 from assayline.settings import load_settings
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -98,18 +98,18 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(served_env, twice_asked
 
 
 @pytest.mark.parametrize("columns", [70, 80, 120])
-def test_the_time_left_is_whole_however_narrow_the_terminal(columns, tmp_path):
+def test_the_time_left_is_whole_however_narrow_the_terminal(columns):
     console = Console(width=columns, force_terminal=True, color_system=None, file=io.StringIO())
-    screen = Screen(tmp_path, console)
-    screen._bar.update(
-        screen._task,
+    bar = Bar(console)
+    bar.progress.update(
+        bar.task,
         description="generating",
         completed=1_159,
         total=31_000,
         counts="1,159/31,000, 0 errors, 2,786 tokens/s, max concurrency 320",
     )
     with console.capture() as shown:
-        console.print(screen._bar.get_renderable())
+        console.print(bar.progress.get_renderable())
     assert re.match(r"gener\w*…? +4% -:--:-- left 1,159/31,000", shown.get()), shown.get()
 
 

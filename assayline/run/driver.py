@@ -1,0 +1,296 @@
+"""The driver: complete a run of a spec, from its first prompt to its report. Python, the command line and a Prefect
+flow call `evaluate` with a front end each.
+
+    begin ─► drive: prepare, dispatch, exchange, write, ingest ─► finish: score, measure ─► judge ─► report
+"""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreError
+from assayline.evaluation.answers import resolve_runs
+from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
+from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
+from assayline.evaluation.judging import check_judges, find_unreported, list_judges
+from assayline.evaluation.resume import AUTO
+from assayline.evaluation.run import read_result
+from assayline.evaluation.worker import Exchanger, Worker, WorkOrder
+from assayline.report.make import Written
+from assayline.run.stages import judge_answers, report_run
+from assayline.run.watch import AnyLogger, RunReport
+from assayline.runs.locks import RunLock
+from assayline.runs.manifest import PromptCounts, read_manifest, write_manifest
+from assayline.settings import Settings
+from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
+from assayline.spec.judges import JudgeScorer
+from assayline.store.thread import DatabaseThread
+
+LOG = logging.getLogger("assayline")
+POLL_INTERVAL_S = 0.5
+T = TypeVar("T")
+
+
+class Cluster(Protocol):
+    """Machines that have workers."""
+
+    def count_workers(self) -> int:
+        """Return the wanted number of workers, which may grow."""
+
+    def launch(self, order: WorkOrder) -> Exchanger:
+        """Start a worker."""
+
+
+class FrontEnd:
+    """What differs between runs from Python, on the command line and in a Prefect flow. This one is Python's."""
+
+    is_deployed = False
+    """Whether a deployed flow starts the runs."""
+    flow_run_id: str | None = None
+    """Id in Prefect of the outermost flow run."""
+
+    def __init__(self, settings: Settings, log: AnyLogger = LOG) -> None:
+        self.settings = settings
+        self.log = log
+
+    def submit(self, pool: Executor, work: Callable[[AnyLogger], T], worker: str | None = None) -> Future[T]:
+        """Start to drive a worker or, without one, to prepare the prompts. `work` takes the logger of its thread."""
+        return pool.submit(work, LOG.getChild(worker) if worker else LOG)
+
+    def log_engine(self, log: AnyLogger, line: str) -> None:
+        """Log a line that an engine printed."""
+        log.debug(line)
+
+    def watch(self, run_dir: Path) -> AbstractContextManager[RunReport]:
+        """Return a context in which the run's progress is reported."""
+        return nullcontext(RunReport(self.log))
+
+    def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
+        """Join the spec's cluster; None for workers in threads of this process."""
+        return nullcontext()
+
+    def complete(self, spec: EvalSpec, label: str | None = None, **how: Any) -> RunResult:
+        """Complete a run that belongs to another one, such as a judge's. `how` is passed to `evaluate`."""
+        return evaluate(spec, self, **how)
+
+    def begin(self, run_id: str) -> None:
+        """Show the id of the run that begins."""
+
+    def publish(self, spec: EvalSpec, result: RunResult, written: Written | None) -> None:
+        """Show the result of a completed run."""
+
+    def explain(self, cause: BaseException) -> str:
+        """Return why a run was cancelled."""
+        by = "Ctrl-C" if type(cause) is KeyboardInterrupt else "SIGTERM"
+        return f"Stopped before its end by {by}."
+
+
+def evaluate(
+    spec: EvalSpec, front: FrontEnd, resume: str = AUTO, benchmark_id: str | None = None, purpose: str = "evaluate"
+) -> RunResult:
+    """Complete a run of the spec, its judges and its report. The arguments are those of `begin_evaluation`.
+
+    Raises AssaylineError; JudgeNotTrustedError if the run is complete and a judge agrees too little with the labels.
+    """
+    settings = front.settings
+    spec = resolve_runs(spec, DatabaseThread(settings).run)
+    if run_id := find_unreported(spec, settings, resume, benchmark_id, front.is_deployed):
+        front.log.info("Run %s has all its answers; its judges and its report follow.", run_id)
+        return _complete_stages(run_id, spec, front)
+    notes = check_judges(spec, settings)
+    evaluation = begin_evaluation(spec, settings, resume, benchmark_id, front.is_deployed, front.flow_run_id, purpose)
+    front.begin(evaluation.run_id)
+    for note in [*evaluation.notes, *notes]:
+        front.log.warning(note)
+    front.log.info("Run %s started; part files and logs in %s", evaluation.run_id, evaluation.run_dir)
+    try:
+        counts = drive(evaluation, front)
+        result = evaluation.finish(counts, lacks_report=True)
+    except BaseException as error:
+        _abandon(evaluation, error, front)
+        if isinstance(error, Exception):
+            report_run(settings, front.log, evaluation.run_id, spec.gate.baseline)
+        raise
+    for note in result.notes:
+        front.log.warning(note)
+    return _complete_stages(evaluation.run_id, spec, front, evaluation.lock, result)
+
+
+def _complete_stages(
+    run_id: str, spec: EvalSpec, front: FrontEnd, lock: RunLock | None = None, result: RunResult | None = None
+) -> RunResult:
+    """Complete the judges of a run that has all its answers, then write its report, even if a judge failed.
+
+    `result` is that of the run without judges, if it has just ended.
+    """
+    settings, failure = front.settings, None
+    judges = list_judges(settings, run_id)
+    try:
+        if lock and judges:
+            lock.release()  # for scoring
+        try:
+            judge_answers(settings, front.log, run_id, judges, front.complete)
+        except Exception as error:
+            failure = error
+        written = report_run(settings, front.log, run_id, spec.gate.baseline)
+        if failure and not isinstance(failure, JudgeNotTrustedError):
+            raise failure
+        manifest = read_manifest(settings.run_dir(run_id))
+        if judges or result is None:
+            notes = result.notes if result else []
+            result = dataclasses.replace(read_result(manifest, settings), notes=notes)
+        result = dataclasses.replace(result, report=str(written.html.absolute()) if written else None)
+        if not failure:
+            front.publish(spec, result, written)
+        write_manifest(settings.run_dir(run_id), dataclasses.replace(manifest, lacks_report=False))
+    finally:
+        if lock:
+            lock.release()
+    if failure:
+        raise failure
+    return result
+
+
+def judge(run_id: str, scorers: Sequence[JudgeScorer], front: FrontEnd) -> dict[str, int]:
+    """Add judges to the scorers of a complete run, and write its report. Return the number of scores by judge.
+
+    Raises JudgeNotTrustedError, with all scores stored.
+    """
+    settings = front.settings
+    try:
+        rescored = judge_answers(settings, front.log, run_id, scorers, front.complete, are_new=True)
+    finally:
+        report_run(settings, front.log, run_id)
+    return {row["scorer"]: row["samples"] for one in rescored for row in one.accuracies}
+
+
+def drive(evaluation: Evaluation, front: FrontEnd) -> PromptCounts:
+    """Prepare and generate concurrently, and ingest part files meanwhile. Any failure stops everything."""
+    if evaluation.is_answered:
+        return evaluation.prepare()
+    with ExitStack() as stack:
+        report = stack.enter_context(front.watch(evaluation.run_dir))
+        cluster = stack.enter_context(front.open_cluster(evaluation.spec))
+        pool = stack.enter_context(ThreadPoolExecutor(MOST_WORKERS + 1))  # left first: workers end before the cluster
+        try:
+            prepared = front.submit(pool, partial(_prepare, evaluation))
+            workers = _Workers(evaluation, front, pool, cluster, report)
+            _watch(evaluation, prepared, workers, report)
+            counts = prepared.result()
+            for future in workers.driven:
+                future.result()
+        except BaseException:
+            evaluation.stop()
+            raise
+    return counts
+
+
+def _prepare(evaluation: Evaluation, log: AnyLogger) -> PromptCounts:
+    """Write every shard and log the counts."""
+    counts = evaluation.prepare()
+    log.info("Prepared %d prompts in %d shards, %d requests", counts.prompt_rows, counts.shards, counts.requests)
+    if counts.expected_requests:
+        log.info("Sending longest expected outputs first: estimates for %d requests", counts.expected_requests)
+    if counts.duplicate_prompts:
+        log.warning(
+            "%d of %d prompts are duplicates (same messages and target); all are sent",
+            counts.duplicate_prompts,
+            counts.prompt_rows,
+        )
+    if counts.failed_requests:
+        log.warning("%d requests are error rows and are not sent; see the table request", counts.failed_requests)
+    for name, cut in counts.cut_prompts.items():
+        log.warning(
+            "%d prompts of task %s were truncated on the left to fit the context. hint: raise "
+            "engine.args.max_model_len.",
+            cut,
+            name,
+        )
+    return counts
+
+
+class _Workers:
+    """The threads that drive the workers of a run."""
+
+    def __init__(
+        self, evaluation: Evaluation, front: FrontEnd, pool: Executor, cluster: Cluster | None, report: RunReport
+    ) -> None:
+        self._evaluation = evaluation
+        self._front = front
+        self._pool = pool
+        self._cluster = cluster
+        self._report = report
+        self.driven: list[Future[WorkerReport]] = []
+        self.add()
+
+    def add(self) -> None:
+        """Start missing workers, up to the wanted number, which may grow with the cluster."""
+        dispatcher = self._evaluation.dispatcher
+        if dispatcher.is_stopped or dispatcher.is_over:
+            return
+        if self._cluster is not None:
+            dispatcher.workers = self._cluster.count_workers()
+        while len(self.driven) < dispatcher.workers:
+            name = f"worker-{len(self.driven)}"
+            self.driven.append(self._front.submit(self._pool, partial(self._drive, name), name))
+
+    def list_work(self, prepared: Future[PromptCounts]) -> list[Future[Any]]:
+        return [prepared, *self.driven]
+
+    def _drive(self, name: str, log: AnyLogger) -> WorkerReport:
+        listener = Listener(
+            log.info, log.warning, partial(self._front.log_engine, log), partial(self._report.hear, name, log)
+        )
+        launch = Worker if self._cluster is None else self._cluster.launch
+        report = drive_worker(self._evaluation, name, listener, launch)
+        log.info("Worker %s answered %d requests on %s", report.worker, report.answered_requests, report.device)
+        return report
+
+
+def _watch(evaluation: Evaluation, prepared: Future[PromptCounts], workers: _Workers, report: RunReport) -> None:
+    """Show progress and ingest part files until all work has ended. A failure stops all of it."""
+    loaded_s = time.monotonic()
+    while left := [future for future in workers.list_work(prepared) if not future.done()]:
+        if any(future.done() and future.exception() for future in workers.list_work(prepared)):
+            evaluation.stop()
+        workers.add()
+        _show(evaluation, prepared, report)
+        if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
+            _load(evaluation, report)
+            loaded_s = time.monotonic()
+        wait(left, POLL_INTERVAL_S, FIRST_COMPLETED)
+    _show(evaluation, prepared, report, is_last=True)
+
+
+def _load(evaluation: Evaluation, report: RunReport) -> None:
+    obstacle = evaluation.try_load()
+    if isinstance(obstacle, DatabaseLockedError):
+        reason, next_s = str(obstacle).partition(" hint: ")[0], evaluation.settings.load_interval_s
+        report.log.info("%s Results are in part files; next try in %g s.", reason, next_s)
+    elif obstacle:
+        report.warn_once(f"{obstacle} Results are still written to part files.")
+
+
+def _show(evaluation: Evaluation, prepared: Future[PromptCounts], report: RunReport, *, is_last: bool = False) -> None:
+    """Show the run's progress. A failure is logged and does not stop the run."""
+    try:
+        expected = prepared.result().requests if prepared.done() and not prepared.exception() else None
+        report.show(evaluation.dispatcher.look(), expected, is_last=is_last)
+    except Exception as error:
+        report.warn_once(f"Failed to show progress; the run continues: {type(error).__name__}: {error}")
+
+
+def _abandon(evaluation: Evaluation, cause: BaseException, front: FrontEnd) -> None:
+    """Store the available results. A failure to store is logged and does not hide why the run ended."""
+    is_failure = isinstance(cause, Exception)
+    message = str(cause) or type(cause).__name__ if is_failure else front.explain(cause)
+    try:
+        evaluation.abandon("failed" if is_failure else "cancelled", message)
+    except StoreError as error:
+        front.log.error(str(error))

@@ -1,0 +1,103 @@
+"""What follows the last answer of a run: judges, then its report. `Evaluation.finish` scores and measures it before.
+
+A stage that is missing is what the same command adds: `find_unreported` finds such a run.
+"""
+
+from collections.abc import Callable, Sequence
+
+from assayline.engines.parking import without_lot
+from assayline.errors import JudgeNotTrustedError, SpecError
+from assayline.evaluation.judging import check_trust, count_unjudged, find_judge_run, plan_judge, read_verdicts
+from assayline.evaluation.rescore import Rescored, rescore_run
+from assayline.evaluation.run import RunResult
+from assayline.report.make import Written, make_report
+from assayline.run.watch import AnyLogger
+from assayline.runs.manifest import read_manifest
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.judges import JudgeScorer
+
+Make = Callable[..., Written | None]
+"""Makes a report, compared with the run or pinned name `baseline`; returns None if there is nothing to report."""
+Complete = Callable[[EvalSpec], RunResult]
+"""Completes a run of a spec, or resumes it."""
+
+
+def judge_answers(
+    settings: Settings,
+    log: AnyLogger,
+    run_id: str,
+    judges: Sequence[JudgeScorer],
+    complete: Complete,
+    are_new: bool = False,
+) -> list[Rescored]:
+    """Complete the runs of judges over a run's answers and store their scores. `are_new`: add them to the run.
+
+    A judge's completed run is not repeated, so each answer is judged once. Raises JudgeNotTrustedError, with all scores
+    stored, if a judge agrees with the labels less than it must.
+    """
+    name = read_manifest(settings.run_dir(run_id)).name
+    found, distrusted = [], []
+    for scorer in judges:
+        judge_run_ids = _complete_runs(settings, run_id, name, scorer, complete)
+        scores = {scorer.title: read_verdicts(settings, scorer, judge_run_ids)}
+        if missing := count_unjudged(settings, run_id) - len(scores[scorer.title].scores):
+            log.warning(
+                "%s: %d answers have no score: the judge's verdict cannot be read, or is an error. They are not "
+                "counted as wrong.",
+                scorer.title,
+                missing,
+            )
+        found.append(rescore_run(settings.run_dir(run_id), settings, [scorer], scores=scores, is_added=are_new))
+        log.info(
+            "%s: %d answers judged in %s", scorer.title, len(scores[scorer.title].scores), ", ".join(judge_run_ids)
+        )
+        if doubt := check_trust(settings, scorer, judge_run_ids):
+            distrusted.append(doubt)
+    if distrusted:
+        raise JudgeNotTrustedError(" ".join(distrusted))
+    return found
+
+
+def _complete_runs(settings: Settings, run_id: str, name: str, scorer: JudgeScorer, complete: Complete) -> list[str]:
+    """Return the runs of all judges of a panel and of their retries, completed if they were not."""
+    run_ids: list[str] = []
+    for number in range(len(scorer.judges)):
+        own: list[str] = []
+        for attempt in range(scorer.retries + 1):
+            if attempt and not count_unjudged(settings, run_id, own):
+                break
+            spec = plan_judge(scorer, number, run_id, name, own, attempt)
+            with without_lot(needs_device=spec.engine.needs_device):
+                own.append(find_judge_run(spec, settings) or complete(spec).run_id)
+        run_ids += own
+    return run_ids
+
+
+def report_run(settings: Settings, log: AnyLogger, run_id: str, baseline: str | None = None) -> Written | None:
+    """Write a run's report. None if that failed, or if no prompt was rendered, as the database then lacks the run."""
+
+    def make(baseline: str | None) -> Written | None:
+        is_stored = read_manifest(settings.run_dir(run_id)).template_id is not None
+        return make_report(settings, run_id, baseline) if is_stored else None
+
+    return try_report(log, "report", run_id, make, baseline)
+
+
+def try_report(log: AnyLogger, what: str, command: str, make: Make, baseline: str | None = None) -> Written | None:
+    """Make a report, without the baseline if that is missing. None on failure; the log names `command` to retry."""
+    try:
+        try:
+            written = make(baseline=baseline)
+        except SpecError as error:
+            if baseline is None:
+                raise
+            log.warning("Writing the %s without its baseline: %s", what, error)
+            written = make(baseline=None)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        log.warning("Failed to write the %s: %s hint: retry with `assayline report %s`.", what, why, command)
+        return None
+    if written is not None:
+        log.info("%s: %s", what.capitalize(), written.html.absolute())
+    return written

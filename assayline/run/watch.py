@@ -1,0 +1,147 @@
+"""Progress of a run, its slow workers and its engines' troubles, as log lines and tables."""
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from assayline.evaluation.progress import ALIVE, LOST, OPENING, Standing, WorkerStanding
+from assayline.records import EngineEvent
+from assayline.words import count
+
+AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
+REPORT_INTERVAL_S = 15.0
+"""Seconds between two reports of progress, and between two tables of workers."""
+ENGINE_MARK = "vLLM: "
+"""Prefix of an engine's line in the log."""
+VLLM_LINE = re.compile(r"^(?:\([^)]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[\S+\] ")
+TROUBLE = frozenset({"failed", "reduced", "isolated", "restored"})
+"""Events of an engine that are logged as warnings."""
+
+
+class RunReport:
+    """Logs the progress of a run, its slow workers and its engines' troubles.
+
+    `draw` is called with each progress and the number of requests, None while prompts are still being read.
+    """
+
+    def __init__(self, log: AnyLogger, draw: Callable[[Standing, int | None], None] | None = None) -> None:
+        self.log = log
+        self._draw = draw
+        self._started_s = time.monotonic()
+        self._shown_s = self._table_s = float("-inf")
+        self._said = ""
+        self._slow: set[str] = set()
+        self._warned: set[str] = set()
+        self._events: dict[str, list[EngineEvent]] = {}
+        self._troubled: set[str] = set()
+
+    def show(self, standing: Standing, expected: int | None, *, is_last: bool = False) -> None:
+        """Report the progress, at most once per interval and only if it has changed."""
+        if self._draw is not None:
+            self._draw(standing, expected)
+        now = time.monotonic()
+        if len(standing.workers) > 1:
+            self._show_workers(standing, now, is_last)
+        if now - self._shown_s < REPORT_INTERVAL_S if not is_last else expected is None:
+            return
+        share = min(standing.answered / expected, 1.0) if expected else 0.0
+        of = "" if expected is None else f" of {expected}"
+        text = f"{standing.answered}{of} requests done"
+        start = standing.describe_start()
+        shown = "; ".join(filter(None, [text, start]))
+        if shown == self._said:
+            return
+        self._said, self._shown_s = shown, now
+        self.send_progress(100 * share, shown)
+        percent = f" ({100 * share:.0f}%)" if expected else ", prompts are still being read"
+        engine = f"; engine: {start}" if start else ""
+        self.log.info("%s%s, after %.0f s%s", text, percent, now - self._started_s, engine)
+
+    def hear(self, worker: str, log: AnyLogger, event: EngineEvent) -> None:
+        """Log a failure, reduction or rebuild of an engine. Called in the worker's driving thread."""
+        words = (event.message or "").partition("\n")[0]
+        if event.event in TROUBLE:
+            self._troubled.add(worker)
+            log.warning("Engine %d %s: %s", event.engine_generation, event.event, words)
+        elif event.event == "grown" or (event.event == "opened" and worker in self._troubled):
+            log.info("Engine %d %s %s", event.engine_generation, event.event, words)
+        self._events.setdefault(worker, []).append(event)
+        if worker in self._troubled:
+            rows = [_show_event(one) for one in self._events[worker]]
+            self.send_table(f"engines-{worker}", rows, f"Engine events of {worker}")
+
+    def warn_once(self, text: str) -> None:
+        """Log a warning the first time it occurs."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self.log.warning(text)
+
+    def send_progress(self, percent: float, text: str) -> None:
+        """Show the progress elsewhere, too."""
+
+    def send_table(self, key: str, rows: list[dict[str, Any]], description: str) -> None:
+        """Show a table elsewhere, too; it replaces the earlier one of this key."""
+
+    def _show_workers(self, standing: Standing, now: float, is_last: bool) -> None:
+        for worker in standing.workers:
+            if worker.is_slow and worker.worker not in self._slow:
+                self._slow.add(worker.worker)
+                self.log.warning(
+                    "%s on %s is slow: %.0f output tokens/s, less than half of the others' median",
+                    worker.worker,
+                    worker.device,
+                    worker.output_tokens_per_s,
+                )
+        if is_last or now - self._table_s >= REPORT_INTERVAL_S:
+            self._table_s = now
+            rate = standing.output_tokens_per_s
+            line = count_workers(standing) + ("" if rate is None else f", {rate:,.0f} tokens/s")
+            self.send_table("workers", [_show_worker(worker) for worker in standing.workers], line)
+
+
+def count_workers(standing: Standing) -> str:
+    """Format the number of workers by state: `7 workers (1 opening, 1 lost, 1 slow)`."""
+    counts = {state: standing.count(state) for state in (OPENING, LOST)}
+    counts["slow"] = sum(worker.is_slow for worker in standing.workers)
+    troubles = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    return count(standing.count(ALIVE), "worker") + (f" ({troubles})" if troubles else "")
+
+
+def _show_worker(worker: WorkerStanding) -> dict[str, Any]:
+    rate = worker.output_tokens_per_s
+    return {
+        "worker": worker.worker,
+        "device": worker.device,
+        "state": worker.state + (f": {worker.phase}" if worker.phase else "") + (", slow" if worker.is_slow else ""),
+        "answered": worker.answered,
+        "tokens/s": "" if rate is None else f"{rate:,.0f}",
+    }
+
+
+def _show_event(event: EngineEvent) -> dict[str, str]:
+    row = {
+        "at_s": round(event.at_s, 1),
+        "engine": event.engine_generation,
+        "event": event.event,
+        "max concurrency": event.details.get("window_requests"),
+        "seconds": None if event.duration_s is None else round(event.duration_s, 1),
+        "message": (event.message or "").partition("\n")[0],
+    }
+    return {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+def log_engine_line(log: AnyLogger, line: str) -> None:
+    """Log an engine's line at its own level, without vLLM's prefix. Lines of other libraries are DEBUG."""
+    if match := VLLM_LINE.match(line):
+        log.log(logging.getLevelNamesMapping()[match["level"]], ENGINE_MARK + line[match.end() :])
+    else:
+        log.debug(line)
+
+
+class EngineFilter(logging.Filter):
+    """Drops the lines of engines below ERROR. They are in the engine's log file, too."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR or not record.getMessage().startswith(ENGINE_MARK)

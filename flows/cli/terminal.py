@@ -1,0 +1,160 @@
+"""A run in the terminal: a progress bar, and log lines above it.
+
+The bar shows requests done, throughput, max concurrency and errors. If stderr is not a terminal, log lines are printed
+instead.
+"""
+
+import contextlib
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
+
+from assayline.errors import AssaylineError
+from assayline.evaluation.progress import Standing
+from assayline.flows.cli.words import has_bar, print_text
+from assayline.run.driver import LOG, Cluster, FrontEnd
+from assayline.run.watch import AnyLogger, EngineFilter, RunReport, count_workers, log_engine_line
+from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.words import SPACE
+
+Draw = Callable[[Standing, int | None], None]
+LINE = "%(asctime)s.%(msecs)03d | %(levelname)-7s | %(name)s - %(message)s"
+
+
+class ConsoleHandler(Protocol):
+    """A log handler that prints to a console."""
+
+    console: Console
+    level: int
+
+    def setLevel(self, level: int) -> None: ...
+
+
+class LineHandler(logging.Handler):
+    """Prints log lines literally, on a console that the bar may replace by its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.console = log_console()
+        self.setFormatter(logging.Formatter(LINE, "%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_text(self.format(record).replace(SPACE, " "), self.console)
+
+
+class Terminal(FrontEnd):
+    """The command line's front end: threads, log lines and a bar."""
+
+    def __init__(self, settings: Settings, handler: LineHandler) -> None:
+        super().__init__(settings)
+        self._handler = handler
+
+    def log_engine(self, log: AnyLogger, line: str) -> None:
+        log_engine_line(log, line)
+
+    @contextlib.contextmanager
+    def watch(self, run_dir: Path) -> Iterator[RunReport]:
+        with open_screen(run_dir, self.settings, [self._handler]) as draw:
+            yield RunReport(self.log, draw)
+
+    def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
+        from assayline.tasks.ray_cluster import open_cluster
+
+        return open_cluster(spec, self.settings)
+
+
+@contextlib.contextmanager
+def open_terminal(settings: Settings) -> Iterator[Terminal]:
+    """Print the log inside the context. ASSAYLINE_TRACEBACKS prints the traceback of an error that ends it."""
+    handler, level = LineHandler(), LOG.level
+    if settings.bar:
+        handler.addFilter(EngineFilter())
+    LOG.addHandler(handler)
+    LOG.setLevel(logging.INFO)
+    try:
+        yield Terminal(settings, handler)
+    except AssaylineError as error:
+        if settings.tracebacks:
+            traceback.print_exception(error)
+        raise
+    finally:
+        LOG.removeHandler(handler)
+        LOG.setLevel(level)
+
+
+class Bar:
+    """The progress bar."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            # A narrow terminal truncates columns without min_width; keep the remaining time visible.
+            TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
+            TextColumn("{task.fields[counts]}", markup=False),
+            TimeElapsedColumn(),
+            BarColumn(bar_width=None),
+            console=console,
+            transient=True,
+            expand=True,
+        )
+        self.task = self.progress.add_task("loading engine", total=None, counts="")
+
+    def show(self, standing: Standing, expected: int | None) -> None:
+        """Update the bar. `expected`: number of requests; None while prompts are still being read."""
+        has_window = standing.window_requests is not None  # None for an open loop
+        answering = standing.output_tokens_per_s is not None
+        counts = [
+            f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}",
+            f"{standing.errors:,} errors"
+            if standing.errors != 1
+            else "1 error",  # early, as narrow terminals cut the end
+        ]
+        if standing.output_tokens_per_s is not None:
+            counts.append(f"{standing.output_tokens_per_s:,.0f} tokens/s")
+        if has_window:
+            counts.append(f"max concurrency {standing.window_requests:,}")
+        if len(standing.workers) > 1:
+            counts.append(count_workers(standing))
+        self.progress.update(
+            self.task,
+            description="generating" if answering else standing.describe_start() or "loading engine",
+            completed=standing.answered,
+            total=expected,
+            counts=", ".join(counts) if standing.answered else "",
+        )
+
+
+def log_console() -> Console:
+    """Return the console of the bar and the log lines above it, without markup."""
+    return Console(stderr=True, markup=False, emoji=False)
+
+
+@contextlib.contextmanager
+def open_screen(run_dir: Path, settings: Settings, handlers: Sequence[ConsoleHandler]) -> Iterator[Draw | None]:
+    """Show a bar, with only warnings of these handlers above it. Without an interactive terminal, yield None."""
+    if not has_bar(settings):
+        yield None
+        return
+    console = log_console()
+    bar, before = Bar(console), [(handler, handler.console, handler.level) for handler in handlers]
+    for handler in handlers:
+        handler.console = console
+        handler.setLevel(max(handler.level, logging.WARNING))
+    print_text(f"Run {run_dir.name} started; part files and logs in {run_dir}", console)
+    try:
+        with bar.progress:
+            yield bar.show
+    finally:
+        for handler, old, level in before:
+            handler.console = old
+            handler.setLevel(level)
