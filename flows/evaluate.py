@@ -19,12 +19,12 @@ from pydantic import Field
 from assayline.errors import JudgeNotTrustedError, SpecError
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.flows.cli.tables import describe_figures
-from assayline.flows.live.logs import speak_in_sentences
+from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed, not_trusted
 from assayline.flows.live.watch import CancelledInPrefect, FlowFront
 from assayline.run import driver
 from assayline.runs.manifest import Manifest, list_manifests
-from assayline.settings import Settings, load_settings
+from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
 
@@ -90,9 +90,7 @@ def evaluate(
         benchmark_id: benchmark of a new run; set by the flow `benchmark`.
         purpose: what a new run is made for; set by the flows `nightly`, `suite` and `benchmark`.
     """
-    settings = load_settings()
-    if not settings.tracebacks:
-        speak_in_sentences()
+    settings = load_flow_settings()
     check_deployed_spec(spec)
     wanted = as_spec(spec)
     if resume == NEVER and (begun := find_retried(wanted.name, settings)) and not is_done(begun):

@@ -13,13 +13,11 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.comparison.gate import GateFailedError, GateReport, judge_run, save_verdicts
-from assayline.flows.live.logs import speak_in_sentences
+from assayline.comparison.gate import GateFailedError
+from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed, publish_gate, worse
+from assayline.run.stages import gate_run
 from assayline.runs.manifest import list_run_ids, match_run_id
-from assayline.settings import Settings, load_settings
-from assayline.store.database import Connection
-from assayline.store.thread import DatabaseThread
 
 
 def name_gate() -> str:
@@ -36,36 +34,10 @@ def gate(run_id: str, baseline: str | None = None, limits: dict[str, Any] | None
         baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the run's spec).
         limits: fields that override the gate of the run's spec: {"max_accuracy_drop": 0.02}.
     """
-    settings = load_settings()
-    if not settings.tracebacks:
-        speak_in_sentences()
+    settings = load_flow_settings()
     run_id = match_run_id(run_id, list_run_ids(settings.data_dir / "runs")) or run_id
-    report = judge(settings, run_id, baseline, limits or {})
+    report = gate_run(settings, get_run_logger(), run_id, baseline, limits or {})
     publish_gate(settings, run_id, report.baseline, report.sentence)
     if report.failed:
         return worse(report.sentence, GateFailedError(report.sentence, report))
     return completed(report.sentence, dataclasses.asdict(report), report.verdict)
-
-
-def judge(
-    settings: Settings,
-    run_id: str,
-    baseline: str | None,
-    limits: dict[str, Any],
-    flow_run_id: str | None = None,
-    nights: int = 1,
-) -> GateReport:
-    """Judge a run, store the verdicts and log them. Raises SpecError and ComparisonError.
-
-    `flow_run_id`: the flow run that evaluated the run and now judges it, as one of `nights`.
-    """
-
-    def judge_and_save(connection: Connection) -> GateReport:
-        found = judge_run(connection, run_id, baseline, limits, nights)
-        save_verdicts(connection, settings.data_dir, found, flow_run_id)
-        return found
-
-    report = DatabaseThread(settings).run(judge_and_save)
-    for verdict, words in dict.fromkeys((check.verdict, check.words) for check in report.checks):
-        get_run_logger().log(30 if verdict == "fail" else 20, "%s: %s", verdict, words)
-    return report

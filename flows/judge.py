@@ -12,11 +12,10 @@ from prefect import flow
 
 from assayline.errors import JudgeNotTrustedError
 from assayline.flows.evaluate import complete
-from assayline.flows.live.logs import speak_in_sentences
+from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import not_trusted
 from assayline.flows.live.watch import FlowFront
 from assayline.run import driver
-from assayline.settings import load_settings
 from assayline.spec.judges import JudgeScorer
 
 
@@ -28,9 +27,7 @@ def judge(run_id: str, scorers: list[JudgeScorer]) -> dict[str, Any]:
         run_id: the judged run, which is complete.
         scorers: the judges, which become scorers of the run.
     """
-    settings = load_settings()
-    if not settings.tracebacks:
-        speak_in_sentences()
+    settings = load_flow_settings()
     try:
         return driver.judge(run_id, scorers, FlowFront(settings, complete))
     except JudgeNotTrustedError as error:

@@ -26,7 +26,6 @@ from assayline.flows.evaluate import (
     find_retried,
     is_done,
 )
-from assayline.flows.gate import judge
 from assayline.flows.live.reporting import (
     completed,
     not_trusted,
@@ -35,6 +34,7 @@ from assayline.flows.live.reporting import (
     write_leaderboard,
 )
 from assayline.flows.live.watch import rename_flow_run
+from assayline.run.stages import gate_run
 from assayline.settings import Settings, load_settings
 
 
@@ -105,4 +105,4 @@ def _judge(settings: Settings, run_id: str, baseline: str | None) -> GateReport 
             run_id,
         )
         return None
-    return judge(settings, run_id, baseline, {}, str(flow_run.id), NIGHTS)
+    return gate_run(settings, get_run_logger(), run_id, baseline, {}, str(flow_run.id), NIGHTS)

@@ -133,13 +133,6 @@ def assert_nothing_runs(data_dir: Path) -> None:
     wait_for(lambda: not processes_of(data_dir), f"nothing is left, of at first {left}")
 
 
-def api_of(pid: int) -> str:
-    """Where the API answers that a command serves itself."""
-    sockets = psutil.Process(pid).net_connections("tcp")
-    [port] = {listening.laddr.port for listening in sockets if listening.status == psutil.CONN_LISTEN}
-    return f"http://127.0.0.1:{port}/api/health"
-
-
 def hosts_of(data_dir: Path) -> list[psutil.Process]:
     """Return the processes that hold an engine, without those that they forked."""
     found = []

@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from assayline.clock import RunClock
-from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
+from assayline.evaluation.begin import Evaluation, begin_evaluation
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
 from assayline.evaluation.order import heaviest_first, read_shard
+from assayline.evaluation.run import RunResult
 from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.prompts import load_prompts
 from assayline.records import Completion, EngineEvent, Request, TelemetrySample

@@ -28,6 +28,10 @@ class Configuration:
     spec: EvalSpec
     config_id: str
 
+    @property
+    def key(self) -> str:
+        return self.label
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -6,7 +6,7 @@ requests again.
 
 import socket
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -17,10 +17,10 @@ from assayline.digests import digest_json
 from assayline.engines.devices.claims import count_workers as count_devices_here
 from assayline.engines.devices.claims import name_cpu
 from assayline.errors import DatabaseLockedError, SpecError, StoreError
-from assayline.evaluation.answers import resolve_runs
+from assayline.evaluation.answers import RunWork, resolve_runs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.resume import AUTO, choose_run, digest_inputs
-from assayline.evaluation.run import Evaluation, RunResult
+from assayline.evaluation.run import Evaluation
 from assayline.files import MAKE_ROOM, write_text
 from assayline.load.arrivals import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
@@ -36,30 +36,36 @@ from assayline.store.parts import recall_lengths
 from assayline.store.scoring import check_scorers
 from assayline.store.thread import DatabaseThread
 
-__all__ = ["Evaluation", "RunResult", "begin_evaluation", "plan_run"]
+__all__ = ["Evaluation", "Plan", "begin_evaluation", "begin_run", "plan_evaluation", "plan_run"]
 
 
-def begin_evaluation(
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run before it begins."""
+
+    spec: EvalSpec
+    """With the ids of the runs that it reads, and the machine's price."""
+    fresh: Manifest
+    """The manifest of a new run."""
+    model: ModelIdentity
+
+
+def plan_evaluation(
     spec: EvalSpec,
     settings: Settings,
-    resume: str = AUTO,
+    read: RunWork,
     benchmark_id: str | None = None,
     is_deployed: bool = False,
     flow_run_id: str | None = None,
     purpose: str = "evaluate",
-) -> Evaluation:
-    """Check arguments, model and database, then create the run's folder or resume an unfinished run.
+) -> Plan:
+    """Check arguments and model. A new run is part of the benchmark `benchmark_id`, if that is given.
 
-    `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. A new run is
-    part of the benchmark `benchmark_id`, if that is given. `is_deployed`: a deployed flow begins the run, such as a
-    nightly one; with auto, deployed flows resume only runs of deployed flows, and others only the others.
-    `flow_run_id`: the outermost flow run. `purpose` is that of a new run, as in runs.purpose; a judge's is judge.
-    Raises SpecError, ModelError or StoreError.
+    `is_deployed`: a deployed flow begins the run, such as a nightly one. `flow_run_id`: the outermost flow run.
+    `purpose` is that of a new run, as in runs.purpose; a judge's is judge. Raises SpecError, ModelError or StoreError.
     """
     settings.pass_on_token()
-    spec = add_price(spec, settings)
-    database = DatabaseThread(settings)
-    spec = resolve_runs(spec, database.run)
+    spec = resolve_runs(add_price(spec, settings), read)
     manifest, model = plan_run(spec)
     is_judge = any(scorer.kind == "verdict" for scorer in spec.scorers or ())
     manifest = replace(
@@ -70,6 +76,28 @@ def begin_evaluation(
         machine=settings.machine or name_cpu(),
         purpose="judge" if is_judge else purpose,
     )
+    return Plan(spec, manifest, model)
+
+
+def begin_evaluation(
+    spec: EvalSpec,
+    settings: Settings,
+    resume: str = AUTO,
+    benchmark_id: str | None = None,
+    is_deployed: bool = False,
+) -> Evaluation:
+    """Plan a run and begin it."""
+    read = DatabaseThread(settings).run
+    return begin_run(plan_evaluation(spec, settings, read, benchmark_id, is_deployed), settings, resume)
+
+
+def begin_run(plan: Plan, settings: Settings, resume: str = AUTO) -> Evaluation:
+    """Check the database, then create the run's folder or resume an unfinished run.
+
+    `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. With auto,
+    deployed flows resume only runs of deployed flows, and others only the others. Raises SpecError or StoreError.
+    """
+    spec, manifest, database = plan.spec, plan.fresh, DatabaseThread(settings)
     workers = count_workers(spec)
     runs_dir = settings.data_dir / "runs"
     with ExitStack() as undo:
@@ -86,7 +114,7 @@ def begin_evaluation(
             manifest=manifest,
             spec=spec,
             settings=settings,
-            model=model,
+            model=plan.model,
             database=database,
             lock=lock,
             notes=choice.notes,

@@ -7,12 +7,11 @@ The flow completes these runs. This module plans them and reads their verdicts.
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from assayline.digests import digest_json
 from assayline.errors import SpecError
-from assayline.evaluation.begin import add_price, plan_run
+from assayline.evaluation.begin import Plan, add_price, plan_run
 from assayline.evaluation.resume import AUTO, NEVER, is_complete
 from assayline.prompts.template import list_variables
 from assayline.runs.locks import is_worked_on
@@ -21,7 +20,6 @@ from assayline.settings import Settings
 from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
-from assayline.spec.identity import spec_hash
 from assayline.spec.judges import JudgeScorer, VerdictScorer
 from assayline.spec.prompts import AnswersSource
 from assayline.store.answer_rows import ANSWER_COLUMNS, count_rows
@@ -75,25 +73,21 @@ def plan_judge(
     return spec.model_copy(update={"scorers": labelled})
 
 
-def check_judges(spec: EvalSpec, settings: Settings) -> list[str]:
-    """Check the judges of a spec before its model's engine starts: their specs, templates, columns and models.
+def check_judges(plan: Plan, settings: Settings) -> list[str]:
+    """Check the judges of a run before its model's engine starts: their specs, templates, columns and models.
 
     Return notes for the user. Raises SpecError, PromptError or ModelError.
     """
     notes: list[str] = []
-    judges = pick_judges(spec.scorers)
-    if not judges:
-        return notes
-    metadata = spec.prompts.columns.metadata
-    judged = plan_run(spec)[1].model_id
-    for scorer in judges:
+    metadata = plan.spec.prompts.columns.metadata
+    for scorer in pick_judges(plan.spec.scorers):
         if scorer.label is not None and scorer.label not in metadata:
             raise SpecError(
                 f"{scorer.title}: the label {scorer.label} is not a metadata column of the prompts; "
                 f"{nearest(scorer.label, metadata)}. hint: add it to prompts.columns.metadata."
             )
         for number in range(len(scorer.judges)):
-            planned = plan_judge(scorer, number, "RUN", spec.name)
+            planned = plan_judge(scorer, number, "RUN", plan.spec.name)
             known = {*ANSWER_COLUMNS, *metadata}
             if unknown := [one for one in list_variables(planned.prompts.template or "") if one not in known]:
                 raise SpecError(
@@ -101,17 +95,15 @@ def check_judges(spec: EvalSpec, settings: Settings) -> list[str]:
                     f"{nearest(unknown[0], sorted(known))}. hint: columns of the judged prompts are available if "
                     "prompts.columns.metadata of the judged spec lists them."
                 )
-            if plan_run(add_price(planned, settings))[1].model_id == judged:
+            if plan_run(add_price(planned, settings))[1].model_id == plan.model.model_id:
                 notes.append(f"{scorer.title}: the judge is the judged model itself, which may prefer its own answers.")
     return notes
 
 
-def find_unreported(
-    spec: EvalSpec, settings: Settings, resume: str = AUTO, benchmark_id: str | None = None, is_deployed: bool = False
-) -> str | None:
+def find_unreported(plan: Plan, settings: Settings, resume: str = AUTO) -> str | None:
     """Return the newest run of this spec, model and inputs if it only lacks scores of judges or its report; else None.
 
-    The arguments are those of `begin_evaluation`; with a run's id, only that run is considered.
+    `resume` is that of `begin_run`; with a run's id, only that run is considered.
     """
     if resume == NEVER:
         return None
@@ -119,19 +111,15 @@ def find_unreported(
     if resume != AUTO:
         newest: Manifest | None = read_manifest(find_run(runs_dir, resume))
     else:
-        wanted = spec_hash(spec)
-        same = (run for run in list_manifests(runs_dir) if run.name == spec.name and run.spec_hash == wanted)
-        newest = next(same, None)
+        asked = plan.fresh.name, plan.fresh.spec_hash
+        newest = next((run for run in list_manifests(runs_dir) if (run.name, run.spec_hash) == asked), None)
     if newest is None or not is_complete(run_dir := settings.run_dir(newest.run_id), newest) or is_worked_on(run_dir):
         return None
     if not newest.lacks_report and not _lacks_judges(settings, newest.run_id):
         return None
-    if resume == AUTO:
-        planned, _ = plan_run(spec)
-        asked = replace(planned, benchmark_id=benchmark_id, is_deployed=is_deployed)
-        same_fields = ("model_id", "tokenizer_id", "inputs", "benchmark_id", "is_deployed")
-        if any(getattr(newest, name) != getattr(asked, name) for name in same_fields):
-            return None
+    same = ("model_id", "tokenizer_id", "inputs", "benchmark_id", "is_deployed")
+    if resume == AUTO and any(getattr(newest, name) != getattr(plan.fresh, name) for name in same):
+        return None
     return newest.run_id
 
 

@@ -150,15 +150,9 @@ def is_complete(run_dir: Path, manifest: Manifest) -> bool:
     return all(count_table(run_dir, table) >= rows for table, rows in expected.items())
 
 
-def find_driven_here(runs_dir: Path, name: str | None = None) -> Manifest | None:
-    """Return the newest run, or the newest of this name, that this process has driven; None if there is none."""
-    named = (run for run in list_manifests(runs_dir) if name in (None, run.name))
-    return next((run for run in named if was_driven_here(runs_dir / run.run_id)), None)
-
-
 def find_unfinished_here(runs_dir: Path) -> Manifest | None:
     """Return the newest run that this process has driven, if it can be resumed."""
-    run = find_driven_here(runs_dir)
+    run = next((run for run in list_manifests(runs_dir) if was_driven_here(runs_dir / run.run_id)), None)
     is_open = run is not None and run.template_id is not None and run.state != "completed" and not run.is_final
     return run if is_open else None
 

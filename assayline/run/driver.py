@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreError
-from assayline.evaluation.answers import resolve_runs
-from assayline.evaluation.begin import Evaluation, RunResult, begin_evaluation
+from assayline.evaluation.begin import Evaluation, begin_run, plan_evaluation
 from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
 from assayline.evaluation.judging import check_judges, find_unreported, list_judges
 from assayline.evaluation.resume import AUTO
-from assayline.evaluation.run import read_result
+from assayline.evaluation.run import RunResult, read_result
 from assayline.evaluation.worker import Exchanger, Worker, WorkOrder
+from assayline.report.document import Document
 from assayline.report.make import Written
 from assayline.run.stages import judge_answers, report_run
 from assayline.run.watch import AnyLogger, RunReport
@@ -85,6 +85,9 @@ class FrontEnd:
     def publish(self, spec: EvalSpec, result: RunResult, written: Written | None) -> None:
         """Show the result of a completed run."""
 
+    def show_page(self, kind: str, name: str, page: Document, headline: str) -> None:
+        """Show the report of several runs."""
+
     def explain(self, cause: BaseException) -> str:
         """Return why a run was cancelled."""
         by = "Ctrl-C" if type(cause) is KeyboardInterrupt else "SIGTERM"
@@ -99,12 +102,14 @@ def evaluate(
     Raises AssaylineError; JudgeNotTrustedError if the run is complete and a judge agrees too little with the labels.
     """
     settings = front.settings
-    spec = resolve_runs(spec, DatabaseThread(settings).run)
-    if run_id := find_unreported(spec, settings, resume, benchmark_id, front.is_deployed):
+    database = DatabaseThread(settings)
+    plan = plan_evaluation(spec, settings, database.run, benchmark_id, front.is_deployed, front.flow_run_id, purpose)
+    spec = plan.spec
+    if run_id := find_unreported(plan, settings, resume):
         front.log.info("Run %s has all its answers; its judges and its report follow.", run_id)
         return _complete_stages(run_id, spec, front)
-    notes = check_judges(spec, settings)
-    evaluation = begin_evaluation(spec, settings, resume, benchmark_id, front.is_deployed, front.flow_run_id, purpose)
+    notes = check_judges(plan, settings)
+    evaluation = begin_run(plan, settings, resume)
     front.begin(evaluation.run_id)
     for note in [*evaluation.notes, *notes]:
         front.log.warning(note)
@@ -174,17 +179,35 @@ def drive(evaluation: Evaluation, front: FrontEnd) -> PromptCounts:
     """Prepare and generate concurrently, and ingest part files meanwhile. Any failure stops everything."""
     if evaluation.is_answered:
         return evaluation.prepare()
+    dispatcher = evaluation.dispatcher
     with ExitStack() as stack:
         report = stack.enter_context(front.watch(evaluation.run_dir))
         cluster = stack.enter_context(front.open_cluster(evaluation.spec))
         pool = stack.enter_context(ThreadPoolExecutor(MOST_WORKERS + 1))  # left first: workers end before the cluster
+        launch = Worker if cluster is None else cluster.launch
+        loaded_s = time.monotonic()
         try:
-            prepared = front.submit(pool, partial(_prepare, evaluation))
-            workers = _Workers(evaluation, front, pool, cluster, report)
-            _watch(evaluation, prepared, workers, report)
-            counts = prepared.result()
-            for future in workers.driven:
-                future.result()
+            work: list[Future[Any]] = [front.submit(pool, partial(_prepare, evaluation))]
+            while True:
+                if len(work) == 1 or not (dispatcher.is_stopped or dispatcher.is_over):
+                    if cluster is not None:
+                        dispatcher.workers = cluster.count_workers()
+                    while len(work) <= dispatcher.workers:
+                        name = f"worker-{len(work) - 1}"
+                        job = partial(_generate, evaluation, name, launch, front, report)
+                        work.append(front.submit(pool, job, name))
+                if not (left := [future for future in work if not future.done()]):
+                    break
+                if any(future.done() and future.exception() for future in work):
+                    evaluation.stop()
+                _show(evaluation, work[0], report)
+                if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
+                    _load(evaluation, report)
+                    loaded_s = time.monotonic()
+                wait(left, POLL_INTERVAL_S, FIRST_COMPLETED)
+            _show(evaluation, work[0], report, is_last=True)
+            counts: PromptCounts
+            counts, *_ = [future.result() for future in work]
         except BaseException:
             evaluation.stop()
             raise
@@ -215,57 +238,19 @@ def _prepare(evaluation: Evaluation, log: AnyLogger) -> PromptCounts:
     return counts
 
 
-class _Workers:
-    """The threads that drive the workers of a run."""
-
-    def __init__(
-        self, evaluation: Evaluation, front: FrontEnd, pool: Executor, cluster: Cluster | None, report: RunReport
-    ) -> None:
-        self._evaluation = evaluation
-        self._front = front
-        self._pool = pool
-        self._cluster = cluster
-        self._report = report
-        self.driven: list[Future[WorkerReport]] = []
-        self.add()
-
-    def add(self) -> None:
-        """Start missing workers, up to the wanted number, which may grow with the cluster."""
-        dispatcher = self._evaluation.dispatcher
-        if dispatcher.is_stopped or dispatcher.is_over:
-            return
-        if self._cluster is not None:
-            dispatcher.workers = self._cluster.count_workers()
-        while len(self.driven) < dispatcher.workers:
-            name = f"worker-{len(self.driven)}"
-            self.driven.append(self._front.submit(self._pool, partial(self._drive, name), name))
-
-    def list_work(self, prepared: Future[PromptCounts]) -> list[Future[Any]]:
-        return [prepared, *self.driven]
-
-    def _drive(self, name: str, log: AnyLogger) -> WorkerReport:
-        listener = Listener(
-            log.info, log.warning, partial(self._front.log_engine, log), partial(self._report.hear, name, log)
-        )
-        launch = Worker if self._cluster is None else self._cluster.launch
-        report = drive_worker(self._evaluation, name, listener, launch)
-        log.info("Worker %s answered %d requests on %s", report.worker, report.answered_requests, report.device)
-        return report
-
-
-def _watch(evaluation: Evaluation, prepared: Future[PromptCounts], workers: _Workers, report: RunReport) -> None:
-    """Show progress and ingest part files until all work has ended. A failure stops all of it."""
-    loaded_s = time.monotonic()
-    while left := [future for future in workers.list_work(prepared) if not future.done()]:
-        if any(future.done() and future.exception() for future in workers.list_work(prepared)):
-            evaluation.stop()
-        workers.add()
-        _show(evaluation, prepared, report)
-        if time.monotonic() - loaded_s >= evaluation.settings.load_interval_s:
-            _load(evaluation, report)
-            loaded_s = time.monotonic()
-        wait(left, POLL_INTERVAL_S, FIRST_COMPLETED)
-    _show(evaluation, prepared, report, is_last=True)
+def _generate(
+    evaluation: Evaluation,
+    name: str,
+    launch: Callable[[WorkOrder], Exchanger],
+    front: FrontEnd,
+    report: RunReport,
+    log: AnyLogger,
+) -> WorkerReport:
+    """Drive a worker to its end."""
+    listener = Listener(log.info, log.warning, partial(front.log_engine, log), partial(report.hear, name, log))
+    done = drive_worker(evaluation, name, listener, launch)
+    log.info("Worker %s answered %d requests on %s", name, done.answered_requests, done.device)
+    return done
 
 
 def _load(evaluation: Evaluation, report: RunReport) -> None:

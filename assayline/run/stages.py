@@ -3,8 +3,11 @@
 A stage that is missing is what the same command adds: `find_unreported` finds such a run.
 """
 
+import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from assayline.comparison.gate import GateReport, judge_run, save_verdicts
 from assayline.engines.parking import without_lot
 from assayline.errors import JudgeNotTrustedError, SpecError
 from assayline.evaluation.judging import check_trust, count_unjudged, find_judge_run, plan_judge, read_verdicts
@@ -16,6 +19,8 @@ from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import JudgeScorer
+from assayline.store.database import Connection
+from assayline.store.thread import DatabaseThread
 
 Make = Callable[..., Written | None]
 """Makes a report, compared with the run or pinned name `baseline`; returns None if there is nothing to report."""
@@ -72,6 +77,31 @@ def _complete_runs(settings: Settings, run_id: str, name: str, scorer: JudgeScor
                 own.append(find_judge_run(spec, settings) or complete(spec).run_id)
         run_ids += own
     return run_ids
+
+
+def gate_run(
+    settings: Settings,
+    log: AnyLogger,
+    run_id: str,
+    baseline: str | None,
+    limits: dict[str, Any],
+    flow_run_id: str | None = None,
+    nights: int = 1,
+) -> GateReport:
+    """Judge a run, store the verdicts and log them. Raises SpecError and ComparisonError.
+
+    `flow_run_id`: the flow run that evaluated the run and now judges it, as one of `nights`.
+    """
+
+    def judge_and_save(connection: Connection) -> GateReport:
+        found = judge_run(connection, run_id, baseline, limits, nights)
+        save_verdicts(connection, settings.data_dir, found, flow_run_id)
+        return found
+
+    report = DatabaseThread(settings).run(judge_and_save)
+    for verdict, words in dict.fromkeys((check.verdict, check.words) for check in report.checks):
+        log.log(logging.WARNING if verdict == "fail" else logging.INFO, "%s: %s", verdict, words)
+    return report
 
 
 def report_run(settings: Settings, log: AnyLogger, run_id: str, baseline: str | None = None) -> Written | None:

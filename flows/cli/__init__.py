@@ -13,7 +13,6 @@ from typing import NoReturn
 from assayline.errors import AssaylineError
 from assayline.flows.cli.options import COMMANDS, REMOVED, make_front_parser, write_completion
 from assayline.flows.cli.process import Terminated, leave_after
-from assayline.flows.live.logs import quiet_shutdown
 
 
 def main() -> NoReturn:
@@ -52,11 +51,9 @@ def run(name: str, arguments: list[str]) -> int:
         code: int = importlib.import_module(f"assayline.flows.cli.{name}").run(arguments)
         return code
     except AssaylineError as error:
-        quiet_shutdown()
         _say(f"error: {error}", error)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        quiet_shutdown()
         _say("Interrupted. Finished results are stored.", interrupt)
         return 143 if isinstance(interrupt, Terminated) else 130
 

@@ -1,6 +1,7 @@
 """The command line of `benchmark`: options, dry run, run and summary."""
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,8 @@ from assayline.benchmark.profile import (
 )
 from assayline.errors import RunFailedError, SpecError
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.process import prefect_api
+from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import parse_words, plain_console
-from assayline.flows.live.logs import quiet_shutdown
 
 if TYPE_CHECKING:
     from assayline.benchmark.plan import Configuration, Plan
@@ -84,32 +84,47 @@ def run(arguments: list[str]) -> int:
         return 0
     if known.resume is None:
         write_plan(plan, settings)
-    return run_benchmark(plan, settings)
+    return run_benchmark(plan, configurations, settings)
 
 
-def run_benchmark(plan: "Plan", settings: "Settings") -> int:
+def run_benchmark(plan: "Plan", configurations: "list[Configuration]", settings: "Settings") -> int:
     """Run a plan that has been written and print its tables. Return the exit code."""
     from assayline.benchmark.plan import count_left
 
-    with prefect_api():
-        from assayline.flows.benchmark import benchmark, print_conclusion
-
-        try:
-            benchmark(resume=plan.benchmark_id)
-        except RunFailedError as error:
-            quiet_shutdown()
-            print_conclusion(plan.benchmark_id, settings)
-            print(f"error: {error}", file=sys.stderr)
-            return error.exit_code
-        except BaseException as error:
-            error.add_note(
-                f"Benchmark {plan.benchmark_id} is unfinished: {count_left(plan.benchmark_id, settings)} of "
-                f"{plan.total} runs left. hint: resume it with `assayline benchmark --resume {plan.benchmark_id}`."
-            )
-            raise
-        quiet_shutdown()
-        print_conclusion(plan.benchmark_id, settings)
+    try:
+        _do_runs(plan, configurations, settings)
+    except RunFailedError as error:
+        _print(plan, settings)
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BaseException as error:
+        error.add_note(
+            f"Benchmark {plan.benchmark_id} is unfinished: {count_left(plan.benchmark_id, settings)} of "
+            f"{plan.total} runs left. hint: resume it with `assayline benchmark --resume {plan.benchmark_id}`."
+        )
+        raise
+    _print(plan, settings)
     return 0
+
+
+def _do_runs(plan: "Plan", configurations: "list[Configuration]", settings: "Settings") -> None:
+    if find_prefect_api(os.environ) is None:
+        from assayline.flows.cli.terminal import open_terminal
+        from assayline.run import campaign
+
+        with open_terminal(settings) as front:
+            campaign.run_benchmark(plan, configurations, front)
+        return
+    with prefect_api():
+        from assayline.flows.benchmark import benchmark
+
+        benchmark(resume=plan.benchmark_id)
+
+
+def _print(plan: "Plan", settings: "Settings") -> None:
+    from assayline.flows.cli.tables import print_conclusion
+
+    print_conclusion(plan.benchmark_id, settings)
 
 
 def plan_from_words(

@@ -21,6 +21,7 @@ import assayline
 from assayline import __version__
 from assayline.errors import AssaylineError
 from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.process import find_prefect_api
 from assayline.words import count, make_visible
 
 if TYPE_CHECKING:
@@ -336,21 +337,6 @@ def check_hub(environ: Mapping[str, str]) -> Finding:
     return Finding("Hugging Face", OK, text)
 
 
-def find_prefect_api(environ: Mapping[str, str]) -> str | None:
-    """The URL of Prefect's API: of the environment, or of Prefect's active profile."""
-    if "PREFECT_API_URL" in environ:
-        return environ["PREFECT_API_URL"].strip() or None
-    import tomllib
-
-    home = Path(environ.get("PREFECT_HOME") or Path.home() / ".prefect")
-    try:
-        stored = tomllib.loads((home / "profiles.toml").read_text(encoding="utf-8"))
-        profile = stored["profiles"][environ.get("PREFECT_PROFILE") or stored["active"]]
-        return str(profile["PREFECT_API_URL"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def check_prefect_api(url: str | None) -> Finding:
     """Check that the API in the settings answers. A request for a login is an answer; other errors may be a proxy's."""
     from urllib.error import HTTPError
@@ -359,7 +345,7 @@ def check_prefect_api(url: str | None) -> Finding:
     from assayline.words import hide_secrets
 
     if url is None:
-        return Finding("Prefect API", OK, "not set in the environment or profile; each command runs its own")
+        return Finding("Prefect API", OK, "not set in the environment or profile; commands run without it")
     shown = hide_secrets(url)
     try:
         with urlopen(f"{url.rstrip('/')}/health", timeout=API_TIMEOUT_S):

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from assayline.errors import MediaError, NothingToAskError
-from assayline.evaluation.answers import open_answers, resolve_runs
-from assayline.evaluation.begin import plan_run
+from assayline.evaluation.answers import open_answers
+from assayline.evaluation.begin import plan_evaluation
 from assayline.evaluation.judging import check_judges, find_unreported, pick_judges
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.resume import describe_left, preview_run
@@ -106,14 +106,13 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
 
     Raises the errors of a run, and NothingToAskError if every request would be an error row.
     """
-    settings.pass_on_token()
     read = DatabaseThread(settings).read
-    spec = resolve_runs(spec, read)
-    fresh, model = plan_run(spec)
+    plan = plan_evaluation(spec, settings, read)
+    spec, model = plan.spec, plan.model
     runs_dir = settings.data_dir / "runs"
-    found, notes = preview_run(fresh, canonical_json(spec), runs_dir, resume)
-    notes += check_judges(spec, settings)
-    unreported = find_unreported(spec, settings, resume)
+    found, notes = preview_run(plan.fresh, canonical_json(spec), runs_dir, resume)
+    notes += check_judges(plan, settings)
+    unreported = find_unreported(plan, settings, resume)
     preparation = Preparation(spec, model, rows=open_answers(spec, read))
     rows = requests = duplicates = tokens = 0
     turns: Counter[int] = Counter()

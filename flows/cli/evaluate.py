@@ -2,23 +2,22 @@
 
 import argparse
 import contextlib
-import dataclasses
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from assayline.errors import AssaylineError, SpecError
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.process import prefect_api
-from assayline.flows.cli.words import announce, complete_run_id, parse_words, plain_console, print_text
-from assayline.flows.live.logs import quiet_shutdown
+from assayline.flows.cli.process import find_prefect_api, prefect_api
+from assayline.flows.cli.words import complete_run_id, parse_words, plain_console, print_text
 
 if TYPE_CHECKING:
     from assayline.evaluation.run import RunResult
     from assayline.settings import Settings
     from assayline.spec.evaluation import EvalSpec
 
-USAGE = "%(prog)s [SPEC] [--resume RUN_ID | --fresh] [--dry-run] [--FIELD VALUE ...]"
+USAGE = "%(prog)s [SPEC] [--resume RUN_ID | --fresh] [--prefect] [--dry-run] [--FIELD VALUE ...]"
 EPILOG = """SPEC is a YAML file, such as examples/arithmetic.yaml, or @NAME with --model MODEL for a named benchmark
 (`assayline benchmarks` lists them).
 
@@ -27,6 +26,9 @@ Override any field of the spec: --prompts.limit 10, --sampling.temperature 0.7,
 
 To resume a run that was interrupted, failed or was killed, rerun the command: stored answers are kept
 and only the rest is generated (docs/concepts/resume.md).
+
+With PREFECT_API_URL, in the environment or in Prefect's active profile, the run is a flow run
+(docs/guides/prefect.md).
 
 Exit codes: 0 every request has a result or an error row, 2 spec,
  3 prompts, 4 model, 5 engine or device, 6 database or files, 7 run,
@@ -41,6 +43,9 @@ which.add_argument(
 )
 which.add_argument("--fresh", action="store_true", help="start a new run even if one of this spec is unfinished")
 PARSER.add_argument(
+    "--prefect", action="store_true", help="make it a flow run, on a temporary server if no API is configured"
+)
+PARSER.add_argument(
     "--dry-run",
     action="store_true",
     help="check spec, model and prompts, print the first rendered prompt and the run that would be resumed; "
@@ -49,7 +54,7 @@ PARSER.add_argument(
 
 
 def run(arguments: list[str]) -> int:
-    """Run the flow for a command line and print its result. Return the exit code."""
+    """Run the spec of a command line and print its result. Return the exit code."""
     known, rest = PARSER.parse_known_args(arguments)
     try:
         return _run(known, rest)
@@ -77,48 +82,41 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
 
         print_dry_run(spec, settings, resume, plain_console())
         return 0
-    announce(f"{spec.model} on {spec.prompts.set_name}: starting", settings)
-    with prefect_api():
-        return _evaluate(spec, resume)
+    if known.prefect or find_prefect_api(os.environ):
+        with prefect_api():
+            result = _evaluate_in_flow(spec, resume)
+    else:
+        from assayline.flows.cli.terminal import open_terminal
+        from assayline.run import driver
 
-
-def _evaluate(spec: "EvalSpec", resume: str) -> int:
-    from assayline.evaluation.begin import RunResult
+        with open_terminal(settings) as front:
+            result = driver.evaluate(spec, front, resume)
     from assayline.flows.cli.tables import describe_figures, print_result
-    from assayline.flows.evaluate import evaluate
 
-    try:
-        result = RunResult(**evaluate(spec, resume))
-    except AssaylineError:
-        raise
-    except Exception as error:  # raised by Prefect; harmless once the run is stored
-        if (stored := _find_result(spec.name)) is None:
-            raise
-        result = stored
-        print(
-            f"warning: The run is complete and stored, but Prefect could not be updated: {type(error).__name__}: "
-            f"{error}. Its UI shows the run as unfinished, without metrics.",
-            file=sys.stderr,
-        )
-    quiet_shutdown()
     print_result(result, spec, plain_console())
     print_text(describe_figures(result.metrics, spec), plain_console())
     return 0
 
 
-def _find_result(name: str) -> "RunResult | None":
-    """Return the result of this process's run of the spec `name` if its manifest has the state completed."""
-    from assayline.evaluation.resume import find_driven_here
-    from assayline.evaluation.run import read_result
-    from assayline.report.make import HTML_NAME
-    from assayline.settings import load_settings
+def _evaluate_in_flow(spec: "EvalSpec", resume: str) -> "RunResult":
+    from assayline.evaluation.run import RunResult
+    from assayline.flows.evaluate import evaluate
+    from assayline.flows.live.watch import FlowFront
 
-    settings = load_settings()
-    run = find_driven_here(settings.data_dir / "runs", name)
-    if run is None or run.state != "completed":
-        return None
-    page = (settings.run_dir(run.run_id) / HTML_NAME).absolute()
-    return dataclasses.replace(read_result(run, settings), report=str(page) if page.exists() else None)
+    FlowFront.published.clear()
+    try:
+        return RunResult(**evaluate(spec, resume))
+    except AssaylineError:
+        raise
+    except Exception as error:  # raised by Prefect; harmless once the run is stored
+        if (stored := FlowFront.published.get(spec.name)) is None:
+            raise
+        print(
+            f"warning: The run is complete and stored, but Prefect could not be updated: {type(error).__name__}: "
+            f"{error}. Its UI shows the run as unfinished, without metrics.",
+            file=sys.stderr,
+        )
+        return stored
 
 
 def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) -> "EvalSpec":

@@ -1,13 +1,13 @@
 """The command line of `gate`: limits as options, and the table at the end."""
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.process import prefect_api
-from assayline.flows.cli.words import CONSOLE_LEVEL, complete_run_id, parse_words, plain_console
-from assayline.flows.live.logs import quiet_shutdown
+from assayline.flows.cli.process import find_prefect_api, prefect_api
+from assayline.flows.cli.words import complete_run_id, parse_words, plain_console
 
 if TYPE_CHECKING:
     from assayline.comparison.gate import GateReport
@@ -55,7 +55,17 @@ def run(arguments: list[str]) -> int:
     if known.dry_run:
         judged = DatabaseThread(settings).run(lambda opened: judge_run(opened, run_id, known.baseline, limits))
         return _end(judged, known.detailed_exit_code)
-    os.environ.setdefault(CONSOLE_LEVEL, "CRITICAL")  # the flow's log lines are printed at the end
+    if find_prefect_api(os.environ) is None:
+        from assayline.flows.cli.terminal import open_terminal
+        from assayline.run.stages import gate_run, report_run
+
+        with open_terminal(settings, logging.CRITICAL) as front:  # the verdicts are printed at the end
+            report = gate_run(settings, front.log, run_id, known.baseline, limits)
+            report_run(settings, front.log, run_id, report.baseline)
+        return _end(report, known.detailed_exit_code)
+    os.environ.setdefault(
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL"
+    )  # the flow's log lines are printed at the end
     with prefect_api():
         from assayline.flows.gate import gate
 
@@ -64,7 +74,6 @@ def run(arguments: list[str]) -> int:
             report = GateReport(**{**found, "checks": [Check(**check) for check in found["checks"]]})
         except GateFailedError as failure:
             report = failure.report
-        quiet_shutdown()
         return _end(report, known.detailed_exit_code)
 
 

@@ -40,4 +40,4 @@ def run(arguments: list[str]) -> int:
         print_plan(plan, configurations, settings)
         return 0
     write_plan(plan, settings)
-    return run_benchmark(plan, settings)
+    return run_benchmark(plan, configurations, settings)

@@ -1,4 +1,4 @@
-"""A command's process: signals, Prefect server, exit.
+"""A command's process: signals, Prefect's API, exit.
 
 Prefect is imported lazily, so `--help` and a dry run do not import it.
 """
@@ -9,24 +9,18 @@ import gc
 import os
 import re
 import signal
-import socket
 import sys
 import threading
-import time
+import tomllib
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NoReturn
 
 from assayline.errors import UNEXPECTED_EXIT_CODE, AssaylineError, PrefectUnreachableError
-from assayline.flows.live.logs import hide_page_links, quiet_shutdown
 
 EXIT_HANDLERS_WAIT_S = 20.0
-SERVER_START_TIMEOUT_S = 120.0
-SERVER_END_WAIT_S = 5.0
 API_TIMEOUT_S = 15.0
-NO_BLOCKS = ("PREFECT_SERVER_REGISTER_BLOCKS_ON_START", "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION")
-"""Settings that register no block types, so that the server does not import every installed integration."""
-
 GARBAGE_THRESHOLD = 100_000
 """Allocations between garbage collections. Python's default of 700 adds a fifth to the time of the imports."""
 
@@ -84,44 +78,37 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def find_prefect_api(environ: Mapping[str, str]) -> str | None:
+    """Return the URL of Prefect's API in the environment or in Prefect's active profile, without importing Prefect."""
+    if "PREFECT_API_URL" in environ:
+        return environ["PREFECT_API_URL"].strip() or None
+    home = Path(environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    try:
+        stored = tomllib.loads((home / "profiles.toml").read_text(encoding="utf-8"))
+        profile = stored["profiles"][environ.get("PREFECT_PROFILE") or stored["active"]]
+        return str(profile["PREFECT_API_URL"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 @contextlib.contextmanager
 def prefect_api() -> Iterator[None]:
-    """Provide a Prefect API inside the block: the configured one, or a server in a thread of this process.
+    """Run flows inside the context: with the configured API, or else with a temporary server, which Prefect starts.
 
-    PREFECT_API_URL configures it; an empty value counts as unset. The temporary server ends with this process, however
-    that ends. (Prefect's own temporary server is a process: it outlives a killed command and repeats the imports.)
-    Raises PrefectUnreachableError if the configured API does not answer, before the work or during it, and if the
-    temporary server does not start.
+    Raises PrefectUnreachableError if the configured API does not answer, before the work or during it.
     """
-    if not os.environ.get("PREFECT_API_URL", "unset").strip():
-        del os.environ["PREFECT_API_URL"]
-    from prefect.context import refresh_global_settings_context
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
-
-    if get_current_settings().api.url:
-        _check_api()
-        try:
-            yield
-        except AssaylineError:
-            raise
-        except Exception as error:
-            _check_api(getattr(error, "__notes__", ()))
-            raise
+    if find_prefect_api(os.environ) is None:
+        os.environ.pop("PREFECT_API_URL", None)  # an empty value is not an API
+        yield
         return
-    os.environ |= {name: "false" for name in NO_BLOCKS if name not in os.environ}
-    refresh_global_settings_context()
-    with _serving() as url:
-        os.environ["PREFECT_API_URL"] = url
-        refresh_global_settings_context()  # for Prefect's threads too: they would start a temporary server
-        hide_page_links()
-        try:
-            # The end of a flow waits up to a second for its heartbeat thread. This API ends with the flow, so nothing
-            # reads the heartbeats.
-            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-                yield
-        finally:
-            quiet_shutdown()
-            _drain()
+    _check_api()
+    try:
+        yield
+    except AssaylineError:
+        raise
+    except Exception as error:
+        _check_api(getattr(error, "__notes__", ()))
+        raise
 
 
 def _check_api(notes: Iterable[str] = ()) -> None:
@@ -144,45 +131,9 @@ def _check_api(notes: Iterable[str] = ()) -> None:
         reason = next(iter(str(problem).splitlines()), "").rstrip(".") or type(problem).__name__
         sentence = (
             f"Cannot reach Prefect's API at {get_current_settings().api.url}: {reason}. hint: start it with "
-            "`prefect server start`, correct PREFECT_API_URL, or unset it to use a temporary server."
+            "`prefect server start`, correct PREFECT_API_URL, or unset it to run without Prefect."
         )
         unreachable = PrefectUnreachableError(re.sub("//[^/@ ]*@", "//", sentence))  # without a password
         for note in notes:
             unreachable.add_note(note)
         raise unreachable from None
-
-
-@contextlib.contextmanager
-def _serving() -> Iterator[str]:
-    import uvicorn
-    from prefect.server.api.server import create_app
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        create_app(ephemeral=True, final=True), log_level="error", lifespan="on", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],), name="prefect-server", daemon=True)
-    thread.start()
-    deadline = time.monotonic() + SERVER_START_TIMEOUT_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline:
-            raise PrefectUnreachableError(
-                "Prefect's temporary server did not start; its log is above. hint: rerun the command, or "
-                "start a server with `prefect server start` and set PREFECT_API_URL."
-            )
-        time.sleep(0.02)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-    finally:
-        server.should_exit = True
-        thread.join(SERVER_END_WAIT_S)
-
-
-def _drain() -> None:
-    """Flush Prefect's queues. Otherwise its threads keep retrying after the server has stopped."""
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
-
-    APILogWorker.drain_all(timeout=SERVER_END_WAIT_S)
-    EventsWorker.drain_all(timeout=SERVER_END_WAIT_S)

@@ -3,9 +3,10 @@
     assayline score RUN_ID | --stale [--scorer KIND | --scorer '{kind: KIND, ...}']... [--dry-run] [--show N]
     assayline score RUN_ID --judge SPEC... [--model MODEL]
 
-No Prefect flow, except for judges: it takes seconds and writes one transaction.
+It takes seconds and writes one transaction, except for judges, whose runs are like those of `evaluate`.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,8 +106,7 @@ def _judge(run_id: str, specs: list[str], model: str | None, console: "Console")
 
     from assayline.errors import SpecError
     from assayline.evaluation.rescore import rescore_run
-    from assayline.flows.cli.process import prefect_api
-    from assayline.flows.judge import judge
+    from assayline.flows.cli.process import find_prefect_api, prefect_api
     from assayline.runs.manifest import find_run
     from assayline.settings import load_settings
     from assayline.spec.judges import JudgeScorer
@@ -118,8 +118,17 @@ def _judge(run_id: str, specs: list[str], model: str | None, console: "Console")
         scorer = JudgeScorer.model_validate({"name": name, "spec": specs, "model": model})
     except ValidationError as error:
         raise SpecError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
-    with prefect_api():
-        judge(run_id, [scorer])
+    if find_prefect_api(os.environ) is None:
+        from assayline.flows.cli.terminal import open_terminal
+        from assayline.run import driver
+
+        with open_terminal(settings) as front:
+            driver.judge(run_id, [scorer], front)
+    else:
+        with prefect_api():
+            from assayline.flows.judge import judge
+
+            judge(run_id, [scorer])
     _print_rescored(rescore_run(run_dir, settings, [scorer], keep=False), console)
     print_text(f"Database: {settings.database_path}", console)
     return 0

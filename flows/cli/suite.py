@@ -1,12 +1,12 @@
 """The command line of `suite`: a dry run, the flow and the decision."""
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Literal
 
 from assayline.errors import SpecError
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.process import prefect_api
+from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import parse_words, plain_console, print_table, print_text
-from assayline.flows.live.logs import quiet_shutdown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,26 +46,32 @@ def run(arguments: list[str]) -> int:
     if known.dry_run:
         print_cells(wanted, list_cells(wanted), settings, known.fresh)
         return 0
-    with prefect_api():
-        return _decide(wanted, known.fresh)
-
-
-def _decide(wanted: "SuiteSpec", fresh: bool) -> int:
     from assayline.benchmark.decision import NoGoError
     from assayline.comparison.gate import INCONCLUSIVE_EXIT_CODE
-    from assayline.flows.suite import suite
 
     try:
-        result, code = suite(wanted, "never" if fresh else "auto"), 0
+        result = _decide(wanted, "never" if known.fresh else "auto", settings)
         code = 0 if result["decision"] == "GO" else INCONCLUSIVE_EXIT_CODE
     except NoGoError as error:
         result, code = error.result, error.exit_code
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("The suite is undecided. hint: rerun the command to go on with it.")
         raise
-    quiet_shutdown()
     print_decision(result, plain_console())
     return code
+
+
+def _decide(wanted: "SuiteSpec", resume: "Literal['auto', 'never']", settings: "Settings") -> dict[str, Any]:
+    if find_prefect_api(os.environ) is None:
+        from assayline.flows.cli.terminal import open_terminal
+        from assayline.run.campaign import run_suite
+
+        with open_terminal(settings) as front:
+            return run_suite(wanted, front, resume)
+    with prefect_api():
+        from assayline.flows.suite import suite
+
+        return suite(wanted, resume)
 
 
 def print_decision(result: dict[str, Any], console: "Console") -> None:

@@ -14,15 +14,22 @@ from typing import Any
 
 from rich.console import Console
 
+from assayline.benchmark.configurations import LEAST_RUNS, read_plan
+from assayline.benchmark.plan import benchmark_dir
 from assayline.benchmark.result import Measured
 from assayline.comparison.gate import GateReport
 from assayline.evaluation.run import RunResult
-from assayline.flows.cli.words import print_table, print_text
+from assayline.flows.cli.words import plain_console, print_table, print_text
 from assayline.report.comparison import say_trades, tabulate_comparisons, tabulate_medians
 from assayline.report.document import Column, Table, tabulate
-from assayline.report.noise import NoiseRows, say_noise, tabulate_noise
+from assayline.report.make import HTML_NAME
+from assayline.report.noise import NoiseRows, read_noise, say_noise, tabulate_noise
+from assayline.report.sweep import POINTS, BenchmarkRows, label_points, read_benchmark_rows
+from assayline.run.campaign import measure
+from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import VerdictScorer
+from assayline.store.thread import DatabaseThread
 from assayline.words import (
     show_known,
     show_limit,
@@ -115,6 +122,42 @@ def print_noise(noise: NoiseRows, spec: EvalSpec, console: Console) -> None:
             "this noise does not apply to them. hint: measure again.",
             console,
         )
+
+
+POINT_HEADERS = (
+    "load",
+    "answered (req/s)",
+    "output tokens/s",
+    "TTFT p50",
+    "TTFT p99",
+    "E2E p50",
+    "in flight",
+    "note",
+)
+
+
+def print_conclusion(benchmark_id: str, settings: Settings) -> None:
+    """Print the tables at the end of a command."""
+    plan, configurations = read_plan(benchmark_id, settings)
+    console = plain_console()
+    if plan.profile is None:
+        print_benchmark(benchmark_id, measure(plan, configurations, settings), console)
+        if len(configurations) == 1 and plan.repeats >= LEAST_RUNS:
+            noise = DatabaseThread(settings).run(lambda connection: read_noise(connection, benchmark_id))
+            print_noise(noise, configurations[0].spec, console)
+    else:
+        rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
+        print_points(rows, console)
+    report = benchmark_dir(settings, benchmark_id) / HTML_NAME
+    if report.exists():
+        print_text(f"Report: {report}", console)
+
+
+def print_points(rows: BenchmarkRows, console: Console) -> None:
+    """Print the points of a sweep, with the columns that fit a terminal."""
+    print_text(f"\nBenchmark {rows.benchmark_id}: latency under load", console)
+    columns = [column for column in POINTS if column.header in POINT_HEADERS]
+    print_table(tabulate("Points", columns, label_points(rows.points)), console)
 
 
 def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec) -> str:

@@ -1,16 +1,15 @@
 """A run in the terminal: a progress bar, and log lines above it.
 
-The bar shows requests done, throughput, max concurrency and errors. If stderr is not a terminal, log lines are printed
-instead.
+The bar shows requests done, throughput, max concurrency and errors, and only warnings and errors are printed above it.
+If stderr is not a terminal, all log lines but the engine's are printed; ASSAYLINE_BAR=false prints those too.
 """
 
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -25,21 +24,11 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.words import SPACE
 
-Draw = Callable[[Standing, int | None], None]
 LINE = "%(asctime)s.%(msecs)03d | %(levelname)-7s | %(name)s - %(message)s"
 
 
-class ConsoleHandler(Protocol):
-    """A log handler that prints to a console."""
-
-    console: Console
-    level: int
-
-    def setLevel(self, level: int) -> None: ...
-
-
 class LineHandler(logging.Handler):
-    """Prints log lines literally, on a console that the bar may replace by its own."""
+    """Prints log lines literally, above the bar if there is one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,8 +51,17 @@ class Terminal(FrontEnd):
 
     @contextlib.contextmanager
     def watch(self, run_dir: Path) -> Iterator[RunReport]:
-        with open_screen(run_dir, self.settings, [self._handler]) as draw:
-            yield RunReport(self.log, draw)
+        if not has_bar(self.settings):
+            yield RunReport(self.log)
+            return
+        print_text(f"Run {run_dir.name} started; part files and logs in {run_dir}", self._handler.console)
+        bar, level = Bar(self._handler.console), self._handler.level
+        self._handler.setLevel(logging.WARNING)
+        try:
+            with bar.progress:
+                yield RunReport(self.log, bar.show)
+        finally:
+            self._handler.setLevel(level)
 
     def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
         from assayline.tasks.ray_cluster import open_cluster
@@ -72,13 +70,13 @@ class Terminal(FrontEnd):
 
 
 @contextlib.contextmanager
-def open_terminal(settings: Settings) -> Iterator[Terminal]:
-    """Print the log inside the context. ASSAYLINE_TRACEBACKS prints the traceback of an error that ends it."""
-    handler, level = LineHandler(), LOG.level
+def open_terminal(settings: Settings, level: int = logging.INFO) -> Iterator[Terminal]:
+    """Print the log inside the context, from this level on. ASSAYLINE_TRACEBACKS prints an error's traceback."""
+    handler, before = LineHandler(), LOG.level
     if settings.bar:
         handler.addFilter(EngineFilter())
     LOG.addHandler(handler)
-    LOG.setLevel(logging.INFO)
+    LOG.setLevel(level)
     try:
         yield Terminal(settings, handler)
     except AssaylineError as error:
@@ -87,7 +85,7 @@ def open_terminal(settings: Settings) -> Iterator[Terminal]:
         raise
     finally:
         LOG.removeHandler(handler)
-        LOG.setLevel(level)
+        LOG.setLevel(before)
 
 
 class Bar:
@@ -137,24 +135,3 @@ class Bar:
 def log_console() -> Console:
     """Return the console of the bar and the log lines above it, without markup."""
     return Console(stderr=True, markup=False, emoji=False)
-
-
-@contextlib.contextmanager
-def open_screen(run_dir: Path, settings: Settings, handlers: Sequence[ConsoleHandler]) -> Iterator[Draw | None]:
-    """Show a bar, with only warnings of these handlers above it. Without an interactive terminal, yield None."""
-    if not has_bar(settings):
-        yield None
-        return
-    console = log_console()
-    bar, before = Bar(console), [(handler, handler.console, handler.level) for handler in handlers]
-    for handler in handlers:
-        handler.console = console
-        handler.setLevel(max(handler.level, logging.WARNING))
-    print_text(f"Run {run_dir.name} started; part files and logs in {run_dir}", console)
-    try:
-        with bar.progress:
-            yield bar.show
-    finally:
-        for handler, old, level in before:
-            handler.console = old
-            handler.setLevel(level)

@@ -1,7 +1,6 @@
 """Helpers of the command lines: spec fields as options, consoles and tables."""
 
 import difflib
-import os
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 ID_CHARACTERS = 48
 """Width up to which tables keep a name or an id on one line."""
-CONSOLE_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
-"""Read by Prefect at import, also in worker processes."""
 
 
 def plain_console() -> "Console":
@@ -33,15 +30,6 @@ def has_bar(settings: "Settings") -> bool:
     from rich.console import Console
 
     return settings.bar and sys.stderr.isatty() and Console(stderr=True).is_interactive
-
-
-def announce(text: str, settings: "Settings") -> None:
-    """If there will be a progress bar, print `text` and raise Prefect's log level. Call before importing Prefect."""
-    from rich.console import Console
-
-    if has_bar(settings):
-        os.environ.setdefault(CONSOLE_LEVEL, "WARNING")
-        print_text(text, Console(stderr=True))
 
 
 def print_text(text: str, console: "Console") -> None:

@@ -6,10 +6,8 @@ Set ASSAYLINE_TRACEBACKS=true to log tracebacks.
 import logging
 
 from assayline.errors import AssaylineError
+from assayline.settings import Settings, load_settings
 from assayline.words import SPACE, make_visible
-
-NOISY_AT_EXIT = ("prefect.server.services", "prefect.server.events", "prefect.events")
-"""Loggers of the in-process server that log errors when the server stops with a short flow."""
 
 
 class _SentenceFilter(logging.Filter):
@@ -36,9 +34,12 @@ class _VisibleFilter(logging.Filter):
         return True
 
 
-class _LinkFilter(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("View at http")
+def load_flow_settings() -> Settings:
+    """Load a flow's settings, and log its errors without tracebacks unless ASSAYLINE_TRACEBACKS is set."""
+    settings = load_settings()
+    if not settings.tracebacks:
+        speak_in_sentences()
+    return settings
 
 
 def speak_in_sentences() -> None:
@@ -49,18 +50,6 @@ def speak_in_sentences() -> None:
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         _add_once(logging.getLogger(name), _SentenceFilter())
         _add_once(logging.getLogger(name), _VisibleFilter())
-
-
-def quiet_shutdown() -> None:
-    """Silence the errors that the in-process server logs when it stops."""
-    for name in NOISY_AT_EXIT:
-        logger = logging.getLogger(name)
-        logger.setLevel(logging.CRITICAL)
-
-
-def hide_page_links() -> None:
-    """Drop links to pages of runs, for an API without a UI."""
-    _add_once(logging.getLogger("prefect.flow_runs"), _LinkFilter())
 
 
 def _add_once(logger: logging.Logger, new: logging.Filter) -> None:

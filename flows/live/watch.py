@@ -1,7 +1,6 @@
 """FlowFront: runs in a Prefect flow, with tasks, progress on the run's page and cancellation.
 
-A terminal has a bar, and only warnings and errors are printed above it. Without a terminal, all log lines but the
-engine's are printed; ASSAYLINE_BAR=false prints the engine's lines too. All lines go to the run's page.
+All log lines go to the run's page. The engine's are not printed, unless with ASSAYLINE_BAR=false.
 """
 
 import contextvars
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
 from prefect import get_run_logger
@@ -27,8 +26,8 @@ from assayline.evaluation.progress import Standing
 from assayline.evaluation.run import RunResult
 from assayline.flows.cli.process import Terminated
 from assayline.flows.cli.tables import describe_figures, tabulate_metrics
-from assayline.flows.cli.terminal import Draw, open_screen
 from assayline.flows.live.reporting import publish_page, publish_sources
+from assayline.report.document import Document
 from assayline.report.make import Written
 from assayline.report.markdown import render_table
 from assayline.run.driver import Cluster, FrontEnd
@@ -63,8 +62,8 @@ class CancelledInPrefect(Abort, Terminated):
 class FlowReport(RunReport):
     """Reports to Prefect, too. A slow or unreachable API delays nothing; `close` reports the failure."""
 
-    def __init__(self, log: AnyLogger, draw: Draw | None) -> None:
-        super().__init__(log, draw)
+    def __init__(self, log: AnyLogger) -> None:
+        super().__init__(log)
         self._looked_s = time.monotonic()
         self._artifact: UUID | None = None
         self._cancelling: list[set[str]] = []
@@ -113,6 +112,9 @@ class FlowReport(RunReport):
 class FlowFront(FrontEnd):
     """Runs whose work is tasks, and whose judges and cells are flow runs, which `complete_by` starts."""
 
+    published: ClassVar[dict[str, RunResult]] = {}
+    """Result of the last completed run by the name of its spec, whatever becomes of its flow run."""
+
     def __init__(self, settings: Settings, complete_by: Callable[..., dict[str, Any]]) -> None:
         super().__init__(settings, get_run_logger())
         self.is_deployed = deployment.id is not None
@@ -120,9 +122,7 @@ class FlowFront(FrontEnd):
         self._complete_by = complete_by
         self._is_reachable = True
         if settings.bar:
-            for handler in list_console_handlers():
-                if not any(isinstance(present, EngineFilter) for present in handler.filters):
-                    handler.addFilter(EngineFilter())
+            hide_engine_lines()
 
     def submit(self, pool: Executor, work: Callable[[AnyLogger], Any], worker: str | None = None) -> Future[Any]:
         run = contextvars.copy_context().run  # Prefect finds the current flow run in it
@@ -133,10 +133,9 @@ class FlowFront(FrontEnd):
 
     @contextmanager
     def watch(self, run_dir: Path) -> Iterator[RunReport]:
-        with open_screen(run_dir, self.settings, list_console_handlers()) as draw:
-            report = FlowReport(self.log, draw)
-            yield report
-            self._is_reachable = report.close()
+        report = FlowReport(self.log)
+        yield report
+        self._is_reachable = report.close()
 
     def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
         return open_cluster(spec, self.settings)
@@ -149,12 +148,16 @@ class FlowFront(FrontEnd):
 
     def publish(self, spec: EvalSpec, result: RunResult, written: Written | None) -> None:
         """Attach the report to the flow run."""
+        self.published[spec.name] = result
         if not self._is_reachable:
             self.log.error("Run stored, but its page in Prefect lacks the metrics: the API does not answer.")
             return
         page = written.document if written else render_table(tabulate_metrics(result))
         publish_page("report", spec.name, page, describe_figures(result.metrics, spec))
         publish_sources(result.run_id, spec)
+
+    def show_page(self, kind: str, name: str, page: Document, headline: str) -> None:
+        publish_page(kind, name, page, headline)
 
     def explain(self, cause: BaseException) -> str:
         if isinstance(cause, CancelledInPrefect):
@@ -176,8 +179,10 @@ def rename_flow_run(name: str) -> None:
         get_run_logger().debug("Failed to rename the flow run: %s", error)
 
 
-def list_console_handlers() -> list[PrefectConsoleHandler]:
-    """Return the handlers of all loggers that write to the terminal."""
+def hide_engine_lines() -> None:
+    """Keep the lines of engines from the terminal. Idempotent."""
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
-    found = {handler for logger in loggers for handler in logger.handlers if isinstance(handler, PrefectConsoleHandler)}
-    return list(found)
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        is_new = not any(isinstance(present, EngineFilter) for present in handler.filters)
+        if is_new and isinstance(handler, PrefectConsoleHandler):
+            handler.addFilter(EngineFilter())

@@ -10,8 +10,9 @@ import pytest
 from run_kit import FAKE, answer_in_order, begin_and_vanish, query
 
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.begin import RunResult, begin_evaluation, plan_run
+from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.rebuild import rebuild_run
+from assayline.evaluation.run import RunResult
 from assayline.flows.cli import run
 from assayline.runs.manifest import SCORERS_NAME
 from assayline.settings import Settings

@@ -27,7 +27,7 @@ from assayline.errors import PromptsChangedError, RunFailedError, SpecError, Sto
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.prepare import _Shard
-from assayline.evaluation.resume import describe_left, find_driven_here, find_unfinished_here
+from assayline.evaluation.resume import describe_left, find_unfinished_here
 from assayline.runs.locks import is_worked_on, lock_run
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
@@ -503,7 +503,6 @@ def test_too_many_errors_fail_the_run_for_good(make_spec, settings):
     assert (manifest.state, manifest.is_final) == ("failed", True)
     assert "prompt_too_long 3" in str(manifest.message)
     assert query(settings, "select state, (select count(*) from completions) from runs") == [("failed", 4)]
-    assert find_driven_here(settings.data_dir / "runs") == manifest
     assert find_unfinished_here(settings.data_dir / "runs") is None
     with pytest.raises(SpecError, match=r"cannot be resumed: .*prompt_too_long 3"):
         begin_evaluation(spec, settings, evaluation.run_id)

@@ -129,12 +129,16 @@ def command_env(data_dir: Path, prefect_env: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture
-def served_env(
-    command_env: dict[str, str], prefect_api: str, data_dir: Path, kept_charts: None, empty_database: Path
-) -> dict[str, str]:
-    """The same, with server, database and charts: a command is faster when it need not make them."""
+def alone_env(command_env: dict[str, str], data_dir: Path, kept_charts: None, empty_database: Path) -> dict[str, str]:
+    """The same, with database and charts: a command is faster when it need not make them."""
     shutil.copy(empty_database, data_dir / "assayline.duckdb")
-    return {**command_env, "PREFECT_API_URL": prefect_api}
+    return command_env
+
+
+@pytest.fixture
+def served_env(alone_env: dict[str, str], prefect_api: str) -> dict[str, str]:
+    """The same, with a server: the command is a flow run."""
+    return {**alone_env, "PREFECT_API_URL": prefect_api}
 
 
 @pytest.fixture

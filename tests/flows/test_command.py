@@ -93,8 +93,8 @@ def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(sp
         raise AssertionError("nothing may start")
 
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", "/proc/data")
-    monkeypatch.setattr("assayline.flows.cli.evaluate.prefect_api", begin)
     for command in "evaluate", "benchmark":
+        monkeypatch.setattr(f"assayline.flows.cli.{command}.find_prefect_api", begin)
         refused = flow_kit.run_here(command, spec_file, *arguments)
         assert_refused(refused, 6, "Cannot write to the data folder /proc/data: ", "hint: set ASSAYLINE_DATA_DIR to")
 
@@ -144,7 +144,7 @@ def test_refused_runs_leave_what_was_stored(served_env, prefect_client, spec_fil
 
     with monkeypatch.context() as container:  # in which each start has the same process id and host name
         container.setattr("assayline.runs.locks._DRIVEN_HERE", set())
-        container.setattr("assayline.run.driver.begin_evaluation", fail)
+        container.setattr("assayline.run.driver.begin_run", fail)
         with pytest.raises(RuntimeError, match="before the run begins"):
             flow_kit.run_here("evaluate", spec_file)
 

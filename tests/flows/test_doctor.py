@@ -12,6 +12,7 @@ import pytest
 
 from assayline.engines.devices import nvidia
 from assayline.flows.cli import doctor
+from assayline.flows.cli.process import find_prefect_api
 from assayline.settings import Settings
 
 
@@ -139,11 +140,11 @@ def test_doctor_warns_of_an_empty_cache_that_is_offline(tmp_path):
 
 def test_doctor_finds_the_api_in_environment_and_profile(tmp_path):
     home = {"PREFECT_HOME": str(tmp_path)}
-    assert doctor.find_prefect_api(home) is None
+    assert find_prefect_api(home) is None
     (tmp_path / "profiles.toml").write_text('active = "here"\n[profiles.here]\nPREFECT_API_URL = "http://p/api"\n')
-    assert doctor.find_prefect_api(home) == "http://p/api"
-    assert doctor.find_prefect_api({**home, "PREFECT_API_URL": "http://e/api"}) == "http://e/api"
-    assert doctor.find_prefect_api({**home, "PREFECT_API_URL": ""}) is None
+    assert find_prefect_api(home) == "http://p/api"
+    assert find_prefect_api({**home, "PREFECT_API_URL": "http://e/api"}) == "http://e/api"
+    assert find_prefect_api({**home, "PREFECT_API_URL": ""}) is None
 
 
 def test_doctor_asks_prefects_api(server, monkeypatch):

@@ -1,6 +1,5 @@
 """`assayline COMMAND` as a person types it: one command, one list of what there is, one way to end."""
 
-import contextlib
 import importlib
 import os
 import pkgutil
@@ -8,9 +7,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import flow_kit
 import pytest
@@ -21,7 +18,7 @@ from assayline import __version__
 from assayline.errors import AssaylineError, PrefectUnreachableError
 from assayline.flows import cli
 from assayline.flows.cli.options import COMMANDS
-from assayline.flows.cli.process import Terminated, prefect_api
+from assayline.flows.cli.process import Terminated
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT_DOOR = Path(sys.executable).parent / "assayline"
@@ -171,23 +168,3 @@ def test_unreachable_prefect_api_prints_one_message_and_exits_with_10(url, reaso
         f"error: Cannot reach Prefect's API at {reason}. hint: start it with `prefect server start`"
     )
     assert run.err.count("\n") == 1 and not run.out
-
-
-def test_an_empty_prefect_api_url_is_unset(monkeypatch):
-    from prefect.context import refresh_global_settings_context
-    from prefect.settings import get_current_settings
-
-    @contextlib.contextmanager
-    def serve() -> Iterator[str]:
-        yield "http://127.0.0.1:1/api"
-
-    monkeypatch.setattr("assayline.flows.cli.process._serving", serve)
-    monkeypatch.setattr("assayline.flows.cli.process._drain", lambda: None)
-    monkeypatch.setenv("PREFECT_API_URL", "")
-    refresh_global_settings_context()
-    try:
-        with patch.dict(os.environ), prefect_api():
-            assert get_current_settings().api.url == "http://127.0.0.1:1/api"
-    finally:
-        monkeypatch.undo()
-        refresh_global_settings_context()

@@ -19,13 +19,21 @@ print("imported:", sorted({HEAVY} & sys.modules.keys()))
 """
 
 
+EVALUATE = """
+import sys
+from assayline.flows import cli
+assert cli.run("evaluate", sys.argv[1:]) == 0
+print("imported:", sorted({"prefect", "fastapi", "uvicorn", "vllm"} & sys.modules.keys()))
+"""
+
+
 def test_help_needs_next_to_nothing(command_env):
     helps = flow_kit.run_command([sys.executable, "-c", HELPS], command_env)
     assert helps.code == 0, helps.err
     assert helps.out.splitlines()[-1] == "imported: []"
 
 
-def test_prompts_and_scorers_of_a_command_may_import_torch_and_transformers(command_env, fake_spec, tmp_path):
+def test_a_command_imports_no_prefect_and_its_prompts_and_scorers_may_import_torch(command_env, fake_spec, tmp_path):
     (tmp_path / "own.py").write_text(
         "import torch\nfrom transformers import AutoModel\n"
         "def rows():\n    yield {'question': f'say {torch.tensor(4).item()}', 'answer': '4'}\n"
@@ -35,6 +43,7 @@ def test_prompts_and_scorers_of_a_command_may_import_torch_and_transformers(comm
     fake_spec["scorers"] = [{"kind": "python", "function": "own:score"}]
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     environ = {**command_env, "PYTHONPATH": str(tmp_path), "ASSAYLINE_DATA_DIR": str(tmp_path / "data")}
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec), environ)
+    run = flow_kit.run_command([sys.executable, "-c", EVALUATE, str(spec)], environ)
     assert run.code == 0, run.err
+    assert run.out.splitlines()[-1] == "imported: []"
     assert flow_kit.query(tmp_path / "data", "select mean from accuracy") == [1]

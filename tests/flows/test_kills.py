@@ -22,15 +22,13 @@ import pyarrow.parquet as pq
 import pytest
 from run_kit import PATIENCE_S
 
-pytestmark = pytest.mark.prefect
-
 PROMPTS = flow_kit.ROOT / "examples" / "arithmetic.jsonl"
 COMPLETIONS, REPORT = "*/parts/completions/*.parquet", "*/report.html"
 VERDICT = '{"verdict":"correct"}'
 FORKS = """
 import json, os, sys, sitecustomize
-import assayline.flows.cli, assayline.flows.evaluate, assayline.flows.cli.tables, assayline.report.html, torch
-import prefect.server.api.server, pyarrow.parquet, duckdb, transformers.models.auto.tokenization_auto, tokenizers
+import assayline.flows.cli, assayline.flows.cli.terminal, assayline.flows.cli.tables, assayline.report.html, torch
+import pyarrow.parquet, duckdb, transformers.models.auto.tokenization_auto, tokenizers
 from transformers import PreTrainedTokenizerFast
 import assayline.requests.chat, assayline.evaluation.prepare, vl_convert
 for line in sys.stdin:
@@ -111,7 +109,7 @@ def digest_parts(data_dir: Path) -> dict[str, str]:
     return {str(part): hashlib.sha256(part.read_bytes()).hexdigest() for part in flow_kit.answered_parts(data_dir)}
 
 
-def test_command_killed_before_file_events_goes_on_with_its_run(served_env, modest_model, data_dir, tmp_path, request):
+def test_command_killed_before_file_events_goes_on_with_its_run(alone_env, modest_model, data_dir, tmp_path, request):
     """One run, and that of its judge: each attempt is killed before a later event, and the last ends."""
     wanted = int(request.config.getoption("--kills") or 0) or math.inf
     spec, log = judged_spec(modest_model, tmp_path), tmp_path / "log"
@@ -128,7 +126,7 @@ def test_command_killed_before_file_events_goes_on_with_its_run(served_env, mode
             judged.update(digest_parts(data_dir))
         return code
 
-    with forking(served_env, log) as run:
+    with forking(alone_env, log) as run:
         code, judged_run = 1, f"{data_dir}/runs/*-trial-????"
         last = [f"{data_dir}/runs/*-judged-by-*", f"{judged_run}/report.html", f"{judged_run}/run.json"]
         for completed, backstop in enumerate(last[: 3 if wanted < math.inf else 2]):
@@ -151,7 +149,7 @@ def test_command_killed_before_file_events_goes_on_with_its_run(served_env, mode
 
 
 @pytest.mark.vllm
-def test_command_with_a_killed_real_engine_answers_each_request_once(served_env, tiny_model, data_dir, tmp_path):
+def test_command_with_a_killed_real_engine_answers_each_request_once(alone_env, tiny_model, data_dir, tmp_path):
     """The engine dies at the first answers, the flow at later ones, and again when it has all answers and no report."""
     spec = {
         "name": "kills",
@@ -169,7 +167,7 @@ def test_command_with_a_killed_real_engine_answers_each_request_once(served_env,
     command, log = flow_kit.evaluate_command(flow_kit.write_spec(tmp_path / "spec.yaml", spec)), tmp_path / "log"
     attempts = [[("engine", COMPLETIONS, 1), ("flow", COMPLETIONS, 4)], [("flow", REPORT, 1)], []]
     for points in attempts:
-        with flow_kit.started(command, {**served_env, "KILL_AT": json.dumps(points)}, log) as process:
+        with flow_kit.started(command, {**alone_env, "KILL_AT": json.dumps(points)}, log) as process:
             assert process.wait(PATIENCE_S) == (-signal.SIGKILL if points else 0), log.read_text()
             flow_kit.assert_nothing_runs(data_dir)
     check_runs(data_dir, requests=160, runs=1)

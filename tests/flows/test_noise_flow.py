@@ -10,9 +10,10 @@ from assayline.benchmark.configurations import plan_noise, read_plan
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError, SpecError
 from assayline.evaluation.resume import NEVER
-from assayline.flows.benchmark import benchmark, print_conclusion
+from assayline.flows.benchmark import benchmark
 from assayline.flows.cli.gate import run as gate
 from assayline.flows.cli.noise import run
+from assayline.flows.cli.tables import print_conclusion
 from assayline.flows.evaluate import evaluate
 from assayline.report.make import make_report
 from assayline.settings import load_settings

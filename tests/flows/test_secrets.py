@@ -33,9 +33,8 @@ def begun_home(home: Path, prefect_api: str, prefect_database: Path) -> None:
 
 
 @pytest.fixture
-def secret_env(served_env: dict[str, str], home: Path) -> dict[str, str]:
+def secret_env(alone_env: dict[str, str], home: Path) -> dict[str, str]:
     """Both names of the token, and everybody as talkative as can be."""
-    alone_env = {name: value for name, value in served_env.items() if name != "PREFECT_API_URL"}
     return {
         **alone_env,
         "HF_TOKEN": SECRET,
@@ -102,7 +101,7 @@ def test_a_real_engine_and_its_log_keep_the_token(named_spec, tiny_model, secret
     engine = {"env": flow_kit.ONE_THREAD, "args": {**args, "enforce_eager": True, "kv_cache_memory_bytes": 2**27}}
     named_spec |= {"model": str(tiny_model), "engine": engine}
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", named_spec)
-    run = flow_kit.run_command(flow_kit.evaluate_command(spec), secret_env)
+    run = flow_kit.run_command(flow_kit.evaluate_command(spec, "--prefect"), secret_env)
     assert run.code == (0 if end == "good" else 5), run.err
     assert NAME in run.out or end == "bad"
     (log,) = data_dir.glob("runs/*/logs/*.log")

@@ -74,10 +74,9 @@ def twice_asked(tmp_path: Path, slow_spec: dict[str, Any]) -> dict[str, Any]:
     return slow_spec
 
 
-@pytest.mark.prefect
-def test_a_terminal_has_a_bar_and_warnings_and_the_table(served_env, twice_asked, tmp_path):
+def test_a_terminal_has_a_bar_and_warnings_and_the_table(alone_env, twice_asked, tmp_path):
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", twice_asked)
-    code, lines = run_in_terminal(flow_kit.evaluate_command(spec), served_env)
+    code, lines = run_in_terminal(flow_kit.evaluate_command(spec), alone_env)
     text = "\n".join(lines)
     assert code == 0, text
     bars = [line for line in lines if line.startswith("generating")]

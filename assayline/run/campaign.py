@@ -1,0 +1,218 @@
+"""Campaign: many runs, one after another, by one loop: the repeats of a benchmark, or the evaluations of a suite.
+
+A run that fails is recorded with its reason. The others go on, and the conclusion names what is missing.
+"""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from assayline.benchmark.configurations import add_rates, can_share_engine, list_left
+from assayline.benchmark.decision import Decision, Judged, NoGoError, decide
+from assayline.benchmark.plan import Configuration, Plan, benchmark_dir, write_plan
+from assayline.benchmark.profile import ENDS
+from assayline.benchmark.result import Measured, read_measured
+from assayline.benchmark.suite import Cell, SuitePlan, begin_suite, find_undecided, list_cells, suite_dir, write_suite
+from assayline.comparison.gate import NIGHTS
+from assayline.comparison.queries import read_accuracy
+from assayline.engines.parking import park_engines
+from assayline.errors import AssaylineError, RunFailedError, StoreError
+from assayline.evaluation.resume import AUTO, NEVER
+from assayline.evaluation.run import RunResult
+from assayline.report.make import Written, make_benchmark_report, make_suite_report
+from assayline.report.suite import list_evaluations
+from assayline.report.sweep import read_achieved_rates
+from assayline.run.driver import FrontEnd
+from assayline.run.stages import gate_run, report_run, try_report
+from assayline.runs.locks import RunLock, lock_run, name_holder
+from assayline.settings import Settings
+from assayline.spec.suite import SuiteSpec
+from assayline.store.thread import DatabaseThread
+
+RATES = "rates"
+"""Label of the sweep points whose rates cannot be computed."""
+
+
+def do_runs(
+    left: Sequence[Configuration | Cell],
+    total: int,
+    front: FrontEnd,
+    keep: Callable[[Any, RunResult], object] = lambda one, result: None,
+    runs_per_engine: int = 1,
+    **how: Any,
+) -> dict[str, str]:
+    """Do the runs that are left of `total`, and return the reasons of failures by key.
+
+    Further runs of a failed key are skipped. `keep` is called with each completed run; `how` is that of `evaluate`.
+    """
+    failed: dict[str, str] = {}
+    with contextlib.ExitStack() as shared:
+        for place, one in enumerate(left):
+            if one.key in failed:
+                continue
+            if runs_per_engine > 1 and place % runs_per_engine == 0:
+                shared.close()
+                shared.enter_context(park_engines())
+            number = total - len(left) + 1 + place
+            front.log.info("Run %d of %d: %s", number, total, one.label)
+            try:
+                result = front.complete(one.spec, f"{one.label} · {number} of {total}", **how)
+            except AssaylineError as error:  # for example a configuration that does not fit into memory
+                failed[one.key] = f"{one.label}: {error}"
+                front.log.error("%s failed; skipping its remaining runs: %s", one.label, error)
+            else:
+                keep(one, result)
+    return failed
+
+
+def run_benchmark(plan: Plan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
+    """Do the remaining runs of a benchmark, and return the measurements.
+
+    Raises RunFailedError if a configuration fails, after measuring the others.
+    """
+    settings = front.settings
+    lock = _lock("Benchmark", plan.benchmark_id, benchmark_dir(settings, plan.benchmark_id))
+    try:
+        with park_engines() if plan.profile else contextlib.nullcontext():
+            failed = _do_benchmark(plan, configurations, front)
+            if plan.planned and not failed:
+                try:
+                    plan, configurations = _find_rates(plan, front)
+                    failed = _do_benchmark(plan, configurations, front)
+                except RunFailedError as error:
+                    failed = {RATES: f"{RATES}: {error}"}
+    finally:
+        lock.release()
+    result = _conclude(plan, configurations, front)
+    if failed:
+        raise RunFailedError(
+            f"Benchmark {plan.benchmark_id} has configurations that did not complete. {' '.join(failed.values())} "
+            f"The others are measured. hint: retry with `assayline benchmark --resume {plan.benchmark_id}`."
+        )
+    return result
+
+
+def _do_benchmark(plan: Plan, configurations: list[Configuration], front: FrontEnd) -> dict[str, str]:
+    left = list_left(plan, configurations, front.settings)
+    front.log.info("Benchmark %s: %d of %d runs to do", plan.benchmark_id, len(left) + plan.planned, plan.total)
+    how: dict[str, Any] = {"resume": NEVER, "benchmark_id": plan.benchmark_id, "purpose": "benchmark"}
+    return do_runs(left, plan.total - plan.planned, front, runs_per_engine=plan.runs_per_engine, **how)
+
+
+def _find_rates(plan: Plan, front: FrontEnd) -> tuple[Plan, list[Configuration]]:
+    """Add the rates between the two measured ends to a sweep's plan, and write the plan."""
+    achieved = DatabaseThread(front.settings).run(
+        lambda connection: read_achieved_rates(connection, plan.benchmark_id, plan.config_ids[:ENDS])
+    )
+    plan, configurations = add_rates(plan, achieved)
+    write_plan(plan, front.settings)
+    labels = ", ".join(configuration.label for configuration in configurations[ENDS:])
+    front.log.info("Rates between the two achieved rates: %s", labels)
+    return plan, configurations
+
+
+def _conclude(plan: Plan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
+    """Read the measurements, and write and show the report."""
+    measured = measure(plan, configurations, front.settings)
+
+    def make(baseline: None) -> Written:
+        return make_benchmark_report(front.settings, plan.benchmark_id)
+
+    found = {"benchmark_id": plan.benchmark_id, "measured": [dataclasses.asdict(one) for one in measured]}
+    report = try_report(front.log, "report", f"--benchmark {plan.benchmark_id}", make)
+    if report is None:
+        return {**found, "headline": ""}
+    headline = report.document.headline[0]
+    front.show_page("benchmark", json.loads(plan.spec_json)["name"], report.document, headline)
+    return {**found, "headline": headline, "report": str(report.html.absolute())}
+
+
+def measure(plan: Plan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
+    """Read the measurements of a benchmark."""
+    labels = {one.config_id: one.label for one in configurations}
+    limits = {str(name): limit for name, limit in configurations[0].spec.gate.max_slowdown.items()}
+    return DatabaseThread(settings).run(lambda connection: read_measured(connection, plan.benchmark_id, labels, limits))
+
+
+def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nightly: bool = False) -> dict[str, Any]:
+    """Run the evaluations of a suite and return its decision.
+
+    `resume` is auto, to go on with the newest suite of the same specs that was interrupted, or never. `is_nightly`: one
+    of many nights. Raises NoGoError, and RunFailedError if runs did not complete, after deciding by the others.
+    """
+    settings, cells = front.settings, list_cells(wanted)
+    undecided = None if resume == NEVER else find_undecided(cells, settings)
+    plan = undecided or begin_suite(wanted, cells)
+    lock = _lock("Suite", plan.suite_id, suite_dir(settings, plan.suite_id))
+    try:
+        with park_engines() if all(can_share_engine(cell.spec) for cell in cells) else contextlib.nullcontext():
+            failed = _do_cells(plan, cells, front, AUTO if undecided else NEVER)
+        nights = NIGHTS if is_nightly else 1
+        decision = decide([_judge(cell, plan, failed, front, nights) for cell in cells], is_nightly=is_nightly)
+        written = make_suite_report(settings, plan, decision)
+        if not failed:
+            write_suite(dataclasses.replace(plan, decision=decision.word), settings)
+    finally:
+        lock.release()
+    front.show_page("suite", plan.name, written.document, decision.headline)
+    if failed:
+        raise RunFailedError(
+            f"Suite {plan.suite_id} is {decision.word}, and runs did not complete. {' '.join(failed.values())} "
+            f"Report: {written.html.absolute()}. hint: run the suite again to retry them."
+        )
+    result = _describe(plan, decision, written)
+    if decision.verdict == "fail":
+        raise NoGoError(decision.headline, result)
+    return result
+
+
+def _do_cells(plan: SuitePlan, cells: list[Cell], front: FrontEnd, resume: str) -> dict[str, str]:
+    """Do the remaining runs, and store each in the plan. A new suite has new runs only."""
+    left = [cell for cell in cells for _ in range(cell.repeats - len(plan.runs.get(cell.key, [])))]
+    total = sum(cell.repeats for cell in cells)
+    front.log.info("Suite %s: %d of %d runs to do", plan.suite_id, len(left), total)
+    write_suite(plan, front.settings)
+
+    def keep(cell: Cell, result: RunResult) -> None:
+        plan.runs.setdefault(cell.key, []).append(result.run_id)
+        write_suite(plan, front.settings)
+
+    return do_runs(left, total, front, keep, resume=resume, purpose="suite")
+
+
+def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], front: FrontEnd, nights: int) -> Judged:
+    """Judge the newest run of a cell. A cell that cannot be judged has the reason instead of a report."""
+    runs = plan.runs.get(cell.key, [])
+    run_id = runs[-1] if runs else None
+    if cell.key in failed or run_id is None:
+        return Judged(cell, run_id, None, failed.get(cell.key, "It has no run."))
+    mean = DatabaseThread(front.settings).run(lambda connection: read_accuracy(connection, run_id))
+    if cell.baseline is None:
+        why = f"It has no baseline. hint: pin a run, such as `assayline baseline pin NAME {run_id}`, and set baseline."
+        return Judged(cell, run_id, None, why, mean)
+    try:
+        report = gate_run(front.settings, front.log, run_id, cell.baseline, {}, front.flow_run_id, nights)
+    except AssaylineError as error:
+        return Judged(cell, run_id, None, f"{error} The run is {run_id}.", mean)
+    report_run(front.settings, front.log, run_id, cell.baseline)
+    return Judged(cell, run_id, report, mean_score=mean)
+
+
+def _describe(plan: SuitePlan, decision: Decision, written: Written) -> dict[str, Any]:
+    return {
+        "suite_id": plan.suite_id,
+        "decision": decision.word,
+        "headline": decision.headline,
+        "risk": decision.risk,
+        "evaluations": list_evaluations(decision),
+        "report": str(written.html.absolute()),
+    }
+
+
+def _lock(what: str, name: str, folder: Path) -> RunLock:
+    if (lock := lock_run(folder)) is None:
+        raise StoreError(f"{what} {name} is in use by {name_holder(folder)}. hint: wait for its end.")
+    return lock

@@ -1,0 +1,88 @@
+"""The same specs from Python, on the command line and in a flow: the databases have the same rows."""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import flow_kit
+import pytest
+from run_kit import begin_and_vanish
+
+from assayline import evaluate
+from assayline.errors import RunFailedError
+from assayline.flows import cli
+from assayline.flows.evaluate import evaluate as evaluate_flow
+from assayline.settings import load_settings
+from assayline.spec.file import load_spec
+
+pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("prefect_client")]
+
+TABLES = ("runs", "prompts", "requests", "completions", "engine_events", "scorers", "scores")
+OF_A_RUN = r"(\w+_at|.*_s|run_id|spec_hash|config_id|host_name|details_json|expected_output_tokens)"
+"""Columns with times and with ids of runs."""
+FRONT_ENDS: dict[str, Callable[[Path], object]] = {
+    "python": evaluate,
+    "command": lambda spec: cli.run("evaluate", [str(spec)]),
+    "flow": lambda spec: evaluate_flow(str(spec)),
+}
+
+
+def change_judged(spec: dict[str, Any], folder: Path) -> None:
+    verdict = "{{ 'maybe' if prompt[-2] in '13579' else 'correct' }}"
+    judge = {
+        "model": spec["model"],
+        "engine": spec["engine"],
+        "prompts": {"source": {"kind": "run"}, "template": '{{ prompt }} {"verdict":"' + verdict + '","reason":"…"}'},
+        "scorers": [{"kind": "verdict", "values": {"correct": 1, "incorrect": 0}}],
+    }
+    path = flow_kit.write_spec(folder / "judge.yaml", judge)
+    spec["scorers"] = ["exact_match", {"kind": "judge", "name": "right", "spec": str(path)}]
+
+
+def change_failed(spec: dict[str, Any], folder: Path) -> None:
+    rows = [{"question": "1 + 1", "answer": "1"}, {"answer": "a row without a question"}]
+    spec["prompts"]["source"] = {"kind": "inline", "rows": rows}
+    spec["max_error_fraction"] = 0.1
+
+
+CHANGES: dict[str, Callable[[dict[str, Any], Path], object]] = {
+    "judged": change_judged,
+    "repeated": lambda spec, folder: spec["prompts"].update(repeats=3),
+    "resumed": lambda spec, folder: None,
+    "failed": change_failed,
+}
+
+
+def read_database(data_dir: Path) -> dict[str, list[str]]:
+    runs = flow_kit.query(data_dir, "select run_id from raw.runs order by started_at")
+    found = {}
+    for table in TABLES:
+        query = f"select columns(lambda c: not regexp_full_match(c, '{OF_A_RUN}')), run_id from raw.{table}"
+        rows = "\n".join(sorted(map(repr, flow_kit.query(data_dir, query))))
+        found[table] = sorted(re.sub("|".join(runs), lambda run: f"run {runs.index(run[0])}", rows).split("\n"))
+    return found
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_front_ends_write_the_same_rows(change, fake_spec, tmp_path, monkeypatch, charts):
+    CHANGES[change](fake_spec, tmp_path)
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    found = {}
+    for name, start in FRONT_ENDS.items():
+        data_dir = tmp_path / name
+        with monkeypatch.context() as patch:
+            patch.setenv("ASSAYLINE_DATA_DIR", str(data_dir))
+            if name == "command":
+                patch.setenv("PREFECT_API_URL", "")
+            if change == "resumed":
+                begin_and_vanish(load_spec(spec), load_settings(), 3)
+            with suppress(RunFailedError):
+                start(spec)
+        found[name] = read_database(data_dir)
+        states = flow_kit.query(data_dir, "select state from runs")
+        assert states == {"judged": ["completed"] * 3, "failed": ["failed"]}.get(change, ["completed"])
+        assert len(list(data_dir.glob("runs/*/report.html"))) == len(states)
+    assert found["command"] == found["python"]
+    assert found["flow"] == found["python"]
