@@ -48,7 +48,7 @@ class Cluster(Protocol):
 
 
 class FrontEnd:
-    """What differs between runs from Python, on the command line and in a Prefect flow. This one is Python's."""
+    """Differences between runs from Python, on the command line and in a Prefect flow. This one is Python's."""
 
     is_deployed = False
     """Whether a deployed flow starts the runs."""

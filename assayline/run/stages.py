@@ -1,4 +1,4 @@
-"""What follows the last answer of a run: judges, then its report. `Evaluation.finish` scores and measures it before.
+"""Stages after the last answer of a run: judges, then its report. `Evaluation.finish` scores and measures it before.
 
 A stage that is missing is what the same command adds: `find_unreported` finds such a run.
 """
