@@ -146,7 +146,7 @@ class ComparisonError(AssaylineError):
 
 
 class PrefectUnreachableError(AssaylineError):
-    """Prefect's API does not respond, or the temporary server did not start."""
+    """Prefect's API does not respond."""
 
     exit_code = 10
 

@@ -83,7 +83,6 @@ def measure(count: int, model: Path, folder: Path) -> Measurement:
         **os.environ,
         "ASSAYLINE_DATA_DIR": str(folder / "data"),
         "PREFECT_HOME": str(folder / "prefect"),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
     env.pop("PREFECT_API_URL", None)  # an existing server would not be measured

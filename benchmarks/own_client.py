@@ -30,7 +30,6 @@ def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[
     env = {
         "ASSAYLINE_DATA_DIR": str(folder / "data"),
         "PREFECT_HOME": str(folder / "prefect"),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
     command = [sys.executable, "-m", "assayline", "evaluate", str(spec), "--fresh"]
     samples = run_sampled(command, cores, env, folder / "assayline.log")

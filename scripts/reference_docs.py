@@ -67,7 +67,7 @@ EXIT_CODES = {
     9: Code("Every row is an error row, so that there is nothing to send.", "See the message for the rows' errors."),
     10: Code(
         "Prefect's API cannot be reached.",
-        "Start the server that `PREFECT_API_URL` names, or unset the variable: the command then starts one of its own.",
+        "Start the server that `PREFECT_API_URL` names, or unset the variable: the command then needs no server.",
     ),
     11: Code("An unexpected error: a defect of assayline.", "Report it with the traceback."),
     12: Code(
