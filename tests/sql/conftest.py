@@ -6,7 +6,7 @@ import duckdb
 import pytest
 from row_kit import Store
 
-from assayline.store.database import apply_schema
+from assayline.store.database import apply_schema, list_models
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +21,10 @@ def schema() -> Iterator[duckdb.DuckDBPyConnection]:
 def store(schema: duckdb.DuckDBPyConnection) -> Iterator[Store]:
     """Empty tables for each test: its rows are deleted."""
     yield Store(schema)
-    tables = "select table_name from duckdb_tables() where schema_name = 'raw' and table_name <> 'schema_version'"
-    for (table,) in schema.execute(tables).fetchall():
-        schema.execute(f"delete from raw.{table}")
+    tables = "select schema_name, table_name from duckdb_tables() where table_name <> 'schema_version'"
+    for folder, table in schema.execute(tables).fetchall():
+        if folder == "raw":
+            schema.execute(f"delete from raw.{table}")
+        else:  # of give_run_metric, in the place of a view
+            schema.execute(f"drop table {folder}.{table}")
+            schema.execute(list_models()[table].text)
