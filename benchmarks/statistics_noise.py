@@ -108,7 +108,7 @@ _INSERTS = (
     """,
     """
     insert into raw.metric_values by name
-    select run_id, 'speed_value' as source, 'output_tokens_per_s' as metric, 'mean' as statistic, value,
+    select run_id, 'computed_value' as source, 'output_tokens_per_s' as metric, 'mean' as statistic, value,
         'tokens/s' as unit, true as higher_is_better
     from drawn
     """,

@@ -153,7 +153,7 @@ def read_accuracy(connection: Connection, run_id: str) -> float | None:
 def read_costs(connection: Connection, run_id: str) -> dict[str, tuple[float | None, str]]:
     """Read the total and unit costs of a run, each with its unit; empty without a price."""
     ensure_metrics(connection, [run_id])
-    query = "select metric, value, unit from metric_values where run_id = ? and source = 'cost_value'"
+    query = "select metric, value, unit from metric_values where run_id = ? and contains(metric, 'cost')"
     return {row["metric"]: (row["value"], row["unit"]) for row in read_rows(connection, query, run_id)}
 
 

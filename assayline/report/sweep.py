@@ -134,7 +134,7 @@ _GOODPUT = """
     from metric_values
     join runs using (run_id)
     left join loads using (run_id)
-    where runs.benchmark_id = ? and runs.state = 'completed' and source = 'load_value' and detail is not null
+    where runs.benchmark_id = ? and runs.state = 'completed' and metric like 'good%'
     group by runs.run_id, runs.started_at, detail, loads.requests_per_s
     order by slo, loads.requests_per_s, runs.started_at
 """

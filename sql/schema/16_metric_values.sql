@@ -13,7 +13,7 @@ create table if not exists raw.metric_values (
     higher_is_better boolean
 );
 
-comment on table raw.metric_values is 'One row per run × metric × statistic × detail: what was measured of a run that has ended. The views of sql/models/25_metric_value compute it, and the end of a run stores it.';
+comment on table raw.metric_values is 'One row per run × metric × statistic × detail: what was measured of a run that has ended. internal.computed_value computes it, and the end of a run stores it.';
 comment on column raw.metric_values.run_id is 'The run.';
 comment on column raw.metric_values.source is 'The view that computed the row.';
 comment on column raw.metric_values.metric is 'Name of the metric, such as ttft_s, output_tokens_per_s or accuracy. docs/reference/metrics/index.md lists all of them.';

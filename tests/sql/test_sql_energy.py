@@ -279,8 +279,6 @@ def test_devices_are_described_over_all_of_their_samples(store: Store) -> None:
             "mean_power_watts": 150.0,
             "max_power_watts": 300.0,
             "max_temperature_c": 53,
-            "min_busy_sm_clock_mhz": 1897,
-            "max_sm_clock_mhz": 1900,
             "throttled_share": 0.5,
             "throttle_reasons": "hw_thermal_slowdown, sw_power_cap",
             "energy_source": "power",
@@ -323,9 +321,9 @@ def test_telemetry_lies_on_the_slices_of_activity(store: Store) -> None:
     given_power(store, {10.21: 100.0, 10.3: 300.0, 11.5: 400.0})
     given_power(store, {10.25: 50.0}, device="cuda-1")
     store.given("telemetry", {"at_s": 10.25, "in_flight_requests": 1, "kv_cache_usage_share": 0.5})
-    slices = store.rows("telemetry_activity", "begins_at_s", "power_watts", "max_kv_cache_usage_share")
+    slices = store.rows("telemetry_activity", "begins_at_s", "power_watts", "kv_cache_usage_share")
     assert {row["begins_at_s"] for row in slices} == {row["begins_at_s"] for row in store.rows("activity")}
-    found = {round(row["begins_at_s"], 6): (row["power_watts"], row["max_kv_cache_usage_share"]) for row in slices}
+    found = {round(row["begins_at_s"], 6): (row["power_watts"], row["kv_cache_usage_share"]) for row in slices}
     assert found.pop(10.2) == (250.0, 0.5), "the mean of one GPU, and the only sample of the other"
     assert found.pop(11.4) == (400.0, None)
     assert set(found.values()) == {(None, None)}

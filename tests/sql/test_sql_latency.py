@@ -24,8 +24,8 @@ def test_a_gap_lies_between_two_neighboring_tokens(store):
     given_stamps(store, [1.0, 1.5, 3.5])
     store.expect(
         "token_gap",
-        {"request_id": "0", "token_index": 1, "at_s": 1.5, "gap_s": 0.5},
-        {"request_id": "0", "token_index": 2, "at_s": 3.5, "gap_s": 2.0},
+        {"request_id": "0", "at_s": 1.5, "gap_s": 0.5},
+        {"request_id": "0", "at_s": 3.5, "gap_s": 2.0},
     )
 
 

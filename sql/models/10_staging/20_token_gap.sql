@@ -7,7 +7,6 @@ pair_stamps as (
         run_id,
         request_id,
         phase,
-        unnest(range(1, len(token_at_s))) as token_index,
         unnest(token_at_s[:-2]) as before_at_s,
         unnest(token_at_s[2:]) as at_s
     from stg_requests
@@ -19,7 +18,6 @@ measure_gaps as (
         run_id,
         request_id,
         phase,
-        token_index,
         at_s,
         at_s - before_at_s as gap_s
     from pair_stamps
@@ -31,6 +29,5 @@ comment on view internal.token_gap is 'One row per gap between two neighboring o
 comment on column internal.token_gap.run_id is 'The run.';
 comment on column internal.token_gap.request_id is 'The request.';
 comment on column internal.token_gap.phase is 'As in stg_requests. ITL is of measured requests.';
-comment on column internal.token_gap.token_index is '0-based position of the token that ends the gap: from 1, as the first token ends no gap.';
 comment on column internal.token_gap.at_s is 'When the token that ends the gap was made, in seconds since the run''s start.';
 comment on column internal.token_gap.gap_s is 'This token''s stamp − the stamp before, seconds. 0 between tokens of one event, as speculative decoding makes them: such gaps are not ITL.';

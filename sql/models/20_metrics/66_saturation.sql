@@ -48,8 +48,6 @@ measure_engines as (
         count(*) filter (finished_at_s between begins_at_s and ends_at_s) as finished_requests,
         max(due_at_s) filter (sent_at_s between begins_at_s and ends_at_s)
             - min(due_at_s) filter (sent_at_s between begins_at_s and ends_at_s) as due_span_s,
-        max(sent_at_s) filter (sent_at_s between begins_at_s and ends_at_s)
-            - min(sent_at_s) filter (sent_at_s between begins_at_s and ends_at_s) as sent_span_s,
         greatest(any_value(begins_at_s), list_max(arg_min(finished_at_s, sent_at_s, 10))) as judged_from_s,
         any_value(ends_at_s) as judged_until_s
     from select_sent
@@ -61,8 +59,6 @@ add_rates as (
         run_id,
         sum(sent_requests - 1) filter (due_span_s > 0) / sum(due_span_s) filter (due_span_s > 0)
             as offered_requests_per_s,
-        sum(sent_requests - 1) filter (sent_span_s > 0) / sum(sent_span_s) filter (sent_span_s > 0)
-            as sent_requests_per_s,
         sum(finished_requests) filter (stretch_s > 0) / sum(stretch_s) as finished_requests_per_s
     from measure_engines
     group by run_id
@@ -156,7 +152,6 @@ judge_runs as (
         loads.run_id,
         loads.arrival,
         add_rates.offered_requests_per_s,
-        add_rates.sent_requests_per_s,
         add_rates.finished_requests_per_s,
         pool_slopes.judged_s,
         cast(coalesce(add_slices.judged_requests, 0) as bigint) as judged_requests,
@@ -188,7 +183,6 @@ comment on view internal.saturation is 'One row per run of an open-loop load: wh
 comment on column internal.saturation.run_id is 'The run.';
 comment on column internal.saturation.arrival is 'The arrival pattern, as in loads.';
 comment on column internal.saturation.offered_requests_per_s is 'Requests per second that were to be sent: (n − 1) / seconds from the first due_at_s to the last, of the n requests sent in the interval. NULL if all are due at once, as in all_at_once.';
-comment on column internal.saturation.sent_requests_per_s is 'Requests per second that were sent: (n − 1) / seconds from the first sent_at_s to the last. Less than offered if the generator does not keep up; see send_lag.';
 comment on column internal.saturation.finished_requests_per_s is 'Requests per second that finished: those with finished_at_s in the interval / its seconds.';
 comment on column internal.saturation.judged_s is 'Seconds over which the number in flight is judged: the interval without its beginning, until the ten requests that were sent first had finished. Summed over engines. NULL if nothing is left, like the slope.';
 comment on column internal.saturation.judged_requests is 'Requests sent in them.';

@@ -15,8 +15,6 @@ add_samples as (
         max(memory_total_bytes) as memory_total_bytes,
         max(power_watts) as max_power_watts,
         max(temperature_c) as max_temperature_c,
-        min(sm_clock_mhz) filter (utilization_share > 0) as min_busy_sm_clock_mhz,
-        max(sm_clock_mhz) as max_sm_clock_mhz,
         count(*) filter (throttle_reasons not in ('', 'gpu_idle')) as throttled_samples,
         count(throttle_reasons) as throttle_samples
     from raw.device_telemetry
@@ -61,8 +59,6 @@ describe_devices as (
         energy_joules / nullif(energy_known_s, 0) as mean_power_watts,
         max_power_watts,
         max_temperature_c,
-        min_busy_sm_clock_mhz,
-        max_sm_clock_mhz,
         throttled_samples / nullif(throttle_samples, 0) as throttled_share,
         array_to_string(reasons, ', ') as throttle_reasons,
         energy_joules,
@@ -99,8 +95,6 @@ comment on column internal.device_use.memory_total_bytes is 'Memory that there i
 comment on column internal.device_use.mean_power_watts is 'Mean power, watts: energy_joules / energy_known_s.';
 comment on column internal.device_use.max_power_watts is 'The highest power of a sample, watts.';
 comment on column internal.device_use.max_temperature_c is 'The highest temperature, degrees Celsius.';
-comment on column internal.device_use.min_busy_sm_clock_mhz is 'The lowest clock of its multiprocessors in a sample with a kernel running, MHz.';
-comment on column internal.device_use.max_sm_clock_mhz is 'The highest clock of its multiprocessors, MHz.';
 comment on column internal.device_use.throttled_share is 'Share of samples in which something held its clocks back, other than having nothing to do, 0 to 1.';
 comment on column internal.device_use.throttle_reasons is 'Reasons of throttling, comma-separated, as in device_telemetry. NULL if it was not throttled.';
 comment on column internal.device_use.energy_joules is 'Energy over its samples, joules: sum of energy_stretch.stretch_joules. NULL without a sensor.';

@@ -103,7 +103,6 @@ find_floors as (
         sqrt(within_square) as run_sd,
         sqrt(engine_variance) as engine_sd,
         sqrt(run_variance) as total_sd,
-        cast(degrees as bigint) as degrees_of_freedom,
         internal.t_quantile(degrees) * sqrt(2 * run_variance) as noise_floor
     from split_variance
 )
@@ -122,5 +121,4 @@ comment on column internal.noise.mean is 'Mean over the runs.';
 comment on column internal.noise.run_sd is 'Standard deviation of runs on one engine. NULL if no engine had two runs.';
 comment on column internal.noise.engine_sd is 'Standard deviation that a fresh engine adds: 0 if runs on different engines differ no more than runs on one. NULL if no engine had two runs, or there was one engine.';
 comment on column internal.noise.total_sd is 'Standard deviation of a run on a fresh engine: sqrt(run_sd² + engine_sd²), or over all runs if no engine had two. NULL if there was one engine.';
-comment on column internal.noise.degrees_of_freedom is 'Of total_sd, by Satterthwaite.';
 comment on column internal.noise.noise_floor is 'Difference that two runs on fresh engines exceed in 5% of equal pairs: t × sqrt(2) × total_sd, t the 97.5% quantile with these degrees of freedom. NULL if total_sd is.';

@@ -13,9 +13,7 @@ average_devices as (
         list_slices.begins_at_s,
         device_telemetry.worker,
         device_telemetry.device,
-        avg(power_watts) as power_watts,
-        avg(utilization_share) as utilization_share,
-        max(memory_used_bytes) as memory_used_bytes
+        avg(power_watts) as power_watts
     from list_slices
     join raw.device_telemetry
         on device_telemetry.run_id = list_slices.run_id
@@ -28,10 +26,7 @@ add_devices as (
     select
         run_id,
         begins_at_s,
-        sum(power_watts) as power_watts,
-        avg(utilization_share) filter (device <> 'host') as gpu_utilization_share,
-        sum(memory_used_bytes) filter (device <> 'host') as gpu_memory_used_bytes,
-        avg(utilization_share) filter (device = 'host') as host_utilization_share
+        sum(power_watts) as power_watts
     from average_devices
     group by run_id, begins_at_s
 ),
@@ -40,9 +35,7 @@ average_engines as (
     select
         list_slices.run_id,
         list_slices.begins_at_s,
-        avg(kv_cache_usage_share) as kv_cache_usage_share,
-        max(kv_cache_usage_share) as max_kv_cache_usage_share,
-        avg(waiting_requests) as mean_waiting_requests
+        avg(kv_cache_usage_share) as kv_cache_usage_share
     from list_slices
     join raw.telemetry
         on telemetry.run_id = list_slices.run_id
@@ -57,12 +50,7 @@ fill_slices as (
         list_slices.begins_at_s,
         list_slices.ends_at_s,
         add_devices.power_watts,
-        add_devices.gpu_utilization_share,
-        cast(add_devices.gpu_memory_used_bytes as bigint) as gpu_memory_used_bytes,
-        add_devices.host_utilization_share,
-        average_engines.kv_cache_usage_share,
-        average_engines.max_kv_cache_usage_share,
-        average_engines.mean_waiting_requests
+        average_engines.kv_cache_usage_share
     from list_slices
     left join add_devices
         on add_devices.run_id = list_slices.run_id and add_devices.begins_at_s = list_slices.begins_at_s
@@ -77,9 +65,4 @@ comment on column internal.telemetry_activity.run_id is 'The run.';
 comment on column internal.telemetry_activity.begins_at_s is 'Where the slice begins, as in activity. Seconds since the run''s start.';
 comment on column internal.telemetry_activity.ends_at_s is 'Where it ends (excluded). Seconds since the run''s start.';
 comment on column internal.telemetry_activity.power_watts is 'Power of all GPUs together, watts: the sum of each one''s mean over its samples in the slice.';
-comment on column internal.telemetry_activity.gpu_utilization_share is 'Mean utilization of the GPUs, 0 to 1.';
-comment on column internal.telemetry_activity.gpu_memory_used_bytes is 'The most memory in use of each GPU, added up, bytes.';
-comment on column internal.telemetry_activity.host_utilization_share is 'Mean utilization of the machines'' processors, 0 to 1.';
 comment on column internal.telemetry_activity.kv_cache_usage_share is 'Share of the KV cache that was in use, mean over the samples of all engines, 0 to 1.';
-comment on column internal.telemetry_activity.max_kv_cache_usage_share is 'Highest share over samples, 0 to 1.';
-comment on column internal.telemetry_activity.mean_waiting_requests is 'Requests that waited in a scheduler, mean over the samples of all engines.';

@@ -21,7 +21,6 @@ span_metrics as (
     select
         run_id,
         metric,
-        count(*) as n,
         min(value_s) as least_s,
         quantile_cont(value_s, 0.99) as tail_s,
         greatest(tail_s - least_s, 0.00003) / 30 as least_width_s
@@ -46,7 +45,7 @@ choose_width as (
 ),
 
 list_bins as not materialized (
-    select run_id, metric, n, width_s, last_position, unnest(range(first_position, last_position + 2)) as position
+    select run_id, metric, width_s, last_position, unnest(range(first_position, last_position + 2)) as position
     from choose_width
 ),
 
@@ -67,8 +66,7 @@ fill_bins as (
         list_bins.metric,
         list_bins.position * width_s as from_s,
         case when list_bins.position <= last_position then (list_bins.position + 1) * width_s end as until_s,
-        coalesce(count_values.requests, 0) as requests,
-        coalesce(count_values.requests, 0) / n as request_share
+        coalesce(count_values.requests, 0) as requests
     from list_bins
     left join count_values
         on count_values.run_id = list_bins.run_id
@@ -84,4 +82,3 @@ comment on column internal.latency_histogram.metric is 'ttft_s, tpot_s or e2e_s 
 comment on column internal.latency_histogram.from_s is 'Where the bin begins, seconds (included).';
 comment on column internal.latency_histogram.until_s is 'Where it ends, seconds (excluded). NULL for the last bin, which has all that is longer.';
 comment on column internal.latency_histogram.requests is 'Measured ok requests in it.';
-comment on column internal.latency_histogram.request_share is 'requests / measured ok requests for which the metric is defined, 0 to 1.';
