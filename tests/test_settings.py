@@ -1,5 +1,6 @@
 """Settings: `.env.example` tells the truth, and a wrong one is named."""
 
+import ast
 import os
 import re
 from pathlib import Path
@@ -9,6 +10,8 @@ from run_kit import ROOT
 
 from assayline.errors import SpecError
 from assayline.settings import Settings, list_unknown_variables, load_settings
+from assayline.spec.evaluation import EvalSpec  # noqa: F401 - defines every part
+from assayline.spec.part import SpecPart
 
 EXAMPLE = (ROOT / ".env.example").read_text()
 
@@ -32,6 +35,22 @@ def test_the_example_uncommented_is_the_default():
     listed = load_settings()
     assert listed.database_path == default.database_path
     assert listed.model_dump(exclude={"database"}) == default.model_dump(exclude={"database"})
+
+
+def test_every_setting_and_spec_field_has_a_reader():
+    """A field is read as an attribute, as text (`getattr`, columns of tables) or in SQL (`spec_json`)."""
+    sources = [path.read_text() for part in ("assayline", "flows", "tasks") for path in (ROOT / part).rglob("*.py")]
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    read |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    sql = "".join(re.sub("--.*", "", path.read_text()) for path in (ROOT / "sql").rglob("*.sql"))
+    read |= set(re.findall(r"\w+", sql.replace("\ncomment on ", "--")))
+    parts = [Settings]
+    for part in parts:
+        parts += part.__subclasses__() if part is not Settings else SpecPart.__subclasses__()
+    fields = {f"{part.__name__}.{field}" for part in parts for field in part.model_fields}
+    assert len(fields) > 150
+    assert [field for field in sorted(fields) if field.partition(".")[2] not in read] == []
 
 
 def test_the_environment_wins_over_the_file(monkeypatch):

@@ -376,7 +376,7 @@ def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator
     """Judge the limits on the cost of the run itself, whatever the baseline cost."""
     if not limits.max_cost:
         return
-    costs = read_costs(connection, new.run_id)
+    costs = read_costs(connection, new.run_id, limits.max_cost)
     for metric, limit in limits.max_cost.items():
         value, unit = costs.get(metric, (None, ""))
         if value is None:

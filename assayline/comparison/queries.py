@@ -1,6 +1,6 @@
 """Comparisons of two runs or of repeats of two configurations: rows of the macros of `sql/models/30_comparison/`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -150,11 +150,12 @@ def read_accuracy(connection: Connection, run_id: str) -> float | None:
     return rows[0]["value"] if rows else None
 
 
-def read_costs(connection: Connection, run_id: str) -> dict[str, tuple[float | None, str]]:
-    """Read the total and unit costs of a run, each with its unit; empty without a price."""
+def read_costs(connection: Connection, run_id: str, wanted: Iterable[str]) -> dict[str, tuple[float | None, str]]:
+    """Read these costs of a run, each with its unit; empty without a price."""
     ensure_metrics(connection, [run_id])
-    query = "select metric, value, unit from metric_values where run_id = ? and contains(metric, 'cost')"
-    return {row["metric"]: (row["value"], row["unit"]) for row in read_rows(connection, query, run_id)}
+    query = "select metric, value, unit from metric_values where run_id = ? and list_contains(?, metric)"
+    rows = read_rows(connection, query, run_id, list(wanted))
+    return {row["metric"]: (row["value"], row["unit"]) for row in rows}
 
 
 def read_benchmark(connection: Connection, benchmark_id: str) -> dict[tuple[str, str], dict[str, Any]]:

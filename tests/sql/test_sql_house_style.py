@@ -2,6 +2,8 @@
 
 import re
 
+from run_kit import ROOT
+
 from assayline.store.database import SQL_FOLDER
 from assayline.store.views import name_model
 from scripts.metric_docs import describe_macro
@@ -37,6 +39,25 @@ def list_broken_rules(file):
 def test_sql_files_keep_the_house_style():
     found = [f"{file.relative_to(SQL_FOLDER)}: {rule}" for file in SQL_FILES for rule in list_broken_rules(file)]
     assert found == []
+
+
+def test_every_internal_model_has_a_reader():
+    """A view, macro or function that no other model, no module and no page for users reads is dead."""
+    texts = {file: re.sub(r"--.*|^comment on .*", "", file.read_text("utf-8"), flags=re.M) for file in SQL_FILES}
+    for folder in ("assayline", "flows", "tasks", "docs/guides", "docs/concepts", "docs/tutorial"):
+        texts |= {
+            file: file.read_text("utf-8") for file in (ROOT / folder).rglob("*.*") if file.suffix in (".py", ".md")
+        }
+    found = {file: set(re.findall(r"\w+", text)) for file, text in texts.items()}
+    unread = [
+        name_model(file)
+        for file in SQL_FILES
+        if file not in SCHEMA_FILES
+        and " main." not in texts[file]
+        and not name_model(file).startswith("score_")  # called as score_KIND by the kind of scorer
+        and not any(name_model(file) in words for other, words in found.items() if other != file)
+    ]
+    assert unread == []
 
 
 def test_every_table_view_and_column_has_a_comment(schema):
