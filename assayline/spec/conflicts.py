@@ -106,8 +106,6 @@ NO_TRACE = _when("prompts.source {spec.prompts.source.kind}", lambda spec: spec.
 SERVED_REASONING = _when("reasoning over a server", lambda spec: spec.reasoning and spec.engine.kind.is_served)
 UNPARSED_REASONING = _when("reasoning without engine.args.reasoning_parser", _has_unparsed_reasoning)
 FORM = _given("output", "sampling.structured_outputs")
-JUDGE = _when("scorers judge", lambda spec: any(scorer.kind == "judge" for scorer in spec.scorers or []))
-NO_BASELINE = _when("gate.baseline unset", lambda spec: spec.gate.baseline is None)
 
 KEEP_ONE = "hint: remove one of the two"
 USE_ENGINE = "set engine.backend to offline or async"

@@ -304,7 +304,7 @@ def test_the_scheduler_is_described_while_it_has_requests(store: Store) -> None:
         ),
     )
     store.expect(
-        "scheduler_use",
+        "engine",
         {
             "busy_samples": 2,
             "mean_kv_cache_usage_share": 0.5,

@@ -1,4 +1,4 @@
-"""error_breakdown and batch_efficiency: what failed where, and how full the batches were."""
+"""error_breakdown and engine: what failed where, and how full the batches were."""
 
 from row_kit import as_rows
 
@@ -47,19 +47,18 @@ def test_batches_are_output_tokens_per_engine_step(store):
         {"at_s": 2.0, "engine_steps": 50, "output_tokens": 2000},
     )
     store.expect(
-        "batch_efficiency",
+        "engine",
         {
             "worker": "w",
             "engine_generation": 0,
-            "later_generations": 0,
             "ok_requests": 2,
             "error_requests": 1,
-            "window_requests": 80,
+            "last_max_concurrency": 80,
             "telemetry_samples": 2,
             "engine_steps": 50,
             "output_tokens": 2000,
             "output_tokens_per_step": 40.0,
-            "window_share": 0.5,
+            "concurrency_used_share": 0.5,
         },
     )
 
@@ -74,12 +73,12 @@ def test_each_engine_generation_has_its_row(store):
     store.given("engine_events", {"worker": "a", "engine_generation": 0, "event": "opened"})
     store.given("telemetry", {"worker": "a", "engine_generation": 1, "engine_steps": 10, "output_tokens": 200})
     store.expect(
-        "batch_efficiency",
+        "engine",
         *as_rows(
-            "worker engine_generation later_generations ok_requests window_requests engine_steps window_share",
-            ("a", 0, 1, 0, None, None, None),
-            ("a", 1, 0, 1, 40, 10, 0.5),
-            ("b", 0, 0, 1, 80, None, None),
+            "worker engine_generation ok_requests last_max_concurrency engine_steps concurrency_used_share",
+            ("a", 0, 0, None, None, None),
+            ("a", 1, 1, 40, 10, 0.5),
+            ("b", 0, 1, 80, None, None),
         ),
     )
     store.expect("run_summary", {"engine_steps": 10, "output_tokens_per_step": 20.0, "window_share": 0.5, "workers": 2})
@@ -97,18 +96,19 @@ def test_engines_of_later_attempts_did_not_replace_an_engine(store):
         {"attempt": 1, "engine_generation": 1, "event": "opened", "details_json": '{"window_requests": 40}'},
         {"attempt": 2, "engine_generation": 2, **opened},
     )
-    columns = ("attempt", "engine_generation", "later_generations", "earlier_reductions", "opened_window_requests")
     store.expect(
-        "batch_efficiency",
-        *(
-            dict(zip((*columns, "window_requests"), values, strict=True))
-            for values in [(1, 0, 1, 0, 80, None), (1, 1, 0, 1, 40, 40), (2, 2, 0, 0, 80, 8)]
+        "engine",
+        *as_rows(
+            "attempt engine_generation earlier_reductions max_concurrency last_max_concurrency",
+            (1, 0, 0, 80, 80),
+            (1, 1, 1, 40, 40),
+            (2, 2, 0, 80, 8),
         ),
     )
 
 
 def test_the_summary_adds_the_batches_up(store):
-    """Engines of two attempts and two workers, by steps: the sums of batch_efficiency, not means of its ratios."""
+    """Engines of two attempts and two workers, by steps: the sums of engines, not means of their ratios."""
     store.given_answers(
         *as_rows("worker engine_generation window_requests", ("a", 0, 80), ("a", 1, 40), ("b", 0, 80)),
     )
@@ -116,9 +116,9 @@ def test_the_summary_adds_the_batches_up(store):
         engine = {"worker": worker, "engine_generation": generation}
         store.given("engine_events", {"attempt": attempt, "event": "opened", **engine})
         store.given("telemetry", {"engine_steps": steps, "output_tokens": tokens, **engine})
-    batches = store.rows("batch_efficiency", "engine_steps", "output_tokens", "window_requests")
+    batches = store.rows("engine", "engine_steps", "output_tokens", "last_max_concurrency")
     steps, tokens = (sum(row[name] for row in batches) for name in ("engine_steps", "output_tokens"))
-    room = sum(row["engine_steps"] * row["window_requests"] for row in batches)
+    room = sum(row["engine_steps"] * row["last_max_concurrency"] for row in batches)
     assert (steps, tokens, room) == (67, 1299, 80 * 17 + 40 * 50)
     expected = {"engine_steps": steps, "output_tokens_per_step": tokens / steps, "window_share": tokens / room}
     store.expect("run_summary", expected)
@@ -134,6 +134,6 @@ def test_an_engine_that_answered_nothing_has_no_part_in_the_window_share(store):
     store.expect("run_summary", {"engine_steps": 15, "output_tokens_per_step": 700 / 15, "window_share": 0.5})
 
 
-def test_batch_efficiency_is_null_without_steps(store):
+def test_engine_has_no_batch_means_without_steps(store):
     store.given("telemetry", {"engine_steps": 0, "output_tokens": 0})
-    store.expect("batch_efficiency", {"engine_steps": 0, "output_tokens_per_step": None, "window_share": None})
+    store.expect("engine", {"engine_steps": 0, "output_tokens_per_step": None, "concurrency_used_share": None})

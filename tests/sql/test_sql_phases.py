@@ -169,7 +169,7 @@ def test_metrics_with_windows_against_numpy(store):
     expected = {f"seed {seed}": given_windowed_load(store, f"seed {seed}", seed) for seed in SEEDS}
     rows = {
         view: store.rows(view, run_id=None)
-        for view in ("latency_percentile", "itl_percentile", "latency_histogram", "run_summary", "itl")
+        for view in ("latency_percentile", "itl_percentile", "latency_histogram", "run_summary")
     }
     for run_id, (values, summary) in expected.items():
         of_run = {view: [row for row in found if row["run_id"] == run_id] for view, found in rows.items()}
@@ -186,9 +186,8 @@ def test_metrics_with_windows_against_numpy(store):
         for row in of_run["latency_histogram"]:
             counts[row["metric"]] += row["requests"]
         assert counts == {metric: values[metric].size for metric in LATENCIES}, run_id
-        (found,), (gaps,) = of_run["run_summary"], of_run["itl"]
+        (found,) = of_run["run_summary"]
         assert {name: found[name] for name in summary} == pytest.approx(summary), run_id
-        assert gaps["p99_s"] == pytest.approx(np.quantile(values["itl_s"], 0.99)), run_id
 
 
 def test_in_flight_and_timeline_count_requests_of_all_phases(store):
@@ -203,4 +202,4 @@ def test_gaps_know_their_phase(store):
     store.given("loads", {"warmup_s": 5.0})
     store.given_answers(sent(0.0, 1.0, token_at_s=[0.5, 1.0]), sent(9.0, 9.9, token_at_s=[9.0, 9.25]))
     store.expect("token_gap", {"phase": "warmup", "gap_s": 0.5}, {"phase": "measured", "gap_s": 0.25})
-    store.expect("itl", {"requests": 1, "gaps": 1, "mean_s": 0.25, "max_s": 0.25})
+    assert {(row["gaps"], row["value_s"]) for row in store.rows("itl_percentile")} == {(1, 0.25)}

@@ -38,7 +38,15 @@ def test_a_run_of_nothing_counts_zero_and_leaves_the_rest_undefined(store):
 
 
 def test_run_summary_is_empty_without_runs(store):
-    for view in ("run_summary", "itl", "goodput", "send_lag", "saturation", "latency_percentile", "request_integrity"):
+    for view in (
+        "run_summary",
+        "itl_percentile",
+        "goodput",
+        "send_lag",
+        "saturation",
+        "latency_percentile",
+        "request_integrity",
+    ):
         store.expect(view, run_id=None)
 
 

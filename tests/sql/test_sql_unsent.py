@@ -109,7 +109,8 @@ def test_a_server_in_an_open_loop_has_no_steps_no_window_and_no_queue(store):
     store.given_answers({**ANSWER, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "window_requests": None})
     store.given("telemetry", {"at_s": 1.0, "engine_steps": None, "output_tokens": 7, "in_flight_requests": 1})
     nothing = {"window_share": None, "output_tokens_per_step": None, "engine_steps": None}
-    store.expect("batch_efficiency", {**nothing, "window_requests": None, "output_tokens": 7})
+    engine = {"max_concurrency": None, "concurrency_used_share": None, "output_tokens_per_step": None}
+    store.expect("engine", {**engine, "engine_steps": None, "output_tokens": 7})
     store.expect("engine_history", {"window_requests": None, "last_window_requests": None, "engine_steps": None})
     store.expect("run_summary", nothing)
     found = {row["metric"]: row["n"] for row in store.rows("latency_percentile") if row["percentile"] == 0.5}

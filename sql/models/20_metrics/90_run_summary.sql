@@ -345,5 +345,5 @@ comment on column internal.run_summary.rebuilds is 'Engines beyond the first of 
 comment on column internal.run_summary.reductions is 'Times that the next engine got less of something than the one that died.';
 comment on column internal.run_summary.isolated_requests is 'Requests that became error rows because they kill engines.';
 comment on column internal.run_summary.engine_steps is 'Engine steps of all engines, warm-up left out, lost work included. NULL without telemetry.';
-comment on column internal.run_summary.output_tokens_per_step is 'Mean output tokens per engine step over all engines whose steps are known: sum of output tokens / sum of engine_steps of batch_efficiency.';
-comment on column internal.run_summary.window_share is 'How much of the window an average step used: sum of output tokens / sum of (engine_steps × window_requests) of batch_efficiency. NULL in an open loop, which has no window.';
+comment on column internal.run_summary.output_tokens_per_step is 'Mean output tokens per engine step over all engines whose steps are known: sum of output tokens / sum of engine_steps.';
+comment on column internal.run_summary.window_share is 'How much of the window an average step used: sum of output tokens / sum of (engine_steps × last_window_requests). NULL in an open loop, which has no window.';
