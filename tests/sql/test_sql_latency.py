@@ -1,4 +1,4 @@
-"""token_gap, itl_percentile and latency_percentile: exact percentiles, and intervals that say when they cannot be given."""
+"""token_gap, itl_percentile and latency_percentile: exact percentiles, and when intervals cannot be given."""
 
 import itertools
 import math
