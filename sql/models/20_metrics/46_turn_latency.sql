@@ -18,7 +18,7 @@ count_turns as (
         sum(cached_tokens) filter (status = 'ok') as cached_tokens,
         sum(prompt_tokens) filter (status = 'ok' and cached_tokens is not null) as cacheable_tokens,
         quantile_cont(ttft_s, [0.5, 0.95]::double[]) filter (status = 'ok' and phase = 'measured') as ttft_quantiles_s,
-        quantile_cont(tpot_s, [0.5, 0.95]::double[]) filter (status = 'ok' and phase = 'measured') as tpot_quantiles_s,
+        quantile_cont(tpot_s, 0.5) filter (status = 'ok' and phase = 'measured') as tpot_p50_s,
         quantile_cont(e2e_s, [0.5, 0.95]::double[]) filter (status = 'ok' and phase = 'measured') as e2e_quantiles_s
     from stg_requests
     where turn_index is not null
@@ -37,8 +37,7 @@ read_quantiles as (
         cached_tokens / nullif(cacheable_tokens, 0) as cached_share,
         ttft_quantiles_s[1] as ttft_p50_s,
         ttft_quantiles_s[2] as ttft_p95_s,
-        tpot_quantiles_s[1] as tpot_p50_s,
-        tpot_quantiles_s[2] as tpot_p95_s,
+        tpot_p50_s,
         e2e_quantiles_s[1] as e2e_p50_s,
         e2e_quantiles_s[2] as e2e_p95_s
     from count_turns
@@ -58,6 +57,5 @@ comment on column internal.turn_latency.cached_share is 'Sum of cached_tokens / 
 comment on column internal.turn_latency.ttft_p50_s is 'Median time to first token, seconds.';
 comment on column internal.turn_latency.ttft_p95_s is 'Its 95th percentile, seconds.';
 comment on column internal.turn_latency.tpot_p50_s is 'Median time per output token after the first, seconds.';
-comment on column internal.turn_latency.tpot_p95_s is 'Its 95th percentile, seconds.';
 comment on column internal.turn_latency.e2e_p50_s is 'Median end-to-end latency, seconds.';
 comment on column internal.turn_latency.e2e_p95_s is 'Its 95th percentile, seconds.';

@@ -99,7 +99,6 @@ name_columns as (
         cast(prompts as bigint) as prompts,
         mean,
         standard_error,
-        bounds.kind as interval_kind,
         bounds.low as mean_low,
         bounds.high as mean_high
     from find_intervals
@@ -114,6 +113,5 @@ comment on column internal.pass_at_k.k is 'How many samples there are to succeed
 comment on column internal.pass_at_k.prompts is 'Prompt rows with at least k samples.';
 comment on column internal.pass_at_k.mean is 'Mean over prompt rows of 1 − C(n − c, k) / C(n, k), for n samples of which c are right. NULL if any prompt row has fewer than k samples: the mean of the others is of other prompts, and may be lower than that of a smaller k.';
 comment on column internal.pass_at_k.standard_error is 'Standard error of the mean, clustered as in accuracy. NULL for one cluster.';
-comment on column internal.pass_at_k.interval_kind is 'wilson if all rows'' chances are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL if there is no interval.';
 comment on column internal.pass_at_k.mean_low is 'Lower end of the 95% interval for the mean; see the macro mean_interval.';
 comment on column internal.pass_at_k.mean_high is 'Upper end of the interval.';

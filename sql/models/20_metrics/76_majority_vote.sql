@@ -95,7 +95,6 @@ name_columns as (
         prompts,
         mean,
         standard_error,
-        bounds.kind as interval_kind,
         bounds.low as mean_low,
         bounds.high as mean_high
     from find_intervals
@@ -109,6 +108,5 @@ comment on column internal.majority_vote.scorer is 'The scorer, as in scorers. V
 comment on column internal.majority_vote.prompts is 'Prompt rows: n.';
 comment on column internal.majority_vote.mean is 'Mean over them of the elected answer''s score: the most frequent one, of equally frequent ones the earliest. Samples without an extracted answer do not vote; if none has one, the score is 0.';
 comment on column internal.majority_vote.standard_error is 'Standard error of the mean, clustered as in accuracy. NULL for one cluster.';
-comment on column internal.majority_vote.interval_kind is 'wilson if all scores are 0 or 1, with the rows'' effective_samples for n; otherwise t, with clusters − 1 degrees of freedom. NULL if there is no interval.';
 comment on column internal.majority_vote.mean_low is 'Lower end of the 95% interval for the mean; see the macro mean_interval.';
 comment on column internal.majority_vote.mean_high is 'Upper end of the interval.';

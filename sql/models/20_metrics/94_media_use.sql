@@ -11,16 +11,8 @@ add_requests as (
         run_id,
         count(*) as media_requests,
         sum(images) as images,
-        sum(image_pixels) as image_pixels,
         sum(audios) as audios,
-        sum(audio_s) as audio_s,
         sum(videos) as videos,
-        sum(video_frames) as video_frames,
-        sum(video_s) as video_s,
-        sum(media_bytes) as media_bytes,
-        sum(media_tokens) as media_tokens,
-        sum(prompt_tokens - media_tokens) as text_tokens,
-        sum(media_prepare_s) as prepare_s,
         quantile_cont(media_prepare_s, [0.5, 0.95]::double[]) as prepare_quantiles_s,
         sum(images) filter (is_finished) as finished_images,
         sum(image_pixels) filter (is_finished) as finished_pixels,
@@ -47,15 +39,8 @@ rate_media as (
         add_requests.run_id,
         media_requests,
         cast(images as bigint) as images,
-        cast(image_pixels as bigint) as image_pixels,
         cast(audios as bigint) as audios,
-        audio_s,
         cast(videos as bigint) as videos,
-        cast(video_frames as bigint) as video_frames,
-        video_s,
-        cast(media_bytes as bigint) as media_bytes,
-        cast(media_tokens as bigint) as media_tokens,
-        cast(text_tokens as bigint) as text_tokens,
         finished_images / nullif(measured_s, 0) as images_per_s,
         finished_pixels / 1e6 / nullif(measured_s, 0) as megapixels_per_s,
         finished_audio_s / nullif(measured_s, 0) as audio_s_per_s,
@@ -63,7 +48,6 @@ rate_media as (
         finished_media_tokens / nullif(measured_s, 0) as media_tokens_per_s,
         case when finished_media_tokens is not null then finished_text_tokens / nullif(measured_s, 0) end
             as text_tokens_per_s,
-        prepare_s,
         prepare_quantiles_s[1] as prepare_p50_s,
         prepare_quantiles_s[2] as prepare_p95_s
     from add_requests
@@ -73,25 +57,17 @@ rate_media as (
 
 select * from rate_media;
 
-comment on view internal.media_use is 'One row per run whose prompts had images, audio or video: how many, how large, and how many a second. Sums are over ok requests with media, rates over those that run_summary.requests_per_s counts.';
+comment on view internal.media_use is 'One row per run whose prompts had images, audio or video: how many, and how many a second. Sums are over ok requests with media, rates over those that run_summary.requests_per_s counts.';
 comment on column internal.media_use.run_id is 'The run.';
 comment on column internal.media_use.media_requests is 'Ok requests with media.';
 comment on column internal.media_use.images is 'Their images. NULL if there are none, as the other sums of a kind.';
-comment on column internal.media_use.image_pixels is 'Width × height of the images, summed, as the model''s own processing got them.';
 comment on column internal.media_use.audios is 'Audio clips in them.';
-comment on column internal.media_use.audio_s is 'Seconds of audio.';
 comment on column internal.media_use.videos is 'Their videos.';
-comment on column internal.media_use.video_frames is 'Frames taken from the videos.';
-comment on column internal.media_use.video_s is 'Seconds of video.';
-comment on column internal.media_use.media_bytes is 'Bytes of the files, or of what came in the rows.';
-comment on column internal.media_use.media_tokens is 'Prompt tokens that stand for media, if the engine reports them.';
-comment on column internal.media_use.text_tokens is 'Prompt tokens of the same requests that are text: prompt_tokens − media_tokens.';
 comment on column internal.media_use.images_per_s is 'Images per second: those of finished requests / run_summary.measured_s.';
 comment on column internal.media_use.megapixels_per_s is 'Millions of pixels per second, likewise.';
 comment on column internal.media_use.audio_s_per_s is 'Seconds of audio per second (RTFx, the inverse real-time factor), likewise.';
 comment on column internal.media_use.video_s_per_s is 'Seconds of video per second, likewise.';
 comment on column internal.media_use.media_tokens_per_s is 'Prompt tokens of media per second, likewise.';
 comment on column internal.media_use.text_tokens_per_s is 'Prompt tokens of text per second, of all finished requests, likewise: with media_tokens_per_s and output_tokens_per_s it makes total_tokens_per_s. NULL if the engine does not distinguish them.';
-comment on column internal.media_use.prepare_s is 'Seconds of reading, decoding and the model''s own processing, summed over requests; they ran in parallel with each other and the engine.';
 comment on column internal.media_use.prepare_p50_s is 'Median of media_prepare_s, seconds.';
 comment on column internal.media_use.prepare_p95_s is 'Its 95th percentile, seconds.';

@@ -9,7 +9,6 @@ add_samples as (
         device,
         count(*) as samples,
         min(at_s) as first_at_s,
-        max(at_s) as last_at_s,
         avg(utilization_share) as mean_utilization_share,
         max(memory_used_bytes) as max_memory_used_bytes,
         max(memory_total_bytes) as memory_total_bytes,
@@ -52,7 +51,6 @@ describe_devices as (
         add_samples.device,
         samples,
         first_at_s,
-        last_at_s,
         mean_utilization_share,
         max_memory_used_bytes,
         memory_total_bytes,
@@ -88,7 +86,6 @@ comment on column internal.device_use.worker is 'The worker that held it.';
 comment on column internal.device_use.device is 'A GPU, as cuda-0, or host, the worker''s machine.';
 comment on column internal.device_use.samples is 'Its samples in device_telemetry.';
 comment on column internal.device_use.first_at_s is 'The first of them, in seconds since the run''s start.';
-comment on column internal.device_use.last_at_s is 'Time of the last sample, in seconds since the run''s start.';
 comment on column internal.device_use.mean_utilization_share is 'Mean utilization over samples, 0 to 1; see device_telemetry.utilization_share. NULL if no sample has it, like all columns below.';
 comment on column internal.device_use.max_memory_used_bytes is 'The most memory in use, by whomever, bytes.';
 comment on column internal.device_use.memory_total_bytes is 'Memory that there is, bytes.';
