@@ -316,7 +316,7 @@ def test_verify_stores_what_is_missing_and_finds_what_differs(
     under_way = begin_evaluation(spec.model_copy(update={"name": "other"}), settings)
     under_way.prepare()
     with connect(settings.database_path, 10) as connection:
-        connection.execute("update measured_runs set definitions = map {'speed_value': 'of another version'}")
+        connection.execute("update measured_runs set definitions = map {'sql': 'of another version'}")
     assert run("verify", ["--all"]) == 0
     told = capsys.readouterr().out
     assert f"stored 1/1 {run_id}: " in told and "Runs verified: 1 of 1. Metrics that differ: 0." in told
