@@ -378,9 +378,9 @@ def test_ray_that_is_not_installed_is_named(settings, monkeypatch):
 
 
 @pytest.fixture
-def env(served_env: dict[str, str]) -> dict[str, str]:
+def env(alone_env: dict[str, str]) -> dict[str, str]:
     """A flow's environment, with a cluster that no spec names."""
-    return {**served_env, "RAY_ADDRESS": "127.0.0.1:1", "PYTHONPATH": str(ROOT)}
+    return {**alone_env, "RAY_ADDRESS": "127.0.0.1:1", "PYTHONPATH": str(ROOT)}
 
 
 def start_flow(folder: Path, spec: dict[str, Any], env: dict[str, str]) -> Any:
