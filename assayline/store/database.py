@@ -82,6 +82,9 @@ _READERS_S = 1.0
 
 _REPLACED = "replaced.wal"
 _LOCKED = "Could not set lock on file"
+_RENAMED = "checkpoint iteration does not match"
+"""DuckDB opened the old file, and then the journal of the one that was renamed into its place."""
+
 _DAMAGED = ("not a valid DuckDB database", "Corrupt database file", "Could not read enough bytes", "checksum")
 _REPAIR = "run `assayline rebuild --all --set-aside`, which renames it and loads every run into a new database."
 _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
@@ -226,9 +229,12 @@ def _open_database(
         try:
             return _connect_file(copy or path, read_only, config), copy
         except (duckdb.Error, OSError) as error:
+            left_s = began + wait_s - time.monotonic()
+            if _RENAMED in str(error) and left_s > 0:
+                time.sleep(_RETRY_S)
+                continue
             if _LOCKED not in str(error):
                 raise _explain_opening(path, error) from error
-            left_s = began + wait_s - time.monotonic()
             is_copied = may_copy and not read_only and left_s <= max(0.0, wait_s - _READERS_S)
             if is_copied and (copy := _copy_beside(path, held)):
                 continue
