@@ -64,7 +64,7 @@ def test_queries_of_the_page_copy_rows_as_csv_json_lines_and_parquet(run, tmp_pa
         found = duckdb.sql(f"select request_id from '{name}' order by all").fetchall()
         assert found == [(row["request_id"],) for row in expected]
     (asked,) = duckdb.sql(
-        "select content, target, text from 'answers.jsonl' where source_id = 'id-0' limit 1"
+        "select question, target, text from 'answers.jsonl' where source_id = 'id-0' limit 1"
     ).fetchall()
     assert asked[:2] == ('Count, then "say"\n0', "0") and asked[2]
 
