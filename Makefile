@@ -11,7 +11,7 @@ TIMEOUT = --timeout 600
 LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-statistics bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-client bench-batch bench-scale gpu-check gpu-bundle docs clean
+.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-statistics bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-batch bench-scale gpu-check gpu-bundle docs clean
 
 help: ## list targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -113,14 +113,11 @@ bench-many-runs: setup-dev ## query times over 1,000 runs of 10,000 requests; sl
 bench-serving: setup-dev ## latencies compared with vllm bench serve and GuideLLM on one server; about 25 minutes
 	@$(VENV)/python -m benchmarks.agreement
 
-bench-client: setup-dev ## CPU time and send lag of the load generator compared with GuideLLM's; about 10 minutes
-	@$(VENV)/python -m benchmarks.client_overhead
-
 bench-batch: setup-dev ## a batch file compared with vllm run-batch, killed at 99%; engine steps; some minutes
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.run_batch
 
-bench-scale: setup-dev ## CPU time of the flow for 1 to 16 workers, extrapolated to 1,000 GPUs
+bench-scale: setup-dev ## CPU time of the flow for 1 to 16 workers
 	@$(VENV)/python -m benchmarks.scale
 
 gpu-check: setup-dev ## measure throughput and recovery on a GPU; ten minutes; DEVICE=cpu to rehearse, PARTS=throughput,memory

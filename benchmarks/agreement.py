@@ -3,10 +3,9 @@
     python -m benchmarks.agreement [--rounds 3] [--rates 1 2 4] [--concurrency 4] [--seconds 20]
 
 The clients run alternately, in another order each round. Medians are computed by assayline's definitions from each
-client's records per request, and shown with the client's own figure. A ratio compares two clients of one round; the
-table has the median and range of the ratios over the rounds. A second table compares each client's means with the
-server's counters of the same run, which is robust on a busy machine. The last line is JSON. Exit code 1: a request
-failed, or a median differs by more than 3%.
+client's records per request. A ratio compares two clients of one round; the table has the median and range of the
+ratios over the rounds. A second table compares each client's means with the server's counters of the same run, which
+is robust on a busy machine. The last line is JSON. Exit code 1: a request failed, or a median differs by more than 3%.
 """
 
 import argparse
@@ -24,11 +23,10 @@ from benchmarks.local_server import serve_model, split_cores
 from benchmarks.own_client import measure_with_assayline
 from benchmarks.peer_guidellm import GUIDELLM, measure_with_guidellm
 from benchmarks.peer_vllm import measure_with_vllm_bench
-from benchmarks.process_tree import CpuSamples
 from benchmarks.random_model import build_random_model
 from benchmarks.server_counters import COUNTERS, find_means, read_counters
 
-Client = Callable[[Load, Server, Path, set[int]], tuple[Measurement, CpuSamples]]
+Client = Callable[[Load, Server, Path, set[int]], Measurement]
 
 CLIENTS: dict[str, Client] = {
     "assayline": measure_with_assayline,
@@ -56,7 +54,7 @@ def measure_loads(
                 place = folder / f"{number}-{loads.index(load)}-{names.index(name)}"
                 place.mkdir()
                 before = read_counters(server)
-                measurement, _ = clients[name](load, server, place, cores)
+                measurement = clients[name](load, server, place, cores)
                 means = find_means(before, read_counters(server))
                 measurement = dataclasses.replace(measurement, server_means=means)
                 found[load.name][name].append(measurement)
@@ -79,14 +77,12 @@ def show(seconds: float | None) -> str:
 
 
 def compare_clients(rounds: dict[str, list[Measurement]]) -> dict[str, dict[str, Any]]:
-    """Return, by metric, each client's median over the rounds, its own figure, and ratios to assayline's per round."""
+    """Return, by metric, each client's median over the rounds, and ratios to assayline's per round."""
     table: dict[str, dict[str, Any]] = {}
     for key in [*METRICS.values(), THROUGHPUT]:
         values = {name: [summarize(one)[key] for one in runs] for name, runs in rounds.items()}
-        own = {name: [one.own.get(key) for one in runs] for name, runs in rounds.items()}
         row: dict[str, Any] = {
             "value": {name: find_median(series) for name, series in values.items()},
-            "own": {name: find_median(series) for name, series in own.items()},
             "ratio": {},
         }
         for name, theirs in values.items():
@@ -118,18 +114,15 @@ def find_median(values: list[float | None]) -> float | None:
 
 
 def print_table(load: str, table: dict[str, dict[str, Any]]) -> None:
-    """Print a load's table in Markdown: latencies in ms, the client's own figure in brackets."""
+    """Print a load's table in Markdown: latencies in ms."""
     names = list(table[THROUGHPUT]["value"])
     peers = [name for name in names if name != OURS]
-    print(f"\n{load}: assayline's definitions (client's own figure); then ours / theirs, median (range) over rounds\n")
+    print(f"\n{load}: assayline's definitions; then ours / theirs, median (range) over rounds\n")
     print(f"| median | {' | '.join(names)} | {' | '.join(f'ours / {name}' for name in peers)} |")
     print("|---|" + "---:|" * (len(names) + len(peers)))
     for title, key in [*((f"{name}, ms", key) for name, key in METRICS.items()), ("output tokens/s", THROUGHPUT)]:
         row, form = table[key], (lambda value: f"{value:.1f}") if key == THROUGHPUT else show
-        cells = []
-        for name in names:
-            value, own = row["value"][name], row["own"][name]
-            cells.append(("–" if value is None else form(value)) + ("" if own is None else f" ({form(own)})"))
+        cells = ["–" if (value := row["value"][name]) is None else form(value) for name in names]
         for name in peers:
             ratio = row["ratio"].get(name)
             cells.append("–" if ratio is None else f"{ratio[0]:.3f} ({ratio[1]:.3f}–{ratio[2]:.3f})")

@@ -1,7 +1,7 @@
 """A common record of a client's measurements, and statistics over it.
 
 Each client's records per request become `Observation`s, from which `summarize` computes all statistics by assayline's
-definitions. The figures that the client printed are kept in `own`.
+definitions.
 """
 
 import itertools
@@ -57,12 +57,8 @@ class Observation:
     last_s: float
     """Time of the last token, not of the end of the response."""
     output_tokens: int
-    events: int
-    """Number of events with tokens. A server under load puts several tokens into one event."""
     gaps_s: tuple[float, ...] | None = None
     """Gaps between tokens (0 within an event), or between events; None if the client does not record them."""
-    due_s: float | None = None
-    """Scheduled time of sending; None if the client does not record it."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +68,6 @@ class Measurement:
     observations: tuple[Observation, ...]
     failed: int
     """Number of requests without a complete answer, or retried."""
-    own: dict[str, float | None] = field(default_factory=dict)
-    """The client's own figures in seconds and tokens/s, by the names of `summarize`."""
-    zero_s: float = 0.0
-    """Unix time at the zero of the client's clock."""
     reasons: tuple[str, ...] = ()
     """Reasons of failures, if the client reports them."""
     server_means: dict[str, float] = field(default_factory=dict)
@@ -104,20 +96,18 @@ def write_rows(path: Path, prompts: tuple[Prompt, ...], length_column: str) -> P
 
 
 def summarize(measurement: Measurement) -> dict[str, float | None]:
-    """Compute means and percentiles in seconds, and output tokens per second from first send to last token."""
+    """Compute means and medians in seconds, and output tokens per second from first send to last token."""
     seen = measurement.observations
     values: dict[str, list[float]] = {
         "ttft": [one.first_s - one.sent_s for one in seen],
         "tpot": [(one.last_s - one.first_s) / (one.output_tokens - 1) for one in seen if one.output_tokens > 1],
         "itl": [gap for one in seen for gap in one.gaps_s or ()],
         "e2e": [one.last_s - one.sent_s for one in seen],
-        "send_lag": [one.sent_s - one.due_s for one in seen if one.due_s is not None],
     }
     figures: dict[str, float | None] = {}
     for name, measured in values.items():
         figures[f"{name}_mean_s"] = statistics.fmean(measured) if measured else None
-        figures[f"{name}_p50_s"] = find_quantile(measured, 0.5)
-        figures[f"{name}_p95_s"] = find_quantile(measured, 0.95)
+        figures[f"{name}_p50_s"] = statistics.median(measured) if measured else None
     seconds = max(one.last_s for one in seen) - min(one.sent_s for one in seen)
     figures["output_tokens_per_s"] = sum(one.output_tokens for one in seen) / seconds
     return figures
@@ -126,10 +116,3 @@ def summarize(measurement: Measurement) -> dict[str, float | None]:
 def find_gaps(stamps: list[float]) -> tuple[float, ...]:
     """Gaps between the tokens of one answer."""
     return tuple(later - earlier for earlier, later in itertools.pairwise(stamps))
-
-
-def find_quantile(values: list[float], share: float) -> float | None:
-    """Compute a percentile by linear interpolation, as DuckDB's quantile_cont does; None of no values."""
-    if len(values) < 2:
-        return values[0] if values else None
-    return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]

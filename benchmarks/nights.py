@@ -1,13 +1,11 @@
 """Schedules of equal and of worse nights, judged every night as the gate does: part `nights` of benchmarks.statistics.
 
-Before is the gate's rule for a single comparison, asked again every night: a level of 5%, repeats that are independent,
-and a single baseline run. Now is its rule for nights (`assayline.comparison.gate.NIGHTS`).
+The rule is that for nights (`assayline.comparison.gate.NIGHTS`).
 
 - `speed`: three independent metrics with the gate's limits, autoregressive of order one. The baseline is ten nights, up
-  to the pinned one. A t-test stands for the permutation test before, which agrees within chance.
+  to the pinned one.
 - `accuracy`: answers at a temperature above 0, so that nights differ by chance alone; prompts are of difficulties
   Beta(1.4, 0.6). `lucky` are periods whose baseline scored in its best tenth.
-- `levels`: pages of five metrics (`benchmarks.level_shifts` has more cases).
 
 A fault begins with night 21. `found` is the share of periods with a failure within 20 nights, and `nights` the median
 number of nights until then, of those found.
@@ -15,20 +13,16 @@ number of nights until then, of those found.
 
 import itertools
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
-from unittest import mock
 
 import duckdb
 import numpy as np
 from scipy.special import bdtr, stdtr
 
-from assayline.comparison import levels
 from assayline.comparison.gate import NIGHTS
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import apply_schema
 from benchmarks.false_alarms import compare_levels, replace_metrics
-from benchmarks.level_shifts import NEAR_NIGHTS, WITHOUT_PRICE, draw, judge
 
 Dice = np.random.Generator
 Found = dict[str, Any]
@@ -59,10 +53,8 @@ def add_up(nights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compare_windows(old: np.ndarray, new: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute columns of compare_repeats for nights on the last axis, and the p-value if nights were independent."""
+    """Compute columns of compare_repeats for nights on the last axis."""
     n = old.shape[-1] + new.shape[-1]
-    squares, products = map(sum, zip(add_up(old), add_up(new), strict=True))
-    error = np.sqrt(squares / (n - 2) * (1 / old.shape[-1] + 1 / new.shape[-1]))
     splits = [map(add_up, (old, new[..., :split], new[..., split:])) for split in range(2, new.shape[-1] - 1)]
     summed = np.array([[sum(parts) for parts in zip(*split, strict=True)] for split in splits])
     best = summed[:, 0].argmin(axis=0)[None, None]
@@ -75,7 +67,6 @@ def compare_windows(old: np.ndarray, new: np.ndarray) -> dict[str, np.ndarray]:
     all_differences = new[..., :, None] - old[..., None, :]
     shift = np.median(all_differences.reshape(*difference.shape, -1), axis=-1) / np.median(old, axis=-1)
     return {
-        "independent_p": 2 * stdtr(n - 2, -abs(difference) / error),
         "p_value": 2 * stdtr(n - 5, -abs(difference) / widened),
         "correlation": correlation,
         "relative_shift": shift,
@@ -122,21 +113,14 @@ def measure_speed(dice: Dice, histories: int) -> Iterator[Found]:
     for slowdown, noise, correlation in itertools.product((0.0, 0.1, 0.2), (0.01, 0.02, 0.05), (0.0, 0.3, 0.6)):
         nights = draw_nights(dice, histories, noise, correlation, slowdown)
         old = nights[..., :BASELINE_NIGHTS]
-        failed = {name: np.zeros((histories, NIGHTS), dtype=bool) for name in ("before", "now")}
+        failed = np.zeros((histories, NIGHTS), dtype=bool)
         for night in range(FEWEST, NIGHTS + 1):
             end = BASELINE_NIGHTS + night
             compared = compare_windows(old, nights[..., max(BASELINE_NIGHTS, end - WINDOW_NIGHTS) : end])
-            for name, p_value, level in (("before", "independent_p", 0.05), ("now", "p_value", LEVEL)):
-                is_beyond = (adjust(compared[p_value]) <= level) & (compared["relative_shift"] > LIMITS)
-                failed[name][:, night - 1] = is_beyond.any(axis=1)
-        yield {"slowdown": slowdown, "noise": noise, "correlation": correlation, **compare_rules(failed, slowdown)}
-
-
-def compare_rules(failed: dict[str, np.ndarray], fault: float) -> Found:
-    found: Found = {}
-    for name, rule in failed.items():
-        found[name], found[f"{name}_nights"] = sum_up(rule, fault)
-    return found
+            is_beyond = (adjust(compared["p_value"]) <= LEVEL) & (compared["relative_shift"] > LIMITS)
+            failed[:, night - 1] = is_beyond.any(axis=1)
+        share, delay = sum_up(failed, slowdown)
+        yield {"slowdown": slowdown, "noise": noise, "correlation": correlation, "failed": share, "nights": delay}
 
 
 def measure_accuracy(dice: Dice, histories: int) -> Iterator[Found]:
@@ -144,19 +128,17 @@ def measure_accuracy(dice: Dice, histories: int) -> Iterator[Found]:
     for (prompts, samples), drop, runs in itertools.product(((200, 1), (50, 5)), (0.0, 0.05, 0.1), (1, 3, 10)):
         ease = dice.beta(1.4, 0.6, (histories, prompts))
         baseline = dice.binomial(samples * runs, ease) / (samples * runs)
-        failed = {name: np.zeros((histories, NIGHTS), dtype=bool) for name in ("before", "now")}
+        failed = np.zeros((histories, NIGHTS), dtype=bool)
         for night in range(NIGHTS):
             ease_now = ease * (1 - drop / 0.7) if night >= FAULT_AFTER else ease
             differences = dice.binomial(samples, ease_now) / samples - baseline
             p_value, mean = test_differences(differences, is_binary=samples * runs == 1), differences.mean(axis=1)
-            for name, level in (("before", 0.05), ("now", LEVEL)):
-                failed[name][:, night] = (p_value <= level) & (mean < -MAX_DROP)
+            failed[:, night] = (p_value <= LEVEL) & (mean < -MAX_DROP)
         luck = (baseline - ease).mean(axis=1)
         is_lucky = luck >= np.quantile(luck, 0.9)
         found: Found = {"prompts": prompts, "samples": samples, "drop": drop, "baseline_runs": runs}
-        found |= compare_rules(failed, drop)
-        for name, rule in failed.items():
-            found[f"{name}_lucky"] = None if drop else float(rule[is_lucky].any(axis=1).mean())
+        found["failed"], found["nights"] = sum_up(failed, drop)
+        found["lucky"] = None if drop else float(failed[is_lucky].any(axis=1).mean())
         yield found
 
 
@@ -168,34 +150,3 @@ def test_differences(differences: np.ndarray, is_binary: bool) -> np.ndarray:
     better, worse = (differences > 0).sum(axis=1), (differences < 0).sum(axis=1)
     fewer, n = np.minimum(better, worse), better + worse
     return np.minimum(1, bdtr(fewer, n, 0.5) + np.where(fewer > 0, bdtr(fewer - 1, n, 0.5), 0))
-
-
-def measure_levels(dice: Dice, pages: int) -> Iterator[Found]:
-    """Pages of stable histories with a level shift, and shifts of 3 standard deviations found, of the last ten nights.
-
-    Before: one standard error added to the correlation, which is at most 0.8, and all obvious splits removed.
-    """
-    before = {
-        "estimate_correlation": partial(levels.estimate_correlation, caution=1),
-        "LARGEST_CORRELATION": 0.8,
-        "MOST_OBVIOUS": 1000,
-        "TELLABLE_CORRELATION": 1.0,
-    }
-    for nights, correlation in itertools.product((14, 30, 60, 120), (0.0, 0.4, 0.6)):
-        drawn = [[draw(dice, nights, "normal", correlation) for _ in WITHOUT_PRICE] for _ in range(pages)]
-        found: Found = {"nights": nights, "correlation": correlation}
-        for name, changes in (("before", before), ("now", {"CAUTION": levels.CAUTION})):
-            with mock.patch.multiple(levels, **changes):
-                found[name] = float(np.mean([bool(judge(page)) for page in drawn]))
-                found[f"{name}_found"] = float(np.mean([is_found(page) for page in drawn[: pages // 2]]))
-        yield found
-
-
-def is_found(page: list[np.ndarray], size: float = 3.0, last: int = 10) -> bool:
-    """Shift the first metric and return whether it is found near its night."""
-    begin = len(page[0]) - min(last, len(page[0]) // 2)
-    shifted = [np.where(np.arange(len(page[0])) >= begin, page[0] + size, page[0]), *page[1:]]
-    return any(
-        one.metric is WITHOUT_PRICE[0] and one.shift.change > 0 and abs(one.shift.index - begin) <= NEAR_NIGHTS
-        for one in judge(shifted)
-    )

@@ -1,12 +1,10 @@
 """assayline as a client of a server: runs `assayline evaluate` on a load and reads its database.
 
-TTFT is from handing the request to the client library to the first event with a token, ITL every gap between events,
-TPOT (last − first) / (n − 1), percentiles linear; throughput from the first request to the end of the last.
+TTFT is from handing the request to the client library to the first event with a token.
 """
 
 import json
 import sys
-from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,12 @@ import yaml
 
 from assayline.store.database import connect
 from benchmarks.client_view import Load, Measurement, Observation, Server, find_gaps
-from benchmarks.process_tree import CpuSamples, run_sampled
+from benchmarks.process_tree import run_on_cores
 
-OWN_METRICS = {"ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": "e2e"}
 DATABASE_WAIT_S = 30.0
 
 
-def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[int]) -> tuple[Measurement, CpuSamples]:
+def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[int]) -> Measurement:
     """Run the command once, in a separate data folder."""
     prompts = folder / "assayline.jsonl"
     lines = ({"prompt": one.text, "sampling": {"max_tokens": one.output_tokens}} for one in load.prompts)
@@ -32,8 +29,8 @@ def measure_with_assayline(load: Load, server: Server, folder: Path, cores: set[
         "PREFECT_HOME": str(folder / "prefect"),
     }
     command = [sys.executable, "-m", "assayline", "evaluate", str(spec), "--fresh"]
-    samples = run_sampled(command, cores, env, folder / "assayline.log")
-    return read_newest_run(folder / "data" / "assayline.duckdb", len(load.prompts)), samples
+    run_on_cores(command, cores, env, folder / "assayline.log")
+    return read_newest_run(folder / "data" / "assayline.duckdb", len(load.prompts))
 
 
 def make_spec(load: Load, server: Server, prompts: Path) -> dict[str, Any]:
@@ -61,11 +58,9 @@ def make_spec(load: Load, server: Server, prompts: Path) -> dict[str, Any]:
 def read_newest_run(database: Path, requests: int) -> Measurement:
     """Read the newest run from the database. A request without a result has failed."""
     with connect(database, DATABASE_WAIT_S, read_only=True) as connection:
-        ((run_id, started_at),) = connection.execute(
-            "select run_id, started_at from runs order by started_at desc limit 1"
-        ).fetchall()
+        ((run_id,),) = connection.execute("select run_id from runs order by started_at desc limit 1").fetchall()
         rows = connection.execute(
-            "select sent_at_s, first_token_at_s, last_token_at_s, output_tokens, due_at_s, token_at_s "
+            "select sent_at_s, first_token_at_s, last_token_at_s, output_tokens, token_at_s "
             "from stg_requests where run_id = ? and status = 'ok' and retries = 0",
             [run_id],
         ).fetchall()
@@ -74,23 +69,7 @@ def read_newest_run(database: Path, requests: int) -> Measurement:
             "where run_id = ? and (status <> 'ok' or retries > 0)",
             [run_id],
         ).fetchall()
-        percentiles = connection.execute(
-            "select metric, percentile, value_s from latency_percentile where run_id = ? and percentile in (0.5, 0.95)",
-            [run_id],
-        ).fetchall()
-        ((output_tokens_per_s,),) = connection.execute(
-            "select output_tokens_per_s from run_summary where run_id = ?", [run_id]
-        ).fetchall()
     observations = tuple(
-        Observation(sent, first, last, tokens, len(set(stamps)), find_gaps(stamps), due)
-        for sent, first, last, tokens, due, stamps in rows
+        Observation(sent, first, last, tokens, find_gaps(stamps)) for sent, first, last, tokens, stamps in rows
     )
-    own: dict[str, float | None] = {
-        f"{OWN_METRICS[metric]}_p{percentile * 100:.0f}_s": value
-        for metric, percentile, value in percentiles
-        if metric in OWN_METRICS
-    }
-    own["output_tokens_per_s"] = output_tokens_per_s
-    zero_s = started_at.replace(tzinfo=UTC).timestamp()
-    reasons = tuple(reason for (reason,) in errors)
-    return Measurement(observations, requests - len(observations), own, zero_s, reasons)
+    return Measurement(observations, requests - len(observations), tuple(reason for (reason,) in errors))

@@ -15,20 +15,13 @@ from typing import Any
 
 from benchmarks.client_view import Load, Measurement, Observation, Server, write_rows
 from benchmarks.peer_environment import prepare_environment
-from benchmarks.process_tree import CpuSamples, run_sampled
+from benchmarks.process_tree import run_on_cores
 
 GUIDELLM = "guidellm==0.8.1"
-OWN_NAMES = {
-    "ttft": "time_to_first_token_ms",
-    "tpot": "time_per_output_token_ms",
-    "itl": "inter_token_latency_ms",
-}
 
 
-def measure_with_guidellm(
-    load: Load, server: Server, folder: Path, cores: set[int], worker_processes: int | None = None
-) -> tuple[Measurement, CpuSamples]:
-    """Run the load in separate processes, by default with ten workers."""
+def measure_with_guidellm(load: Load, server: Server, folder: Path, cores: set[int]) -> Measurement:
+    """Run the load in separate processes."""
     rows = write_rows(folder / "guidellm.jsonl", load.prompts, "output_tokens_count")
     profile: dict[str, Any] = {"kind": "concurrent", "streams": [load.concurrency]}
     if load.rate_per_s is not None:
@@ -54,10 +47,8 @@ def measure_with_guidellm(
     python = prepare_environment(GUIDELLM)
     command = [str(python), "-m", "guidellm", "run", "-c", str(folder / "guidellm_scenario.json"), "--disable-console"]
     env = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets")}
-    if worker_processes is not None:
-        env["GUIDELLM__MAX_WORKER_PROCESSES"] = str(worker_processes)
-    samples = run_sampled(command, cores, env, folder / "guidellm.log")
-    return read_report(json.loads((folder / "guidellm.json").read_text()), len(load.prompts)), samples
+    run_on_cores(command, cores, env, folder / "guidellm.log")
+    return read_report(json.loads((folder / "guidellm.json").read_text()), len(load.prompts))
 
 
 def read_report(report: dict[str, Any], requests: int) -> Measurement:
@@ -74,18 +65,7 @@ def read_report(report: dict[str, Any], requests: int) -> Measurement:
                 timings["first_token_iteration"],
                 timings["last_token_iteration"],
                 request["output_tokens"],
-                timings["token_iterations"],
-                due_s=timings["targeted_start"],
             )
         )
-    metrics = benchmark["metrics"]
-    own: dict[str, float | None] = {
-        f"{ours}_{percentile}_s": metrics[theirs]["successful"]["percentiles"][percentile] / 1000
-        for ours, theirs in OWN_NAMES.items()
-        for percentile in ("p50", "p95")
-    }
-    latency = metrics["request_latency"]["successful"]["percentiles"]
-    own |= {"e2e_p50_s": latency["p50"], "e2e_p95_s": latency["p95"]}
-    own["output_tokens_per_s"] = metrics["output_tokens_per_second"]["successful"]["mean"]
     reasons = tuple(str(request["info"]["error"]) for request in benchmark["requests"]["errored"])
-    return Measurement(tuple(observations), requests - len(observations), own, reasons=reasons)
+    return Measurement(tuple(observations), requests - len(observations), reasons)

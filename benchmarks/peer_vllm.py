@@ -14,18 +14,15 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from assayline.engines.host.server.process import list_flags
 from benchmarks.client_view import Load, Measurement, Observation, Server, write_rows
-from benchmarks.process_tree import CpuSamples, run_sampled
+from benchmarks.process_tree import run_on_cores
 
 
-def measure_with_vllm_bench(
-    load: Load, server: Server, folder: Path, cores: set[int]
-) -> tuple[Measurement, CpuSamples]:
+def measure_with_vllm_bench(load: Load, server: Server, folder: Path, cores: set[int]) -> Measurement:
     """Run the load in a separate process."""
     rows = write_rows(folder / "vllm_bench.jsonl", load.prompts, "output_tokens")
     options = {
@@ -38,8 +35,6 @@ def measure_with_vllm_bench(
         "custom-output-len": -1,
         "num-prompts": len(load.prompts),
         "temperature": 0,
-        "percentile-metrics": "ttft,tpot,itl,e2el",
-        "metric-percentiles": "50,95",
         "result-dir": folder,
         "result-filename": "vllm_bench.json",
     }
@@ -54,29 +49,20 @@ def measure_with_vllm_bench(
     command = [sys.executable, "-m", "benchmarks.peer_vllm", "serve", *(f"--{flag}" for flag in flags)]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
     env = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
-    samples = run_sampled(command, cores, env, folder / "vllm_bench.log")
-    return read_result(json.loads((folder / "vllm_bench.json").read_text())), samples
+    run_on_cores(command, cores, env, folder / "vllm_bench.log")
+    return read_result(json.loads((folder / "vllm_bench.json").read_text()))
 
 
 def read_result(result: dict[str, Any]) -> Measurement:
     """Read the file of --save-result and --save-detailed."""
     lists = (result[name] for name in ("start_times", "ttfts", "itls", "output_lens", "errors"))
     observations = [
-        Observation(start, start + ttft, start + ttft + sum(gaps), tokens, 1 + len(gaps), tuple(gaps))
+        Observation(start, start + ttft, start + ttft + sum(gaps), tokens, tuple(gaps))
         for start, ttft, gaps, tokens, error in zip(*lists, strict=True)
         if not error
     ]
-    own: dict[str, float | None] = {
-        f"{ours}_p{percentile}_s": result[f"p{percentile}_{theirs}_ms"] / 1000
-        for ours, theirs in (("ttft", "ttft"), ("tpot", "tpot"), ("itl", "itl"), ("e2e", "e2el"))
-        for percentile in (50, 95)
-    }
-    own["output_tokens_per_s"] = result["output_throughput"]
-    zero_s = (
-        time.time() - time.perf_counter()
-    )  # timestamps are of perf_counter, which all processes of the machine share
     reasons = tuple(error for error in result["errors"] if error)
-    return Measurement(tuple(observations), result["failed"], own, zero_s, reasons)
+    return Measurement(tuple(observations), result["failed"], reasons)
 
 
 def write_conversations(path: Path, rows: list[tuple[str, int]]) -> Path:

@@ -1,4 +1,4 @@
-"""CPU time of one flow for 1 to 16 workers, and an extrapolation to 1,000 GPUs.
+"""CPU time of one flow for 1 to 16 workers.
 
     python -m benchmarks.scale [--workers 1 4 16] [--requests-per-worker 1500] [--ray] [--busy]
 
@@ -11,14 +11,12 @@ machine. `--busy`: eight engines with 400 answers per second each, instead of 60
 - `calls/s`: exchanges of all workers.
 - `idle tail`: share of the workers' time between their own last answer and the last answer of all.
 
-Then it measures the cost of loading a part file and a row, and computes from these the load of one flow with 1,000 GPUs
-of 10 prompts per second each. That extrapolation is not a measurement. The last line is JSON.
+The last line is JSON.
 """
 
 import argparse
 import json
 import multiprocessing
-import statistics
 import tempfile
 import threading
 import time
@@ -38,11 +36,8 @@ from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
 from assayline.records import Completion, Request
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
-from assayline.store.database import connect
-from assayline.store.ingest import load_parts
 from assayline.store.parts import PartWriter, write_part
 
-GPUS, PROMPTS_PER_S, ROWS_PER_PART = 1_000, 10, 512
 PER_SHARD, TOKENS, TICK_S, WINDOW = 256, 100, 0.02, 64
 STEADY_PER_S, BUSY_PER_S, BUSY_WORKERS = 60, 400, 8
 processes = multiprocessing.get_context("spawn")
@@ -232,30 +227,6 @@ def measure(kind: str, workers: int, per_worker: int, launch: Any, folder: Path)
     )
 
 
-def measure_load(folder: Path, parts: int, rows: int) -> float:
-    """Measure CPU seconds to load part files of a number of rows."""
-    run_dir = folder / f"load-{parts}-{rows}"
-    for part in range(parts):
-        answers = [
-            Completion(
-                request_id=f"{part}-{n}",
-                worker="worker-0",
-                engine_generation=0,
-                window_requests=8,
-                finished_at_s=1.0,
-                text="word",
-                output_token_ids=[1] * TOKENS,
-            )
-            for n in range(rows)
-        ]
-        write_part(run_dir, "completions", f"part-{part:06d}", answers)
-    with connect(run_dir / "load.duckdb", 10) as connection:
-        connection.execute("set threads = 1")
-        before = time.process_time()
-        load_parts(connection, "scale", run_dir)
-        return time.process_time() - before
-
-
 def start_ray(workers: int, per_s: float) -> Any:
     """Start a Ray cluster on this machine, and yield a launcher of paced workers."""
     import ray
@@ -292,23 +263,7 @@ def main() -> None:
         for workers in counts:
             rows.append(measure(kind, workers, options.requests_per_worker, launch, Path(folder)))
             print("  ".join(f"{name} {value}" for name, value in asdict(rows[-1]).items()), flush=True)
-        few, many = (
-            statistics.median(measure_load(Path(folder) / str(n), parts, 5_120 // parts) for n in range(3))
-            for parts in (10, 160)
-        )
-    part_s = max(0.0, (many - few) / 150)
-    row_s = (few - 10 * part_s) / 5_120
-    driver = rows[-1].driver_cpu_s_per_1000_rows / 1000
-    rate = GPUS * PROMPTS_PER_S
-    paper = {
-        "rows_per_s": rate,
-        "driver_cores": round(rate * driver, 2),
-        "parts_per_s": round(rate / ROWS_PER_PART, 1),
-        "loader_cores": round(rate * row_s + rate / ROWS_PER_PART * part_s, 2),
-    }
-    print(f"loading: {1000 * part_s:.2f} CPU-ms per part file, {1e6 * row_s:.1f} CPU-us per row")
-    print(f"extrapolated, not measured: {GPUS} GPUs of {PROMPTS_PER_S} prompts/s: {paper}")
-    print(json.dumps({"benchmark": "scale", "rows": [asdict(row) for row in rows], "on_paper": paper}))
+    print(json.dumps({"benchmark": "scale", "rows": [asdict(row) for row in rows]}))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ Each part prints a table per question and returns its rows; the last line is all
 four minutes of CPU.
 
 Part `verdicts` simulates with NumPy what SQL computes, after it has compared some cases with the SQL; less than a
-minute of CPU: the gate's verdict on accuracy, for scores of 0 and 1 asked once. `before` is a rule of earlier
-versions: the interval of the paired t-test, and to fail also the exact test of McNemar. Then the intervals of means and
-of a single accuracy over clusters.
+minute of CPU: the gate's verdict on accuracy, for scores of 0 and 1 asked once and for means of samples, and the
+interval of a single accuracy over clusters.
 
-Part `load`: intervals of latency percentiles in an M/M/1 queue (sojourn times, which are exponential). `before` takes
-requests for independent; `now` is the share of the intervals `given` that hold the true percentile.
+Part `load`: intervals of latency percentiles in an M/M/1 queue (sojourn times, which are exponential). `held` is the
+share of the intervals `given` that hold the true percentile.
 
 Part `ratio`: the interval of the cost per right answer, where hard prompts have longer answers. `fixed` takes the cost
 as given, `by_prompt` ignores clusters, `now` counts them.
@@ -94,16 +93,6 @@ def compare_pairs(pairs: Pairs) -> dict[str, Any]:
     }
 
 
-@cache
-def judge_before(pairs: Pairs) -> tuple[float, float, bool]:
-    """Compute the interval of the paired t-test, and whether the earlier rule fails the run."""
-    n, worse, better = pairs
-    difference = (better - worse) / n
-    half = float(stdtrit(n - 1, 0.975)) * math.sqrt(max(0.0, (worse + better) / n - difference**2) / (n - 1))
-    exact = min(1.0, 2 * float(bdtr(min(worse, better), worse + better, 0.5)))
-    return difference - half, difference + half, difference + half < 0 and exact < 0.05 and -difference > LIMIT
-
-
 def check_against_sql() -> None:
     """Raise unless compare_runs has these rows."""
     connection = duckdb.connect(config={"threads": 1})
@@ -144,8 +133,7 @@ def measure_false_passes(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
         yield {
             "prompts": prompts,
             "drop": drop,
-            "before": share_of(drawn, lambda pairs: judge_before(pairs)[0] >= -LIMIT),
-            "now": share_of(drawn, lambda pairs: judge_pairs(pairs) == "pass"),
+            "pass": share_of(drawn, lambda pairs: judge_pairs(pairs) == "pass"),
         }
 
 
@@ -159,7 +147,6 @@ def measure_verdicts(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
             "prompts": prompts,
             "churn": churn,
             "drop": drop,
-            "before_fail": share_of(drawn, lambda pairs: judge_before(pairs)[2]),
             "fail": share_of(drawn, lambda pairs: judge_pairs(pairs) == "fail"),
             "pass": share_of(drawn, lambda pairs: judge_pairs(pairs) == "pass"),
         }
@@ -174,17 +161,7 @@ def measure_coverage(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
             row = compare_pairs(pairs)
             return bool(row["low"] <= -drop <= row["high"])
 
-        def held(pairs: Pairs, drop: float = drop) -> bool:
-            low, high, _ = judge_before(pairs)
-            return low <= -drop <= high
-
-        yield {
-            "prompts": prompts,
-            "churn": churn,
-            "drop": drop,
-            "before": share_of(drawn, held),
-            "now": share_of(drawn, holds),
-        }
+        yield {"prompts": prompts, "churn": churn, "drop": drop, "held": share_of(drawn, holds)}
 
 
 def measure_power(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
@@ -201,22 +178,6 @@ def measure_power(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def measure_means(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
-    """Coverage for mean differences by prompt, of scores that differ on `differing` of the prompts."""
-    for prompts, differing in itertools.product((10, 20, 50, 200), (0.03, 0.2, 1.0)):
-        drawn = np.where(dice.random((cases, prompts)) < differing, -dice.beta(2, 2, (cases, prompts)), 0)
-        true = -differing / 2
-        quantile = stdtrit(prompts - 1, 0.975)
-        mean, error = drawn.mean(axis=1), drawn.std(axis=1, ddof=1) / np.sqrt(prompts)
-        low, high = pad_means(drawn)
-        yield {
-            "prompts": prompts,
-            "differing": differing,
-            "before": float((abs(mean - true) <= quantile * error).mean()),
-            "now": float(((low <= true) & (true <= high)).mean()),
-        }
-
-
 def measure_repeats(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
     """Verdicts on the mean of five samples a prompt, whose difficulties are Beta(1.4, 0.6)."""
     repeats = 5
@@ -225,7 +186,9 @@ def measure_repeats(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
         old, new = dice.binomial(repeats, ease), dice.binomial(repeats, ease * (1 - drop / 0.7))
         differences = (new - old) / repeats
         mean, error = differences.mean(axis=1), differences.std(axis=1, ddof=1) / math.sqrt(prompts)
-        low = pad_means(differences)[0]
+        padded = differences.sum(axis=1) / (prompts + 2)
+        spread = ((differences**2).sum(axis=1) + 2) / (prompts + 2)
+        low = padded - stdtrit(prompts - 1, 0.975) * np.sqrt((spread - padded**2) / (prompts + 2))
         yield {
             "prompts": prompts,
             "drop": drop,
@@ -234,17 +197,8 @@ def measure_repeats(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def pad_means(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both ends of the interval of compare_runs for means: comparisons × prompts."""
-    prompts = differences.shape[1]
-    padded = differences.sum(axis=1) / (prompts + 2)
-    spread = ((differences**2).sum(axis=1) + 2) / (prompts + 2)
-    half = stdtrit(prompts - 1, 0.975) * np.sqrt((spread - padded**2) / (prompts + 2))
-    return padded - half, padded + half
-
-
 def measure_accuracy(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
-    """Coverage of Wilson's interval of an accuracy with repeats, before and with the degrees of freedom of clusters."""
+    """Coverage of Wilson's interval of an accuracy with repeats, with the degrees of freedom of clusters."""
     for prompts, repeats in ((10, 5), (20, 5), (20, 20), (50, 5)):
         n = prompts * repeats
         right = dice.binomial(repeats, dice.beta(1.4, 0.6, (cases, prompts)))
@@ -253,13 +207,10 @@ def measure_accuracy(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
         with np.errstate(all="ignore"):
             effective = np.minimum(n, n * n * mean * (1 - mean) / clustered)
         effective = np.where((mean == 0) | (mean == 1), prompts, np.where(clustered == 0, n, effective))
-        corrected = effective * (stdtrit(n - 1, 0.975) / stdtrit(prompts - 1, 0.975)) ** 2
-        found = {"prompts": prompts, "repeats": repeats}
-        for name, m in (("before", effective), ("now", corrected)):
-            center, half = (mean + Z**2 / 2 / m), Z * np.sqrt(mean * (1 - mean) / m + Z**2 / 4 / m**2)
-            inside = abs(center - 0.7 * (1 + Z**2 / m)) <= half
-            found[name] = float(inside.mean())
-        yield found
+        m = effective * (stdtrit(n - 1, 0.975) / stdtrit(prompts - 1, 0.975)) ** 2
+        center, half = (mean + Z**2 / 2 / m), Z * np.sqrt(mean * (1 - mean) / m + Z**2 / 4 / m**2)
+        inside = abs(center - 0.7 * (1 + Z**2 / m)) <= half
+        yield {"prompts": prompts, "repeats": repeats, "held": float(inside.mean())}
 
 
 def measure_part_of_verdicts(seed: int) -> dict[str, Rows]:
@@ -272,7 +223,6 @@ def measure_part_of_verdicts(seed: int) -> dict[str, Rows]:
         ("verdicts", measure_verdicts, 20_000),
         ("coverage", measure_coverage, 20_000),
         ("power", measure_power, 20_000),
-        ("means", measure_means, 20_000),
         ("repeats", measure_repeats, 4_000),
         ("accuracy", measure_accuracy, 20_000),
     ):
@@ -333,19 +283,15 @@ def measure_load(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
     """Coverage of the intervals of latency percentiles, by load (0: independent requests) and requests."""
     for load, requests in itertools.product((0.0, 0.3, 0.5, 0.8, 0.9), (500, 2_000, 10_000)):
         latencies = draw_queue(dice, load, requests, cases)
-        ranked = np.sort(latencies, axis=1)
         for percentile in PERCENTILES:
             true = -math.log(1 - percentile) / (1 - load)
-            lows, highs, was_given = find_ends(ranked, np.full(cases, requests), percentile)
-            held = (lows <= true) & (true <= highs)
             low, high, is_given = find_intervals(latencies, percentile)
             holds = is_given & (low <= true) & (true <= high)
             yield {
                 "load": f"{load:.0%}",
                 "requests": requests,
                 "percentile": f"p{percentile * 100:.0f}",
-                "before": float(held[was_given].mean()) if was_given.any() else None,
-                "now": float(holds.sum() / is_given.sum()) if is_given.any() else None,
+                "held": float(holds.sum() / is_given.sum()) if is_given.any() else None,
                 "given": float(is_given.mean()),
                 "wrong": float((is_given & ~holds).mean()),
             }
@@ -445,7 +391,6 @@ def measure_part_of_nights(seed: int) -> dict[str, Rows]:
         (
             ("speed", nights.measure_speed, 1_000),
             ("accuracy", nights.measure_accuracy, 2_000),
-            ("levels", nights.measure_levels, 200),
         )
     ):
         found[name] = list(measure(np.random.default_rng([seed, number]), cases))
