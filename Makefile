@@ -11,10 +11,10 @@ TIMEOUT = --timeout 600
 LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench bench-memory bench-tasks bench-statistics bench-false-alarms bench-level-shifts bench-false-winners bench-many-runs bench-serving bench-batch bench-scale gpu-check gpu-bundle docs clean
+.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench-tasks gpu-check gpu-bundle docs clean
 
 help: ## list targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: ## create .venv with the vLLM build for this machine
 	@$(SETUP)
@@ -83,42 +83,14 @@ lint: setup-dev ## run ruff, ruff format --check, mypy --strict and import-linte
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
 
-bench: setup-dev ## overhead of the pipeline compared with raw vLLM; slow
-	@$(VENV)/python -m benchmarks.overhead
-
-bench-memory: setup-dev ## peak memory for 10,000 to a million prompts; slow
+bench-%: setup-dev ## run a benchmark of benchmarks/ with its defaults: bench-overhead, bench-memory, bench-many-runs …
 	@$(VENV)/python -m examples.tiny_model
-	@$(VENV)/python -m benchmarks.memory
+	@$(VENV)/python -m benchmarks.$(subst -,_,$*)
 
 bench-tasks: setup-dev ## agreement with lm-evaluation-harness per prompt, and its tests; in a separate environment
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m benchmarks.lm_eval_tasks
 	@.cache/lm_eval-0.4.13/bin/python -m pytest -n 0 tests/harness
-
-bench-statistics: setup-dev ## coverage, false verdicts and power of the gate, suites, nights, latency, cost and noise; about four minutes
-	@$(VENV)/python -m benchmarks.statistics
-
-bench-false-alarms: setup-dev ## false-positive and detection rates of the speed limits; about 5 minutes
-	@$(VENV)/python -m benchmarks.false_alarms
-
-bench-level-shifts: setup-dev ## false-positive and detection rates of level shifts in a history; about 5 minutes
-	@$(VENV)/python -m benchmarks.level_shifts
-
-bench-false-winners: setup-dev ## false-positive and detection rates of leaderboard winners; about 10 minutes
-	@$(VENV)/python -m benchmarks.false_winners
-
-bench-many-runs: setup-dev ## query times over 1,000 runs of 10,000 requests; slow, 4 GB of disk
-	@$(VENV)/python -m benchmarks.many_runs
-
-bench-serving: setup-dev ## latencies compared with vllm bench serve and GuideLLM on one server; about 25 minutes
-	@$(VENV)/python -m benchmarks.agreement
-
-bench-batch: setup-dev ## a batch file compared with vllm run-batch, killed at 99%; engine steps; some minutes
-	@$(VENV)/python -m examples.tiny_model
-	@$(VENV)/python -m benchmarks.run_batch
-
-bench-scale: setup-dev ## CPU time of the flow for 1 to 16 workers
-	@$(VENV)/python -m benchmarks.scale
 
 gpu-check: setup-dev ## measure throughput and recovery on a GPU; ten minutes; DEVICE=cpu to rehearse, PARTS=throughput,memory
 	@$(if $(filter cpu,$(DEVICE)),,$(VENV)/python -m examples.tiny_model)
