@@ -36,8 +36,7 @@ class Code(NamedTuple):
 EXIT_CODES = {
     0: Code("The command did what it was asked to do.", "–"),
     1: Code(
-        "`assayline gate`, and flows with a gate: a limit fails. `assayline suite`: NO-GO. "
-        "`assayline verify`: a stored metric differs.",
+        "`assayline gate`, and flows with a gate: a limit fails. `assayline suite`: NO-GO.",
         "Read the table that the command printed.",
     ),
     2: Code("The spec, a setting or an argument is invalid.", "Correct what the message names."),

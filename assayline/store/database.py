@@ -371,12 +371,13 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
     if stored[0] != TABLE_VERSION:
         raise StoreError(
             f"{_path_of(connection)} has tables of version {stored[0]}, and assayline {__version__} reads version "
-            f"{TABLE_VERSION}. hint: run `assayline verify`, which migrates it."
+            f"{TABLE_VERSION}. hint: run `assayline report --leaderboard`, which migrates it."
         )
     if stored[2] != _digest_models(list_models()):
         raise StoreError(
             f"The views in {_path_of(connection)} are of another version than assayline {__version__}, and cannot be "
-            "replaced while it is open for reading only. hint: run `assayline verify`, which updates them."
+            "replaced while it is open for reading only. hint: run `assayline report --leaderboard`, which replaces "
+            "them."
         )
 
 

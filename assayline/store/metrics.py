@@ -117,44 +117,6 @@ def ensure_benchmark(connection: duckdb.DuckDBPyConnection, benchmark_id: str) -
     ensure_metrics(connection, [run_id for (run_id,) in connection.execute(query, [benchmark_id]).fetchall()])
 
 
-def list_differences(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
-    """Return stored metrics that differ from computed ones: run_id, metric, statistic, detail, stored, computed.
-
-    Differences in the last digits are ignored, because DuckDB adds in no fixed order.
-    """
-    found = []
-    with compute_runs(connection, [run_id]):
-        for source in _list_sources():
-            found += read_rows(connection, _DIFFERENCES.format(source=source), run_id, run_id, source)
-    return found
-
-
-_DIFFERENCES = """
-    select
-        ? as run_id,
-        coalesce(stored.metric, computed.metric) as metric,
-        coalesce(stored.statistic, computed.statistic) as statistic,
-        coalesce(stored.detail, computed.detail) as detail,
-        stored.value as stored,
-        computed.value as computed
-    from (from raw.metric_values where run_id = ? and source = ?) as stored
-    full join {source} as computed
-        on computed.metric = stored.metric
-        and computed.statistic = stored.statistic
-        and coalesce(computed.detail, '') = coalesce(stored.detail, '')
-    where stored.run_id is null
-        or computed.run_id is null
-        or list_bool_or([
-            coalesce(abs(pair[1] - pair[2]) > 1e-9 * abs(pair[2]), pair[1] is distinct from pair[2])
-            for pair in [
-                [stored.value, computed.value], [stored.low, computed.low], [stored.high, computed.high],
-                [stored.n, computed.n]
-            ]
-        ])
-    order by metric, statistic, detail
-"""
-
-
 @contextmanager
 def compute_runs(
     connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], folders: Sequence[str] = STORED_FOLDERS

@@ -24,12 +24,12 @@ COMMANDS = {
     "baseline": "Pin runs as baselines.",
     "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",
     "rebuild": "Rebuild runs in the database from their manifests and part files.",
-    "verify": "Recompute stored metrics and compare, for a sample of runs or all.",
 }
 """Summary of each command, in the order of `--help`."""
 REMOVED = {
     "mirror": "copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
     "restore": "copy the run's folder back into data/runs, then repeat its command (docs/guides/backups.md).",
+    "verify": "recompute stored metrics from the part files with `assayline rebuild RUN_ID` or `--all`.",
 }
 """Replacements of commands of earlier versions."""
 

@@ -22,14 +22,14 @@ from assayline.flows.cli.process import Terminated
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT_DOOR = Path(sys.executable).parent / "assayline"
-VERIFY_FOR_EVER = """
-import assayline.flows.cli.verify, sys, time
+REBUILD_FOR_EVER = """
+import assayline.flows.cli.rebuild, sys, time
 def run(arguments):
     print("begun", flush=True)
     time.sleep(60)
-assayline.flows.cli.verify.run = run
+assayline.flows.cli.rebuild.run = run
 from assayline.flows.cli import main
-sys.argv = ["assayline", "verify", "--all"]
+sys.argv = ["assayline", "rebuild", "--all"]
 main()
 """
 
@@ -64,6 +64,7 @@ def test_usage_names_the_console_command_however_it_was_called():
     ("words", "sentence"),
     [
         (["mirror", "--all"], "the command 'mirror' was removed. hint: copy the folder data/runs with rclone or rsync"),
+        (["verify"], "the command 'verify' was removed. hint: recompute stored metrics from the part files"),
         (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
@@ -84,7 +85,7 @@ def test_error_prints_a_message_and_sets_the_exit_code(tmp_path, monkeypatch):
     unknown = call("report", "nobody")
     assert unknown.code == 6 and unknown.err.startswith("error: ") and "Traceback" not in unknown.err
     assert flow_kit.run_here("score", "nobody").code == 2
-    assert flow_kit.run_here("verify", "--all").err.startswith("error: Database not found at")
+    assert flow_kit.run_here("report", "--leaderboard").err.startswith("error: Database not found at")
 
 
 def test_notes_follow_the_sentence_of_an_interruption(capsys, monkeypatch):
@@ -93,14 +94,14 @@ def test_notes_follow_the_sentence_of_an_interruption(capsys, monkeypatch):
         error.add_note("Run x is unfinished.")
         raise error
 
-    monkeypatch.setattr("assayline.flows.cli.verify.run", end)
-    assert cli.run("verify", []) == 143
+    monkeypatch.setattr("assayline.flows.cli.rebuild.run", end)
+    assert cli.run("rebuild", []) == 143
     assert capsys.readouterr().err == "Interrupted. Finished results are stored.\nRun x is unfinished.\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_ends_a_command_with_a_message(number, code):
-    command = [sys.executable, "-c", VERIFY_FOR_EVER]
+    command = [sys.executable, "-c", REBUILD_FOR_EVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout and process.stdout.readline() == "begun\n"
         process.send_signal(number)
@@ -109,7 +110,7 @@ def test_signal_ends_a_command_with_a_message(number, code):
 
 
 def test_a_defect_is_a_traceback_and_exit_code_11():
-    script = VERIFY_FOR_EVER.replace("time.sleep(60)", "raise ZeroDivisionError")
+    script = REBUILD_FOR_EVER.replace("time.sleep(60)", "raise ZeroDivisionError")
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 11 and "Traceback" in run.stderr
     assert run.stderr.endswith(

@@ -77,7 +77,6 @@ def test_runs_command_rejects_an_unknown_name_and_lists_nothing_without_runs(run
     "words",
     [
         ["score", "RUN", "--scorer", "numeric", "--dry-run"],
-        ["verify", "RUN"],
         ["export", "RUN", "--format", "lm-eval", "--force"],
         ["rebuild", "RUN"],
         ["baseline", "pin", "good", "RUN"],

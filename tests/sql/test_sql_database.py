@@ -358,7 +358,7 @@ def test_a_new_table_is_added_to_those_there(path, sql_folder):
 def test_a_reader_does_not_take_views_of_another_version(path, sql_folder):
     model = sql_folder / "models" / "20_metrics" / "65_client_health.sql"
     model.write_text(model.read_text() + "-- another definition\n")
-    expect_refusal(path, "assayline.duckdb are of another version .*hint: run `assayline verify`", read_only=True)
+    expect_refusal(path, "assayline.duckdb are of another version .*hint: run `assayline report", read_only=True)
     with connect(path, wait_s=0):
         pass
     with connect(path, wait_s=0, read_only=True) as connection:

@@ -201,7 +201,7 @@ def test_an_older_database_is_migrated_when_it_is_opened_for_writing(data: Path,
 
 def test_a_reader_of_an_older_database_is_told_to_open_it_for_writing(data: Path, next_sql: Path) -> None:
     before = (data / "assayline.duckdb").read_bytes()
-    said = rf"has tables of version {WAS}, .* reads version {NEXT}\. hint: run `assayline verify`"
+    said = rf"has tables of version {WAS}, .* reads version {NEXT}\. hint: run `assayline report --leaderboard`"
     with pytest.raises(StoreError, match=said), connect(data / "assayline.duckdb", 10, read_only=True):
         pass
     assert (data / "assayline.duckdb").read_bytes() == before

@@ -14,7 +14,6 @@ from run_kit import FAKE, complete, completion_of, copy_run, query, settings_in,
 from assayline.errors import RunFailedError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.rebuild import rebuild_run
-from assayline.flows.cli import run
 from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings
 from assayline.spec.criteria import Contains
@@ -303,34 +302,3 @@ def test_an_answer_that_is_there_twice_counts_once(run_dir: Path, settings: Sett
         store_metrics(connection, [run_dir.name])
         assert connection.execute("select duplicate_completions from request_integrity").fetchall() == [(1,)]
     assert query(settings, ANSWERED) == [(12,)]
-
-
-def test_verify_stores_what_is_missing_and_finds_what_differs(
-    spec: EvalSpec, settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
-    monkeypatch.setenv("ASSAYLINE_DATABASE", str(settings.database_path))
-    assert run("verify", []) == 6
-    assert "Database not found" in capsys.readouterr().err
-    run_id = complete(spec, settings).run_id
-    under_way = begin_evaluation(spec.model_copy(update={"name": "other"}), settings)
-    under_way.prepare()
-    with connect(settings.database_path, 10) as connection:
-        connection.execute("update measured_runs set definitions = map {'sql': 'of another version'}")
-    assert run("verify", ["--all"]) == 0
-    told = capsys.readouterr().out
-    assert f"stored 1/1 {run_id}: " in told and "Runs verified: 1 of 1. Metrics that differ: 0." in told
-    assert measured_runs(settings) == [run_id], "a run under way is not measured"
-    with connect(settings.database_path, 10) as connection:
-        connection.execute("update completions set output_tokens = 700")
-        connection.execute("delete from metric_values where metric = 'requests_per_s'")
-    assert run("verify", [run_id, "--repair"]) == 1
-    told = capsys.readouterr().out
-    assert told.startswith("verified 1/1 ") and "requests_per_s" in told and "output_tokens_per_s" in told
-    assert run("verify", []) == 0
-    assert query(settings, "select value from metric_values where metric = 'output_tokens'") == [(8400.0,)]
-    assert run("verify", ["elsewhere"]) == 6
-    assert "No ended run elsewhere" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        run("verify", [run_id, "--all"])
-    under_way.abandon("cancelled")
