@@ -1,9 +1,8 @@
 """Dispatcher: assigns requests to workers and collects their rows.
 
 It lives in the flow's process. For each worker, `drive.py` calls `exchange` repeatedly: it hands over new rows and gets
-the worker's next requests. The dispatcher alone decides the order: shards by name or the longest first, first repeats
-before others, each turn of a conversation after the answer to the previous turn, and after a resume only the requests
-without an answer.
+the worker's next requests. The dispatcher alone decides the order: shards by name or the longest first, each turn
+of a conversation after the answer to the previous turn, and after a resume only the requests without an answer.
 
 Each worker reads its own shard, so that prompts with a common prefix stay on one engine; when no shard is left, it
 reads shards of other workers. A request has one owner at a time. If the owner is lost, its requests go to other
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from assayline.engines.messages import unsent
 from assayline.errors import EngineError
-from assayline.evaluation.order import Conversations, OpenRenderer, Repeats, heaviest_first, most_held, read_shard
+from assayline.evaluation.order import Conversations, OpenRenderer, heaviest_first, read_shard
 from assayline.evaluation.progress import Progress, Standing
 from assayline.records import Completion, Request
 from assayline.spec.evaluation import EvalSpec
@@ -59,7 +58,6 @@ class _Shard:
 class _Lane:
     """One worker's requests: those that it holds, and those that it gets next."""
 
-    repeats: Repeats
     held: dict[str, Request] = field(default_factory=dict)
     """Requests handed out and not answered, in the order of handing out."""
     ready: deque[Request] = field(default_factory=deque)
@@ -158,9 +156,7 @@ class Dispatcher:
             waiting = (self._pending, self._abandoned, self._again, self._suspects, self._conversations.held)
             if not self._is_closed or any(waiting):
                 return False
-            return not any(
-                lane.held or lane.ready or lane.repeats.held or not lane.shard.is_read for lane in self._lanes.values()
-            )
+            return not any(lane.held or lane.ready or not lane.shard.is_read for lane in self._lanes.values())
 
     def exchange(self, worker: str, finished: Iterable[Completion], window: int | None) -> list[Request]:
         """Take a worker's rows and return its next requests.
@@ -240,10 +236,7 @@ class Dispatcher:
                 )
 
     def _find_lane(self, worker: str, window: int | None) -> _Lane:
-        lane = self._lanes.get(worker)
-        if lane is None:
-            workers = max(self.workers, len(self._lanes) + 1)
-            lane = self._lanes[worker] = _Lane(Repeats(most_held(self._spec, workers, window)))
+        lane = self._lanes.setdefault(worker, _Lane())
         if window != 0:  # 0 after the engine's end: requests that were in flight still count if the worker is lost
             lane.window_requests = window
         self.progress.set_window(worker, window)
@@ -259,14 +252,13 @@ class Dispatcher:
         losses = [self._losses[request.request_id] for request in lane.held.values()]
         held = list(zip(lane.held.values(), losses, strict=True))
         again = [request for request, lost in held if lost < LOSSES_UNTIL_ALONE]
-        self._again.extendleft(reversed([*again, *lane.ready, *lane.repeats.drain()]))
+        self._again.extendleft(reversed([*again, *lane.ready]))
         self._suspects.extend(request for request, lost in held if LOSSES_UNTIL_ALONE <= lost < MOST_LOSSES)
 
     def _settle(self, lane: _Lane, completion: Completion) -> None:
         self._losses.pop(completion.request_id, None)
         lane.generation = completion.engine_generation
         self._count(completion)
-        lane.repeats.settle(completion)
         if (turn := self._conversations.settle(completion)) is not None:
             lane.ready.append(turn)
 
@@ -311,14 +303,12 @@ class Dispatcher:
             return lane.ready.popleft()
         if self._again:
             return self._again.popleft()
-        while lane.repeats.has_room and (request := self._read(lane)) is not None:
-            if request.turn_index is not None:
-                if (turn := self._conversations.add(request)) is not None:
-                    return turn
-            elif not lane.repeats.hold(request):
+        while (request := self._read(lane)) is not None:
+            if request.turn_index is None:
                 return request
-        fullest = lane if lane.repeats.held else max(self._lanes.values(), key=lambda other: other.repeats.held)
-        return fullest.repeats.release()
+            if (turn := self._conversations.add(request)) is not None:
+                return turn
+        return None
 
     def _read(self, lane: _Lane) -> Request | None:
         """Read the next request: from the worker's own shard, else an unread one, else another worker's."""

@@ -1,22 +1,17 @@
-"""The order in which requests are sent: as given, or the longest answers first; repeats and conversations.
+"""The order in which requests are sent: as given, or the longest answers first; conversations.
 
 At the end of a run in the order given, a few long answers that began late keep a nearly empty engine busy. Begun first,
 they end with the others (longest processing time first; Graham, "Bounds on multiprocessing timing anomalies", 1969).
 Expected lengths come from earlier runs of the same model on the same prompts. A wrong expectation costs speed, but no
 row.
 
-If the engine caches prefixes, prompts that share most of their tokens, such as questions about one document, stay
-together in either order: a cache smaller than all documents would evict a document between scattered questions.
-
 Prompts are streamed, so they are ordered within a horizon of `HORIZON_SHARDS` shards; among the shards present, the
 dispatcher reads the one with the longest answers first. The run's folder keeps the lengths expected at its start,
 because a run that is resumed during preparation must write the same shards again.
 
-The dispatcher uses `Repeats` and `Conversations`.
+The dispatcher uses `Conversations`.
 """
 
-import heapq
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,7 +29,7 @@ from assayline.files import MAKE_ROOM, replace_file, storing
 from assayline.media.references import find_media
 from assayline.prompts import RowError
 from assayline.records import EARLIER_TURN, NOT_SENT, Completion, EarlierTurn, Json, Request
-from assayline.requests.build import Prepared, Renderer, check_length, repeats_per_prompt, shared_prefix
+from assayline.requests.build import Prepared, Renderer, check_length
 from assayline.requests.chat import Rendered
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import StoredText, part_unreadable, request_from_row
@@ -105,9 +100,6 @@ HORIZON_SHARDS = 16
 LARGEST_HORIZON = 2**25
 """Characters and tokens of a horizon's requests at which it ends early."""
 
-FAMILY_TOKENS = 128
-"""Shortest common prefix for which prompts are kept together; a shorter one costs little to compute again."""
-
 UNKNOWN_TOKENS = 9_999_999
 """Value for an answer without expected length or limit, which starts before answers of known length."""
 
@@ -170,10 +162,8 @@ def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
 def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared]) -> Iterator[list[Prepared]]:
     """Yield the rows in horizons, each the longest first; rows of equal expected length keep their order.
 
-    Requests get their `expected_output_tokens`. Rows with a long common prefix follow each other, longest first, at the
-    place of the longest among them.
+    Requests get their `expected_output_tokens`.
     """
-    caches_prefixes = spec.engine.args.get("enable_prefix_caching") is not False
     horizon: list[Prepared] = []
     requests = size = 0
     for row in rows:
@@ -183,9 +173,9 @@ def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared
         requests += len(asked)
         size += sum(map(measure_request, asked))
         if requests >= HORIZON_SHARDS * spec.shard_requests or size >= LARGEST_HORIZON:
-            yield sort_rows(horizon, caches_prefixes)
+            yield sort_rows(horizon)
             horizon, requests, size = [], 0, 0
-    yield sort_rows(horizon, caches_prefixes)
+    yield sort_rows(horizon)
 
 
 def expected_tokens(request: Request) -> int:
@@ -201,142 +191,13 @@ def measure_request(request: Request) -> int:
     return len(request.rendered or "") + len(request.prompt_token_ids) + said
 
 
-def sort_rows(rows: list[Prepared], caches_prefixes: bool) -> list[Prepared]:
-    """Sort one horizon, the longest first."""
-    longest = [max(map(expected_tokens, row.ready), default=0) for row in rows]
-    families = _name_families(rows) if caches_prefixes else range(len(rows))
-    first: dict[int, tuple[int, int]] = {}  # a family is placed by its longest row
-    for place, family in enumerate(families):
-        first[family] = min(first.get(family, (0, place)), (-longest[place], place))
-    order = sorted(range(len(rows)), key=lambda place: (first[families[place]], -longest[place], place))
-    return [rows[place] for place in order]
-
-
-def _name_families(rows: list[Prepared]) -> list[int]:
-    """Return a number for each row, equal for rows with a long common prefix beyond the prefix that all rows share.
-
-    A prefix is long if it has at least FAMILY_TOKENS tokens and more than half of the longer prompt.
-    """
-    prompts = [row.ready[0].prompt_token_ids if row.ready and not row.prompt.media else [] for row in rows]
-    families = list(range(len(rows)))
-    asked = [place for place in families if prompts[place]]
-    by_tokens = sorted(asked, key=prompts.__getitem__)  # prompts with a prefix in common are neighbors
-    common = len(shared_prefix([prompts[by_tokens[0]], prompts[by_tokens[-1]]])) if by_tokens else 0
-    for before, place in itertools.pairwise(by_tokens):
-        longer = max(len(prompts[before]), len(prompts[place])) - common
-        shared = common + max(longer // 2 + 1, FAMILY_TOKENS)
-        if len(prompts[before]) >= shared and prompts[before][:shared] == prompts[place][:shared]:
-            families[place] = families[before]
-    return families
+def sort_rows(rows: list[Prepared]) -> list[Prepared]:
+    """Sort one horizon, the longest first; rows of equal length keep their order."""
+    return sorted(rows, key=lambda row: -max(map(expected_tokens, row.ready), default=0))
 
 
 def _key(prompt_id: str) -> int:
     return int(prompt_id[:16], 16)
-
-
-WINDOWS_HELD = 2
-"""Maximum requests held back for each of several workers, in windows."""
-
-
-@dataclass(slots=True)
-class _Group:
-    """Held-back repeats of one prompt."""
-
-    held: list[Request] = field(default_factory=list)
-    output_tokens: int | None = None
-    """Length of the first answer, once it has finished."""
-
-
-class Repeats:
-    """Repeats of a prompt, held back until its first answer predicts the length of theirs.
-
-    `hold` adds a request, `release` returns the best one. Without lengths from earlier runs, each prompt is sent once
-    before any repeat. Then come prompts whose first answer is still being generated, because those are longer than the
-    finished ones, and then the others, longest first. No engine waits: if there is no new prompt, or enough requests
-    are held, a held request is sent. Repeats of one prompt still follow each other, so that a prefix cache is asked for
-    each prompt twice, not once per repeat. A request with an expected length is not held.
-
-    In simulations, 200 to 1,000 prompts with two to eight repeats took 1.00 to 1.29 times the minimum number of steps,
-    as a mean of 8, and 1.02 to 1.54 times in the order given (docs/concepts/request-order.md).
-    """
-
-    def __init__(self, most_held: int) -> None:
-        """Set the maximum of held requests; 0 holds none back."""
-        self._most_held = most_held
-        self.held = 0
-        self._key: tuple[str, int] | None = None
-        self._group = _Group()
-        """Group of the newest prompt."""
-        self._asked: dict[str, _Group] = {}
-        """Groups by the id of their first request, while that is in flight."""
-        self._unknown: dict[int, _Group] = {}
-        """Groups that wait for their first answer, in the order of their prompts."""
-        self._known: list[tuple[int, int, Request]] = []
-        """Heap of requests: the longest first, equal ones in order of arrival."""
-        self._count = 0
-
-    @property
-    def has_room(self) -> bool:
-        """Return True if another request may be held back."""
-        return self.held < max(1, self._most_held)
-
-    def settle(self, completion: Completion) -> None:
-        """Record an answer: its length becomes the expected length of the prompt's other repeats."""
-        group = self._asked.pop(completion.request_id, None)
-        if group is None:
-            return
-        group.output_tokens = completion.output_tokens or 0
-        self._unknown.pop(id(group), None)
-        for request in group.held:
-            self._push(request, group.output_tokens)
-        group.held = []
-
-    def hold(self, request: Request) -> bool:
-        """Hold a request back and return True, unless it is its prompt's first or has an expected length or option."""
-        if not self._most_held or request.expected_output_tokens is not None or request.option_index is not None:
-            return False
-        key = (request.prompt_id, request.occurrence)
-        if key != self._key:
-            self._key, self._group = key, _Group()
-            self._asked[request.request_id] = self._group
-            return False
-        self.held += 1
-        if self._group.output_tokens is not None:
-            self._push(request, self._group.output_tokens)
-        else:
-            self._group.held.append(request)
-            self._unknown[id(self._group)] = self._group
-        return True
-
-    def _push(self, request: Request, output_tokens: int) -> None:
-        self._count += 1
-        limited = expected_tokens(replace(request, expected_output_tokens=max(1, output_tokens)))
-        heapq.heappush(self._known, (-limited, self._count, request))
-
-    def release(self) -> Request | None:
-        """Remove and return the next held request; None if none is held."""
-        if not self.held:
-            return None
-        self.held -= 1
-        if not self._unknown:
-            return heapq.heappop(self._known)[2]
-        place, group = next(iter(self._unknown.items()))
-        request = group.held.pop(0)
-        if not group.held:
-            del self._unknown[place]
-        return request
-
-    def drain(self) -> list[Request]:
-        """Remove and return all held requests, for other workers."""
-        return list(iter(self.release, None))
-
-
-def most_held(spec: EvalSpec, workers: int, window_requests: int | None) -> int:
-    """Return the maximum of requests held back for a worker with this window; 0 if the order is not by length."""
-    if not spec.is_longest_first or repeats_per_prompt(spec) == 1:
-        return 0
-    most = HORIZON_SHARDS * spec.shard_requests
-    return most if workers == 1 else min(most, WINDOWS_HELD * (window_requests or 0))
 
 
 Key = tuple[str, int, int]

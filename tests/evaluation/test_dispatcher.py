@@ -188,23 +188,6 @@ def test_note_poison_request_ends_a_run_that_loses_too_many_requests(tmp_path):
         desk.dispatcher.note_culprit("three")
 
 
-def repeats_of(prompts: int, repeats: int) -> list[Request]:
-    return [
-        replace(request_of(10 * prompt + repeat), prompt_id=f"prompt-{prompt}", repeat_index=repeat)
-        for prompt in range(prompts)
-        for repeat in range(repeats)
-    ]
-
-
-def test_exchange_asks_each_prompt_once_before_any_again(tmp_path):
-    requests = repeats_of(prompts=4, repeats=3)
-    write_part(tmp_path, "requests", "shard-000000", requests)
-    desk = Desk(tmp_path, prompts={"source": {"kind": "inline", "rows": [{"prompt": "1"}]}, "repeats": 3})
-    order = desk.answer_all(window=1)
-    assert [request_id[-1] for request_id in order[:4]] == ["0"] * 4
-    assert sorted(order) == sorted(request.request_id for request in requests)
-
-
 def talk_of(number: int, turns: int) -> list[Request]:
     return [
         replace(
@@ -249,26 +232,18 @@ class DispatcherMachine(RuleBasedStateMachine):
         shards=st.integers(0, 5),
         per_shard=st.integers(1, 12),
         poison=st.integers(0, 3),
-        repeats=st.booleans(),
         turns=st.booleans(),
         seed=st.integers(0, 2**16),
     )
-    def begin(self, shards: int, per_shard: int, poison: int, repeats: bool, turns: bool, seed: int) -> None:
+    def begin(self, shards: int, per_shard: int, poison: int, turns: bool, seed: int) -> None:
         self.folder = type(self).make_folder()
         self.dice = random.Random(seed)
         self.spec: dict[str, Any] = {"max_error_fraction": 1.0}
-        if repeats:
-            self.spec["prompts"] = {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}, "repeats": 3}
         self.ids = []
         for shard in range(shards):
             base = 1000 * shard
             if turns:
                 requests = [r for n in range(per_shard) for r in talk_of(100 * shard + n, 2)]
-            elif repeats:
-                requests = [
-                    replace(request_of(base + n), prompt_id=f"{shard}-{n // 3}", repeat_index=n % 3)
-                    for n in range(per_shard)
-                ]
             else:
                 requests = [request_of(base + n) for n in range(per_shard)]
             write_part(self.folder, "requests", f"shard-{shard:06d}", requests)

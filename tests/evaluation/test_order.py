@@ -1,7 +1,6 @@
 """The order of requests: by the lengths that earlier runs of the model gave, and never at the cost of a row."""
 
 import dataclasses
-import itertools
 import random
 from typing import Any
 
@@ -194,53 +193,7 @@ def row_of(number: int, tokens: list[int], expected: int) -> Prepared:
     )
 
 
-def documents(count: int, questions: int, seed: int, common: int = 20) -> list[Prepared]:
-    """Questions about documents of 200 tokens behind a beginning that all share, in any order."""
-    dice = random.Random(seed)
-    texts = [[1] * common + [dice.randrange(2, 90) for _ in range(200)] for _ in range(count)]
-    asked = [(text, [dice.randrange(2, 90) for _ in range(dice.randrange(5, 30))]) for text in texts * questions]
-    dice.shuffle(asked)
-    return [row_of(number, text + question, dice.randrange(1, 500)) for number, (text, question) in enumerate(asked)]
-
-
-def expected_of(row: Prepared) -> int:
-    return row.requests[0].expected_output_tokens or 0
-
-
-def document_of(row: Prepared) -> tuple[int, ...]:
-    return tuple(row.requests[0].prompt_token_ids[20:220])
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_questions_about_one_document_stay_together_the_longest_first(seed):
-    rows = documents(12, 6, seed)
-    ordered = sort_rows(rows, caches_prefixes=True)
-    assert sorted(row.prompt.source_row for row in ordered) == list(range(len(rows))), "each once"
-    together = [(document, list(group)) for document, group in itertools.groupby(ordered, key=document_of)]
-    assert len(together) == 12, "no document comes twice"
-    longest = [expected_of(group[0]) for _, group in together]
-    assert longest == sorted(longest, reverse=True)
-    for _, group in together:
-        assert [expected_of(row) for row in group] == sorted(map(expected_of, group), reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("rows", "caches_prefixes"),
-    [
-        (documents(12, 6, 1), False),
-        (documents(1, 60, 2), True),
-        (documents(60, 1, 3), True),
-        (documents(40, 1, 4, common=300), True),
-        ([row_of(number, [], number + 1) for number in range(30)], True),
-    ],
-    ids=["no cache", "one document", "nothing shared", "examples that all share", "a server that renders"],
-)
-def test_where_prefixes_tell_nothing_apart_the_longest_come_first(rows, caches_prefixes):
-    ordered = sort_rows(rows, caches_prefixes)
-    assert ordered == sorted(rows, key=expected_of, reverse=True)
-
-
 def test_a_row_with_an_error_has_no_place_of_its_own():
     bad = row_of(0, [], 9)
     bad = dataclasses.replace(bad, errors=[completion_of(bad.requests[0].request_id, error_kind="any")])
-    assert sort_rows([bad, row_of(1, [1], 3)], caches_prefixes=True)[0].prompt.source_row == 1
+    assert sort_rows([bad, row_of(1, [1], 3)])[0].prompt.source_row == 1
