@@ -10,9 +10,12 @@ be equal to the parts that would be written now.
 
 import itertools
 import json
+import logging
 import re
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +101,53 @@ LARGEST_SHARD = 2**25
 """Characters and tokens of its requests at which a shard ends before `shard_requests`."""
 
 
+LOG = logging.getLogger("assayline")
+SLOW_ROW_S = 10.0
+"""Seconds after which a row that is still being rendered is named in the log: a template may loop for hours."""
+
+
+class _SlowRows:
+    """Warns once about each row that takes longer than SLOW_ROW_S, while it does; one timer watches all rows."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._lock = threading.Lock()
+        self._row: int | None = None
+        self._began_s = 0.0
+        self._is_watched = False
+
+    def begin(self, source_row: int) -> None:
+        """Note that a row is being read and rendered."""
+        with self._lock:
+            if source_row != self._row:
+                self._row, self._began_s = source_row, time.monotonic()
+                if not self._is_watched:
+                    self._look_in(SLOW_ROW_S)
+
+    def watch(self, prepared: Iterable[Prepared]) -> Iterator[Prepared]:
+        """Yield the same rows, and note that each is rendered."""
+        for one in prepared:
+            self._row = None
+            yield one
+
+    def _look_in(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._look)
+        timer.daemon = self._is_watched = True
+        timer.start()
+
+    def _look(self) -> None:
+        with self._lock:
+            row, left_s = self._row, self._began_s + SLOW_ROW_S - time.monotonic()
+            self._is_watched = False
+            if row is not None and left_s > 0:
+                self._look_in(left_s)
+        if row is not None and left_s <= 0:
+            self._warn(
+                f"Row {row} has been rendering for {SLOW_ROW_S:g} s. hint: if it does not end, stop the run and look "
+                "for a loop in prompts.template and the chat template."
+            )
+
+
 class Preparation:
     """Preparation of one run: creating it checks tokenizer, template and the first prompts; `run` writes the shards."""
 
@@ -107,18 +157,21 @@ class Preparation:
         model: ModelIdentity,
         run_dir: Path | None = None,
         rows: Iterator[AnswerRow] | None = None,
+        warn: Callable[[str], None] = LOG.warning,
     ) -> None:
         """Open the prompt set and read its first row.
 
         `run_dir` receives media from inside rows; None in a dry run. `rows` are those of a source of stored answers.
+        `warn` receives a line about each row that takes long.
         """
         self._spec = spec
         self._renderer, tokenizer, max_model_len = open_renderer(spec, model)
         if (task := spec.prompts.task) is not None:
             prepared = write_task_requests(spec, task, self._renderer, tokenizer, max_model_len)
         else:
-            prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir), rows)
-            prepared = build_requests(spec, prompts, self._renderer, max_model_len)
+            slow = _SlowRows(warn)
+            prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir), rows, slow.begin)
+            prepared = slow.watch(build_requests(spec, prompts, self._renderer, max_model_len))
         if spec.prompts.on_bad_row == "stop":
             prepared = _refuse_errors(prepared)
         first = next(prepared)  # reveals most errors

@@ -7,8 +7,10 @@ caller calls `try_load` from time to time, and ends with `finish` or `abandon`.
 The manifest in the run's folder is written before the database, and records the run's state if the database cannot.
 """
 
+import logging
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +44,8 @@ from assayline.store.runs import save_run
 from assayline.store.score_files import read_function_scores, read_judged, write_function_scores
 from assayline.store.scoring import SampleToScore, StoredAnswer, read_answers, read_samples, score_run
 from assayline.store.thread import DatabaseThread
+
+LOG = logging.getLogger("assayline")
 
 _ADVICE = (
     "Stored answers are in the table request. An error row is an answer, so the run cannot be resumed. hint: find the "
@@ -250,17 +254,18 @@ class Evaluation:
             write_manifest(self.run_dir, changed)
             self.manifest = changed
 
-    def prepare(self) -> PromptCounts:
+    def prepare(self, warn: Callable[[str], None] = LOG.warning) -> PromptCounts:
         """Read all prompts, render them into shards, and add the run to the database after the first valid prompt.
 
-        Preparation that an earlier attempt completed is not repeated. Raises ModelError, PromptError, SpecError or
+        `warn` receives a line about each row that takes long. Preparation that an earlier attempt completed is not
+        repeated. Raises ModelError, PromptError, SpecError or
         StoreError.
         """
         if counts := self.manifest.prompts:
             self._add_prepared()
             return counts
         rows = open_answers(self.spec, self.database.run, self.run_dir)
-        preparation = Preparation(self.spec, self.model, self.run_dir, rows)
+        preparation = Preparation(self.spec, self.model, self.run_dir, rows, warn)
         try:
             if self.manifest.template_id not in (None, preparation.template_id):
                 raise PromptsChangedError(

@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
@@ -58,27 +58,30 @@ def load_prompts(
     tokenizer: Any = None,
     shelf: Shelf | None = None,
     rows: Iterator[Any] | None = None,
+    begin: Callable[[int], None] = lambda source_row: None,
 ) -> Iterator[Prompt | BadRow]:
     """Yield the prompts of a spec in order: one Prompt or BadRow per selected row.
 
     The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
     rows (None: nobody does, and they cannot be sent to an engine). `rows` replaces the source, for one that is in the
-    database. Raises PromptError (or SpecError) at once, before anything is iterated, for what concerns the run: no
-    file, no rows, a template that is not Jinja2, a column or template variable that the first readable row lacks. While
-    iterating, PromptError for a file that turns out to be damaged further on.
+    database. `begin` gets the number of each row before it is read. Raises PromptError (or SpecError) at once, before
+    anything is iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or
+    template variable that the first readable row lacks. While iterating, PromptError for a file that turns out to be
+    damaged further on.
     """
     reader = open_reader(spec, tokenizer, shelf)
-    rows = _check_rows(spec, read_rows(spec.source) if rows is None else rows, reader)
+    rows = _check_rows(spec, read_rows(spec.source) if rows is None else rows, reader, begin)
     few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
     selected = select_rows(rows, spec.limit, spec.shuffle_seed)
-    return _read_prompts(spec, selected, reader, few_shot)
+    return _read_prompts(spec, selected, reader, few_shot, begin)
 
 
-def _check_rows(spec: PromptSpec, rows: Iterator[Any], reader: Reader) -> Iterator[Any]:
+def _check_rows(spec: PromptSpec, rows: Iterator[Any], reader: Reader, begin: Callable[[int], None]) -> Iterator[Any]:
     """Yield the same rows after checking the first readable one."""
     head, first = split_head(rows)
     if first is None:
         raise PromptError(f"Prompt set {spec.set_name!r} has no rows. Expected at least one: check prompts.source.")
+    begin(len(head) - 1)
     reader.check_first(first)
     return chain(head, rows)
 
@@ -125,12 +128,17 @@ def _shuffle_key(seed: int, number: int) -> int:
 
 
 def _read_prompts(
-    spec: PromptSpec, rows: Iterable[tuple[int, Any]], reader: Reader, few_shot: FewShot | None
+    spec: PromptSpec,
+    rows: Iterable[tuple[int, Any]],
+    reader: Reader,
+    few_shot: FewShot | None,
+    begin: Callable[[int], None],
 ) -> Iterator[Prompt | BadRow]:
     seen: Counter[int] = Counter()
     """64 bits of each prompt's id: of a million different ones, two are taken for one with a chance of 3 in 100
     million, and then one of them has occurrence 1 instead of 0."""
     for source_row, row in rows:
+        begin(source_row)
         try:
             if isinstance(row, UnreadableRow):
                 raise RowError(row.message, "unreadable_row")

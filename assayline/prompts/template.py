@@ -1,4 +1,7 @@
-"""Prompt templates: Jinja2 over a row's columns, compiled once, run in a sandbox and within limits.
+"""Prompt templates: Jinja2 over a row's columns, compiled once, run in Jinja's own sandbox.
+
+The sandbox keeps a template away from Python's internals and from changing the row. It does not limit time or memory:
+a template is the user's own, or comes with a model that the user chose. A prompt of more than LONGEST_CHARS is refused.
 
 Strict: a variable that the row does not have is an error, not an empty text that nobody sees. So is a cell without a
 value, of which Jinja would write "None" into the prompt; `{{ column or '' }}` says what to write instead. Lists and
@@ -11,18 +14,20 @@ import json
 import math
 import re
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import jinja2
 import jinja2.meta
 import jinja2.nodes
 from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from assayline.errors import AssaylineError, PromptError
 from assayline.prompts.row import RowError, RowShapeError, as_json, as_text, check_text, hint, list_names
-from assayline.prompts.sandbox import BoundedSandbox, RenderGuard
 from assayline.spec.prompts import MessageTemplate
+
+LONGEST_CHARS = 2**23
+"""Maximum characters of a prompt: two million tokens or so."""
 
 
 class PromptTemplate:
@@ -34,17 +39,14 @@ class PromptTemplate:
         if not messages:
             raise PromptError(f"{setting} is an empty list, expected a text or at least one {{role, content}}.")
         self._setting = setting
-        self._guard = RenderGuard(setting)
-        compile_one = partial(_compile, setting)
-        self._messages = [(one.role, self._guard.run(partial(compile_one, one.content))) for one in messages]
+        self._messages = [(one.role, _compile(setting, one.content)) for one in messages]
         self._prints_self = any(_names_self(one.content) for one in messages)
         self._text = "\n".join(one.content for one in messages)
 
     def render(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         """Render a row; NaN becomes null.
 
-        Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures, and
-        PromptError for a template that has to be stopped again and again."""
+        Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures."""
         if self._prints_self and "self" in row:
             raise RowShapeError(
                 f"{self._setting} uses `self`, which Jinja2 keeps for itself. hint: write row['self'] for the column.",
@@ -55,7 +57,7 @@ class PromptTemplate:
 
     def _render(self, template: jinja2.Template, row: dict[str, Any]) -> str:
         try:
-            text = self._guard.run(lambda: template.render({"row": row, **row}))
+            text = template.render({"row": row, **row})
         except AssaylineError:
             raise
         except SecurityError as error:
@@ -67,6 +69,12 @@ class PromptTemplate:
             raise RowError(f"{self._setting} writes {self._explain_null(row)}", "template_error") from None
         except Exception as error:  # a template is a program over foreign data: it can raise anything
             raise RowError(f"{self._setting} failed: {describe_error(error)}", "template_error") from None
+        if len(text) > LONGEST_CHARS:
+            raise RowError(
+                f"{self._setting} writes {len(text)} characters, expected at most {LONGEST_CHARS}. hint: shorten the "
+                "row, or look for a loop that writes too much.",
+                "prompt_too_long",
+            )
         return check_text(text, "The rendered prompt")
 
     def _explain_null(self, row: dict[str, Any]) -> str:
@@ -155,7 +163,7 @@ AS_COLUMNS = (dict, list, tuple, Decimal, bytes)
 """Types of which Python's own text is not what a person means. They become what they are as a column (`row.py`)."""
 
 
-ENVIRONMENT = BoundedSandbox(
+ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True, finalize=_write
 )
 ENVIRONMENT.filters["tojson"] = _to_json

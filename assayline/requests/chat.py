@@ -5,10 +5,9 @@ chat template makes a text, the text makes ids without special tokens of the tok
 them), and the ids are what the engine gets: the same ids as
 `tokenizer.apply_chat_template(tokenize=True)`. Mode `plain` has no template, so there the tokenizer adds its own.
 
-A template comes with a foreign model. It runs in our bounded sandbox, put in the place of the one that transformers
-compiles it in, and within limits of time and memory. What it raises is an error of the row. A template that asks for
-the time gets midnight of `chat.date`: equal messages make equal prompts on every day. Where a server renders, messages
-go out as they are (`ServedChat`).
+A template comes with a foreign model. transformers runs it in Jinja's sandbox. What it raises is an error of the row.
+A template that asks for the time gets midnight of `chat.date`: equal messages make equal prompts on every day. Where a
+server renders, messages go out as they are (`ServedChat`).
 """
 
 import datetime
@@ -26,8 +25,7 @@ import jinja2
 from assayline.digests import digest_json
 from assayline.errors import AssaylineError, ModelError, SpecError
 from assayline.prompts.row import RowError, check_text
-from assayline.prompts.sandbox import LONGEST_CHARS, BoundedSandbox, RenderGuard
-from assayline.prompts.template import describe_error
+from assayline.prompts.template import LONGEST_CHARS, describe_error
 from assayline.records import AskedBody, MediaKind
 from assayline.requests.model_config import (
     Placeholders,
@@ -121,8 +119,6 @@ class ChatRenderer:
         self._placeholders = placeholders or {}
         self._spec = spec
         self._mode, self._template = find_template(spec, tokenizer)
-        _use_bounded_sandbox()
-        self._guard = RenderGuard(f"The chat template ({self._mode})")
         self._midnight = datetime.datetime.combine(spec.date, datetime.time())
         self._most_chars = _most_chars(tokenizer, max_model_len)
         self._stand_ins, self._special = _list_special(tokenizer, spec.special_tokens)
@@ -140,8 +136,7 @@ class ChatRenderer:
 
     def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
         """Return the messages as a prompt, with what a batch file's body wants of it. Raises RowError: template_error
-        for what the template raises, media_error for media that the model does not take or the template leaves out, and
-        PromptError for a template that has to be stopped again and again."""
+        for what the template raises, media_error for media that the model does not take or the template leaves out."""
         body = body or AskedBody()
         if body.text is not None:
             return Rendered(body.text, self._encode(body.text, special_tokens=True))
@@ -266,25 +261,20 @@ class ChatRenderer:
 
     def _apply(self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None = None) -> str:
         try:
-            return self._apply_guarded(conversation, continues, variables)
-        except AssaylineError:
-            raise
+            return self._fill(conversation, continues, variables)
         except Exception as error:  # a template is a program over foreign data: it can raise anything
             raise RowError(
                 f"The chat template ({self._mode}) failed on this conversation: {describe_error(error)}",
                 "template_error",
             ) from None
 
-    def _apply_guarded(self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None) -> str:
-        def apply() -> str:
-            text: str = self._tokenizer.apply_chat_template(
-                conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
-                add_generation_prompt=self._spec.add_generation_prompt and not continues,
-                **{**self._spec.kwargs, **(variables or {}), "strftime_now": self._midnight.strftime},
-            )  # fmt: skip
-            return text
-
-        return self._guard.run(apply)
+    def _fill(self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
+            add_generation_prompt=self._spec.add_generation_prompt and not continues,
+            **{**self._spec.kwargs, **(variables or {}), "strftime_now": self._midnight.strftime},
+        )  # fmt: skip
+        return text
 
     def _shape_contents(self, conversation: list[Message]) -> list[Message]:
         if self._content_form == "text":
@@ -318,7 +308,7 @@ class ChatRenderer:
     def _find_content_form(self) -> Literal["text", "parts", "both"]:
         """Return the form of content that the template takes. Most print Python's repr, or nothing, for the other form.
 
-        Raises SpecError or ModelError if the template cannot be compiled, RowError if it has to be stopped.
+        Raises SpecError or ModelError if the template cannot be compiled.
         """
         as_text, as_parts = self._probe(PROBE), self._probe([{"type": "text", "text": PROBE}])
         if as_text == as_parts:
@@ -327,9 +317,7 @@ class ChatRenderer:
 
     def _probe(self, content: Any) -> str:
         try:
-            return self._apply_guarded([{"role": "user", "content": content}], False, None)
-        except AssaylineError:
-            raise
+            return self._fill([{"role": "user", "content": content}], False, None)
         except jinja2.TemplateSyntaxError as error:
             raise self._not_jinja(error) from None
         except Exception:  # a template may refuse such a conversation: rows will show
@@ -357,13 +345,6 @@ def _list_special(tokenizer: Any, wanted: str) -> tuple[dict[str, str], re.Patte
     )
     pattern = re.compile(f"({'|'.join(map(re.escape, texts))})") if texts else None
     return {text: STAND_IN.format(number) for number, text in enumerate(texts)}, pattern
-
-
-def _use_bounded_sandbox() -> None:
-    """transformers compiles chat templates in the sandbox that this name of its module stands for."""
-    from transformers.utils import chat_template_utils
-
-    chat_template_utils.ImmutableSandboxedEnvironment = BoundedSandbox
 
 
 def _count_chars(content: Any) -> int:

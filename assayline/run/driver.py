@@ -216,7 +216,7 @@ def drive(evaluation: Evaluation, front: FrontEnd) -> PromptCounts:
 
 def _prepare(evaluation: Evaluation, log: AnyLogger) -> PromptCounts:
     """Write every shard and log the counts."""
-    counts = evaluation.prepare()
+    counts = evaluation.prepare(log.warning)
     log.info("Prepared %d prompts in %d shards, %d requests", counts.prompt_rows, counts.shards, counts.requests)
     if counts.expected_requests:
         log.info("Sending longest expected outputs first: estimates for %d requests", counts.expected_requests)

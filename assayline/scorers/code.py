@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from assayline.prompts.sandbox import BoundedSandbox
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL | re.IGNORECASE)
 MOST_OUTPUT_BYTES = 2**20
@@ -40,7 +40,7 @@ def score_code(
     """
     code = extract_code(answer)
     values = {**row, "target": target or "", "answer": answer, "code": code}
-    environment = BoundedSandbox(keep_trailing_newline=True)
+    environment = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
     text = environment.from_string(program).render(values)
     failure = run_program(text, timeout_s, memory_gib)
     return float(failure is None), code, failure or "ran to its end"

@@ -1,5 +1,6 @@
 """Complete runs on the fake engine with options, reasoning, examples and structured output."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,11 @@ import pytest
 from run_kit import FAKE, begin_and_vanish, complete, query
 
 from assayline.errors import PromptsChangedError, SpecError
+from assayline.evaluation import prepare
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.prepare import Preparation
+from assayline.model import identify_model
+from assayline.prompts.template import ENVIRONMENT
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 
@@ -59,12 +63,30 @@ def test_options_are_requests_of_their_own_and_each_is_answered_once(make_spec, 
 
 
 def test_a_tag_that_is_left_out_of_texts_is_refused(make_spec, settings, tiny_model):
-    from assayline.model import identify_model
-
     model = identify_model(str(tiny_model))
     with pytest.raises(SpecError, match=r"<\|end\|> is a special token.*skip_special_tokens to false"):
         Preparation(make_spec(engine=FAKE, reasoning={"close": "<|end|>"}), model)
     Preparation(make_spec(engine=FAKE, reasoning={"close": "<|end|>"}, sampling={"skip_special_tokens": False}), model)
+
+
+@pytest.mark.parametrize("slow", [0, 3])
+def test_preparation_names_a_row_that_takes_long_once(make_spec, tiny_model, monkeypatch, slow):
+    lines: list[str] = []
+    is_named = threading.Event()
+
+    def warn(line: str) -> None:
+        lines.extend([line] if line.startswith(f"Row {slow} has been rendering for 0.2 s.") else [])
+        is_named.set() if lines else None
+
+    def hold(question: str) -> str:
+        assert question != ROWS[slow]["question"] or is_named.wait(60)
+        return question
+
+    monkeypatch.setattr(prepare, "SLOW_ROW_S", 0.2)
+    monkeypatch.setitem(ENVIRONMENT.filters, "hold", hold)
+    prompts = {"source": {"kind": "inline", "rows": ROWS}, "template": "{{ question|hold }}"}
+    rows = Preparation(make_spec(engine=FAKE, prompts=prompts), identify_model(str(tiny_model)), warn=warn)
+    assert len(list(rows)) == len(ROWS) and len(lines) == 1
 
 
 def test_examples_that_changed_since_the_run_began_are_found_out(make_spec, settings):
