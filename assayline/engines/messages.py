@@ -4,8 +4,13 @@ The worker opens the host with `Open`; the host answers `Resolved`, then `Opened
 `Generate` goes one way and `Finished` the other, with one `Beat` per second, so that silence means death.
 """
 
+import contextlib
 import pickle
+import select
+import socket
 import struct
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +22,9 @@ from assayline.spec.engine import BACKENDS, Backend, ReasoningSpec, ServerSpec
 from assayline.spec.prompts import MediaSpec
 
 CHUNK_BYTES = 1 << 18
-"""Most bytes that either end reads from the socket at once."""
+"""Most bytes that either end reads at once."""
 
-_SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
-_LARGEST_SHORT = 0x7FFFFFFF
+_SIZE = struct.Struct("!Q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,34 +197,60 @@ def unsent(
     )
 
 
-def pack(message: Any) -> bytes:
-    """Frame a message as `multiprocessing.connection.Connection` does: its size, then its pickle."""
-    content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    size = len(content)
-    head = _SHORT.pack(size) if size <= _LARGEST_SHORT else _SHORT.pack(-1) + _LONG.pack(size)
-    return head + content
+class Channel:
+    """One end of a socket pair. Messages cross it whole, each as its size and its pickle; sending does not wait."""
 
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._arrived, self._unsent = bytearray(), bytearray()
+        self._messages: deque[Any] = deque()
 
-def cut_frames(arrived: bytearray) -> list[bytes]:
-    """Take the complete frames off the front of `arrived`. Returns their pickles."""
-    frames = []
-    start = 0
-    while (frame := _find_frame(arrived, start)) is not None:
-        begin, start = frame
-        frames.append(bytes(arrived[begin:start]))
-    del arrived[:start]
-    return frames
+    def send(self, message: Any) -> None:
+        """Send what the socket takes now; later calls send the rest. Raises OSError if the other end is gone."""
+        content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        self._unsent += _SIZE.pack(len(content)) + content
+        self._flush()
 
+    def receive(self, timeout_s: float) -> Any | None:
+        """Return the next message, or None after `timeout_s`. Raises EOFError or OSError if the other end is gone."""
+        left_s, deadline = timeout_s, time.monotonic() + timeout_s
+        while not self._messages and left_s >= 0:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            if not poll.poll(left_s * 1000):
+                return None
+            self._read()
+            with contextlib.suppress(OSError):  # it is gone: reading raises, after its last messages
+                self._flush()
+            left_s = deadline - time.monotonic()
+        return self._messages.popleft() if self._messages else None
 
-def _find_frame(arrived: bytearray, start: int) -> tuple[int, int] | None:
-    """Return the begin and end of the next frame's content, or None if it is incomplete."""
-    begin = start + _SHORT.size
-    if len(arrived) < begin:
-        return None
-    (size,) = _SHORT.unpack_from(arrived, start)
-    if size == -1:
-        if len(arrived) < begin + _LONG.size:
-            return None
-        (size,) = _LONG.unpack_from(arrived, begin)
-        begin += _LONG.size
-    return (begin, begin + size) if len(arrived) >= begin + size else None
+    def close(self) -> None:
+        """Close the socket. Safe to call twice."""
+        self._socket.close()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                count = self._socket.send(self._unsent)
+                del self._unsent[:count]
+
+    def _read(self) -> bool:
+        """Read once, and keep the messages that are complete. Returns whether anything came."""
+        try:
+            content = self._socket.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not content:
+            raise EOFError
+        self._arrived += content
+        end = 0
+        while len(self._arrived) >= (begin := end + _SIZE.size):
+            size = _SIZE.unpack_from(self._arrived, end)[0]
+            if len(self._arrived) < begin + size:
+                break
+            end = begin + size
+            self._messages.append(pickle.loads(self._arrived[begin:end]))
+        del self._arrived[:end]
+        return True

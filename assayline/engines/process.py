@@ -7,14 +7,12 @@ reliable way to free a GPU's memory. All waits here have time limits, whatever t
 
 import contextlib
 import os
-import pickle
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from assayline.engines.messages import CHUNK_BYTES, Close, cut_frames, pack
+from assayline.engines.messages import Channel, Close
 from assayline.engines.recovery.causes import CAUSE_LINE
 from assayline.errors import Death, DeviceError, EngineDiedError, Witness
 from assayline.files import list_memory_groups
@@ -167,7 +165,7 @@ class HostProcess:
             self._process = launch(env, theirs.fileno(), log.fileno())
         theirs.close()
         self._log = HostLog(log_path, log_start, on_log)
-        self._channel = WorkerChannel(ours)
+        self._channel = Channel(ours)
 
     @property
     def pid(self) -> int:
@@ -274,55 +272,6 @@ class HostProcess:
         for segment in segments:
             with contextlib.suppress(OSError):
                 segment.unlink()
-
-
-class WorkerChannel:
-    """The worker's end of the channel. Reads and writes do not block; unsent bytes are kept."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-        self._socket.setblocking(False)
-        self._arrived, self._unsent = bytearray(), bytearray()
-        self._frames: deque[bytes] = deque()
-
-    def send(self, message: Any) -> None:
-        """Send without waiting. Raises OSError if the other end is gone."""
-        self._unsent += pack(message)
-        self._flush()
-
-    def receive(self, timeout_s: float) -> Any | None:
-        """Return the next message, or None after `timeout_s`. Raises EOFError or OSError if the other end is gone."""
-        left_s, deadline = timeout_s, time.monotonic() + timeout_s
-        while not self._frames and left_s >= 0:
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-            if not poll.poll(left_s * 1000):
-                return None
-            self._read()
-            with contextlib.suppress(OSError):  # it is gone: reading raises, after its last messages
-                self._flush()
-            left_s = deadline - time.monotonic()
-        return pickle.loads(self._frames.popleft()) if self._frames else None
-
-    def close(self) -> None:
-        """Close the socket. Safe to call twice."""
-        self._socket.close()
-
-    def _read(self) -> None:
-        try:
-            content = self._socket.recv(CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        if not content:
-            raise EOFError
-        self._arrived += content
-        self._frames.extend(cut_frames(self._arrived))
-
-    def _flush(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._unsent:
-                count = self._socket.send(self._unsent)
-                del self._unsent[:count]
 
 
 class HostLog:

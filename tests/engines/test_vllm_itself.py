@@ -18,14 +18,13 @@ pytestmark = pytest.mark.vllm
 
 QUESTIONS = """
 import contextlib, dataclasses, importlib, inspect, io, json, os, socket, sys
-from multiprocessing.connection import Connection
 from pathlib import Path
 from assayline.clock import RunClock
 from assayline.engines.host.__main__ import Host
-from assayline.engines.host.channel import Channel
+from assayline.engines.host.channel import HostChannel
 from assayline.engines.host.server.process import list_flags
 from assayline.engines.host.vllm.rows import check_before_load
-from assayline.engines.messages import Failed, Open, Refused
+from assayline.engines.messages import Channel, Failed, Open, Refused
 
 from vllm import EngineArgs, SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -62,10 +61,10 @@ workers = []
 def hear(order):
     "What a host tells its worker first."
     ours, theirs = socket.socketpair()
-    workers.append(Connection(ours.detach()))  # which stay open: a host kills its process group when its worker is gone
+    workers.append(Channel(ours))  # which stay open: a host kills its process group when its worker is gone
     workers[-1].send(order)
-    assert Host(Channel(theirs.detach())).run() == 1
-    match workers[-1].recv():
+    assert Host(HostChannel(theirs.detach())).run() == 1
+    match workers[-1].receive(60):
         case Refused(error):
             return f"{type(error).__name__}: {error}"
         case Failed() as failed:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from assayline.engines.devices.watch import note_engine
-from assayline.engines.host.channel import Channel
+from assayline.engines.host.channel import HostChannel
 from assayline.engines.host.core import EngineGoneError, StreamCore
 from assayline.engines.host.pacing import StreamHost
 from assayline.engines.host.server import process as serving
@@ -56,7 +56,7 @@ SEND_TIMEOUT_S = 5.0
 class Host:
     """One engine and the channel to its worker."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: HostChannel) -> None:
         self._channel = channel
         self._core: VllmCore | StreamHost | None = None
         self._closing = False
@@ -66,7 +66,7 @@ class Host:
         """Serve until `Close`. Returns the exit code."""
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
         code = self._run()
-        self._channel.close(SEND_TIMEOUT_S)
+        self._channel.drain(SEND_TIMEOUT_S)
         return code
 
     def _run(self) -> int:
@@ -78,28 +78,26 @@ class Host:
             else:
                 self._serve(self._open(order), deque(early))
         except (SpecError, DeviceError, ServerError) as error:
-            self._channel.put(Refused(error))
+            self._channel.send(Refused(error))
             return 1
         except Exception as error:
             traceback.print_exc()  # first: the worker kills this process once it gets the message
-            self._channel.put(tell_failure(error))
+            self._channel.send(tell_failure(error))
             return 1
         return 0
 
     def _open(self, order: Open) -> VllmCore:
         check_before_load(order)
-        core = VllmCore(order, self._channel.put)
+        core = VllmCore(order, self._channel.send)
         core.put_ready = self._channel.put_own
-        for descriptor in core.watched:
-            self._channel.watch(descriptor)
         self._watch(core)
-        self._channel.put(core.describe())
+        self._channel.send(core.describe())
         return core
 
     async def _stream(self, order: Open, early: list[Any]) -> None:
         loop = asyncio.get_running_loop()
-        core = make_core(order, self._channel.put)
-        host = StreamHost(core, order, self._channel.put)
+        core = make_core(order, self._channel.send)
+        host = StreamHost(core, order, self._channel.send)
 
         def take(messages: list[Any]) -> None:
             for message in messages:
@@ -121,7 +119,6 @@ class Host:
 
     def _serve(self, core: VllmCore, messages: deque[Any]) -> None:
         while True:
-            core.collect()
             messages.extend(self._channel.take(wait=not messages and not core.can_step))
             while messages:
                 refused = None
@@ -133,16 +130,16 @@ class Host:
                     case WarmUp(request):
                         self._warm_up(core, request)
                     case Rejoin(order):
-                        self._channel.put(core.rejoin(order))
+                        self._channel.send(core.rejoin(order))
                     case AbortAll():
                         core.abort_all()
-                        self._channel.put(Aborted())
+                        self._channel.send(Aborted())
                     case Close():
                         self._closing = True
                         core.close()
                         return
                 if refused is not None:
-                    self._channel.put(Finished([refused]))
+                    self._channel.send(Finished([refused]))
             if core.can_step:
                 self._step(core)
 
@@ -151,22 +148,20 @@ class Host:
         if core.in_flight == 0:
             self._put_beat(core)  # before the last completion, after which the worker may stop listening
         if finished:
-            self._channel.put(Finished(finished))
+            self._channel.send(Finished(finished))
 
     def _warm_up(self, core: VllmCore, request: Any) -> None:
         try:
             core.warm_up(request)
         except AssaylineError as error:
-            self._channel.put(Warm(str(error)))
+            self._channel.send(Warm(str(error)))
         else:
-            self._channel.put(Warm())
+            self._channel.send(Warm())
 
     def _beat(self) -> None:
         while True:
             time.sleep(BEAT_INTERVAL_S)
             if self._core is not None:
-                if isinstance(self._core, VllmCore):
-                    self._channel.read_ahead()
                 self._put_beat(self._core)
                 self._check_children()
 
@@ -178,12 +173,12 @@ class Host:
         time.sleep(DEAD_CHILD_GRACE_S)
         exits = ", ".join(f"{child.name} (exit code: {child.exitcode})" for child in dead)
         print(f"vLLM's process died: {exits}", file=sys.stderr, flush=True)
-        self._channel.put(tell_failure(EngineGoneError(f"vLLM's process died: {exits}")))
+        self._channel.send(tell_failure(EngineGoneError(f"vLLM's process died: {exits}")))
         time.sleep(BEAT_INTERVAL_S)
         os._exit(1)
 
     def _put_beat(self, core: VllmCore | StreamHost) -> None:
-        self._channel.put(Beat(core.sample()))
+        self._channel.send(Beat(core.sample()))
 
 
 def tell_failure(error: Exception) -> Failed:
@@ -208,7 +203,7 @@ def main(descriptor: int) -> None:
     note_engine(os.environ)
     if limit := os.environ.get(MEMORY_LIMIT):
         resource.setrlimit(resource.RLIMIT_AS, (int(limit), int(limit)))
-    code = Host(Channel(descriptor)).run()
+    code = Host(HostChannel(descriptor)).run()
     sys.stdout.flush()
     os._exit(code)  # vLLM's interpreter-exit handlers have nothing left to do and can hang
 

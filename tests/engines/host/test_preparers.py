@@ -1,25 +1,31 @@
 """Processes that prepare media, with images that end them."""
 
+import contextlib
 import multiprocessing
 import os
-import select
-import threading
+import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-from run_kit import plain_request
+import psutil
+import pytest
+from run_kit import PATIENCE_S, plain_request, start_python
 
 from assayline.clock import RunClock
 from assayline.engines.host.core import Prepared
-from assayline.engines.host.vllm.preparers import NAME, Preparers
+from assayline.engines.host.vllm import preparers
+from assayline.engines.host.vllm.preparers import LARGE_BYTES, NAME, Pipe, Preparers
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
 from assayline.records import Request
 
+torch = pytest.importorskip("torch")
+
 LARGE = 2**24
+MEETING = multiprocessing.get_context("fork").Barrier(3)
 ORDER = Open(backend="offline", model="m", clock=RunClock.start(), has_media=True)
 
 
@@ -38,6 +44,8 @@ def make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[
 
     def prepare(request: Request) -> Prepared[dict[str, Any]]:
         match request.request_id:
+            case "meeting":
+                MEETING.wait(PATIENCE_S)
             case "cut":
                 raise MediaError("truncated", kind="prompt_too_long")
             case "odd":
@@ -57,35 +65,28 @@ def make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[
 
 
 class Asking:
-    """Stand-in for an engine's thread: submits, and collects when something can be read."""
+    """Stand-in for an engine: submits, and waits for what the pool's threads pass on."""
 
     def __init__(self, count: int) -> None:
         self.preparers = Preparers(ORDER, make_prepare, count)
-        self.outcomes: dict[str, Any] = {}
-        self._poll = select.poll()
-        self._poll.register(self.preparers, select.POLLIN)
+        self.preparers.begin("a configuration")
+        self._outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
 
-    def submit(self, request_id: str, name: str = "one") -> bool:
-        request = plain_request(request_id)
-        return self.preparers.submit(request, "a configuration", partial(self.outcomes.__setitem__, name))
+    def submit(self, request: Request | str, name: str = "one") -> bool:
+        request = plain_request(request) if isinstance(request, str) else request
+        return self.preparers.submit(request, lambda outcome: self._outcomes.put((name, outcome)))
 
     def collect(self, count: int) -> dict[str, Any]:
-        while len(self.outcomes) < count:
-            assert self._poll.poll(30_000), f"nothing came; there are {list(self.outcomes)}"
-            self.preparers.collect()
-        found, self.outcomes = self.outcomes, {}
-        return found
+        return dict(self._outcomes.get(timeout=PATIENCE_S) for _ in range(count))
 
     def ask(self, request_id: str) -> Any:
-        if not self.submit(request_id):
-            return None
-        return self.collect(1)["one"]
+        return self.collect(1)["one"] if self.submit(request_id) else None
 
 
 def test_preparers_return_each_outcome_and_one_image_kills_at_most_two_processes():
     asking = Asking(3)
     for number in range(3):
-        asking.submit("good", str(number))
+        asking.submit("meeting", str(number))
     asked = asking.collect(3)
     assert len({one.form["process"] for one in asked.values()} - {os.getpid()}) == 3
     assert {one.columns["images"] for one in asked.values()} == {1}
@@ -100,15 +101,6 @@ def test_preparers_return_each_outcome_and_one_image_kills_at_most_two_processes
     assert asking.ask("good").columns == {"images": 1}, "one is left"
     assert asking.ask("fatal") is None, "the last one died: the engine's own process is to prepare"
     assert asking.submit("good") is False
-
-
-def test_large_outcomes_are_read_elsewhere_and_hold_nobody_up():
-    asking = Asking(2)
-    for number in range(8):
-        asking.submit("large" if number % 2 else "good", str(number))
-    found = asking.collect(8)
-    assert [len(found[str(number)].form.get("pixels", b"")) for number in range(8)] == [0, LARGE] * 4
-    assert sum(thread.name == "media-large" for thread in threading.enumerate()) <= 2, "one for each process"
 
 
 def test_requests_that_wait_behind_a_fatal_one_are_not_blamed():
@@ -130,11 +122,79 @@ def test_processes_that_are_killed_between_requests_are_nobodys_fault():
     assert not multiprocessing.active_children()
 
 
-def test_a_long_request_waits_until_its_process_reads():
+def test_a_long_request_and_a_long_outcome_pass_each_other():
     asking = Asking(1)
     long = [1] * 10**6
     for number in range(4):
-        request = plain_request("echo", prompt_token_ids=long)
-        asking.preparers.submit(request, "a configuration", partial(asking.outcomes.__setitem__, str(number)))
+        asking.submit(plain_request("echo", prompt_token_ids=long), str(number))
     found = asking.collect(4)
     assert [len(one.form["ids"]) for one in found.values()] == [10**6] * 4
+
+
+KILLED = """
+import multiprocessing, os, signal, sys
+sys.path[:0] = sys.argv[1].split(":")
+from test_preparers import Asking
+asking = Asking(2)
+asking.submit("large")
+held = asking.collect(1)
+for number in range(8):
+    asking.submit("large", str(number))
+pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+lines = [line.strip() for pid in pids for line in open(f"/proc/{pid}/maps")]
+print(*pids, any("/dev/shm/" in line and not line.endswith("(deleted)") for line in lines), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_preparers_of_a_killed_engine_end_and_leave_no_memory():
+    with start_python(KILLED, ":".join(sys.path)) as engine:
+        *pids, has_named_memory = engine.communicate()[0].split()
+    assert len(pids) == 3 and has_named_memory == "False"
+    for pid in map(int, pids):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait(PATIENCE_S)
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[Pipe, Pipe]]:
+    ours, theirs = Pipe.pair()
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def carry(pipe: tuple[Pipe, Pipe], what: Any) -> Any:
+    ours, theirs = pipe
+    theirs.send(what)
+    return ours.receive()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "complex64", "uint8"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (2, 3, 5), (3, LARGE_BYTES)])
+def test_receive_returns_a_tensor_with_its_type_shape_and_values(pipe, dtype, shape):
+    count = int(np.prod(shape))
+    tensor = (torch.arange(count) % 3).to(getattr(torch, dtype)).reshape(shape)
+    found = carry(pipe, {"pixels": [tensor]})["pixels"][0]
+    assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
+    assert torch.equal(found, tensor)
+
+
+def test_receive_returns_views_and_slices_as_what_they_show(pipe):
+    grid = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    sent = {"turned": grid.T, "every second": grid[:, ::2], "mark": slice(0, torch.tensor(1), None)}
+    found = carry(pipe, sent)
+    assert torch.equal(found["turned"], grid.T) and torch.equal(found["every second"], grid[:, ::2])
+    assert found["mark"].stop.item() == 1
+    found["turned"] += 1  # an engine may write to what it is given
+
+
+@pytest.mark.parametrize("room", [100_000, 2**20])
+def test_receive_returns_large_content_that_later_content_leaves_alone(monkeypatch, room):
+    """With little room, only the first of two pieces is in shared memory."""
+    monkeypatch.setattr(preparers, "MEMORY_BYTES", room)
+    ours, theirs = Pipe.pair()
+    found = [carry((ours, theirs), [np.full(LARGE_BYTES, n + m, np.uint8) for m in (0, 9)]) for n in range(3)]
+    assert [[set(one.tolist()) for one in pair] for pair in found] == [[{n}, {n + 9}] for n in range(3)]
+    ours.close()
+    theirs.close()

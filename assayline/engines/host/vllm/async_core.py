@@ -54,8 +54,6 @@ class AsyncCore:
         order = self._order
         check_before_load(order)
         self._preparers = fork_preparers(order)
-        if self._preparers:
-            asyncio.get_running_loop().add_reader(self._preparers.fileno(), self._preparers.collect)
         args = {"model": order.model, **build_nested_configs(order.args)}
         self._engine = open_async(args, lambda sizes: self._tell(Resolved(sizes)))
         count_steps(self._engine, self._count_steps)

@@ -118,16 +118,6 @@ class VllmCore:
         live.media = ready.outcome.columns
         return self._add(live, ready.outcome.form)
 
-    @property
-    def watched(self) -> list[int]:
-        """Descriptors that can be read when `collect` has something to do."""
-        return [self._preparers.fileno()] if self._preparers else []
-
-    def collect(self) -> None:
-        """Take the results of the preparers."""
-        if self._preparers:
-            self._preparers.collect()
-
     def _prepare(self, live: Live) -> None:
         media = self._find_media()
         self._preparing[live.message.request.request_id] = live

@@ -1,27 +1,24 @@
 """Processes that prepare media, so that the engine keeps Python's lock to itself.
 
 They are forked after vLLM is imported and before the engine opens: they share the imports, and no OpenMP thread and no
-GPU context exists yet. Each waits for the engine's configuration, which comes with its first request, and answers one
-request after another. The engine survives the death of a preparer; media that kill two of them become an error row.
+GPU context exists yet. A thread of the engine's process hands each its requests and takes the results. Large tensors
+cross in memory that a process shares with the engine's. It has no name, so nothing is left of it after a kill.
 
-The engine's own thread sends the requests, and reads the results between two steps: a thread that waits for each result
-would take Python's lock from it several times. A thread reads only the large ones.
+The engine survives the death of a preparer; media that kill two of them become an error row.
 """
 
 import contextlib
 import ctypes
 import io
+import mmap
 import multiprocessing
-import os
 import pickle
-import select
-import socket
-import struct
+import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any
 
 from PIL import Image
@@ -31,16 +28,29 @@ from assayline.engines.messages import Open
 from assayline.errors import MediaError
 from assayline.records import Request
 
+Outcome = Prepared[dict[str, Any]]
+MakePrepare = Callable[[Open, Any], Callable[[Request], Outcome]]
+"""Takes an order and vLLM's configuration. Returns a function that prepares a request's input."""
+
+Done = Callable[[Outcome | Exception | None], object]
+"""Takes the result of a request's media, in any thread; None if no process is left."""
+
+NAME = "media"
+"""Name of the processes; processes that an engine cannot live without have other names."""
+
+TRIES = 2
+
 LARGE_BYTES = 2**16
-"""Tensors of at least this size follow the pickle; smaller ones are in it, as each piece costs a call."""
+"""Content of at least this size crosses in shared memory; smaller pieces are in the pickle."""
 
-LARGEST_PICKLE_BYTES = 2**18
-"""Largest pickle that the engine's thread reads itself, in a fraction of a millisecond."""
+MEMORY_BYTES = 2**26
+"""Size of that memory. The pickle has the rest, too."""
 
-_HEAD = struct.Struct("=QQ")
-"""Size in bytes of the table of large pieces, and of the pickle."""
-
-Parcel = list[bytes | memoryview]
+PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3
+"""Parameters of Linux's prctl and glibc's mallopt."""
+KEPT_BYTES, LARGEST_MMAP_THRESHOLD_BYTES = 2**28, 2**25
+KEPT_BLOCKS = 8
+"""Blocks of 16 MiB in which Pillow holds pixels."""
 
 
 class _Pickler(pickle.Pickler):
@@ -61,197 +71,121 @@ def _restore_tensor(content: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     return torch.frombuffer(content, dtype=dtype).reshape(shape)
 
 
-def pack(what: Any) -> Parcel:
-    """Pickle an object into the pieces that `send` takes. Raises what pickling raises."""
-    large: list[memoryview] = []
+class Pipe:
+    """One end of a pipe to a process that is forked later. Large content crosses in memory that both ends map.
 
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        content = buffer.raw()
-        if content.nbytes < LARGE_BYTES:
-            return True
-        large.append(content)
-        return False
+    The next object must not be sent before the other end has received the last one.
+    """
 
-    pickled = io.BytesIO()
-    _Pickler(pickled, pickle.HIGHEST_PROTOCOL, buffer_callback=keep).dump(what)
-    table = struct.pack(f"={len(large)}Q", *(content.nbytes for content in large))
-    return [_HEAD.pack(len(table), pickled.tell()) + table + pickled.getbuffer(), *large]
+    def __init__(self, connection: Connection, memory: mmap.mmap) -> None:
+        self._connection = connection
+        self._memory = memory
 
+    @classmethod
+    def pair(cls) -> tuple["Pipe", "Pipe"]:
+        """Return both ends."""
+        memory = mmap.mmap(-1, MEMORY_BYTES)  # has no name, and takes room only for what was written
+        ours, theirs = multiprocessing.Pipe()
+        return cls(ours, memory), cls(theirs, memory)
 
-def send(channel: socket.socket, parcel: Sequence[bytes | memoryview]) -> None:
-    """Send packed pieces. Raises OSError if the other side is gone."""
-    for piece in parcel:
-        channel.sendall(piece)
+    def send(self, what: Any) -> None:
+        """Send an object. Raises OSError if the other side is gone, and what pickling raises."""
+        spans: list[tuple[int, int]] = []
+        end = 0
 
+        def keep(buffer: pickle.PickleBuffer) -> bool:
+            nonlocal end
+            content = buffer.raw()
+            begin = end
+            if content.nbytes < LARGE_BYTES or begin + content.nbytes > len(self._memory):
+                return True
+            end += content.nbytes
+            self._memory[begin:end] = content
+            spans.append((begin, content.nbytes))
+            return False
 
-def is_large(channel: socket.socket) -> bool | None:
-    """Return whether reading the next message will take a while; None without one. Raises EOFError."""
-    try:
-        head = channel.recv(_HEAD.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return None
-    if not head:
-        raise EOFError
-    if len(head) < _HEAD.size:
-        return None
-    table_bytes, pickle_bytes = _HEAD.unpack(head)
-    return bool(table_bytes) or bool(pickle_bytes > LARGEST_PICKLE_BYTES)
+        pickled = io.BytesIO()
+        _Pickler(pickled, pickle.HIGHEST_PROTOCOL, buffer_callback=keep).dump(what)
+        self._connection.send((spans, pickled.getvalue()))
 
+    def receive(self) -> Any:
+        """Return the next object. Raises EOFError or OSError if the other side is gone, and what unpickling raises."""
+        spans, pickled = self._connection.recv()
+        return pickle.loads(pickled, buffers=[self._copy(*span) for span in spans])
 
-def receive(channel: socket.socket) -> Any:
-    """Read and unpickle one object. Raises EOFError if the other side is gone, and what unpickling raises."""
-    table_bytes, pickle_bytes = _HEAD.unpack(_read(channel, _HEAD.size))
-    content = memoryview(_read(channel, table_bytes + pickle_bytes))
-    sizes = struct.unpack(f"={table_bytes // 8}Q", content[:table_bytes])
-    return pickle.loads(content[table_bytes:], buffers=[_read(channel, size) for size in sizes])
+    def close(self) -> None:
+        self._connection.close()
 
+    def _copy(self, begin: int, size: int) -> Any:
+        import numpy as np  # which copies without Python's lock
 
-def _read(channel: socket.socket, size: int) -> bytearray:
-    content = bytearray(size)
-    rest = memoryview(content)
-    while rest:
-        count = channel.recv_into(rest, 0, socket.MSG_WAITALL)
-        if not count:
-            raise EOFError
-        rest = rest[count:]
-    return content
-
-
-Outcome = Prepared[dict[str, Any]]
-MakePrepare = Callable[[Open, Any], Callable[[Request], Outcome]]
-"""Takes an order and vLLM's configuration. Returns a function that prepares a request's input."""
-
-NAME = "media"
-"""Name of the processes; processes that an engine cannot live without have other names."""
-
-TRIES = 2
-
-LEAST_ASKED, MOST_ASKED = 2, 16
-"""Bounds of the requests queued at one process, so that it has the next one before its last answer is read."""
-
-AHEAD_S = 0.02
-"""Target for a process's queued work: the engine's thread only looks between two steps."""
-
-ASKED_BYTES = 2**16
-"""Most bytes queued at one process. A longer request goes to an idle process, which reads it at once."""
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt."""
-LARGEST_MMAP_THRESHOLD_BYTES = 2**25
-KEPT_BYTES = 2**28
-KEPT_BLOCKS = 8
-"""Blocks of 16 MiB in which Pillow holds pixels."""
-
-
-Done = Callable[[Outcome | Exception | None], object]
-"""Takes the result of a request's media; None if no process is left."""
+        return np.frombuffer(self._memory, np.uint8, size, begin).copy()
 
 
 @dataclass(slots=True)
 class _Job:
-    request: Parcel
+    request: Request
     done: Done
     deaths: int = 0
     """Deaths of processes that were working on this request."""
 
 
 class Preparers:
-    """A pool of processes, used by one thread only."""
+    """A pool of processes."""
 
     def __init__(self, order: Open, make_prepare: MakePrepare, count: int = PREPARERS) -> None:
         """Fork `count` processes, each of which calls `make_prepare` for its own function."""
-        self._waiting: deque[_Job] = deque()
-        self._config: Any = None
-        self._epoll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
-        self._read_elsewhere: deque[tuple[_Preparer, Outcome | Exception | None]] = deque()
-        """Results that threads have read; None for a process that died."""
-        self._epoll.register(self._wake, select.EPOLLIN)
-        self._living = [_Preparer(order, make_prepare) for _ in range(count)]
-        for preparer in self._living:
-            self._epoll.register(preparer.channel, select.EPOLLIN)
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._ending = threading.Lock()
+        self._pipes: list[Pipe] = []
+        context = multiprocessing.get_context("fork")
+        for _ in range(count):
+            ours, theirs = Pipe.pair()
+            context.Process(target=_serve, args=(theirs, order, make_prepare), name=NAME, daemon=True).start()
+            theirs.close()
+            self._pipes.append(ours)
+        self._living = count
 
-    def fileno(self) -> int:
-        """Return a descriptor that can be read when `collect` has something to do."""
-        return self._epoll.fileno()
+    def begin(self, config: Any) -> None:
+        """Let the processes prepare requests; each gets vLLM's configuration with its first one."""
+        for pipe in self._pipes:
+            threading.Thread(target=self._run, args=[pipe, config], name=NAME, daemon=True).start()
 
-    def submit(self, request: Request, config: Any, done: Done) -> bool:
-        """Have a request's media prepared; `collect` calls `done`. False if no process is left."""
-        if not self._living:
-            return False
-        self._config = config
-        self._waiting.append(_Job(pack(request), done))
-        self._send()
-        return True
+    def submit(self, request: Request, done: Done) -> bool:
+        """Have a request's media prepared. False if no process is left."""
+        with self._ending:
+            if self._living:
+                self._jobs.put(_Job(request, done))
+            return self._living > 0
 
-    def collect(self) -> None:
-        """Take the results that are there, without waiting."""
-        for descriptor, _ in self._epoll.poll(0):
-            if descriptor == self._wake:
-                self._take_elsewhere()
-            for preparer in [one for one in self._living if one.channel.fileno() == descriptor]:
-                self._read(preparer)
-        self._send()
-
-    def _read(self, preparer: "_Preparer") -> None:
-        try:
-            while (large := is_large(preparer.channel)) is False:
-                preparer.settle(receive(preparer.channel))
-        except (EOFError, OSError):
-            self._remove(preparer)
-            return
-        if large:
-            self._epoll.unregister(preparer.channel)
-            threading.Thread(target=self._read_large, args=[preparer], name="media-large", daemon=True).start()
-
-    def _read_large(self, preparer: "_Preparer") -> None:
-        outcome: Outcome | Exception | None = None
-        with contextlib.suppress(EOFError, OSError):
-            outcome = receive(preparer.channel)
-        self._read_elsewhere.append((preparer, outcome))
-        os.eventfd_write(self._wake, 1)
-
-    def _take_elsewhere(self) -> None:
-        os.eventfd_read(self._wake)
-        while self._read_elsewhere:
-            preparer, outcome = self._read_elsewhere.popleft()
-            if preparer not in self._living:
-                continue  # it was found dead meanwhile, and its requests were queued again
-            if outcome is None:
-                self._remove(preparer)
-            else:
-                self._epoll.register(preparer.channel, select.EPOLLIN)
-                preparer.settle(outcome)
-
-    def _remove(self, preparer: "_Preparer") -> None:
-        """Remove a dead process. It died of its first request; the others, not yet begun, are queued again."""
-        self._living.remove(preparer)
-        with contextlib.suppress(OSError):  # closing does not: vLLM's own processes may have copies of it
-            self._epoll.unregister(preparer.channel)
-        preparer.channel.close()
-        asked, preparer.asked = preparer.asked, deque()
-        if asked:
-            asked[0].deaths += 1
-            if asked[0].deaths == TRIES:
-                asked.popleft().done(_blame())
-        self._waiting.extendleft(reversed(asked))
-        if not self._living:
-            waiting, self._waiting = self._waiting, deque()
-            for job in waiting:
-                job.done(None)
-
-    def _send(self) -> None:
-        """Send waiting requests to the processes that may take them."""
-        while self._waiting and self._living:
-            preparer = min(self._living, key=lambda one: len(one.asked))
-            if not preparer.may_take(self._waiting[0]):
-                return
+    def _run(self, pipe: Pipe, config: Any) -> None:
+        """Keep one process busy until it is dead."""
+        while True:
+            job = self._jobs.get()
             try:
-                preparer.ask(self._waiting[0], self._config)
-            except OSError:
-                self._remove(preparer)
+                pipe.send((config, job.request))
+            except OSError:  # it was dead before
+                break
+            config = None
+            try:
+                outcome = pipe.receive()
+            except Exception:  # a process whose messages cannot be read is as good as dead
+                job.deaths += 1
+                break
+            job.done(outcome)
+        pipe.close()
+        self._leave(job)
+
+    def _leave(self, job: _Job) -> None:
+        """Pass on the last job of a dead process, and those of all if it was the last process."""
+        with self._ending:
+            self._living -= 1
+            if job.deaths == TRIES:
+                job.done(_blame())
             else:
-                preparer.asked.append(self._waiting.popleft())
+                self._jobs.put(job)
+            while not self._living and not self._jobs.empty():
+                self._jobs.get().done(None)
 
 
 def _blame() -> MediaError:
@@ -261,78 +195,34 @@ def _blame() -> MediaError:
     )
 
 
-class _Preparer:
-    """One process, and the channel to it. It ends when the channel does."""
-
-    def __init__(self, order: Open, make_prepare: MakePrepare) -> None:
-        self.channel, theirs = socket.socketpair()
-        self.asked: deque[_Job] = deque()
-        context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=_serve, args=(theirs, order, make_prepare), name=NAME, daemon=True)
-        self._process.start()
-        theirs.close()
-        self._is_configured = False
-        self._most_asked = LEAST_ASKED
-
-    def may_take(self, job: _Job) -> bool:
-        """Return whether another request can be sent without making the sender wait."""
-        size = sum(len(piece) for one in (*self.asked, job) for piece in one.request)
-        return not self.asked or (len(self.asked) < self._most_asked and size <= ASKED_BYTES)
-
-    def settle(self, outcome: Outcome | Exception) -> None:
-        """Pass on the result of its first request."""
-        if isinstance(outcome, Prepared) and (seconds := outcome.columns.get("media_prepare_s")):
-            self._most_asked = min(max(LEAST_ASKED, round(AHEAD_S / seconds)), MOST_ASKED)
-        self.asked.popleft().done(outcome)
-
-    def ask(self, job: _Job, config: Any) -> None:
-        """Send a request. Raises OSError if the process is dead."""
-        if not self._is_configured:
-            send(self.channel, pack(config))
-            self._is_configured = True
-        send(self.channel, job.request)
-
-
-def keep_memory() -> None:
-    """Keep freed memory for reuse. If it were returned after each image, the next would fault on every page."""
-    with contextlib.suppress(OSError, AttributeError):  # a libc that is not glibc
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD_BYTES)
-        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-    Image.core.set_blocks_max(KEPT_BLOCKS)  # type: ignore[attr-defined]
-
-
-def _serve(channel: socket.socket, order: Open, make_prepare: MakePrepare) -> None:
+def _serve(pipe: Pipe, order: Open, make_prepare: MakePrepare) -> None:
     """Run the process: prepare each request received, until the sender is gone."""
-    _keep_only(channel.fileno())
-    keep_memory()
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Keep freed memory for reuse. If it were returned after each image, the next would fault on every page.
+    libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD_BYTES)
+    libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    Image.core.set_blocks_max(KEPT_BLOCKS)  # type: ignore[attr-defined]
     prepare: Callable[[Request], Outcome] | Exception
     with contextlib.suppress(EOFError, OSError):
-        config = receive(channel)
+        config, request = pipe.receive()
         try:
             prepare = make_prepare(order, config)
         except Exception as error:
             prepare = error
         while True:
-            send(channel, _answer(prepare, receive(channel)))
+            _answer(pipe, prepare, request)
+            _, request = pipe.receive()
 
 
-def _answer(prepare: Callable[[Request], Outcome] | Exception, request: Request) -> Parcel:
+def _answer(pipe: Pipe, prepare: Callable[[Request], Outcome] | Exception, request: Request) -> None:
     try:
         if isinstance(prepare, Exception):
             raise prepare
-        return pack(prepare(request))
+        pipe.send(prepare(request))
     except Exception as error:  # decoders and processors of models raise anything
         try:
             pickle.loads(pickle.dumps(error))
-            return pack(error)
         except Exception:  # a custom exception that cannot be pickled
-            return pack(RuntimeError(f"{type(error).__name__}: {error}"))
-
-
-def _keep_only(descriptor: int) -> None:
-    """Close inherited descriptors: an open pipe or socket would hide the death of its other owner."""
-    for inherited in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if inherited > 2 and inherited != descriptor:
-            with contextlib.suppress(OSError):  # the folder's own, closed by now
-                os.close(inherited)
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        pipe.send(error)

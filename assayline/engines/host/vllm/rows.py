@@ -245,6 +245,8 @@ class VllmMedia:
         self._renderer = renderer
         self._config = config
         self._preparers = preparers
+        if preparers:
+            preparers.begin(config)
         self._hearing = _find_hearing(renderer)
         # One at a time, as in vLLM itself: processors and tokenizers of models are not thread-safe.
         self._rendering = threading.Lock()
@@ -259,7 +261,7 @@ class VllmMedia:
             else:
                 done(outcome)
 
-        if self._preparers is None or not self._preparers.submit(request, self._config, take):
+        if self._preparers is None or not self._preparers.submit(request, take):
             self._prepare_here(request, done)
 
     def _prepare_here(self, request: Request, done: Callable[[Prepared[dict[str, Any]] | Exception], object]) -> None:
