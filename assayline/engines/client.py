@@ -109,7 +109,7 @@ class HostedEngine:
         self._host.send(WarmUp(request))
         answer = self._expect(Warm, self._setup.start_timeout_s)
         if answer.error is not None:
-            raise SpecError(answer.error)
+            raise SpecError(f"The warm-up request was refused: {answer.error}")
         return time.monotonic() - started
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ from assayline.engines.messages import (
     WarmUp,
 )
 from assayline.engines.process import MEMORY_LIMIT
-from assayline.errors import AssaylineError, DeviceError, ServerError, SpecError, Witness
+from assayline.errors import DeviceError, ServerError, SpecError, Witness
 
 BEAT_INTERVAL_S = 1.0
 DEAD_CHILD_GRACE_S = 5.0
@@ -128,7 +128,7 @@ class Host:
                     case Ready() as ready:
                         refused = core.add_ready(ready)
                     case WarmUp(request):
-                        self._warm_up(core, request)
+                        self._channel.send(Warm(core.warm_up(request)))
                     case Rejoin(order):
                         self._channel.send(core.rejoin(order))
                     case AbortAll():
@@ -149,14 +149,6 @@ class Host:
             self._put_beat(core)  # before the last completion, after which the worker may stop listening
         if finished:
             self._channel.send(Finished(finished))
-
-    def _warm_up(self, core: VllmCore, request: Any) -> None:
-        try:
-            core.warm_up(request)
-        except AssaylineError as error:
-            self._channel.send(Warm(str(error)))
-        else:
-            self._channel.send(Warm())
 
     def _beat(self) -> None:
         while True:

@@ -35,8 +35,8 @@ class StreamCore(Protocol):
         Raises only if the engine itself is gone, and with it all requests. If cancelled, aborts the request.
         """
 
-    async def warm_up(self, request: Request) -> None:
-        """Answer a request that no counter includes. Raises SpecError if it is refused."""
+    async def warm_up(self, request: Request) -> str | None:
+        """Answer a request that no counter includes. Returns the error if it is refused."""
 
     def sample(self) -> TelemetrySample:
         """Return the current counters, without the warm-up. Called in another thread."""

@@ -8,9 +8,9 @@ from prometheus_client import REGISTRY
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from assayline.engines.messages import Generate
+from assayline.engines.messages import Generate, Open
 from assayline.engines.reasoning import AnswerStops, split_reasoning, thinks
-from assayline.records import Json, Request
+from assayline.records import Json, Request, TelemetrySample
 from assayline.spec.engine import ReasoningSpec
 
 
@@ -129,6 +129,36 @@ class EngineStats(NamedTuple):
 def read_own_stats() -> EngineStats:
     """Return the counters of the engine in this process or its children. Cheap, and safe in any thread."""
     return _add_up(REGISTRY.restricted_registry(NAMES).collect())
+
+
+class Counters:
+    """Counts of the engine in this process. Each is a single number, so that no other thread reads a torn one."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from 0."""
+        self.steps = self.output_tokens = 0
+        self._stats_before = read_own_stats()
+
+    def add_steps(self, steps: int) -> None:
+        self.steps += steps
+
+    def add_tokens(self, tokens: int) -> None:
+        self.output_tokens += tokens
+
+    def sample(self, order: Open, in_flight: int) -> TelemetrySample:
+        """Return the counts, with those that vLLM itself keeps. Safe in any thread."""
+        return TelemetrySample(
+            worker=order.worker,
+            engine_generation=order.engine_generation,
+            at_s=order.clock.now_s(),
+            engine_steps=self.steps,
+            in_flight_requests=in_flight,
+            output_tokens=self.output_tokens,
+            **read_own_stats().since(self._stats_before)._asdict(),
+        )
 
 
 def parse_stats(text: str) -> EngineStats:

@@ -29,7 +29,6 @@ from assayline.engines.messages import (
     WarmUp,
     unsent,
 )
-from assayline.errors import AssaylineError
 from assayline.records import Completion, TelemetrySample
 
 TICK_S = 0.01
@@ -184,12 +183,7 @@ class StreamHost:
         self._put(Aborted())
 
     async def _warm_up(self, request: Any) -> None:
-        try:
-            await self._core.warm_up(request)
-        except AssaylineError as error:
-            self._put(Warm(str(error)))
-        else:
-            self._put(Warm())
+        self._put(Warm(await self._core.warm_up(request)))
 
     async def _rejoin(self, order: Open) -> None:
         opened = await self._core.rejoin(order)

@@ -425,8 +425,7 @@ def test_tokens_are_counted_while_they_come_and_warm_up_is_not(server):
         sample = core.sample()
         assert (sample.output_tokens, sample.in_flight_requests, sample.engine_steps) == (4, 0, None)
         server.default = Script(status=400)
-        with pytest.raises(SpecError, match="no, thank you"):
-            await core.warm_up(make_request())
+        assert "no, thank you" in (await core.warm_up(make_request()) or "")
 
     with_core(make_order(server.url), act)
 

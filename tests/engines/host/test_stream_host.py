@@ -22,7 +22,6 @@ from assayline.engines.messages import (
     Warm,
     WarmUp,
 )
-from assayline.errors import SpecError
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
 
 ORDER = Open(backend="async", model="model", clock=RunClock(0.0, 0.0, ""), worker="w", engine_generation=3)
@@ -72,9 +71,8 @@ class SleepingCore:
             request.request_id, engine_generation=3, window_requests=message.window_requests, sent_at_s=sent_at_s
         )
 
-    async def warm_up(self, request: Request) -> None:
-        if request.sampling.get("bad"):
-            raise SpecError("refused")
+    async def warm_up(self, request: Request) -> str | None:
+        return "refused" if request.sampling.get("bad") else None
 
     def sample(self) -> TelemetrySample:
         return sample_of(engine_generation=3, in_flight_requests=self.live)

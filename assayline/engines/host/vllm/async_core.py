@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from assayline.engines.host.core import Prepared
-from assayline.engines.host.flight import EngineStats, Live, read_own_stats
+from assayline.engines.host.flight import Counters, Live
 from assayline.engines.host.vllm.internals import count_steps, open_async, take_over_outputs
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.host.vllm.rows import (
@@ -28,7 +28,6 @@ from assayline.engines.host.vllm.rows import (
     require_reset,
 )
 from assayline.engines.messages import Generate, Open, Opened, Resolved
-from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
 
 
@@ -42,10 +41,7 @@ class AsyncCore:
         self._rows = VllmRows(order)
         self._engine: Any = None
         self._in_flight = 0
-        self._steps = 0
-        self._output_tokens = 0
-        self._steps_before = self._tokens_before = 0
-        self._stats_before = EngineStats()
+        self._counters = Counters()
         self._media: VllmMedia | None = None
         self._preparers: Preparers | None = None
 
@@ -56,7 +52,7 @@ class AsyncCore:
         self._preparers = fork_preparers(order)
         args = {"model": order.model, **build_nested_configs(order.args)}
         self._engine = open_async(args, lambda sizes: self._tell(Resolved(sizes)))
-        count_steps(self._engine, self._count_steps)
+        count_steps(self._engine, self._counters.add_steps)
         return describe_engine(self._engine.vllm_config)
 
     async def rejoin(self, order: Open) -> Opened:
@@ -66,7 +62,7 @@ class AsyncCore:
         require_reset(await self._engine.reset_prefix_cache(reset_connector=True))
         await self._engine.reset_encoder_cache()
         await self._engine.reset_mm_cache()
-        self._count_from_here()
+        self._counters.restart()
         return describe_engine(self._engine.vllm_config)
 
     async def answer(self, message: Generate) -> Completion:
@@ -82,25 +78,15 @@ class AsyncCore:
         finally:
             self._in_flight -= 1
 
-    async def warm_up(self, request: Request) -> None:
-        """Generate one request to its end, outside the counters."""
+    async def warm_up(self, request: Request) -> str | None:
+        """Generate one request to its end, outside the counters. Returns the error if it was refused."""
         row = await self.answer(Generate(request, 0.0, None))
-        self._count_from_here()
-        if row.error_kind is not None:
-            raise SpecError(f"The warm-up request was refused: {row.error_message}")
+        self._counters.restart()
+        return row.error_message
 
     def sample(self) -> TelemetrySample:
-        """Return the current counters. Safe in another thread: each is a single number, so none is torn."""
-        order, stats = self._order, read_own_stats().since(self._stats_before)
-        return TelemetrySample(
-            worker=order.worker,
-            engine_generation=order.engine_generation,
-            at_s=order.clock.now_s(),
-            engine_steps=self._steps - self._steps_before,
-            in_flight_requests=self._in_flight,
-            output_tokens=self._output_tokens - self._tokens_before,
-            **stats._asdict(),
-        )
+        """Return the current counters. Safe in another thread."""
+        return self._counters.sample(self._order, self._in_flight)
 
     async def close(self) -> None:
         """End vLLM's own processes."""
@@ -124,7 +110,7 @@ class AsyncCore:
             if self._engine.errored:
                 raise
             return self._rows.refuse(live, error)
-        outputs = _Outputs(live, self._count_tokens)
+        outputs = _Outputs(live, self._counters.add_tokens)
         outputs.divert(collector)
         last = await outputs.over
         if not last.finished:  # one of the answer's own stops was found
@@ -141,16 +127,6 @@ class AsyncCore:
         prepared = await _prepare(self._media, request)
         live.media = prepared.columns
         return prepared.form
-
-    def _count_from_here(self) -> None:
-        self._steps_before, self._tokens_before = self._steps, self._output_tokens
-        self._stats_before = read_own_stats()
-
-    def _count_tokens(self, tokens: int) -> None:
-        self._output_tokens += tokens
-
-    def _count_steps(self, steps: int) -> None:
-        self._steps += steps
 
 
 async def _prepare(media: VllmMedia, request: Request) -> Prepared[dict[str, Any]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.engines.host.core import Prepared
-from assayline.engines.host.flight import EngineStats, Live, read_own_stats
+from assayline.engines.host.flight import Counters, Live
 from assayline.engines.host.vllm.internals import adapting, count_steps, finish_begun, is_engine_dead, shut_down
 from assayline.engines.host.vllm.rows import (
     VllmMedia,
@@ -21,7 +21,6 @@ from assayline.engines.host.vllm.rows import (
     require_reset,
 )
 from assayline.engines.messages import Generate, Open, Opened, Resolved
-from assayline.errors import SpecError
 from assayline.records import Completion, Request, TelemetrySample
 
 
@@ -51,10 +50,8 @@ class VllmCore:
         self._preparing: dict[str, Live] = {}
         self.put_ready: Callable[[Ready], object] = self.add_ready
         """Called in any thread with a prepared request; must pass it to `add_ready` in the engine's thread."""
-        self.steps = 0
-        self.output_tokens = 0
-        self._stats_before = EngineStats()
-        count_steps(self._engine, self._count_steps)
+        self._counters = Counters()
+        count_steps(self._engine, self._counters.add_steps)
         self._opened = describe_engine(self._engine.vllm_config)
 
     @property
@@ -68,17 +65,8 @@ class VllmCore:
         return bool(self._live)
 
     def sample(self) -> TelemetrySample:
-        """Return the current counters. Safe in another thread: each is a single number, so none is torn."""
-        order, stats = self._order, read_own_stats().since(self._stats_before)
-        return TelemetrySample(
-            worker=order.worker,
-            engine_generation=order.engine_generation,
-            at_s=order.clock.now_s(),
-            engine_steps=self.steps,
-            in_flight_requests=self.in_flight,
-            output_tokens=self.output_tokens,
-            **stats._asdict(),
-        )
+        """Return the current counters. Safe in another thread."""
+        return self._counters.sample(self._order, self.in_flight)
 
     def describe(self) -> Opened:
         """Return what the engine resolved: sizes, versions, device."""
@@ -91,7 +79,7 @@ class VllmCore:
         require_reset(self._engine.reset_prefix_cache(reset_connector=True))
         self._engine.reset_encoder_cache()
         self._engine.reset_mm_cache()
-        self._count_from_here()
+        self._counters.restart()
         return self._opened
 
     def add(self, message: Generate) -> Completion | None:
@@ -152,7 +140,7 @@ class VllmCore:
             live.take(output)
             if output.finished or live.is_stopped:
                 del self._live[output.request_id]
-                self.output_tokens += len(live.token_ids)
+                self._counters.add_tokens(len(live.token_ids))
                 finished.append(self._rows.finish(live, output, now))
                 if not output.finished:
                     self._engine.abort_request([output.request_id])
@@ -169,21 +157,13 @@ class VllmCore:
             self._engine.step()
         finish_begun(self._engine)
 
-    def warm_up(self, request: Request) -> None:
-        """Generate one request to its end, and reset the counters. Raises what the engine raises."""
+    def warm_up(self, request: Request) -> str | None:
+        """Generate one request to its end, and reset the counters. Returns the error if it was refused."""
         refused = self.add(Generate(request, 0.0, 1))
         while self._live:
             self.step()
-        self._count_from_here()
-        if refused is not None:
-            raise SpecError(f"The warm-up request was refused: {refused.error_message}")
-
-    def _count_steps(self, steps: int) -> None:
-        self.steps += steps
-
-    def _count_from_here(self) -> None:
-        self.steps = self.output_tokens = 0
-        self._stats_before = read_own_stats()
+        self._counters.restart()
+        return refused.error_message if refused else None
 
     def close(self) -> None:
         """End vLLM's own processes, if it has any."""
