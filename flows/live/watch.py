@@ -134,8 +134,10 @@ class FlowFront(FrontEnd):
     @contextmanager
     def watch(self, run_dir: Path) -> Iterator[RunReport]:
         report = FlowReport(self.log)
-        yield report
-        self._is_reachable = report.close()
+        try:
+            yield report
+        finally:
+            self._is_reachable = report.close()
 
     def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
         return open_cluster(spec, self.settings)
