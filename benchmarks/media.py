@@ -27,7 +27,7 @@ from assayline.engines.base import EngineHooks
 from assayline.engines.client import OfflineEngine
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup, engine_environment
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.records import Request, TelemetrySample
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.requests.model_config import find_placeholders
@@ -114,7 +114,7 @@ def make_requests(model: Path, pictures: Iterable[Path], output_tokens: int, pre
     """Make a prompt per image, with `output_tokens` each."""
     tokenizer = load_tokenizer(model)
     renderer = ChatRenderer(ChatSpec(), tokenizer, None, find_placeholders(model, tokenizer, {}))
-    shelf = Shelf(None)
+    media_store = MediaStore(None)
     sampling = {"temperature": 0, "max_tokens": output_tokens, "ignore_eos": True}
     for number, path in enumerate(pictures):
         content = [{"type": "image"}, {"type": "text", "text": "What colour is the image?"}]
@@ -126,7 +126,7 @@ def make_requests(model: Path, pictures: Iterable[Path], output_tokens: int, pre
             repeat_index=0,
             prompt_token_ids=ids,
             sampling=sampling,
-            media=[shelf.refer("image", path)],
+            media=[media_store.refer("image", path)],
         )
 
 

@@ -211,7 +211,7 @@ def measure(kind: str, workers: int, per_worker: int, launch: Any, folder: Path)
             one.result()
     ended.set()
     cpu_s = time.process_time() - cpu_s
-    rows = flow.dispatcher.look().answered
+    rows = flow.dispatcher.snapshot().answered
     first_s = min(worker.answered_s[0] for worker in counted)
     last = [worker.answered_s[-1] for worker in counted]
     took_s = max(last) - first_s

@@ -40,7 +40,7 @@ KNOCK_TIMEOUT_S = 10.0
 END_WAIT_S = 30.0
 """Seconds that an actor may take to close its engine before it is killed."""
 
-LOOK_INTERVAL_S = 5.0
+COUNT_INTERVAL_S = 5.0
 """Seconds between polls of the size of the cluster."""
 
 HEAD_WAIT_S = 20.0
@@ -127,7 +127,7 @@ class Cluster:
 
         Raises EngineError if the cluster's head has been gone for `HEAD_WAIT_S`.
         """
-        if (now_s := time.monotonic()) - self._counted_s > LOOK_INTERVAL_S:
+        if (now_s := time.monotonic()) - self._counted_s > COUNT_INTERVAL_S:
             self._counted_s = now_s
             if self.has_head():
                 self._heard_s = now_s

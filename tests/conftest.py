@@ -28,8 +28,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # an engine's idle threads leave the cores to the other lane's
-for size in ("COLUMNS", "LINES"):  # readline sets them for what pytest starts, the lanes among them
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # an engine's idle threads leave the cores to the other worker's
+for size in ("COLUMNS", "LINES"):  # readline sets them for what pytest starts, pytest's workers among them
     os.environ.pop(size, None)
 
 from run_kit import CHAT_TEMPLATE, ENGINE_ARGS, build_tokenizer  # noqa: E402
@@ -52,16 +52,16 @@ MEMORY_NEEDED_BYTES = 4 * 2**30
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give processes of tests a user's environment, and the lanes, which this process starts, all of it.
+    """Give processes of tests a user's environment, and pytest's workers, which this process starts, all of it.
 
     The tests' folders are in memory where there is room: each of thousands of small files is synced to its disk.
     """
-    is_lane = hasattr(config, "workerinput")
-    if is_lane or not config.getoption("numprocesses", None):
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or not config.getoption("numprocesses", None):
         paths = [str(ROOT / "tests" / "as_users"), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED_BYTES
-    if has_room and not is_lane and not config.option.basetemp:
+    if has_room and not is_worker and not config.option.basetemp:
         config.option.basetemp = str(MEMORY / f"assayline-tests-{os.getpid()}")
 
 
@@ -77,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start engines and servers first: short ones at the end let the lanes end together."""
+    """Files that start engines and servers first: short ones at the end let the workers end together."""
     heavy = {item.path for item in items if any(item.get_closest_marker(mark) for mark in ("vllm", "prefect", "ray"))}
     items.sort(key=lambda item: item.path not in heavy)
 
@@ -97,7 +97,7 @@ def own_folders(tmp_path: Path, empty_database: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture(autouse=True)
 def single_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines of runs in this process have one thread: two that wait for each other crawl next to another lane.
+    """Engines of runs in this process have one thread: two that wait for each other crawl next to another worker's.
 
     And all have the environment of those that tests open themselves, so that they are forked from the same server.
     """
@@ -130,11 +130,11 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def weeks(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """The database and the runs of examples/two_weeks.py: a copy of those that one lane makes for all."""
+    """The database and the runs of examples/two_weeks.py: a copy of those that one worker makes for all."""
     from examples.two_weeks import make_database
 
-    is_lane = "PYTEST_XDIST_WORKER" in os.environ
-    session = tmp_path_factory.getbasetemp().parent if is_lane else tmp_path_factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    session = tmp_path_factory.getbasetemp().parent if is_worker else tmp_path_factory.getbasetemp()
     made, own = session / "two-weeks", tmp_path_factory.mktemp("weeks") / "data"
     with open(session / "two-weeks.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

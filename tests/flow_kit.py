@@ -31,7 +31,7 @@ from assayline.store.database import find_in_schemas
 from assayline.store.parts import count_rows
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-"""An engine's environment: two threads that wait for each other crawl next to another lane."""
+"""An engine's environment: two threads that wait for each other crawl next to another test's."""
 SMALL_ENGINE = {**ENGINE_ARGS, "max_num_seqs": 4}
 SLOW_ROWS = 60
 """Requests of the fixture slow_spec."""

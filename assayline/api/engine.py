@@ -22,7 +22,7 @@ from assayline.errors import EngineError
 from assayline.evaluation.prepare import open_renderer
 from assayline.evaluation.worker import WorkOrder, claim_device, locate_model, open_adaptive_engine
 from assayline.load.course import LoadCourse
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.model import identify_spec_model
 from assayline.prompts import BadRow, RowError
 from assayline.prompts.columns import RowReader
@@ -219,7 +219,7 @@ class Engine:
         with contextlib.ExitStack() as stack:
             self._folder = stack.enter_context(_hold_folder(log_folder))
             self._reader = RowReader(
-                self._spec.prompts.columns, None, self._spec.prompts.media, Shelf(self._folder.absolute())
+                self._spec.prompts.columns, None, self._spec.prompts.media, MediaStore(self._folder.absolute())
             )
             device = claim_device(self._spec, self._settings, stack, f"an Engine of {model}")
             model_path, model_args = locate_model(self._spec, identity)

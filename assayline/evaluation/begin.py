@@ -104,7 +104,7 @@ def begin_run(plan: Plan, settings: Settings, resume: str = AUTO) -> Evaluation:
         choice = choose_run(manifest, canonical_json(spec), runs_dir, resume)
         if choice.lock is not None:
             undo.callback(choice.lock.release)
-        lengths = None if choice.manifest else _look_into_database(database, manifest, choice.notes)
+        lengths = None if choice.manifest else _check_database(database, manifest, choice.notes)
         lock = choice.lock or lock_run(runs_dir / manifest.run_id)
         if lock is None:
             raise StoreError(f"Another process holds the new run {manifest.run_id}. hint: run the same command again.")
@@ -186,7 +186,7 @@ def count_workers(spec: EvalSpec) -> int:
     return count_devices_here(spec.engine.device, count_devices(spec.engine.args))
 
 
-def _look_into_database(database: DatabaseThread, asks: Manifest, notes: list[str]) -> pa.Table | None:
+def _check_database(database: DatabaseThread, asks: Manifest, notes: list[str]) -> pa.Table | None:
     """Check that the database can be used, before any file is written. A lock is only noted. Raises StoreError.
 
     Return the lengths of answers in earlier runs if the new run orders by them. An error in reading them is only noted,

@@ -55,7 +55,7 @@ class _Shard:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _WorkerQueue:
     """One worker's requests: those that it holds, and those that it gets next."""
 
     held: dict[str, Request] = field(default_factory=dict)
@@ -87,9 +87,9 @@ class Dispatcher:
         self.workers = 1
         """Number of workers planned."""
         self._lock = threading.RLock()
-        self._lanes: dict[str, _Lane] = {}
+        self._queues: dict[str, _WorkerQueue] = {}
         self._conversations = Conversations(open_renderer, spec.chat.prefill, self._fail_turn)
-        self._asker = ("", 0)
+        self._sender = ("", 0)
         """Worker and generation for the row of a turn that is not sent."""
         self._pending: list[tuple[Path, frozenset[str]]] = []
         """Shards that no worker reads yet, with their answered requests; the last one is next."""
@@ -156,7 +156,7 @@ class Dispatcher:
             waiting = (self._pending, self._abandoned, self._again, self._suspects, self._conversations.held)
             if not self._is_closed or any(waiting):
                 return False
-            return not any(lane.held or lane.ready or not lane.shard.is_read for lane in self._lanes.values())
+            return not any(queue.held or queue.ready or not queue.shard.is_read for queue in self._queues.values())
 
     def exchange(self, worker: str, finished: Iterable[Completion], window: int | None) -> list[Request]:
         """Take a worker's rows and return its next requests.
@@ -166,15 +166,15 @@ class Dispatcher:
         Raises StoreError, and EngineError if too many requests lose their workers.
         """
         with self._lock:
-            if window == 0 and worker not in self._lanes:
+            if window == 0 and worker not in self._queues:
                 return []
-            lane = self._find_lane(worker, window)
-            self._asker = (worker, lane.generation)
+            queue = self._find_queue(worker, window)
+            self._sender = (worker, queue.generation)
             for completion in finished:
-                if lane.held.pop(completion.request_id, None) is not None:
-                    self._settle(lane, completion)
-            lane.has_suspect = lane.has_suspect and bool(lane.held)
-            given = [] if self.is_stopped or window == 0 else self._hand_out(lane)
+                if queue.held.pop(completion.request_id, None) is not None:
+                    self._settle(queue, completion)
+            queue.has_suspect = queue.has_suspect and bool(queue.held)
+            given = [] if self.is_stopped or window == 0 else self._hand_out(queue)
         self._keep_rows()
         return given
 
@@ -182,9 +182,9 @@ class Dispatcher:
         """Record the loss of a worker and requeue its requests. Raises EngineError as `note_culprit` does."""
         with self._lock:
             self.progress.lose(worker)
-            lane = self._lanes.get(worker)
-            held = list(lane.held.values()) if lane else []
-            window = len(held) if lane is None or lane.window_requests is None else lane.window_requests
+            queue = self._queues.get(worker)
+            held = list(queue.held.values()) if queue else []
+            window = len(held) if queue is None or queue.window_requests is None else queue.window_requests
             for request in held[:window]:
                 self._losses[request.request_id] += 1
             self._give_back(worker)
@@ -215,10 +215,10 @@ class Dispatcher:
         with self._lock:
             self.progress.set_phase(worker, phase)
 
-    def look(self) -> Standing:
+    def snapshot(self) -> Standing:
         """Return the progress of the run."""
         with self._lock:
-            return self.progress.look()
+            return self.progress.snapshot()
 
     def note_culprit(self, why: str) -> None:
         """Count a request that killed engines or workers and became an error row.
@@ -235,32 +235,32 @@ class Dispatcher:
                     "stored answers are kept."
                 )
 
-    def _find_lane(self, worker: str, window: int | None) -> _Lane:
-        lane = self._lanes.setdefault(worker, _Lane())
+    def _find_queue(self, worker: str, window: int | None) -> _WorkerQueue:
+        queue = self._queues.setdefault(worker, _WorkerQueue())
         if window != 0:  # 0 after the engine's end: requests that were in flight still count if the worker is lost
-            lane.window_requests = window
+            queue.window_requests = window
         self.progress.set_window(worker, window)
-        return lane
+        return queue
 
     def _give_back(self, worker: str) -> None:
         """Return a worker's requests, held or next, to the queues for other workers."""
-        lane = self._lanes.pop(worker, None)
-        if lane is None:
+        queue = self._queues.pop(worker, None)
+        if queue is None:
             return
-        if not lane.shard.is_read:
-            self._abandoned.append(lane.shard)
-        losses = [self._losses[request.request_id] for request in lane.held.values()]
-        held = list(zip(lane.held.values(), losses, strict=True))
+        if not queue.shard.is_read:
+            self._abandoned.append(queue.shard)
+        losses = [self._losses[request.request_id] for request in queue.held.values()]
+        held = list(zip(queue.held.values(), losses, strict=True))
         again = [request for request, lost in held if lost < LOSSES_UNTIL_ALONE]
-        self._again.extendleft(reversed([*again, *lane.ready]))
+        self._again.extendleft(reversed([*again, *queue.ready]))
         self._suspects.extend(request for request, lost in held if LOSSES_UNTIL_ALONE <= lost < MOST_LOSSES)
 
-    def _settle(self, lane: _Lane, completion: Completion) -> None:
+    def _settle(self, queue: _WorkerQueue, completion: Completion) -> None:
         self._losses.pop(completion.request_id, None)
-        lane.generation = completion.engine_generation
+        queue.generation = completion.engine_generation
         self._count(completion)
         if (turn := self._conversations.settle(completion)) is not None:
-            lane.ready.append(turn)
+            queue.ready.append(turn)
 
     def _count(self, completion: Completion) -> None:
         self.progress.add(completion)
@@ -273,50 +273,50 @@ class Dispatcher:
         for row in rows:
             self._keep(row)
 
-    def _hand_out(self, lane: _Lane) -> list[Request]:
-        if lane.has_suspect:
+    def _hand_out(self, queue: _WorkerQueue) -> list[Request]:
+        if queue.has_suspect:
             return []
         given: list[Request] = []
-        room = self._find_room(lane)
-        while len(given) < room and (request := self._next(lane)) is not None:
+        room = self._find_room(queue)
+        while len(given) < room and (request := self._next(queue)) is not None:
             given.append(request)
-        if not given and not lane.held and self._suspects:
+        if not given and not queue.held and self._suspects:
             given.append(self._suspects.popleft())
-            lane.has_suspect = True
-        lane.held.update((request.request_id, request) for request in given)
+            queue.has_suspect = True
+        queue.held.update((request.request_id, request) for request in given)
         return given
 
-    def _find_room(self, lane: _Lane) -> int:
+    def _find_room(self, queue: _WorkerQueue) -> int:
         """Return how many requests to hand out: at least the free window, beyond it a share of those left."""
-        if lane.window_requests is None:
-            return OPEN_LOOP_REQUESTS - len(lane.held)
-        free = lane.window_requests - len(lane.held)
-        surplus = max(lane.window_requests, SURPLUS_REQUESTS)
-        workers = max(self.workers, len(self._lanes))
+        if queue.window_requests is None:
+            return OPEN_LOOP_REQUESTS - len(queue.held)
+        free = queue.window_requests - len(queue.held)
+        surplus = max(queue.window_requests, SURPLUS_REQUESTS)
+        workers = max(self.workers, len(self._queues))
         if workers == 1:
             return free + surplus
         return max(free, min(free + surplus, math.ceil(self._unread / (2 * workers))))
 
-    def _next(self, lane: _Lane) -> Request | None:
+    def _next(self, queue: _WorkerQueue) -> Request | None:
         """Return the next request for this worker; None if there is none now."""
-        if lane.ready:
-            return lane.ready.popleft()
+        if queue.ready:
+            return queue.ready.popleft()
         if self._again:
             return self._again.popleft()
-        while (request := self._read(lane)) is not None:
+        while (request := self._read(queue)) is not None:
             if request.turn_index is None:
                 return request
             if (turn := self._conversations.add(request)) is not None:
                 return turn
         return None
 
-    def _read(self, lane: _Lane) -> Request | None:
+    def _read(self, queue: _WorkerQueue) -> Request | None:
         """Read the next request: from the worker's own shard, else an unread one, else another worker's."""
-        request = lane.shard.next()
+        request = queue.shard.next()
         while request is None and (self._abandoned or self._pending):
-            lane.shard = self._abandoned.pop() if self._abandoned else self._begin_shard()
-            request = lane.shard.next()
-        others = iter(self._lanes.values())
+            queue.shard = self._abandoned.pop() if self._abandoned else self._begin_shard()
+            request = queue.shard.next()
+        others = iter(self._queues.values())
         while request is None and (other := next(others, None)) is not None:
             request = other.shard.next()
         self._unread -= request is not None
@@ -327,12 +327,12 @@ class Dispatcher:
         return _Shard(read_shard(path, answered, partial(read_texts, self._run_dir)), is_read=False)
 
     def _fail_turn(self, request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None:
-        self._count(unsent(request.request_id, *self._asker, why, error_kind, prompt_tokens))
+        self._count(unsent(request.request_id, *self._sender, why, error_kind, prompt_tokens))
 
     def _give_up(self, worker: str, request: Request, losses: int) -> None:
         words = f"Request {request.request_id} was in flight at the loss of {losses} workers"
         row = unsent(request.request_id, worker, 0, words, KILLED_WORKER, len(request.prompt_token_ids) or None)
-        self._asker = (worker, 0)
+        self._sender = (worker, 0)
         self._count(row)
         if (turn := self._conversations.settle(row)) is not None:
             self._again.append(turn)

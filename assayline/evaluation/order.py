@@ -221,7 +221,7 @@ class _End:
 
 
 @dataclass(slots=True)
-class _Talk:
+class _Conversation:
     """A conversation in progress."""
 
     answers: dict[int, str] = field(default_factory=dict)
@@ -249,7 +249,7 @@ class Conversations:
         self._open_renderer = cache(open_renderer)
         self._prefill = prefill or ""
         self._fail = fail
-        self._talks: dict[Key, _Talk] = {}
+        self._conversations: dict[Key, _Conversation] = {}
         self._asked: dict[str, Request] = {}
         self._held = 0
 
@@ -261,56 +261,56 @@ class Conversations:
     def add(self, request: Request) -> Request | None:
         """Add a turn. Return it if it can be sent now; otherwise it waits for the previous turn."""
         self._held += 1
-        talk = self._find_talk(request)
-        talk.waiting.append(request)
-        return self._go_on(talk)
+        conversation = self._find_conversation(request)
+        conversation.waiting.append(request)
+        return self._go_on(conversation)
 
     def settle(self, completion: Completion) -> Request | None:
         """Record an answer. Return the turn that waited for it; one that cannot be sent becomes an error row."""
         request = self._asked.pop(completion.request_id, None)
         if request is None:
             return None
-        talk = self._find_talk(request)
-        talk.is_asked = False
+        conversation = self._find_conversation(request)
+        conversation.is_asked = False
         turn_index = request.turn_index or 0
-        _note(request, talk, turn_index, completion.text, completion.error_kind, completion.error_message)
-        following = self._go_on(talk)
+        _note(request, conversation, turn_index, completion.text, completion.error_kind, completion.error_message)
+        following = self._go_on(conversation)
         self._forget(request)
         return following
 
-    def _find_talk(self, request: Request) -> _Talk:
-        return self._talks.setdefault(_name_talk(request), _Talk())
+    def _find_conversation(self, request: Request) -> _Conversation:
+        return self._conversations.setdefault(_conversation_key(request), _Conversation())
 
     def _forget(self, request: Request) -> None:
         """Remove the conversation if this is its last turn."""
         if (request.turn_index or 0) + 1 == request.turns:
-            self._talks.pop(_name_talk(request), None)
+            self._conversations.pop(_conversation_key(request), None)
 
-    def _go_on(self, talk: _Talk) -> Request | None:
+    def _go_on(self, conversation: _Conversation) -> Request | None:
         """Return the turn that can be sent now, if any. Turns that can never be sent become error rows."""
-        while talk.waiting and not talk.is_asked:
-            request = talk.waiting.popleft()
+        while conversation.waiting and not conversation.is_asked:
+            request = conversation.waiting.popleft()
             self._held -= 1
-            _recall(request, talk)
-            if talk.end is not None and talk.end.turn_index < (request.turn_index or 0):
-                self._fail(request, talk.end.error_kind, talk.end.message, None)
+            _recall(request, conversation)
+            if conversation.end is not None and conversation.end.turn_index < (request.turn_index or 0):
+                self._fail(request, conversation.end.error_kind, conversation.end.message, None)
                 self._forget(request)
-            elif (ready := self._render(request, talk)) is not None:
+            elif (ready := self._render(request, conversation)) is not None:
                 return ready
         return None
 
-    def _render(self, request: Request, talk: _Talk) -> Request | None:
+    def _render(self, request: Request, conversation: _Conversation) -> Request | None:
         """Return the turn with its prompt; None if rendering fails, which makes it an error row."""
         rendered: Rendered | None = None
         try:
             if request.turn_index:
                 renderer, _, max_model_len = self._open_renderer()
-                rendered = renderer.render(self._write_messages(request, talk))
+                rendered = renderer.render(self._write_messages(request, conversation))
                 if rendered.messages is None:
                     check_length(len(rendered.token_ids), max_model_len, request.sampling.get("min_tokens"))
         except RowError as error:
             self._fail(request, error.kind, str(error), len(rendered.token_ids) if rendered else None)
-            talk.end = _end_at(request, request.turn_index or 0, error.kind, str(error))
+            conversation.end = _end_at(request, request.turn_index or 0, error.kind, str(error))
             self._forget(request)
             return None
         ready = replace(request, turn_messages=None, earlier_turns=None)
@@ -321,38 +321,43 @@ class Conversations:
                 rendered=rendered.text or None,
                 messages=rendered.messages,
             )
-        talk.is_asked = True
+        conversation.is_asked = True
         self._asked[request.request_id] = request
         return ready
 
-    def _write_messages(self, request: Request, talk: _Talk) -> list[dict[str, Json]]:
+    def _write_messages(self, request: Request, conversation: _Conversation) -> list[dict[str, Json]]:
         """Return the messages up to this turn, with the model's answers."""
         messages: list[dict[str, Json]] = []
         for turn_index, turn in enumerate(request.earlier_turns or ()):
             messages += turn.messages
-            messages.append({"role": "assistant", "content": self._prefill + talk.answers[turn_index]})
+            messages.append({"role": "assistant", "content": self._prefill + conversation.answers[turn_index]})
         return messages + (request.turn_messages or [])
 
 
-def _recall(request: Request, talk: _Talk) -> None:
+def _recall(request: Request, conversation: _Conversation) -> None:
     """Add answers to earlier turns from earlier attempts of the run."""
     for turn_index, turn in enumerate(request.earlier_turns or ()):
-        if talk.end is not None and talk.end.turn_index <= turn_index:
+        if conversation.end is not None and conversation.end.turn_index <= turn_index:
             return
-        if turn_index not in talk.answers:
-            _note(request, talk, turn_index, turn.answer, turn.error_kind, turn.error_message)
+        if turn_index not in conversation.answers:
+            _note(request, conversation, turn_index, turn.answer, turn.error_kind, turn.error_message)
 
 
 def _note(
-    request: Request, talk: _Talk, turn_index: int, text: str | None, error_kind: str | None, error_message: str | None
+    request: Request,
+    conversation: _Conversation,
+    turn_index: int,
+    text: str | None,
+    error_kind: str | None,
+    error_message: str | None,
 ) -> None:
     """Keep a turn's answer or error for later turns."""
     if error_kind is not None:
-        talk.end = _end_at(request, turn_index, error_kind, error_message or error_kind)
+        conversation.end = _end_at(request, turn_index, error_kind, error_message or error_kind)
     elif text is None:
-        talk.end = _end_at(request, turn_index, None, "no part file of the run contains its answer.")
+        conversation.end = _end_at(request, turn_index, None, "no part file of the run contains its answer.")
     else:
-        talk.answers[turn_index] = text
+        conversation.answers[turn_index] = text
 
 
 def _end_at(request: Request, turn_index: int, error_kind: str | None, why: str) -> _End:
@@ -362,5 +367,5 @@ def _end_at(request: Request, turn_index: int, error_kind: str | None, why: str)
     return _End(turn_index, EARLIER_TURN, f"Not sent, because {where} has no answer: {why:.400}")
 
 
-def _name_talk(request: Request) -> Key:
+def _conversation_key(request: Request) -> Key:
     return request.prompt_id, request.occurrence, request.repeat_index

@@ -29,7 +29,7 @@ from assayline.files import MAKE_ROOM, write_text
 from assayline.harness.build import HarnessEncoder, build_harness_requests
 from assayline.harness.judge import judge_answers
 from assayline.harness.tasks import ApplyTemplate, write_requests
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.model import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
 from assayline.prompts.sources.answers import AnswerRow
@@ -122,7 +122,7 @@ class _SlowRows:
             if source_row != self._row:
                 self._row, self._began_s = source_row, time.monotonic()
                 if not self._is_watched:
-                    self._look_in(SLOW_ROW_S)
+                    self._start_timer(SLOW_ROW_S)
 
     def watch(self, prepared: Iterable[Prepared]) -> Iterator[Prepared]:
         """Yield the same rows, and note that each is rendered."""
@@ -130,17 +130,17 @@ class _SlowRows:
             self._row = None
             yield one
 
-    def _look_in(self, seconds: float) -> None:
-        timer = threading.Timer(seconds, self._look)
+    def _start_timer(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._check)
         timer.daemon = self._is_watched = True
         timer.start()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         with self._lock:
             row, left_s = self._row, self._began_s + SLOW_ROW_S - time.monotonic()
             self._is_watched = False
             if row is not None and left_s > 0:
-                self._look_in(left_s)
+                self._start_timer(left_s)
         if row is not None and left_s <= 0:
             self._warn(
                 f"Row {row} has been rendering for {SLOW_ROW_S:g} s. hint: if it does not end, stop the run and look "
@@ -170,7 +170,7 @@ class Preparation:
             prepared = write_task_requests(spec, task, self._renderer, tokenizer, max_model_len)
         else:
             slow = _SlowRows(warn)
-            prompts = load_prompts(spec.prompts, tokenizer, Shelf(run_dir), rows, slow.begin)
+            prompts = load_prompts(spec.prompts, tokenizer, MediaStore(run_dir), rows, slow.begin)
             prepared = slow.watch(build_requests(spec, prompts, self._renderer, max_model_len))
         if spec.prompts.on_bad_row == "stop":
             prepared = _refuse_errors(prepared)

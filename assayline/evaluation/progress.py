@@ -127,7 +127,7 @@ class Progress:
         """Record that the worker ended normally."""
         self._find(worker).state = LEFT
 
-    def look(self) -> Standing:
+    def snapshot(self) -> Standing:
         """Return the current progress."""
         now_s = self._now()
         workers = [

@@ -150,7 +150,7 @@ def _rescore(connection: Connection, plan: _Plan) -> Rescored:
             judged = read_judged(plan.run_dir)
             counts = score_run(connection, run_id, plan.scorers, plan.asked, judged, plan.functions)
             _check_counts(run_id, counts, [scorer.title for scorer in plan.added])
-            _look_at(connection, plan, rescored)
+            _read_results(connection, plan, rescored)
             if not plan.keep:
                 raise _NotKept
             if plan.functions:
@@ -163,7 +163,7 @@ def _rescore(connection: Connection, plan: _Plan) -> Rescored:
     return rescored
 
 
-def _look_at(connection: Connection, plan: _Plan, rescored: Rescored) -> None:
+def _read_results(connection: Connection, plan: _Plan, rescored: Rescored) -> None:
     run_id = plan.run.run_id
     rows = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
     rescored.accuracies = [row for row in rows if row["scorer"] in plan.asked]

@@ -326,7 +326,7 @@ class Evaluation:
         self._record_idle_workers()
         self.writer.flush()
         task, notes = self.spec.prompts.task, []
-        if task is not None and self.dispatcher.look().answered >= counts.requests:
+        if task is not None and self.dispatcher.snapshot().answered >= counts.requests:
             renderer = ChatRenderer(plan_chat(self.spec), open_tokenizer(self.spec, self.model)[0])
             answers = self.database.run(self._read_answers)
             notes = judge_task(self.spec, task, self.run_dir, answers, renderer)
@@ -348,7 +348,7 @@ class Evaluation:
 
     def _record_idle_workers(self) -> None:
         """Record workers without a request while others had some: the run's speed does not count."""
-        workers = self.dispatcher.look().workers
+        workers = self.dispatcher.snapshot().workers
         for idle in [worker.worker for worker in workers if not worker.answered and self.dispatcher.progress.sent]:
             generation = max(0, self.generations.get(idle, 0) - 1)
             self.writer.add(EngineEvent(idle, self.manifest.attempt, generation, "idle", self.clock.now_s()))

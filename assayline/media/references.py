@@ -24,7 +24,7 @@ from assayline.media.fetch import Fetcher
 from assayline.media.sounds import encode_wav
 from assayline.records import Media, MediaKind
 
-SHELF_NAME = "media"
+MEDIA_FOLDER = "media"
 """Folder for media in a run's folder."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
@@ -34,7 +34,7 @@ SHORTEST_BASE64 = 64
 LONGEST_PATH = 4096
 
 
-class Shelf:
+class MediaStore:
     """Media of one run. Without a folder, as in a dry run, nothing is stored."""
 
     def __init__(self, run_dir: Path | None) -> None:
@@ -60,7 +60,7 @@ class Shelf:
         if not content:
             raise MediaError(f"{_name(kind)} is empty (0 bytes), expected the content of a file.")
         digest = digest_bytes(content)
-        path = Path(SHELF_NAME, digest[:2], digest)
+        path = Path(MEDIA_FOLDER, digest[:2], digest)
         if self._run_dir is not None and not (self._run_dir / path).exists():
             write_bytes(self._run_dir / path, content, MAKE_ROOM)
         return Media(kind=kind, path=str(path), digest=digest)
@@ -68,7 +68,7 @@ class Shelf:
 
 def find_media(media: Media, run_dir: Path) -> Media:
     """Return the reference with an absolute path, in the run's folder as it is now."""
-    if not media["path"].startswith(f"{SHELF_NAME}{os.sep}"):
+    if not media["path"].startswith(f"{MEDIA_FOLDER}{os.sep}"):
         return media
     return {**media, "path": str(run_dir / media["path"])}
 
@@ -86,8 +86,8 @@ def _name(kind: MediaKind) -> str:
 class MediaReader:
     """Reader of values for one run. It makes references of them."""
 
-    def __init__(self, shelf: Shelf, fetcher: Fetcher) -> None:
-        self._shelf = shelf
+    def __init__(self, media_store: MediaStore, fetcher: Fetcher) -> None:
+        self._store = media_store
         self._fetcher = fetcher
 
     def read(self, kind: MediaKind, value: Any, folder: Path | None) -> list[Media]:
@@ -105,23 +105,23 @@ class MediaReader:
         """Return the reference of a value. Raises MediaError if it cannot be read or has an unknown form."""
         match value:
             case bytes() | bytearray() | memoryview():
-                return self._shelf.keep(kind, bytes(value))
+                return self._store.keep(kind, bytes(value))
             case str() if not value.strip():
                 raise MediaError(f"The {kind} is an empty text. hint: write null for a row without {kind}.")
             case str():
                 return self._read_text(kind, value.strip(), folder)
             case Path():
-                return self._shelf.refer(kind, (folder or Path()) / value)
+                return self._store.refer(kind, (folder or Path()) / value)
             case {"bytes": bytes() as content}:
-                return self._shelf.keep(kind, content)
+                return self._store.keep(kind, content)
             case {"path": str() as path}:
                 return self._read_text(kind, path, folder)
             case {"url": str() as url}:
                 return self._read_text(kind, url, folder)
             case {"array": array, "sampling_rate": int() as rate_hz}:
-                return self._shelf.keep(kind, _write_sound(array, rate_hz))
+                return self._store.keep(kind, _write_sound(array, rate_hz))
             case _ if callable(getattr(value, "save", None)):  # an image that `datasets` has decoded
-                return self._shelf.keep(kind, _write_image(value))
+                return self._store.keep(kind, _write_image(value))
         raise MediaError(
             f"The {kind} is {value!r:.80}, expected a path, a file:// or data: URI, base64, bytes, a URL, or an object "
             "with bytes or path."
@@ -131,19 +131,19 @@ class MediaReader:
         scheme = text[:8].partition(":")[0].lower()
         match scheme:
             case "data":
-                return self._shelf.keep(kind, _read_data_uri(kind, text))
+                return self._store.keep(kind, _read_data_uri(kind, text))
             case "http" | "https":
-                return self._shelf.keep(kind, self._fetcher.fetch(kind, text))
+                return self._store.keep(kind, self._fetcher.fetch(kind, text))
             case "file":
-                return self._shelf.refer(kind, _path_of(kind, text))
+                return self._store.refer(kind, _path_of(kind, text))
         if len(text) > LONGEST_PATH or (len(text) >= SHORTEST_BASE64 and not _exists(text, folder)):
             if BASE64.fullmatch(text):
-                return self._shelf.keep(kind, _decode_base64(kind, text))
+                return self._store.keep(kind, _decode_base64(kind, text))
             if len(text) > LONGEST_PATH:
                 raise MediaError(f"The {kind} is a text of {len(text)} characters, but neither a path nor base64.")
         if "://" in text:
             raise MediaError(f"The {kind} {text!r:.200} has an unknown scheme, expected file, data or http(s).")
-        return self._shelf.refer(kind, _expand(kind, text, folder))
+        return self._store.refer(kind, _expand(kind, text, folder))
 
 
 def _expand(kind: MediaKind, text: str, folder: Path | None) -> Path:

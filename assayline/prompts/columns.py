@@ -7,7 +7,7 @@ what the spec names is a mistake in the spec if it is the first row (the run sto
 from typing import Any
 
 from assayline.media.fetch import Fetcher
-from assayline.media.references import MediaReader, Shelf
+from assayline.media.references import MediaReader, MediaStore
 from assayline.prompts.media import MediaPlaces
 from assayline.prompts.row import (
     Message,
@@ -37,14 +37,14 @@ class RowReader(Reader):
         columns: Columns,
         template: str | list[MessageTemplate] | None,
         media: MediaSpec | None = None,
-        shelf: Shelf | None = None,
+        media_store: MediaStore | None = None,
     ) -> None:
-        """`shelf` is where media that come inside a row are kept (None: nowhere).
+        """`media_store` is where media that come inside a row are kept (None: nowhere).
 
         Raises PromptError for a template that cannot be compiled."""
         self._columns = columns
         media = media or MediaSpec()
-        self._media = MediaPlaces(columns, media, MediaReader(shelf or Shelf(None), Fetcher(media)))
+        self._media = MediaPlaces(columns, media, MediaReader(media_store or MediaStore(None), Fetcher(media)))
         self._template = None if template is None else PromptTemplate(template)
 
     def read(self, row: Row) -> PromptParts:

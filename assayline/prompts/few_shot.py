@@ -15,7 +15,7 @@ from itertools import chain
 
 from assayline.digests import digest_json
 from assayline.errors import PromptError
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.prompts.columns import RowReader
 from assayline.prompts.media import identify_media
 from assayline.prompts.row import Message, Row, RowError, RowShapeError, UnreadableRow
@@ -39,7 +39,7 @@ class Example:
 class FewShot:
     """The examples of a prompt set."""
 
-    def __init__(self, spec: PromptSpec, few_shot: FewShotSpec, shelf: Shelf | None = None) -> None:
+    def __init__(self, spec: PromptSpec, few_shot: FewShotSpec, media_store: MediaStore | None = None) -> None:
         """Draw the examples. Raises PromptError for a source that cannot be read (twice), or has too few of them."""
         self._spec = few_shot
         is_own = few_shot.source is None
@@ -53,7 +53,7 @@ class FewShot:
         pool = _Pool(
             few_shot.seed, max(POOL_EXAMPLES, few_shot.count + 1) if few_shot.per_prompt else few_shot.count + 1
         )
-        reason = _fill(pool, read_rows(source), spec, few_shot, shelf)
+        reason = _fill(pool, read_rows(source), spec, few_shot, media_store)
         self._examples = pool.examples
         needed = few_shot.count + is_own  # a prompt of the same set cannot have itself
         if len(self._examples) < needed:
@@ -127,14 +127,14 @@ def _fill(
     rows: Iterable[Row | UnreadableRow],
     spec: PromptSpec,
     few_shot: FewShotSpec,
-    shelf: Shelf | None,
+    media_store: MediaStore | None,
 ) -> str | None:
     """Offer every row to the pool. Returns why the last rejected row cannot be an example."""
     columns = spec.columns
     target = None if few_shot.answer is not None else columns.target
     unused = dict.fromkeys(("id", "sampling", "output_tokens", "options"))
     asked = columns.model_copy(update={**unused, "target": target, "metadata": []})
-    reader = RowReader(asked, spec.template, spec.media, shelf)
+    reader = RowReader(asked, spec.template, spec.media, media_store)
     answer = None if few_shot.answer is None else PromptTemplate(few_shot.answer, "prompts.few_shot.answer")
     reason = None
     for number, row in enumerate(rows):

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from assayline.digests import digest_json, digest_text
 from assayline.errors import PromptError
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.prompts.few_shot import FewShot
 from assayline.prompts.media import identify_media, separate_media
 from assayline.prompts.row import (
@@ -56,22 +56,22 @@ class BadRow:
 def load_prompts(
     spec: PromptSpec,
     tokenizer: Any = None,
-    shelf: Shelf | None = None,
+    media_store: MediaStore | None = None,
     rows: Iterator[Any] | None = None,
     begin: Callable[[int], None] = lambda source_row: None,
 ) -> Iterator[Prompt | BadRow]:
     """Yield the prompts of a spec in order: one Prompt or BadRow per selected row.
 
-    The tokenizer is used by synthetic sources, traces and recorded lengths alone. `shelf` keeps media that come inside
-    rows (None: nobody does, and they cannot be sent to an engine). `rows` replaces the source, for one that is in the
-    database. `begin` gets the number of each row before it is read. Raises PromptError (or SpecError) at once, before
-    anything is iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or
+    The tokenizer is used by synthetic sources, traces and recorded lengths alone. `media_store` keeps media that come
+    inside rows (None: nobody does, and they cannot be sent to an engine). `rows` replaces the source, for one that is
+    in the database. `begin` gets the number of each row before it is read. Raises PromptError (or SpecError) at once,
+    before anything is iterated, for what concerns the run: no file, no rows, a template that is not Jinja2, a column or
     template variable that the first readable row lacks. While iterating, PromptError for a file that turns out to be
     damaged further on.
     """
-    reader = open_reader(spec, tokenizer, shelf)
+    reader = open_reader(spec, tokenizer, media_store)
     rows = _check_rows(spec, read_rows(spec.source) if rows is None else rows, reader, begin)
-    few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, shelf)
+    few_shot = None if spec.few_shot is None else FewShot(spec, spec.few_shot, media_store)
     selected = select_rows(rows, spec.limit, spec.shuffle_seed)
     return _read_prompts(spec, selected, reader, few_shot, begin)
 

@@ -342,7 +342,7 @@ def draw_metric(
     }
     points = [
         {
-            "at": show_moment(row["started_at"]),
+            "at": format_time(row["started_at"]),
             "night": f"{row['started_at']:%Y-%m-%d %H:%M}",
             "value": row["value"] * factor,
             "low": None if row["low"] is None else row["low"] * factor,
@@ -355,7 +355,7 @@ def draw_metric(
         for row in rows
     ]
     begin, end = runs[0]["started_at"], runs[-1]["started_at"]
-    first, last = show_moment(begin), show_moment(end)
+    first, last = format_time(begin), format_time(end)
     axis = alt.Axis(tickCount=6, format=_choose_format(begin, end), labelOverlap=True, labelBound=True)
     x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", padding=12), axis=axis)
     y = alt.Y(
@@ -388,9 +388,9 @@ def _choose_format(begin: datetime, end: datetime) -> str:
     return "%d %b %H:%M" if end - begin < timedelta(days=6) else "%d %b"
 
 
-def show_moment(moment: datetime) -> str:
+def format_time(time: datetime) -> str:
     """Format UTC wall-clock time for a chart."""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
+    return f"{time:%Y-%m-%dT%H:%M:%S}Z"
 
 
 def _draw_band(band: Row | None, factor: float, first: str, last: str) -> list[alt.Chart]:
@@ -410,7 +410,7 @@ def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: 
     """Draw the medians before and after each shift as lines."""
     if not shifts:
         return []
-    begins = [show_moment(one.run["started_at"]) for one in shifts]
+    begins = [format_time(one.run["started_at"]) for one in shifts]
     levels = [{"at": first, "until": begins[0], "value": shifts[0].shift.before * factor}]
     levels += [
         {"at": begin, "until": until, "value": one.shift.after * factor}
@@ -432,7 +432,7 @@ def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> lis
         return []
     shown = [
         {
-            "at": show_moment(at),
+            "at": format_time(at),
             "night": f"{at:%Y-%m-%d %H:%M}",
             "what": "; ".join(f"{row['condition']}: {row['words']}" for row in rows)[:300],
         }
@@ -441,7 +441,7 @@ def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> lis
     tips = [alt.Tooltip("night:N", title="since (UTC)"), alt.Tooltip("what:N", title="changed")]
     whole = (end - begin) or timedelta(days=1)
     names = [
-        (show_moment(at), (at - begin) / whole, ", ".join(row["condition"] for row in rows))
+        (format_time(at), (at - begin) / whole, ", ".join(row["condition"] for row in rows))
         for at, rows in together.items()
     ]
     return [

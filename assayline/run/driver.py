@@ -266,7 +266,7 @@ def _show(evaluation: Evaluation, prepared: Future[PromptCounts], report: RunRep
     """Show the run's progress. A failure is logged and does not stop the run."""
     try:
         expected = prepared.result().requests if prepared.done() and not prepared.exception() else None
-        report.show(evaluation.dispatcher.look(), expected, is_last=is_last)
+        report.show(evaluation.dispatcher.snapshot(), expected, is_last=is_last)
     except Exception as error:
         report.warn_once(f"Failed to show progress; the run continues: {type(error).__name__}: {error}")
 

@@ -28,7 +28,7 @@ select
     samples.repeat_index as repeat,
     prompts.source_id as id,
     list_transform(
-        coalesce(talks.messages, cast(prompts.messages_json as json[])), lambda message: write_content(message)
+        coalesce(conversations.messages, cast(prompts.messages_json as json[])), lambda message: write_content(message)
     ) as messages,
     samples.answer,
     answers.reasoning,
@@ -59,7 +59,7 @@ left join (
     from (select * from one_request where run_id = ${run} and turn_index is not null)
     inner join (select * from one_answer where run_id = ${run}) using (request_id)
     group by all
-) as talks using (prompt_id, occurrence, repeat_index)
+) as conversations using (prompt_id, occurrence, repeat_index)
 """
 """A run's generated answers. In a conversation: the answer to the last turn; messages have the model's earlier ones."""
 

@@ -90,14 +90,14 @@ class ErrorTrial:
         ]
 
 
-def describe_turns(talks: Counter[int]) -> list[str]:
+def describe_turns(conversations: Counter[int]) -> list[str]:
     """Return a line about conversations sent turn by turn, given counts by number of turns; none without any."""
-    if not talks:
+    if not conversations:
         return []
-    turns = sum(number * count for number, count in talks.items())
+    turns = sum(number * count for number, count in conversations.items())
     return [
-        f"turns     {talks.total()} conversations of {min(talks)} to {max(talks)} turns, {turns} in total; prompt "
-        "tokens count first turns only, as later prompts contain the model's answers"
+        f"turns     {conversations.total()} conversations of {min(conversations)} to {max(conversations)} turns, "
+        f"{turns} in total; prompt tokens count first turns only, as later prompts contain the model's answers"
     ]
 
 

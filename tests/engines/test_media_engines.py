@@ -29,7 +29,7 @@ from assayline.engines.parking import park_engines
 from assayline.errors import EngineDiedError, EngineInterruptedError
 from assayline.evaluation.prepare import Preparation
 from assayline.media.load import refer_synthetic
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.model import identify_model
 from assayline.records import Completion, Media, Request
 from assayline.requests.chat import load_tokenizer
@@ -123,7 +123,7 @@ def test_one_bad_image_is_one_error_row(tiny_vlm, sighted, asked, tmp_path):
     placeholder = load_tokenizer(tiny_vlm).convert_tokens_to_ids("<image>")
     (tmp_path / "cut.png").write_bytes(Path(picture["path"]).read_bytes()[:90])
     (tmp_path / "page.html").write_text("<html>")
-    cut, page = (Shelf(None).refer("image", tmp_path / name) for name in ("cut.png", "page.html"))
+    cut, page = (MediaStore(None).refer("image", tmp_path / name) for name in ("cut.png", "page.html"))
     sound = refer_synthetic("audio", seconds=1.0, seed=0)
     cases: list[tuple[list[Media], list[int], str, str]] = [
         ([cut], ids, "media_error", "truncated"),

@@ -12,7 +12,7 @@ from PIL import Image
 from run_kit import plain_request
 
 from assayline.engines.client import OfflineEngine
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.requests.model_config import find_placeholders
 from assayline.spec.prompts import ChatSpec, MediaSpec
@@ -143,14 +143,14 @@ def test_videos_reach_the_model_and_a_broken_one_is_one_row(model, engine, tmp_p
     for name, content in films.items():
         (tmp_path / f"{name}.mp4").write_bytes(content)
     Image.new("RGB", (SIDE, SIDE), "green").save(tmp_path / "green.png")
-    shelf = Shelf(None)
-    video = {name: shelf.refer("video", tmp_path / f"{name}.mp4") for name in films}
+    media_store = MediaStore(None)
+    video = {name: media_store.refer("video", tmp_path / f"{name}.mp4") for name in films}
     requests = [
         plain_request(name, prompt_token_ids=alone.token_ids, sampling=GREEDY, media=[one])
         for name, one in video.items()
     ]
     requests.append(plain_request("again", prompt_token_ids=alone.token_ids, sampling=GREEDY, media=[video["turning"]]))
-    picture = shelf.refer("image", tmp_path / "green.png")
+    picture = media_store.refer("image", tmp_path / "green.png")
     requests.append(
         plain_request("beside", prompt_token_ids=both.token_ids, sampling=GREEDY, media=[picture, video["turning"]])
     )

@@ -191,13 +191,14 @@ def test_an_answer_that_the_template_cannot_use_is_an_error_row_with_its_origin(
 
 
 def test_conversation_reaches_the_judge_with_the_models_own_answers(make_spec, judge_spec, settings):
-    talk = [
+    messages = [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "x"},
         {"role": "user", "content": "two"},
     ]
     prompts = {
-        "source": {"kind": "inline", "rows": [{"messages": talk}]}, "columns": {}, "template": None, "turns": "each",
+        "source": {"kind": "inline", "rows": [{"messages": messages}]},
+        "columns": {}, "template": None, "turns": "each",
     }  # fmt: skip
     run_id = complete(make_spec(engine=FAKE, prompts=prompts, scorers=[]), settings).run_id
     template = "{% for message in messages %}{{ message.role }}: {{ message.content }}|{% endfor %}{{ prompt }}"

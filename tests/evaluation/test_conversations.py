@@ -29,7 +29,7 @@ TURNS = [1, 3, 2, 5, 1, 4]
 SYSTEM = {"role": "system", "content": "Be brief."}
 
 
-def talk(number: int, turns: int) -> dict[str, Any]:
+def conversation(number: int, turns: int) -> dict[str, Any]:
     said = [SYSTEM]
     for turn in range(turns):
         said += [{"role": "user", "content": f"question {number}.{turn}"}, {"role": "assistant", "content": "recorded"}]
@@ -52,9 +52,9 @@ def answering(**changes: Any) -> Callable[[WorkOrder], Worker]:
 
 
 @pytest.fixture
-def talks_spec(make_spec: Any) -> Callable[..., EvalSpec]:
+def conversations_spec(make_spec: Any) -> Callable[..., EvalSpec]:
     def make(turns: list[int] = TURNS, **changes: Any) -> EvalSpec:
-        rows = [talk(number, count) for number, count in enumerate(turns)]
+        rows = [conversation(number, count) for number, count in enumerate(turns)]
         source = {"kind": "inline", "rows": rows}
         prompts = {"source": source, "template": None, "turns": "each", **changes.pop("prompts", {})}
         return make_spec(prompts=prompts, engine={**FAKE, "args": {}}, sampling={"max_tokens": 2}, **changes)
@@ -82,8 +82,8 @@ def check_history(spec: EvalSpec, settings: Settings) -> int:
     return len(rows)
 
 
-def test_each_turn_is_asked_with_the_answers_of_the_model(settings, talks_spec):
-    spec = talks_spec(prompts={"repeats": 2}, shard_requests=4)
+def test_each_turn_is_asked_with_the_answers_of_the_model(settings, conversations_spec):
+    spec = conversations_spec(prompts={"repeats": 2}, shard_requests=4)
     assert complete(spec, settings, launch=answering()).answered_requests == 2 * sum(TURNS)
     assert check_history(spec, settings) == 2 * sum(TURNS)
     assert query(settings, "select is_sound from request_integrity") == [(True,)]
@@ -104,10 +104,10 @@ def die_after(answers: int) -> Callable[[Request], str]:
     return answer_or_die
 
 
-def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(settings, talks_spec, monkeypatch):
+def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(settings, conversations_spec, monkeypatch):
     monkeypatch.setattr(drive, "REPLACEMENT_PAUSES_S", ())
     answers = 7
-    spec = talks_spec(shard_requests=5)
+    spec = conversations_spec(shard_requests=5)
     evaluation = begin_evaluation(spec, settings)
     evaluation.prepare()
     with pytest.raises(EngineError, match="was lost 1 times"):
@@ -123,8 +123,10 @@ def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(sett
     assert early.items() <= {row["request_id"]: row["text"] for row in rows}.items()
 
 
-def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, talks_spec):
-    spec = talks_spec(prompts={"columns": {"target": "answer"}}, scorers=[{"kind": "contains"}], max_error_fraction=1)
+def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, conversations_spec):
+    spec = conversations_spec(
+        prompts={"columns": {"target": "answer"}}, scorers=[{"kind": "contains"}], max_error_fraction=1
+    )
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     requests = rows_of(evaluation.run_dir, "requests")
@@ -146,8 +148,8 @@ def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, t
         export_run(settings, evaluation.run_id, "lm-eval")
 
 
-def test_a_conversation_that_grows_beyond_the_context_ends_there(settings, talks_spec):
-    spec = talks_spec(turns=[6], max_error_fraction=1)
+def test_a_conversation_that_grows_beyond_the_context_ends_there(settings, conversations_spec):
+    spec = conversations_spec(turns=[6], max_error_fraction=1)
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 100}})})
     complete(spec, settings, launch=answering())
     rows = query(settings, "select error_kind, prompt_tokens from completions order by prompt_tokens nulls last")
@@ -157,8 +159,8 @@ def test_a_conversation_that_grows_beyond_the_context_ends_there(settings, talks
     assert rows[too_long][1] >= 100 > rows[too_long - 1][1]
 
 
-def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(settings, talks_spec):
-    spec = talks_spec(turns=[2, 1], max_error_fraction=1)
+def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(settings, conversations_spec):
+    spec = conversations_spec(turns=[2, 1], max_error_fraction=1)
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 5}})})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
@@ -181,7 +183,7 @@ def test_a_turn_whose_earlier_answer_is_nowhere_is_an_error_row_and_no_wait():
 
 
 def test_a_server_gets_the_conversation_as_messages(settings, make_spec):
-    rows = [talk(number, 3) for number in range(2)]
+    rows = [conversation(number, 3) for number in range(2)]
     server_spec = {"endpoint": "chat"}
     with FakeServer().running() as server:
         spec = make_spec(
@@ -209,7 +211,9 @@ def test_a_server_gets_the_conversation_as_messages(settings, make_spec):
 def test_a_real_engine_finds_the_turn_before_in_its_cache(settings, make_spec):
     """Each begins with more than a block of the cache, and its second turn with what the model itself said."""
     long = {"role": "system", "content": " ".join(f"{number} + {number} = {2 * number}." for number in range(20))}
-    rows = [{**talk(number, 3), "messages": [long, *talk(number, 3)["messages"][1:]]} for number in range(2)]
+    rows = [
+        {**conversation(number, 3), "messages": [long, *conversation(number, 3)["messages"][1:]]} for number in range(2)
+    ]
     spec = make_spec(
         prompts={"source": {"kind": "inline", "rows": rows}, "template": None, "columns": {}, "turns": "each"},
         sampling={"max_tokens": 8},

@@ -188,7 +188,7 @@ def test_note_poison_request_ends_a_run_that_loses_too_many_requests(tmp_path):
         desk.dispatcher.note_culprit("three")
 
 
-def talk_of(number: int, turns: int) -> list[Request]:
+def conversation_of(number: int, turns: int) -> list[Request]:
     return [
         replace(
             request_of(10 * number + turn),
@@ -206,7 +206,7 @@ def talk_of(number: int, turns: int) -> list[Request]:
     ("kind", "left"), [("engine", EARLIER_TURN), (NOT_SENT, NOT_SENT)], ids=["error", "end of a load"]
 )
 def test_exchange_asks_a_turn_when_the_one_before_is_answered(tmp_path, kind, left):
-    first, second = talk_of(0, 3), talk_of(1, 3)
+    first, second = conversation_of(0, 3), conversation_of(1, 3)
     write_part(tmp_path, "requests", "shard-000000", [*first, *second])
     desk = Desk(tmp_path, workers=2)
     assert desk.ask("worker-0", window=9) == [first[0].request_id, second[0].request_id]
@@ -243,7 +243,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         for shard in range(shards):
             base = 1000 * shard
             if turns:
-                requests = [r for n in range(per_shard) for r in talk_of(100 * shard + n, 2)]
+                requests = [r for n in range(per_shard) for r in conversation_of(100 * shard + n, 2)]
             else:
                 requests = [request_of(base + n) for n in range(per_shard)]
             write_part(self.folder, "requests", f"shard-{shard:06d}", requests)

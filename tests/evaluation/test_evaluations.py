@@ -28,7 +28,7 @@ def test_a_run_ends_with_every_request_answered_and_its_metrics(spec, settings):
     counts = evaluation.prepare()
     assert (counts.prompt_rows, counts.requests, counts.shards) == (30, 30, 4)
     work(evaluation)
-    assert evaluation.dispatcher.look().answered == 30
+    assert evaluation.dispatcher.snapshot().answered == 30
     result = evaluation.finish(counts)
     assert (result.run_id, result.answered_requests) == (evaluation.run_id, 30)
     assert result.metrics

@@ -25,7 +25,7 @@ def add(progress: Progress, *tokens: int | None, worker: str = "worker-0", kind:
         progress.add(replace(row, worker=worker))
 
 
-def test_look_counts_rows_errors_and_windows_of_all_workers():
+def test_snapshot_counts_rows_errors_and_windows_of_all_workers():
     progress = Progress()
     for worker, window in (("worker-0", 8), ("worker-1", 4), ("worker-2", 2)):
         progress.join(worker, "cpu")
@@ -33,67 +33,67 @@ def test_look_counts_rows_errors_and_windows_of_all_workers():
     add(progress, 10, None, 5)
     add(progress, 3, worker="worker-1")
     progress.lose("worker-2")
-    standing = progress.look()
+    standing = progress.snapshot()
     assert (standing.answered, standing.errors, standing.window_requests) == (4, 1, 12)
     assert [(one.worker, one.state, one.answered) for one in standing.workers] == [
         ("worker-0", ALIVE, 3), ("worker-1", ALIVE, 1), ("worker-2", LOST, 0)
     ]  # fmt: skip
     progress.leave("worker-1")
-    assert progress.look().count(LEFT) == 1 and progress.look().window_requests == 8
+    assert progress.snapshot().count(LEFT) == 1 and progress.snapshot().window_requests == 8
 
 
-def test_look_counts_no_error_for_what_is_not_sent_and_no_window_for_an_open_loop():
+def test_snapshot_counts_no_error_for_what_is_not_sent_and_no_window_for_an_open_loop():
     progress = Progress()
     progress.set_window("worker-0", None)
     add(progress, 1, None, kind="not_sent")
-    standing = progress.look()
+    standing = progress.snapshot()
     assert (standing.answered, standing.errors, standing.window_requests) == (2, 0, None)
     assert (progress.sent, progress.sent_errors) == (1, 0) and standing.count(OPENING) == 1
 
 
-def test_look_measures_the_speed_of_the_last_seconds():
+def test_snapshot_measures_the_speed_of_the_last_seconds():
     watch = Watch()
     progress = Progress(watch)
     progress.join("worker-0", "cpu")
-    assert progress.look().output_tokens_per_s is None
+    assert progress.snapshot().output_tokens_per_s is None
     watch.now_s += 60  # the engine loads: no time of the speed
-    assert progress.look().output_tokens_per_s is None
+    assert progress.snapshot().output_tokens_per_s is None
     watch.now_s += 2
     add(progress, 100, 100)
-    assert progress.look().output_tokens_per_s == pytest.approx(100.0)
+    assert progress.snapshot().output_tokens_per_s == pytest.approx(100.0)
     for _ in range(40):
         watch.now_s += 1
         add(progress, 50)
-        standing = progress.look()
+        standing = progress.snapshot()
     assert standing.output_tokens_per_s == pytest.approx(50.0)
     watch.now_s += RATE_OVER_S + 1
-    assert progress.look().output_tokens_per_s == 0.0
+    assert progress.snapshot().output_tokens_per_s == 0.0
 
 
-def test_look_marks_workers_that_are_much_slower_than_the_median():
+def test_snapshot_marks_workers_that_are_much_slower_than_the_median():
     watch = Watch()
     progress = Progress(watch)
     for worker in ("worker-0", "worker-1", "worker-2"):
         progress.join(worker, "cpu")
-    progress.look()
+    progress.snapshot()
     watch.now_s += 10
     for worker, tokens in (("worker-0", 100), ("worker-1", 90), ("worker-2", 40)):
         add(progress, tokens, worker=worker)
-    assert [one.is_slow for one in progress.look().workers] == [False, False, True]
+    assert [one.is_slow for one in progress.snapshot().workers] == [False, False, True]
 
 
 def test_describe_start_names_the_longest_phase_until_the_engines_are_ready():
     watch = Watch()
     progress = Progress(watch)
-    assert progress.look().describe_start() == ""
+    assert progress.snapshot().describe_start() == ""
     progress.set_phase("worker-0", "loading weights")
     watch.now_s += 7
-    assert progress.look().describe_start() == "loading weights, 7 s"
+    assert progress.snapshot().describe_start() == "loading weights, 7 s"
     progress.set_phase("worker-1", "compiling")
     watch.now_s += 5
-    assert progress.look().describe_start() == "2 engines: loading weights, 12 s"
+    assert progress.snapshot().describe_start() == "2 engines: loading weights, 12 s"
     progress.join("worker-0", "cpu")
     progress.set_phase("worker-0", "")
-    assert progress.look().describe_start() == "1 engine: compiling, 5 s"
+    assert progress.snapshot().describe_start() == "1 engine: compiling, 5 s"
     progress.lose("worker-1")
-    assert progress.look().describe_start() == ""
+    assert progress.snapshot().describe_start() == ""

@@ -109,7 +109,7 @@ def test_shards_may_come_while_the_worker_waits(tmp_path, settings):
     shared = Work(tmp_path, settings, is_closed=False)
     thread = shared.start()
     for shard in range(5):
-        wait_for(lambda shard=shard: shared.dispatcher.look().answered == shard and shared.events)
+        wait_for(lambda shard=shard: shared.dispatcher.snapshot().answered == shard and shared.events)
         shared.add(write_part(tmp_path, "requests", f"shard-{shard}", [request_of(shard)]))
     shared.dispatcher.close()
     thread.join(PATIENCE_S)
@@ -138,14 +138,14 @@ def test_worker_shows_the_phases_of_an_engines_start(tmp_path, settings):
     work = Work(tmp_path, settings)
 
     def open_engine(_: Open, __: Sizes, ___: object, hooks: EngineHooks, **____: Any) -> Spy:
-        wait_for(lambda: work.dispatcher.look().describe_start().startswith("starting the engine"))
+        wait_for(lambda: work.dispatcher.snapshot().describe_start().startswith("starting the engine"))
         for text in ("[m.py:68] Starting to load model /m...", "[w.py:1] other", "[l.py:5] Loading weights took 1 s"):
             hooks.on_log(f"(MainProcess pid=1) INFO 11-26 00:26:17 {text}")
-        wait_for(lambda: work.dispatcher.look().describe_start().startswith("initializing memory"))
+        wait_for(lambda: work.dispatcher.snapshot().describe_start().startswith("initializing memory"))
         return Spy()
 
     work.drive(open_engine=open_engine)
-    assert work.dispatcher.look().describe_start() == ""
+    assert work.dispatcher.snapshot().describe_start() == ""
     starts = [re.sub(r"\d+ s$", "N s", note) for note in work.notes if "ngine start" in note or "ready" in note]
     assert starts == [
         "Engine start: loading weights, after N s",

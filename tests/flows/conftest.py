@@ -63,7 +63,7 @@ def prefect_api(
 
 
 def _keep(database: Path, kept: Path) -> None:
-    """A copy of a database that is in use; two lanes may make one at the same time."""
+    """A copy of a database that is in use; two workers may make one at the same time."""
     kept.parent.mkdir(exist_ok=True)
     unfinished = kept.with_suffix(f".{os.getpid()}")
     with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(unfinished)) as target:

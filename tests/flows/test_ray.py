@@ -100,7 +100,7 @@ def finish(work: RayWork, threads: list[threading.Thread], ids: list[str]) -> No
 
 
 def wait_for_answers(work: RayWork, count: int) -> None:
-    flow_kit.wait_for(lambda: work.dispatcher.look().answered >= count, f"{count} answers; {work.notes}")
+    flow_kit.wait_for(lambda: work.dispatcher.snapshot().answered >= count, f"{count} answers; {work.notes}")
 
 
 def wait_for_engines(work: RayWork, count: int) -> None:

@@ -12,7 +12,7 @@ from assayline.digests import digest_bytes
 from assayline.errors import MediaError
 from assayline.media.fetch import Fetcher
 from assayline.media.load import Hearing, load_all, make_image, make_sound, refer_synthetic
-from assayline.media.references import MediaReader, Shelf, find_media
+from assayline.media.references import MediaReader, MediaStore, find_media
 from assayline.spec.prompts import MediaSpec
 
 PNG = encode(picture())
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> MediaReader:
-    return MediaReader(Shelf(tmp_path / "run"), Fetcher(MediaSpec()))
+    return MediaReader(MediaStore(tmp_path / "run"), Fetcher(MediaSpec()))
 
 
 def test_every_form_of_an_image_is_the_same_reference(folder, reader, tmp_path):
@@ -80,7 +80,7 @@ def test_inline_media_are_stored_once_and_files_stay_in_place(folder, reader, tm
 
 def test_a_dry_run_keeps_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (media,) = MediaReader(Shelf(None), Fetcher(MediaSpec())).read("image", PNG, None)
+    (media,) = MediaReader(MediaStore(None), Fetcher(MediaSpec())).read("image", PNG, None)
     assert media["digest"] == DIGEST
     assert list(tmp_path.iterdir()) == []
 
@@ -179,4 +179,6 @@ def test_a_file_of_that_name_is_none():
     """A path that only looks like one, from a prompt file, is looked for as a file."""
 
     with pytest.raises(MediaError, match="No such file"):
-        MediaReader(Shelf(None), Fetcher(MediaSpec())).read("image", "synthetic:image?width=9&height=9&seed=1", None)
+        MediaReader(MediaStore(None), Fetcher(MediaSpec())).read(
+            "image", "synthetic:image?width=9&height=9&seed=1", None
+        )

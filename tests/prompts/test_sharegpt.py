@@ -31,16 +31,16 @@ def asked(path: Path, *rows: Any, **spec: Any) -> list[list[tuple[str, str]]]:
     return [[(m["role"], m["content"]) for m in p.messages] for p in prompts if isinstance(p, Prompt)]
 
 
-TALK = said(("system", "Be brief."), ("human", "1?"), ("gpt", "one"), ("human", "2?"), ("gpt", "two"))
+CONVERSATION = said(("system", "Be brief."), ("human", "1?"), ("gpt", "one"), ("human", "2?"), ("gpt", "two"))
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl"])
 def test_a_conversation_is_asked_up_to_its_last_question(tmp_path, ending):
-    path = tmp_path / f"talks.{ending}"
+    path = tmp_path / f"conversations.{ending}"
     given = [("system", "Be brief."), ("user", "1?"), ("assistant", "one"), ("user", "2?")]
-    assert asked(path, TALK) == [given]
-    assert asked(path, TALK, turns="first") == [given[:2]]
-    [prompt] = prompts_of(path, TALK)
+    assert asked(path, CONVERSATION) == [given]
+    assert asked(path, CONVERSATION, turns="first") == [given[:2]]
+    [prompt] = prompts_of(path, CONVERSATION)
     assert isinstance(prompt, Prompt) and prompt.source_id == "a"
 
 
@@ -62,7 +62,7 @@ def test_an_answer_whose_question_is_lost_is_dropped(tmp_path):
     ],
 )
 def test_a_row_that_asks_nothing_is_an_error_row(tmp_path, bad, words):
-    first, second = prompts_of(tmp_path / "t.json", TALK, bad)
+    first, second = prompts_of(tmp_path / "t.json", CONVERSATION, bad)
     assert isinstance(first, Prompt) and isinstance(second, BadRow)
     assert words in second.message
 
@@ -82,19 +82,19 @@ def recorded(path: Path, tokenizer: Any, *rows: Any, turns: str = "given") -> li
 def test_an_answer_may_become_as_long_as_the_recorded_one(tmp_path, tokenizer):
     """In the model's tokens, without those that its tokenizer puts around a text."""
     answers = ["basolfan", " ".join(["kokoko"] * 9)]
-    talk = said(("human", "1?"), ("gpt", answers[0]), ("human", "2?"), ("gpt", answers[1]), ("human", "and?"))
+    conversation = said(("human", "1?"), ("gpt", answers[0]), ("human", "2?"), ("gpt", answers[1]), ("human", "and?"))
     lengths = [len(tokenizer.encode(answer)) - 1 for answer in answers]
     assert lengths[0] < lengths[1] and tokenizer.encode(answers[0])[0] == tokenizer.bos_token_id
     path = tmp_path / "t.json"
-    [(asked, sampling)] = recorded(path, tokenizer, talk)
+    [(asked, sampling)] = recorded(path, tokenizer, conversation)
     assert asked == ["1?", answers[0], "2?"], "the last question that was answered"
     assert sampling == {"max_tokens": lengths[1]}, "whether it stops before is sampling.ignore_eos's to say"
-    assert recorded(path, tokenizer, talk, turns="first") == [(["1?"], {"max_tokens": lengths[0]})]
+    assert recorded(path, tokenizer, conversation, turns="first") == [(["1?"], {"max_tokens": lengths[0]})]
 
 
 def test_a_conversation_without_an_answer_has_no_recorded_length(tmp_path, tokenizer):
     twice, empty = said(("human", "1?"), ("human", "2?")), said(("human", "1?"), ("gpt", ""))
-    (_, fine), *bad = recorded(tmp_path / "t.json", tokenizer, TALK, twice, empty)
+    (_, fine), *bad = recorded(tmp_path / "t.json", tokenizer, CONVERSATION, twice, empty)
     assert fine["max_tokens"] > 0
     assert all("no answer, whose length prompts.source.max_tokens" in one["message"] for _, one in bad)
     assert len(bad) == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.media.sounds import encode_wav
 from assayline.report.document import Document, Exhibit, Sample, Section
 from assayline.report.html import render_html
@@ -43,7 +43,7 @@ def decode(exhibit: Exhibit) -> bytes:
 
 
 def test_image_exhibit_is_a_thumbnail(tmp_path):
-    [exhibit] = show(tmp_path, Shelf(tmp_path).keep("image", jpeg()))
+    [exhibit] = show(tmp_path, MediaStore(tmp_path).keep("image", jpeg()))
     assert (exhibit.kind, exhibit.words) == ("image", "image 1, 900 × 300 pixels")
     copy = decode(exhibit)
     assert Image.open(io.BytesIO(copy)).size == (240, 80)
@@ -53,8 +53,8 @@ def test_image_exhibit_is_a_thumbnail(tmp_path):
 
 
 def test_audio_exhibit_is_its_beginning(tmp_path):
-    shelf = Shelf(tmp_path)
-    short, long = show(tmp_path, shelf.keep("audio", wav(1.0)), shelf.keep("audio", wav(60.0)))
+    media_store = MediaStore(tmp_path)
+    short, long = show(tmp_path, media_store.keep("audio", wav(1.0)), media_store.keep("audio", wav(60.0)))
     assert (short.kind, short.words, long.words) == ("audio", "audio 1, 1.0 s", "audio 2, first 10 s")
     with wave.open(io.BytesIO(decode(long))) as file:
         assert file.getnframes() / file.getframerate() == SOUND_S
@@ -63,9 +63,11 @@ def test_audio_exhibit_is_its_beginning(tmp_path):
 
 def test_exhibit_reports_media_that_cannot_be_shown(tmp_path):
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
-    shelf = Shelf(tmp_path)
+    media_store = MediaStore(tmp_path)
     gone = {"kind": "image", "path": "/no/such.png", "digest": "x"}
-    shown = show(tmp_path, shelf.keep("image", svg), gone, *[shelf.keep("image", jpeg((8, 8)))] * MOST_EXHIBITS)
+    shown = show(
+        tmp_path, media_store.keep("image", svg), gone, *[media_store.keep("image", jpeg((8, 8)))] * MOST_EXHIBITS
+    )
     assert [one.kind for one in shown] == ["note", "note", *["image"] * (MOST_EXHIBITS - 2), "note"]
     assert "image 1 cannot be shown" in shown[0].words
     assert "/no/such.png cannot be read: No such file" in shown[1].words

@@ -7,7 +7,7 @@ Rows come one at a time, so a file of any size needs the memory of a line (JSONL
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.prompts.columns import RowReader
 from assayline.prompts.row import Reader
 from assayline.prompts.sources.answers import AnswerReader, refuse_rows
@@ -23,20 +23,20 @@ Rows = Iterator[Any]
 """Of `Row | UnreadableRow`; of a synthetic source, numbers."""
 
 
-def read_answers(source: AnySource, spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> Reader:
+def read_answers(source: AnySource, spec: PromptSpec, tokenizer: Any, media_store: MediaStore | None) -> Reader:
     """Return a reader of stored answers by the spec's columns and template."""
-    return AnswerReader(spec.columns, spec.template, spec.media, shelf)
+    return AnswerReader(spec.columns, spec.template, spec.media, media_store)
 
 
-def read_columns(source: AnySource, spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> Reader:
+def read_columns(source: AnySource, spec: PromptSpec, tokenizer: Any, media_store: MediaStore | None) -> Reader:
     """Return a reader of rows by the spec's columns and template."""
-    return RowReader(spec.columns, spec.template, spec.media, shelf)
+    return RowReader(spec.columns, spec.template, spec.media, media_store)
 
 
 class SourceKind(NamedTuple):
     rows: Callable[[Any], Rows]
     """Gives the rows of a source in their order. Raises PromptError, saying where, for what cannot be read on."""
-    reader: Callable[[Any, PromptSpec, Any, Shelf | None], Reader] = read_columns
+    reader: Callable[[Any, PromptSpec, Any, MediaStore | None], Reader] = read_columns
     """Make their reader from the source, its spec, a tokenizer, and the folder for media that come inside rows."""
 
 
@@ -48,12 +48,12 @@ SOURCES: dict[str, SourceKind] = {
     "sharegpt": SourceKind(lambda source: read_files(source.path), ShareGptReader),
     "openai_batch": SourceKind(
         lambda source: read_files(source.path, "jsonl"),
-        lambda source, spec, tokenizer, shelf: BatchReader(spec.media, shelf),
+        lambda source, spec, tokenizer, media_store: BatchReader(spec.media, media_store),
     ),
-    "trace": SourceKind(read_trace, lambda source, spec, tokenizer, shelf: TracePrompts(source, tokenizer)),
+    "trace": SourceKind(read_trace, lambda source, spec, tokenizer, media_store: TracePrompts(source, tokenizer)),
     "synthetic": SourceKind(
         lambda source: iter(range(source.count)),
-        lambda source, spec, tokenizer, shelf: SyntheticPrompts(source, tokenizer),
+        lambda source, spec, tokenizer, media_store: SyntheticPrompts(source, tokenizer),
     ),
     "run": SourceKind(refuse_rows, read_answers),
     "pairs": SourceKind(refuse_rows, read_answers),
@@ -65,6 +65,6 @@ def read_rows(source: AnySource) -> Rows:
     return SOURCES[source.kind].rows(source)
 
 
-def open_reader(spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> Reader:
+def open_reader(spec: PromptSpec, tokenizer: Any, media_store: MediaStore | None) -> Reader:
     """Return the reader of a spec's source."""
-    return SOURCES[spec.source.kind].reader(spec.source, spec, tokenizer, shelf)
+    return SOURCES[spec.source.kind].reader(spec.source, spec, tokenizer, media_store)

@@ -15,7 +15,7 @@ from typing import Any
 from assayline.digests import digest_text
 from assayline.errors import PromptError
 from assayline.media.fetch import Fetcher
-from assayline.media.references import MediaReader, Shelf
+from assayline.media.references import MediaReader, MediaStore
 from assayline.prompts.media import MediaPlaces
 from assayline.prompts.row import (
     PromptParts,
@@ -85,9 +85,9 @@ class Wishes:
 class BatchReader(Reader):
     """Read the lines of one batch file, in their order. It remembers 64 bits of each custom_id."""
 
-    def __init__(self, media: MediaSpec, shelf: Shelf | None = None) -> None:
-        """`shelf` is where media that come inside a body are kept (None: nowhere)."""
-        self._media = MediaPlaces(Columns(), media, MediaReader(shelf or Shelf(None), Fetcher(media)))
+    def __init__(self, media: MediaSpec, media_store: MediaStore | None = None) -> None:
+        """`media_store` is where media that come inside a body are kept (None: nowhere)."""
+        self._media = MediaPlaces(Columns(), media, MediaReader(media_store or MediaStore(None), Fetcher(media)))
         self._seen: set[int] = set()
         self._url: str | None = None
         self._model: Json = None

@@ -8,7 +8,7 @@ Where the lengths of recorded answers are wanted, the last question is the last 
 from dataclasses import replace
 from typing import Any
 
-from assayline.media.references import Shelf
+from assayline.media.references import MediaStore
 from assayline.prompts.columns import RowReader
 from assayline.prompts.row import PromptParts, Row, RowError, RowShapeError, list_names
 from assayline.spec.prompts import PromptSpec, ShareGptSource
@@ -28,8 +28,10 @@ ROLES = {
 class ShareGptReader(RowReader):
     """Read `conversations` of rows as a column `messages`."""
 
-    def __init__(self, source: ShareGptSource, spec: PromptSpec, tokenizer: Any, shelf: Shelf | None) -> None:
-        super().__init__(spec.columns, spec.template, spec.media, shelf)
+    def __init__(
+        self, source: ShareGptSource, spec: PromptSpec, tokenizer: Any, media_store: MediaStore | None
+    ) -> None:
+        super().__init__(spec.columns, spec.template, spec.media, media_store)
         self._counts_answers = source.counts_answers
         self._turns = spec.turns
         self._tokenizer = tokenizer

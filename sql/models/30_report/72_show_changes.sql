@@ -54,7 +54,7 @@ stack_conditions as (
     unpivot (value for condition in (model, prompts, settings, "vLLM", torch, driver, device, machine, assayline))
 ),
 
-look_back as (
+pair_previous as (
     select
         run_id,
         position,
@@ -68,10 +68,10 @@ look_back as (
 
 -- config_id changes with the model's content, too. Where the spec is word for word the same, that alone changed.
 find_changes as (
-    select look_back.*
-    from look_back
-    join list_runs as now_run on now_run.run_id = look_back.run_id
-    join list_runs as last_run on last_run.run_id = look_back.run_id_before
+    select pair_previous.*
+    from pair_previous
+    join list_runs as now_run on now_run.run_id = pair_previous.run_id
+    join list_runs as last_run on last_run.run_id = pair_previous.run_id_before
     where before <> after
         and not (
             condition = 'settings'
