@@ -1,0 +1,42 @@
+"""The standard error of means whose observations come in clusters of unequal size."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Means of groups, each over its clusters. NaN if undefined."""
+
+    n: Floats
+    """Observations."""
+    mean: Floats
+    clusters: Floats
+    effective_clusters: Floats
+    """(Σ n)² / Σ n² over the clusters' sizes (Kish): the number of clusters if all are equally large. A t-test of the
+    mean has this − 1 degrees of freedom."""
+    standard_error: Floats
+    """The jackknife's over clusters (CR3): sqrt((G − 1) / G × Σ (mean without the cluster − mean)²). If clusters are
+    equally large, it is that of Liang and Zeger (1986) with the factor G / (G − 1)."""
+
+
+def spread_clusters(group: Places, sizes: Floats, totals: Floats, groups: int = 1) -> Spread:
+    """Return the spread of each group from the sizes and totals of its clusters.
+
+    `group` has the place of each cluster's group, 0 to `groups` − 1.
+    """
+
+    def add(values: Floats | None = None) -> Floats:
+        return np.bincount(group, values, groups).astype(float)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        n, clusters = add(sizes), add()
+        mean = add(totals) / n
+        moved = (totals - sizes * mean[group]) / (n[group] - sizes)
+        error = np.sqrt((clusters - 1) / clusters * add(moved**2))
+        return Spread(n, mean, clusters, n**2 / add(sizes**2), np.where(clusters > 1, error, np.nan))
