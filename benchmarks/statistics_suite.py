@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from assayline.benchmark.decision import Judged, decide
+from assayline.benchmark.decision import JudgedCell, decide
 from assayline.benchmark.suite import Cell
 from assayline.comparison.gate import Check, GateReport
 from assayline.spec.file import parse_spec
@@ -47,7 +47,7 @@ def measure_suites(dice: np.random.Generator, judge: Judge, cases: int) -> Itera
         found: Counter[str] = Counter()
         for case in drawn.tolist():
             reports = [GateReport("new", "old", [judge(limit, PROMPTS, worse, better)]) for worse, better in case]
-            judged = [Judged(cell, "new", report) for cell, report in zip(cells, reports, strict=True)]
+            judged = [JudgedCell(cell, "new", report) for cell, report in zip(cells, reports, strict=True)]
             found[decide(judged).word] += 1
             found["single"] += any(report.failed for report in reports[:critical])
         shares = {word: found[word] / cases for word in ("GO", "NO-GO", "INCONCLUSIVE", "single")}

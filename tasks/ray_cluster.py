@@ -54,7 +54,7 @@ MOST_MEDIA_BYTES = 64 * 2**20
 
 
 @contextlib.contextmanager
-def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None]":
+def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[RayCluster | None]":
     """Join the Ray cluster of a spec with `runner: ray`. Yields None for any other runner.
 
     Raises SpecError if Ray is not installed or no cluster answers at the address, DeviceError if it is too small.
@@ -74,7 +74,7 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[Cluster | None
         if spec.ray_address:
             _knock(spec.ray_address)
         ray.init(**place, log_to_driver=False, logging_level="ERROR")
-        cluster = Cluster(spec, settings)
+        cluster = RayCluster(spec, settings)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         ray.shutdown()
         raise SpecError(_explain_failed_join(spec.ray_address, error)) from None
@@ -108,7 +108,7 @@ def _explain_failed_join(address: str | None, error: Exception) -> str:
     return f"Cannot join a Ray cluster at {address or 'this machine'}: {reason} hint: {hint}"
 
 
-class Cluster:
+class RayCluster:
     """A cluster that this process has joined."""
 
     def __init__(self, spec: EvalSpec, settings: Settings) -> None:

@@ -28,7 +28,7 @@ from assayline.engines.process import HostProcess, HostSetup, engine_environment
 from assayline.errors import Death, Witness
 from assayline.load.course import LoadCourse, LoadEnd
 from assayline.records import Completion, Request, TelemetrySample
-from assayline.requests.build import Prepared
+from assayline.requests.build import PreparedPrompt
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.settings import Settings
 from assayline.spec.engine import OutputSpec
@@ -238,7 +238,7 @@ def answers_in(engine: OfflineEngine, asker: Asker, output: dict[str, Any], **sa
     return [answers[request.request_id] for request in requests]
 
 
-def prepare_options(asker: Asker, rows: list[dict[str, Any]], **chat: Any) -> list[Prepared]:
+def prepare_options(asker: Asker, rows: list[dict[str, Any]], **chat: Any) -> list[PreparedPrompt]:
     """Requests for the likelihood of each row's choices."""
     spec = EvalSpec.model_validate(
         {

@@ -27,7 +27,7 @@ from assayline.evaluation.run import RunResult
 from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.prompts import load_prompts
 from assayline.records import Completion, EngineEvent, Request, TelemetrySample
-from assayline.requests.build import Prepared, build_requests
+from assayline.requests.build import PreparedPrompt, build_requests
 from assayline.requests.chat import ChatRenderer
 from assayline.runs.manifest import Manifest
 from assayline.settings import Settings
@@ -324,7 +324,9 @@ def write_batch(path: Path, *lines: dict[str, Any] | str) -> Path:
     return path
 
 
-def prepare(spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256, renderer: Any = None) -> list[Prepared]:
+def prepare(
+    spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256, renderer: Any = None
+) -> list[PreparedPrompt]:
     """Return the prepared prompts of a spec."""
     renderer = renderer or ChatRenderer(spec.chat, tokenizer)
     return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, max_model_len))

@@ -28,7 +28,7 @@ from assayline.prompts import BadRow, RowError
 from assayline.prompts.columns import RowReader
 from assayline.prompts.media import separate_media
 from assayline.records import Completion, EngineEvent, Json, Prompt, Request
-from assayline.requests.build import Prepared, build_requests, write_warm_up
+from assayline.requests.build import PreparedPrompt, build_requests, write_warm_up
 from assayline.requests.model_config import may_have_media
 from assayline.settings import Settings, load_settings
 from assayline.spec.checks import check_arguments
@@ -86,7 +86,7 @@ IDLE_S = 0.02
 class Asking:
     """Requests in flight of one `generate`, with their prompts and samples."""
 
-    def __init__(self, spec: EvalSpec, prepare: Callable[[EvalSpec, int, Ask], Prepared]) -> None:
+    def __init__(self, spec: EvalSpec, prepare: Callable[[EvalSpec, int, Ask], PreparedPrompt]) -> None:
         """`prepare` makes the requests, or error rows, of a numbered prompt."""
         self.spec = spec
         self._prepare = prepare
@@ -305,7 +305,7 @@ class Engine:
         finally:
             self._is_busy = False
 
-    def _prepare(self, spec: EvalSpec, index: int, ask: Ask) -> Prepared:
+    def _prepare(self, spec: EvalSpec, index: int, ask: Ask) -> PreparedPrompt:
         """Make a prompt's requests, or its errors."""
         build = build_requests(spec, [self._read(index, ask)], self._renderer, self._max_model_len)
         prepared = next(build)

@@ -13,8 +13,8 @@ from typing import Any
 
 from assayline.benchmark.plan import (
     PLAN_NAME,
+    BenchmarkPlan,
     Configuration,
-    Plan,
     benchmark_dir,
     count_done,
     read_plan_file,
@@ -46,7 +46,7 @@ def plan_benchmark(
     repeats: int,
     asked: Sequence[str] = (),
     profile: SweepProfile | None = None,
-) -> tuple[Plan, list[Configuration]]:
+) -> tuple[BenchmarkPlan, list[Configuration]]:
     """Resolve and check every configuration. `sweep` has values by field; `asked` are the fields set explicitly.
 
     By default the engine is warmed up and the prefix cache is off, because repeats of a prompt set would be answered
@@ -68,7 +68,7 @@ def plan_benchmark(
     base = override_spec(spec, settled)
     variants = list_points(base, profile) if profile else combine_values(swept)
     configurations = list_configurations(base, variants)
-    plan = Plan(
+    plan = BenchmarkPlan(
         benchmark_id=new_run_id(f"benchmark {spec.name}", RunClock.start()),
         spec_json=canonical_json(base),
         sweep=swept,
@@ -79,7 +79,7 @@ def plan_benchmark(
     return plan, configurations
 
 
-def plan_noise(spec: EvalSpec, runs: int) -> tuple[Plan, list[Configuration]]:
+def plan_noise(spec: EvalSpec, runs: int) -> tuple[BenchmarkPlan, list[Configuration]]:
     """Plan runs of the spec as given, so that their config_id is that of its other runs. Two share an engine.
 
     Engines of servers, of several workers and on Ray are not shared. Raises SpecError or ModelError.
@@ -87,7 +87,7 @@ def plan_noise(spec: EvalSpec, runs: int) -> tuple[Plan, list[Configuration]]:
     if runs < LEAST_RUNS:
         raise SpecError(f"--repeats {runs} is below {LEAST_RUNS}, too few runs to measure noise. hint: pass 10.")
     configurations = list_configurations(spec, combine_values({}))
-    plan = Plan(
+    plan = BenchmarkPlan(
         benchmark_id=new_run_id(f"noise {spec.name}", RunClock.start()),
         spec_json=canonical_json(spec),
         sweep={},
@@ -104,7 +104,7 @@ def can_share_engine(spec: EvalSpec) -> bool:
     return not (engine.kind.is_served or engine.uses_ray_executor) and (spec.workers, spec.runner) == (1, "local")
 
 
-def add_rates(plan: Plan, achieved: Sequence[float | None]) -> tuple[Plan, list[Configuration]]:
+def add_rates(plan: BenchmarkPlan, achieved: Sequence[float | None]) -> tuple[BenchmarkPlan, list[Configuration]]:
     """Add to the plan of a sweep the rates between the throughputs of its two ends.
 
     Raises RunFailedError if there are none.
@@ -195,7 +195,7 @@ def _as_text(field: str, value: Any) -> str:
     return str(value) if is_plain else json.dumps(value, ensure_ascii=False)
 
 
-def list_left(plan: Plan, configurations: Sequence[Configuration], settings: Settings) -> list[Configuration]:
+def list_left(plan: BenchmarkPlan, configurations: Sequence[Configuration], settings: Settings) -> list[Configuration]:
     """List the runs still to do, in order. Each completed run counts as the next of its configuration."""
     done = count_done(plan.benchmark_id, settings)
     left = []
@@ -207,7 +207,7 @@ def list_left(plan: Plan, configurations: Sequence[Configuration], settings: Set
     return left
 
 
-def read_plan(benchmark_id: str, settings: Settings) -> tuple[Plan, list[Configuration]]:
+def read_plan(benchmark_id: str, settings: Settings) -> tuple[BenchmarkPlan, list[Configuration]]:
     """Read an existing benchmark. Raises SpecError for an unknown one or changed models, and StoreError."""
     plan, base = read_plan_file(benchmark_id, settings)
     spec = parse_spec(base, origin=str(benchmark_dir(settings, benchmark_id) / PLAN_NAME))

@@ -41,7 +41,7 @@ class NoGoError(AssaylineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedCell:
     """A cell with the verdict on its newest run."""
 
     cell: Cell
@@ -63,7 +63,7 @@ class Judged:
 class Decision:
     """The decision of a suite and what led to it."""
 
-    judged: list[Judged]
+    judged: list[JudgedCell]
     """With the verdicts at the level of the decision."""
     weighted: dict[str, Check]
     """The limit on the weighted mean of the supporting evaluations, by model."""
@@ -113,9 +113,9 @@ class Decision:
         )
 
 
-def decide(judged: Sequence[Judged], *, is_nightly: bool = False) -> Decision:
+def decide(judged: Sequence[JudgedCell], *, is_nightly: bool = False) -> Decision:
     """Decide by the gate reports of all cells. The number of tests depends on the specs alone, not on the results."""
-    supporting: dict[str, list[Judged]] = {}
+    supporting: dict[str, list[JudgedCell]] = {}
     for one in judged:
         if one.cell.tier == "supporting":
             supporting.setdefault(one.cell.model, []).append(one)
@@ -130,7 +130,7 @@ def decide(judged: Sequence[Judged], *, is_nightly: bool = False) -> Decision:
     )
 
 
-def _at_level(one: Judged, level: float) -> Judged:
+def _at_level(one: JudgedCell, level: float) -> JudgedCell:
     """Leave failures open whose p is above the level."""
     if one.report is None or one.report.limits.get("confidence") == "required":
         return one
@@ -147,7 +147,7 @@ def _at_level(one: Judged, level: float) -> Judged:
     return dataclasses.replace(one, report=dataclasses.replace(one.report, checks=checks))
 
 
-def judge_weighted(cells: Sequence[Judged], level: float) -> Check:
+def judge_weighted(cells: Sequence[JudgedCell], level: float) -> Check:
     """Judge the weighted mean of the differences in accuracy, which are taken for independent and normal.
 
     The variance of each comes from its 95% interval.

@@ -34,7 +34,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchmarkPlan:
     """The plan of a benchmark."""
 
     benchmark_id: str
@@ -84,12 +84,12 @@ def benchmark_dir(settings: Settings, benchmark_id: str) -> Path:
     return settings.data_dir / "benchmarks" / benchmark_id
 
 
-def write_plan(plan: Plan, settings: Settings) -> None:
+def write_plan(plan: BenchmarkPlan, settings: Settings) -> None:
     """Write the plan to its file. Raises StoreError."""
     write_json(benchmark_dir(settings, plan.benchmark_id) / PLAN_NAME, asdict(plan), MAKE_ROOM)
 
 
-def read_plan_file(benchmark_id: str, settings: Settings) -> tuple[Plan, Any]:
+def read_plan_file(benchmark_id: str, settings: Settings) -> tuple[BenchmarkPlan, Any]:
     """Read the plan of a benchmark and its spec as data. Raises SpecError for an unknown one, and StoreError."""
     folder = benchmark_dir(settings, benchmark_id)
     known = sorted((path.parent.name for path in folder.parent.glob(f"*/{PLAN_NAME}")), reverse=True)
@@ -107,8 +107,8 @@ def read_plan_file(benchmark_id: str, settings: Settings) -> tuple[Plan, Any]:
         ) from None
 
 
-def _parse_plan(text: str) -> Plan:
-    plan = Plan(**json.loads(text))
+def _parse_plan(text: str) -> BenchmarkPlan:
+    plan = BenchmarkPlan(**json.loads(text))
     plan = replace(
         plan,
         spec_json=use_current_names(plan.spec_json),

@@ -36,11 +36,11 @@ from assayline.store.parts import recall_lengths
 from assayline.store.scoring import check_scorers
 from assayline.store.thread import DatabaseThread
 
-__all__ = ["Evaluation", "Plan", "begin_evaluation", "begin_run", "plan_evaluation", "plan_run"]
+__all__ = ["Evaluation", "RunPlan", "begin_evaluation", "begin_run", "plan_evaluation", "plan_run"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """A run before it begins."""
 
     spec: EvalSpec
@@ -58,7 +58,7 @@ def plan_evaluation(
     is_deployed: bool = False,
     flow_run_id: str | None = None,
     purpose: str = "evaluate",
-) -> Plan:
+) -> RunPlan:
     """Check arguments and model. A new run is part of the benchmark `benchmark_id`, if that is given.
 
     `is_deployed`: a deployed flow begins the run, such as a nightly one. `flow_run_id`: the outermost flow run.
@@ -76,7 +76,7 @@ def plan_evaluation(
         machine=settings.machine or name_cpu(),
         purpose="judge" if is_judge else purpose,
     )
-    return Plan(spec, manifest, model)
+    return RunPlan(spec, manifest, model)
 
 
 def begin_evaluation(
@@ -91,7 +91,7 @@ def begin_evaluation(
     return begin_run(plan_evaluation(spec, settings, read, benchmark_id, is_deployed), settings, resume)
 
 
-def begin_run(plan: Plan, settings: Settings, resume: str = AUTO) -> Evaluation:
+def begin_run(plan: RunPlan, settings: Settings, resume: str = AUTO) -> Evaluation:
     """Check the database, then create the run's folder or resume an unfinished run.
 
     `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. With auto,

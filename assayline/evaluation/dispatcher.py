@@ -41,7 +41,7 @@ OPEN_LOOP_REQUESTS = 1024
 
 
 @dataclass(slots=True)
-class _Shard:
+class _ShardReader:
     """A shard that is being read."""
 
     rows: Iterator[Request] = field(default_factory=lambda: iter(()))
@@ -62,7 +62,7 @@ class _WorkerQueue:
     """Requests handed out and not answered, in the order of handing out."""
     ready: deque[Request] = field(default_factory=deque)
     """Next turns of conversations whose previous turn this worker answered."""
-    shard: _Shard = field(default_factory=_Shard)
+    shard: _ShardReader = field(default_factory=_ShardReader)
     window_requests: int | None = None
     generation: int = 0
     """Generation of its newest engine that answered."""
@@ -93,7 +93,7 @@ class Dispatcher:
         """Worker and generation for the row of a turn that is not sent."""
         self._pending: list[tuple[Path, frozenset[str]]] = []
         """Shards that no worker reads yet, with their answered requests; the last one is next."""
-        self._abandoned: list[_Shard] = []
+        self._abandoned: list[_ShardReader] = []
         """Partly read shards of workers that are gone."""
         self._again: deque[Request] = deque()
         self._suspects: deque[Request] = deque()
@@ -322,9 +322,9 @@ class Dispatcher:
         self._unread -= request is not None
         return request
 
-    def _begin_shard(self) -> _Shard:
+    def _begin_shard(self) -> _ShardReader:
         path, answered = self._pending.pop()
-        return _Shard(read_shard(path, answered, partial(read_texts, self._run_dir)), is_read=False)
+        return _ShardReader(read_shard(path, answered, partial(read_texts, self._run_dir)), is_read=False)
 
     def _fail_turn(self, request: Request, error_kind: str, why: str, prompt_tokens: int | None) -> None:
         self._count(unsent(request.request_id, *self._sender, why, error_kind, prompt_tokens))

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from assayline.errors import SpecError
-from assayline.scorers.process import Answer, define_function, score_answers
+from assayline.scorers.process import ScorerInput, define_function, score_answers
 from assayline.spec.criteria import FunctionScorer, Scorer
-from assayline.store.score_files import SCORER_ERROR, FunctionScores, JudgedScore
+from assayline.store.score_files import SCORER_ERROR, FunctionScores, HarnessScore
 from assayline.store.scoring import SampleToScore
 
 
@@ -20,7 +20,7 @@ def score_samples(
     """Return scores by scorer, and a note for each scorer that failed on some answers or cannot be used at all."""
     scores: dict[str, FunctionScores] = {}
     notes: list[str] = []
-    answers = [Answer(sample.answer, sample.target, _with_id(sample)) for sample in samples]
+    answers = [ScorerInput(sample.answer, sample.target, _with_id(sample)) for sample in samples]
     for scorer in scorers:
         try:
             definition = define_function(scorer)
@@ -29,7 +29,7 @@ def score_samples(
             notes.append(f"{scorer.title} scored nothing. {error}")
             continue
         rows = [
-            JudgedScore(
+            HarnessScore(
                 scorer=scorer.title,
                 prompt_id=sample.prompt_id,
                 occurrence=sample.occurrence,

@@ -11,7 +11,7 @@ from typing import Any
 
 from assayline.digests import digest_json
 from assayline.errors import SpecError
-from assayline.evaluation.begin import Plan, add_price, plan_run
+from assayline.evaluation.begin import RunPlan, add_price, plan_run
 from assayline.evaluation.resume import AUTO, NEVER, is_complete
 from assayline.prompts.template import list_variables
 from assayline.runs.locks import is_worked_on
@@ -24,7 +24,7 @@ from assayline.spec.judges import JudgeScorer, VerdictScorer
 from assayline.spec.prompts import AnswersSource
 from assayline.store.answer_rows import ANSWER_COLUMNS, count_rows
 from assayline.store.database import read_rows
-from assayline.store.score_files import FunctionScores, JudgedScore, read_function_scores
+from assayline.store.score_files import FunctionScores, HarnessScore, read_function_scores
 from assayline.store.thread import DatabaseThread
 from assayline.words import nearest
 
@@ -73,7 +73,7 @@ def plan_judge(
     return spec.model_copy(update={"scorers": labelled})
 
 
-def check_judges(plan: Plan, settings: Settings) -> list[str]:
+def check_judges(plan: RunPlan, settings: Settings) -> list[str]:
     """Check the judges of a run before its model's engine starts: their specs, templates, columns and models.
 
     Return notes for the user. Raises SpecError, PromptError or ModelError.
@@ -100,7 +100,7 @@ def check_judges(plan: Plan, settings: Settings) -> list[str]:
     return notes
 
 
-def find_unreported(plan: Plan, settings: Settings, resume: str = AUTO) -> str | None:
+def find_unreported(plan: RunPlan, settings: Settings, resume: str = AUTO) -> str | None:
     """Return the newest run of this spec, model and inputs if it only lacks scores of judges or its report; else None.
 
     `resume` is that of `begin_run`; with a run's id, only that run is considered.
@@ -158,7 +158,7 @@ def read_verdicts(settings: Settings, scorer: JudgeScorer, judge_run_ids: Sequen
     values = list(judge_run_ids), scorer.combine
     rows = DatabaseThread(settings).run(lambda connection: read_rows(connection, query, *values))
     scores = [
-        JudgedScore(
+        HarnessScore(
             scorer=scorer.title,
             prompt_id=row["prompt_id"],
             occurrence=row["occurrence"],

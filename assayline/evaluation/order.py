@@ -29,7 +29,7 @@ from assayline.files import MAKE_ROOM, replace_file, storing
 from assayline.media.references import find_media
 from assayline.prompts import RowError
 from assayline.records import EARLIER_TURN, NOT_SENT, Completion, EarlierTurn, Json, Request
-from assayline.requests.build import Prepared, Renderer, check_length
+from assayline.requests.build import PreparedPrompt, Renderer, check_length
 from assayline.requests.chat import Rendered
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import StoredText, part_unreadable, request_from_row
@@ -159,12 +159,14 @@ def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
     )
 
 
-def order_rows(spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[Prepared]) -> Iterator[list[Prepared]]:
+def order_rows(
+    spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[PreparedPrompt]
+) -> Iterator[list[PreparedPrompt]]:
     """Yield the rows in horizons, each the longest first; rows of equal expected length keep their order.
 
     Requests get their `expected_output_tokens`.
     """
-    horizon: list[Prepared] = []
+    horizon: list[PreparedPrompt] = []
     requests = size = 0
     for row in rows:
         expected = lengths.of(row.prompt.prompt_id)
@@ -191,7 +193,7 @@ def measure_request(request: Request) -> int:
     return len(request.rendered or "") + len(request.prompt_token_ids) + said
 
 
-def sort_rows(rows: list[Prepared]) -> list[Prepared]:
+def sort_rows(rows: list[PreparedPrompt]) -> list[PreparedPrompt]:
     """Sort one horizon, the longest first; rows of equal length keep their order."""
     return sorted(rows, key=lambda row: -max(map(expected_tokens, row.ready), default=0))
 

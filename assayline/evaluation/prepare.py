@@ -34,15 +34,15 @@ from assayline.model import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
 from assayline.prompts.sources.answers import AnswerRow
 from assayline.records import Completion, Prompt, Request
-from assayline.requests.build import Prepared, build_requests
+from assayline.requests.build import PreparedPrompt, build_requests
 from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
 from assayline.requests.model_config import find_placeholders, max_model_len_of
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import ChatSpec, LmEvalSource
-from assayline.store.answers import Answers
+from assayline.store.answers import AnswerSurvey
 from assayline.store.parts import Record, list_part_names, part_unreadable, parts_dir, to_arrow, write_part
-from assayline.store.score_files import FOLDER_NAME, write_judged
+from assayline.store.score_files import FOLDER_NAME, write_harness_scores
 from assayline.store.scoring import StoredAnswer
 
 RESULTS_NAME = "results.json"
@@ -58,8 +58,8 @@ def plan_chat(spec: EvalSpec) -> ChatSpec:
 
 def write_task_requests(
     spec: EvalSpec, source: LmEvalSource, renderer: ChatRenderer | ServedChat, tokenizer: Any, max_model_len: int | None
-) -> Iterator[Prepared]:
-    """Yield a Prepared per document. Raises SpecError or PromptError at the first one if the task cannot run."""
+) -> Iterator[PreparedPrompt]:
+    """Yield one PreparedPrompt per document. Raises SpecError or PromptError at the first if the task cannot run."""
     assert isinstance(renderer, ChatRenderer), "the spec refuses a server that renders"
     encoder = HarnessEncoder(tokenizer, max_model_len, spec.sampling)
     instances = write_requests(spec, source, _choose_template(source, renderer))
@@ -82,7 +82,7 @@ def judge_task(
         write_text(folder / f"samples_{name}.jsonl", lines, MAKE_ROOM)
     text = json.dumps(results, indent=2, ensure_ascii=False, default=str)
     write_text(folder / RESULTS_NAME, text + "\n", MAKE_ROOM)
-    write_judged(run_dir, verdict.judged)
+    write_harness_scores(run_dir, verdict.judged)
     return verdict.notes
 
 
@@ -124,7 +124,7 @@ class _SlowRows:
                 if not self._is_watched:
                     self._start_timer(SLOW_ROW_S)
 
-    def watch(self, prepared: Iterable[Prepared]) -> Iterator[Prepared]:
+    def watch(self, prepared: Iterable[PreparedPrompt]) -> Iterator[PreparedPrompt]:
         """Yield the same rows, and note that each is rendered."""
         for one in prepared:
             self._row = None
@@ -183,12 +183,12 @@ class Preparation:
         """Digest of the template that renders the prompts."""
         return self._renderer.template_id
 
-    def __iter__(self) -> Iterator[Prepared]:
+    def __iter__(self) -> Iterator[PreparedPrompt]:
         """Iterate over the prompt rows with their requests, once."""
         return self._prepared
 
     def run(
-        self, run_dir: Path, dispatcher: Dispatcher, earlier: Answers | None = None, *, longest_first: bool = False
+        self, run_dir: Path, dispatcher: Dispatcher, earlier: AnswerSurvey | None = None, *, longest_first: bool = False
     ) -> PromptCounts:
         """Write each shard and hand it to the dispatcher; if that is stopped, drop the unfinished shard.
 
@@ -198,7 +198,7 @@ class Preparation:
         """
         lengths = read_lengths(run_dir)
         has_order = longest_first and can_order(self._spec, lengths)
-        shard = _Shard(run_dir, self._spec.shard_requests, dispatcher, earlier, has_order)
+        shard = _ShardWriter(run_dir, self._spec.shard_requests, dispatcher, earlier, has_order)
         rows = itertools.takewhile(lambda _: not dispatcher.is_stopped, self)
         horizons = order_rows(self._spec, lengths, rows) if has_order else ([row] for row in rows)
         for horizon in horizons:
@@ -217,7 +217,7 @@ class Preparation:
         return shard.count(is_complete=True)
 
 
-def _refuse_errors(rows: Iterator[Prepared]) -> Iterator[Prepared]:
+def _refuse_errors(rows: Iterator[PreparedPrompt]) -> Iterator[PreparedPrompt]:
     for prepared in rows:
         for error in prepared.errors[:1]:
             raise PromptError(
@@ -227,7 +227,7 @@ def _refuse_errors(rows: Iterator[Prepared]) -> Iterator[Prepared]:
         yield prepared
 
 
-def _check_target(spec: EvalSpec, first: Prepared) -> None:
+def _check_target(spec: EvalSpec, first: PreparedPrompt) -> None:
     """Raise PromptError if a scorer needs targets, no column is set for them, and the first row has none."""
     needy = [scorer.title for scorer in spec.scorers or [] if scorer.needs_target]
     if needy and spec.prompts.columns.target is None and first.prompt.target is None and not first.errors:
@@ -238,11 +238,11 @@ def _check_target(spec: EvalSpec, first: Prepared) -> None:
         )
 
 
-class _Shard:
+class _ShardWriter:
     """Rows of the unfinished shard, and totals over all shards."""
 
     def __init__(
-        self, run_dir: Path, most_requests: int, dispatcher: Dispatcher, earlier: Answers | None, has_order: bool
+        self, run_dir: Path, most_requests: int, dispatcher: Dispatcher, earlier: AnswerSurvey | None, has_order: bool
     ) -> None:
         self._run_dir = run_dir
         self._most = most_requests
@@ -258,7 +258,7 @@ class _Shard:
         self._there = {table: set(list_part_names(run_dir, table)) for table in IDENTITY}
         """Parts of an earlier attempt; only preparation writes these."""
 
-    def add(self, prepared: Prepared) -> None:
+    def add(self, prepared: PreparedPrompt) -> None:
         """Add one prompt with its requests; write the shard when it is full."""
         self._rows += 1
         self._duplicates += prepared.prompt.occurrence > 0

@@ -16,11 +16,11 @@ from assayline.runs.locks import lock_run, name_holder
 from assayline.runs.manifest import Manifest, read_manifest, read_run_scorers, read_spec_json, write_manifest
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
 from assayline.store.decisions import restore_verdicts
-from assayline.store.ingest import Verdict, judge_run, reload_parts, rescue_part
+from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_part
 from assayline.store.metrics import store_metrics
 from assayline.store.parts import list_parts, set_part_aside
 from assayline.store.runs import save_run
-from assayline.store.score_files import read_function_scores, read_judged
+from assayline.store.score_files import read_function_scores, read_harness_scores
 from assayline.store.scoring import score_run
 
 
@@ -91,28 +91,28 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
     with transaction(connection):
         rebuilt.rows = reload_parts(connection, before.run_id, run_dir)
         save_run(connection, before, spec_json)
-        verdict = judge_run(connection, before.run_id)
-        after = _judge_again(before, verdict, json.loads(spec_json).get("max_error_fraction", 1.0))
+        outcome = read_outcome(connection, before.run_id)
+        after = _judge_again(before, outcome, json.loads(spec_json).get("max_error_fraction", 1.0))
         save_run(connection, after, spec_json)
     scorers = read_run_scorers(run_dir, json.loads(spec_json))
-    judged, functions = read_judged(run_dir), read_function_scores(run_dir)
+    judged, functions = read_harness_scores(run_dir), read_function_scores(run_dir)
     with transaction(connection):
         rebuilt.scores = score_run(connection, before.run_id, scorers, judged=judged, functions=functions)
         restore_verdicts(connection, run_dir)
     store_metrics(connection, [before.run_id])
     if after != before:
         write_manifest(run_dir, after)
-    rebuilt.manifest, rebuilt.missing = after, verdict.broken.get("missing_requests", 0)
+    rebuilt.manifest, rebuilt.missing = after, outcome.broken.get("missing_requests", 0)
 
 
-def _judge_again(run: Manifest, verdict: Verdict, max_error_fraction: float) -> Manifest:
+def _judge_again(run: Manifest, outcome: RunOutcome, max_error_fraction: float) -> Manifest:
     """Return the manifest with its state corrected, judged as at the end of a run. An unfinished run stays one."""
     if run.prompts is None:
         if run.state != "completed":
             return run
         message = f"Run {run.run_id} lost part files with requests or answers after it was completed."
         return replace(run, state="failed", message=message)
-    concluded = conclude_run(run, verdict, max_error_fraction)
+    concluded = conclude_run(run, outcome, max_error_fraction)
     if "completed" not in (run.state, concluded.state):
         return run
     return replace(concluded, finished_at=run.finished_at or concluded.finished_at)

@@ -19,7 +19,7 @@ from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.metrics import store_metrics
-from assayline.store.score_files import FunctionScores, read_function_scores, read_judged, write_function_scores
+from assayline.store.score_files import FunctionScores, read_function_scores, read_harness_scores, write_function_scores
 from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_samples, read_wrong_answers, score_run
 from assayline.store.thread import DatabaseThread
 
@@ -38,7 +38,7 @@ class Rescored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _RescorePlan:
     """Parameters for scoring one run again."""
 
     run_dir: Path
@@ -91,7 +91,7 @@ def rescore_run(
             samples = database.run(lambda connection: read_samples(connection, run.run_id))
             found, notes = score_samples(functions, samples)
             scores = {**scores, **found}
-        plan = _Plan(
+        plan = _RescorePlan(
             run_dir=run_dir,
             run=run,
             scorers=everything,
@@ -140,14 +140,14 @@ def _check_kinds(spec: dict[str, Any], scorers: Sequence[Scorer]) -> None:
             )
 
 
-def _rescore(connection: Connection, plan: _Plan) -> Rescored:
+def _rescore(connection: Connection, plan: _RescorePlan) -> Rescored:
     run_id = plan.run.run_id
     if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
         raise StoreError(f"Run {run_id} is not in the database. hint: load it with `assayline rebuild {run_id}`.")
     rescored = Rescored(plan.run)
     try:
         with transaction(connection):
-            judged = read_judged(plan.run_dir)
+            judged = read_harness_scores(plan.run_dir)
             counts = score_run(connection, run_id, plan.scorers, plan.asked, judged, plan.functions)
             _check_counts(run_id, counts, [scorer.title for scorer in plan.added])
             _read_results(connection, plan, rescored)
@@ -163,7 +163,7 @@ def _rescore(connection: Connection, plan: _Plan) -> Rescored:
     return rescored
 
 
-def _read_results(connection: Connection, plan: _Plan, rescored: Rescored) -> None:
+def _read_results(connection: Connection, plan: _RescorePlan, rescored: Rescored) -> None:
     run_id = plan.run.run_id
     rows = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
     rescored.accuracies = [row for row in rows if row["scorer"] in plan.asked]

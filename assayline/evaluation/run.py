@@ -35,13 +35,13 @@ from assayline.settings import Settings
 from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
-from assayline.store.answers import Answers, lacks_media, survey_answers
+from assayline.store.answers import AnswerSurvey, lacks_media, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
-from assayline.store.ingest import Verdict, judge_run, load_parts
+from assayline.store.ingest import RunOutcome, load_parts, read_outcome
 from assayline.store.metrics import read_metric_table, store_metrics, warn_truncated
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
 from assayline.store.runs import save_run
-from assayline.store.score_files import read_function_scores, read_judged, write_function_scores
+from assayline.store.score_files import read_function_scores, read_harness_scores, write_function_scores
 from assayline.store.scoring import SampleToScore, StoredAnswer, read_answers, read_samples, score_run
 from assayline.store.thread import DatabaseThread
 
@@ -53,55 +53,55 @@ _ADVICE = (
 )
 
 
-def conclude_run(run: Manifest, verdict: Verdict, max_error_fraction: float) -> Manifest:
+def conclude_run(run: Manifest, outcome: RunOutcome, max_error_fraction: float) -> Manifest:
     """Return the final manifest of a run whose prompts are all prepared and whose parts are all loaded."""
     if run.prompts is None:
         raise ValueError(f"{run.run_id} was concluded before its prompts were counted")
-    message = _describe_failure(run.run_id, run.prompts.requests, verdict, max_error_fraction)
+    message = _describe_failure(run.run_id, run.prompts.requests, outcome, max_error_fraction)
     return replace(
         run,
         state="failed" if message else "completed",
         message=message,
-        is_final=bool(message) and not verdict.broken.get("missing_requests"),
+        is_final=bool(message) and not outcome.broken.get("missing_requests"),
         finished_at=utc_now(),
     )
 
 
-def _describe_failure(run_id: str, requests: int, verdict: Verdict, max_error_fraction: float) -> str | None:
-    if verdict.broken:
+def _describe_failure(run_id: str, requests: int, outcome: RunOutcome, max_error_fraction: float) -> str | None:
+    if outcome.broken:
         more = (
             "run the same command again, which resumes the run and sends the missing requests."
-            if verdict.broken.get("missing_requests")
+            if outcome.broken.get("missing_requests")
             else "start a new run with --fresh; this one has no request left to send."
         )
         return (
-            f"Run {run_id} is inconsistent: {verdict.broken}. Expected {requests} requests, each answered once; stored "
+            f"Run {run_id} is inconsistent: {outcome.broken}. Expected {requests} requests, each answered once; stored "
             f"answers are in the table request. hint: {more}"
         )
-    if "max_errors" in verdict.load_ends:
-        unsent = f"{verdict.unsent} requests were" if verdict.unsent else "Nothing was"
+    if "max_errors" in outcome.load_ends:
+        unsent = f"{outcome.unsent} requests were" if outcome.unsent else "Nothing was"
         return (
-            f"Run {run_id} was stopped because of its errors. {verdict.load_ends['max_errors']} {unsent} left unsent. "
-            f"{_count_kinds(verdict)} {_ADVICE}"
+            f"Run {run_id} was stopped because of its errors. {outcome.load_ends['max_errors']} {unsent} left unsent. "
+            f"{_count_kinds(outcome)} {_ADVICE}"
         )
-    if verdict.unsent and not verdict.sent:
-        why = " ".join(verdict.load_ends.values()) or "No event gives the reason."
+    if outcome.unsent and not outcome.sent:
+        why = " ".join(outcome.load_ends.values()) or "No event gives the reason."
         return (
             f"Run {run_id} sent nothing: its load ended before the first of {requests} requests. {why} hint: change "
             "load so that at least one request is sent, then start a new run."
         )
-    asked = requests - verdict.unsent
-    if verdict.error_rows > max_error_fraction * asked:
-        among = f"{asked} requests" if not verdict.unsent else f"{asked} sent requests"
+    asked = requests - outcome.unsent
+    if outcome.error_rows > max_error_fraction * asked:
+        among = f"{asked} requests" if not outcome.unsent else f"{asked} sent requests"
         return (
-            f"Run {run_id} has {verdict.error_rows} error rows among {among}, more than the share of "
-            f"{max_error_fraction:g} that max_error_fraction allows. {_count_kinds(verdict)} {_ADVICE}"
+            f"Run {run_id} has {outcome.error_rows} error rows among {among}, more than the share of "
+            f"{max_error_fraction:g} that max_error_fraction allows. {_count_kinds(outcome)} {_ADVICE}"
         )
     return None
 
 
-def _count_kinds(verdict: Verdict) -> str:
-    kinds = ", ".join(f"{kind} {count}" for kind, count in verdict.errors.items())
+def _count_kinds(outcome: RunOutcome) -> str:
+    kinds = ", ".join(f"{kind} {count}" for kind, count in outcome.errors.items())
     return f"Errors by kind: {kinds}."
 
 
@@ -139,7 +139,7 @@ class Evaluation:
     lock: RunLock
     notes: list[str] = field(default_factory=list)
     """Remarks for the user on the start of the run."""
-    earlier: Answers | None = None
+    earlier: AnswerSurvey | None = None
     """Answers of earlier attempts."""
     dispatcher: Dispatcher = field(init=False)
     writer: PartWriter = field(init=False)
@@ -380,8 +380,8 @@ class Evaluation:
         """Record the run's end in the database. Return the manifest to write, the metrics, and notes."""
         self._load_and_save(connection)
         self._score(connection)
-        verdict = judge_run(connection, self.run_id)
-        ended = conclude_run(self.manifest, verdict, self.spec.max_error_fraction)
+        outcome = read_outcome(connection, self.run_id)
+        ended = conclude_run(self.manifest, outcome, self.spec.max_error_fraction)
         with transaction(connection):
             save_run(connection, ended, canonical_json(self.spec))
         store_metrics(connection, [self.run_id])
@@ -425,11 +425,11 @@ class Evaluation:
 
     def _score(self, connection: Connection) -> None:
         """Score all rows so far, error rows included."""
-        judged, functions = read_judged(self.run_dir), read_function_scores(self.run_dir)
+        judged, functions = read_harness_scores(self.run_dir), read_function_scores(self.run_dir)
         with transaction(connection):
             score_run(connection, self.run_id, self.read_scorers(), judged=judged, functions=functions)
 
-    def _survey(self, connection: Connection) -> Answers:
+    def _survey(self, connection: Connection) -> AnswerSurvey:
         """Load the parts of earlier attempts and list their answers."""
         if self.manifest.template_id is not None:
             load_parts(connection, self.run_id, self.run_dir)

@@ -17,7 +17,7 @@ from assayline.errors import SpecError
 from assayline.prompts import RowError
 from assayline.prompts.row import check_text
 from assayline.records import Prompt, Request
-from assayline.requests.build import Prepared, error_of, make_request_id, seed_repeat
+from assayline.requests.build import PreparedPrompt, error_of, make_request_id, seed_repeat
 
 DEFAULT_MAX_TOKENS = 256
 """The harness's default if a task sets none."""
@@ -188,8 +188,10 @@ def identify_document(task: str, document: Any) -> str:
     return digest_text(json.dumps([task, document], sort_keys=True, default=str))
 
 
-def build_harness_requests(instances: Iterable[Any], encoder: HarnessEncoder, *, is_served: bool) -> Iterator[Prepared]:
-    """Yield one Prepared per document, in the harness's order. Raises SpecError before the first one for an
+def build_harness_requests(
+    instances: Iterable[Any], encoder: HarnessEncoder, *, is_served: bool
+) -> Iterator[PreparedPrompt]:
+    """Yield one PreparedPrompt per document, in the harness's order. Raises SpecError before the first one for an
     unsupported task."""
     documents = [
         (task, document, list(group))
@@ -238,7 +240,7 @@ def _make_prompt(requests: list[Any], prompt_id: str, occurrence: int, source_ro
     )
 
 
-def _prepare(prompt: Prompt, instances: list[Any], encoder: HarnessEncoder) -> Prepared:
+def _prepare(prompt: Prompt, instances: list[Any], encoder: HarnessEncoder) -> PreparedPrompt:
     repeats = int(instances[0].repeats or 1)
     encoded: list[Encoded] = []
     try:
@@ -249,10 +251,10 @@ def _prepare(prompt: Prompt, instances: list[Any], encoder: HarnessEncoder) -> P
     except RowError as error:
         blank = Encoded(str(instances[0].args[0]), [], {})
         requests = [_make_request(prompt, repeat, 0, blank) for repeat in range(repeats)]
-        return Prepared(prompt, requests, [error_of(request, error) for request in requests])
+        return PreparedPrompt(prompt, requests, [error_of(request, error) for request in requests])
     if cut := max((one.cut_tokens for one in encoded), default=0):
         prompt = replace(prompt, metadata={**prompt.metadata, "cut_tokens": cut})
-    return Prepared(
+    return PreparedPrompt(
         prompt,
         [_make_request(prompt, repeat, number, one) for repeat in range(repeats) for number, one in enumerate(encoded)],
         cut_in=prompt.metadata["task"] if cut else None,

@@ -15,7 +15,7 @@ from assayline.harness.build import identify_document, name_document
 from assayline.harness.tasks import ApplyTemplate, judge
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import LmEvalSource
-from assayline.store.score_files import Judged, JudgedScore
+from assayline.store.score_files import HarnessScore, HarnessScores
 from assayline.store.scoring import StoredAnswer
 
 KIND = "lm_eval"
@@ -25,19 +25,19 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HarnessResults:
     """Results of the harness, and the scorers and scores made from them."""
 
     results: dict[str, Any]
     """Results and samples, as `lm_eval --log_samples` writes them."""
-    judged: Judged
+    judged: HarnessScores
     """Scorers are named by metric and filter, as in the harness, and keep its aggregates by task and group. Scorers
     with scores come first, in the order of the tasks."""
     notes: list[str]
     """A message per averaged metric without scores per document."""
 
 
-class Answers:
+class HarnessAnswers:
     """A run's answers, looked up by the harness's requests."""
 
     def __init__(self, rows: Iterable[StoredAnswer]) -> None:
@@ -81,12 +81,12 @@ class Answers:
 
 def judge_answers(
     spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | None, rows: Iterable[StoredAnswer]
-) -> Verdict:
+) -> HarnessResults:
     """Judge answers. Raises PromptError for a task that cannot be opened, StoreError for one that has changed."""
-    answers = Answers(rows)
+    answers = HarnessAnswers(rows)
     results = judge(spec, source, apply_template, answers.answer)
     without_scores = _find_other_values(results, answers)
-    scores: list[JudgedScore] = []
+    scores: list[HarnessScore] = []
     for task, samples in results["samples"].items():
         aggregations = results["aggregations"].get(task, {})
         for sample in samples:
@@ -98,8 +98,8 @@ def judge_answers(
     tables = {**results.get("groups", {}), **results["results"]}
     named = dict.fromkeys([*(score.scorer for score in scores), *(name for table in tables.values() for name in table)])
     scorers = {name: _describe(tables, name, results["lm_eval_version"]) for name in named}
-    judged = Judged({name: found for name, found in scorers.items() if found["harness"]}, scores)
-    return Verdict(results, judged, list(without_scores.values()))
+    judged = HarnessScores({name: found for name, found in scorers.items() if found["harness"]}, scores)
+    return HarnessResults(results, judged, list(without_scores.values()))
 
 
 def _read_likelihood(row: StoredAnswer) -> tuple[float, bool]:
@@ -109,7 +109,7 @@ def _read_likelihood(row: StoredAnswer) -> tuple[float, bool]:
     return row.option_logprob or 0.0, is_greedy
 
 
-def _find_other_values(results: Mapping[str, Any], answers: Answers) -> dict[tuple[str, str], str]:
+def _find_other_values(results: Mapping[str, Any], answers: HarnessAnswers) -> dict[tuple[str, str], str]:
     """Find metrics that are averaged over values outside 0 to 1. Return a message for each task and metric.
 
     Documents with an error row score 0 whatever the harness computes for them, such as NaN for a ratio.
@@ -151,12 +151,12 @@ def _read_number(value: Any) -> float | None:
         return None
 
 
-def _score(name: str, sample: Mapping[str, Any], metric: str, answers: Answers, source_id: str) -> JudgedScore:
+def _score(name: str, sample: Mapping[str, Any], metric: str, answers: HarnessAnswers, source_id: str) -> HarnessScore:
     prompt_id, occurrence = answers.identify(source_id)
     if source_id in answers.errors:
         kind = answers.errors[source_id]
-        return JudgedScore(name, prompt_id, occurrence, 0.0, None, f"error: {kind}", kind)
+        return HarnessScore(name, prompt_id, occurrence, 0.0, None, f"error: {kind}", kind)
     filtered = sample["filtered_resps"]
     extracted = filtered[0] if len(filtered) == 1 and isinstance(filtered[0], str) else None
     value = min(1.0, max(0.0, float(sample[metric])))
-    return JudgedScore(name, prompt_id, occurrence, value, extracted, f"{name} of lm-evaluation-harness")
+    return HarnessScore(name, prompt_id, occurrence, value, extracted, f"{name} of lm-evaluation-harness")

@@ -191,7 +191,7 @@ def _replay(apply_template: ApplyTemplate | None, answer: Any) -> Any:
 def _make_model(apply_template: ApplyTemplate | None, respond: Callable[[str, list[Any]], list[Any]]) -> Any:
     from lm_eval.api.model import LM
 
-    class Model(LM):  # type: ignore[misc]
+    class HarnessModel(LM):  # type: ignore[misc]
         tokenizer_name = "assayline"
 
         def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[Any]:
@@ -207,4 +207,4 @@ def _make_model(apply_template: ApplyTemplate | None, respond: Callable[[str, li
             assert apply_template is not None, "called only if the spec applies a chat template"
             return apply_template(chat_history, add_generation_prompt)
 
-    return Model()
+    return HarnessModel()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from assayline.benchmark.decision import Decision, Judged
+from assayline.benchmark.decision import Decision, JudgedCell
 from assayline.benchmark.suite import SuitePlan, shorten_model
 from assayline.comparison.gate import Check, Verdict
 from assayline.report.document import Column, Document, Figure, Section, Table, tabulate
@@ -58,7 +58,7 @@ def tabulate_evaluations(rows: Sequence[dict[str, Any]], *, is_short: bool = Fal
     return tabulate("Evaluations", [column for column in EVALUATIONS if column.header not in left_out], rows)
 
 
-def _row(one: Judged) -> dict[str, Any]:
+def _row(one: JudgedCell) -> dict[str, Any]:
     checks = one.report.checks if one.report else []
     told = _show_checks(checks, one.accuracy)
     against = one.report.baseline if one.report else one.cell.baseline

@@ -32,7 +32,7 @@ WORKER = "prepare"
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPrompt:
     """Requests of one prompt: for an engine, or with an error each."""
 
     prompt: Prompt
@@ -74,8 +74,8 @@ class Renderer(Protocol):
 
 def build_requests(
     spec: EvalSpec, prompts: Iterable[Prompt | BadRow], renderer: Renderer, max_model_len: int | None
-) -> Iterator[Prepared]:
-    """Yield one Prepared per prompt, in order, reading no prompt ahead.
+) -> Iterator[PreparedPrompt]:
+    """Yield one PreparedPrompt per prompt, in order, reading no prompt ahead.
 
     `max_model_len` is in tokens, prompt and answer together; None: unknown, nothing is refused for its length. Raises
     SpecError at once if `sampling.n` or `sampling.seed` is not a whole number.
@@ -111,7 +111,7 @@ def make_request_id(
 
 def _prepare(
     sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
-) -> Prepared:
+) -> PreparedPrompt:
     prompt = item.prompt if isinstance(item, BadRow) else item
     repeats = repeats if prompt.body is None else prompt.body.samples
     rendered = Rendered("", [])
@@ -127,13 +127,13 @@ def _prepare(
         requests = _repeat(prompt, Rendered(rendered.text, []), _overlay(sampling, {}), repeats)
         prompt_tokens = len(rendered.token_ids) or None
         errors = [error_of(request, error, None if request.turn_index else prompt_tokens) for request in requests]
-        return Prepared(prompt, requests, errors)
-    return Prepared(prompt, _repeat(prompt, rendered, sampling, repeats))
+        return PreparedPrompt(prompt, requests, errors)
+    return PreparedPrompt(prompt, _repeat(prompt, rendered, sampling, repeats))
 
 
 def _prepare_options(
     sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
-) -> Prepared:
+) -> PreparedPrompt:
     """One request per option. Where one option cannot be asked for, none is: the others alone say nothing."""
     prompt = item.prompt if isinstance(item, BadRow) else item
     options: list[RenderedOption] = []
@@ -152,8 +152,8 @@ def _prepare_options(
             unasked = [RenderedOption(option, rendered.text + option, [], 0) for option in prompt.options]
             requests = _repeat_options(prompt, unasked, sampling, repeats)
         prompt_tokens = max((len(option.token_ids) for option in options), default=len(rendered.token_ids)) or None
-        return Prepared(prompt, requests, [error_of(request, error, prompt_tokens) for request in requests])
-    return Prepared(prompt, _repeat_options(prompt, options, sampling, repeats))
+        return PreparedPrompt(prompt, requests, [error_of(request, error, prompt_tokens) for request in requests])
+    return PreparedPrompt(prompt, _repeat_options(prompt, options, sampling, repeats))
 
 
 def render_options(prompt: Rendered, options: list[str], renderer: Renderer) -> Iterator[RenderedOption]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from assayline.benchmark.configurations import add_rates, can_share_engine, list_left
-from assayline.benchmark.decision import Decision, Judged, NoGoError, decide
-from assayline.benchmark.plan import Configuration, Plan, benchmark_dir, write_plan
+from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, decide
+from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, write_plan
 from assayline.benchmark.profile import ENDS
 from assayline.benchmark.result import Measured, read_measured
 from assayline.benchmark.suite import Cell, SuitePlan, begin_suite, find_undecided, list_cells, suite_dir, write_suite
@@ -68,7 +68,7 @@ def do_runs(
     return failed
 
 
-def run_benchmark(plan: Plan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
+def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
     """Do the remaining runs of a benchmark, and return the measurements.
 
     Raises RunFailedError if a configuration fails, after measuring the others.
@@ -95,14 +95,14 @@ def run_benchmark(plan: Plan, configurations: list[Configuration], front: FrontE
     return result
 
 
-def _do_benchmark(plan: Plan, configurations: list[Configuration], front: FrontEnd) -> dict[str, str]:
+def _do_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, str]:
     left = list_left(plan, configurations, front.settings)
     front.log.info("Benchmark %s: %d of %d runs to do", plan.benchmark_id, len(left) + plan.planned, plan.total)
     how: dict[str, Any] = {"resume": NEVER, "benchmark_id": plan.benchmark_id, "purpose": "benchmark"}
     return do_runs(left, plan.total - plan.planned, front, runs_per_engine=plan.runs_per_engine, **how)
 
 
-def _find_rates(plan: Plan, front: FrontEnd) -> tuple[Plan, list[Configuration]]:
+def _find_rates(plan: BenchmarkPlan, front: FrontEnd) -> tuple[BenchmarkPlan, list[Configuration]]:
     """Add the rates between the two measured ends to a sweep's plan, and write the plan."""
     achieved = DatabaseThread(front.settings).run(
         lambda connection: read_achieved_rates(connection, plan.benchmark_id, plan.config_ids[:ENDS])
@@ -114,7 +114,7 @@ def _find_rates(plan: Plan, front: FrontEnd) -> tuple[Plan, list[Configuration]]
     return plan, configurations
 
 
-def _conclude(plan: Plan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
+def _conclude(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
     """Read the measurements, and write and show the report."""
     measured = measure(plan, configurations, front.settings)
 
@@ -130,7 +130,7 @@ def _conclude(plan: Plan, configurations: list[Configuration], front: FrontEnd) 
     return {**found, "headline": headline, "report": str(report.html.absolute())}
 
 
-def measure(plan: Plan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
+def measure(plan: BenchmarkPlan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
     """Read the measurements of a benchmark."""
     labels = {one.config_id: one.label for one in configurations}
     limits = {str(name): limit for name, limit in configurations[0].spec.gate.max_slowdown.items()}
@@ -183,22 +183,22 @@ def _do_cells(plan: SuitePlan, cells: list[Cell], front: FrontEnd, resume: str) 
     return do_runs(left, total, front, keep, resume=resume, purpose="suite")
 
 
-def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], front: FrontEnd, nights: int) -> Judged:
+def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], front: FrontEnd, nights: int) -> JudgedCell:
     """Judge the newest run of a cell. A cell that cannot be judged has the reason instead of a report."""
     runs = plan.runs.get(cell.key, [])
     run_id = runs[-1] if runs else None
     if cell.key in failed or run_id is None:
-        return Judged(cell, run_id, None, failed.get(cell.key, "It has no run."))
+        return JudgedCell(cell, run_id, None, failed.get(cell.key, "It has no run."))
     mean = DatabaseThread(front.settings).run(lambda connection: read_accuracy(connection, run_id))
     if cell.baseline is None:
         why = f"It has no baseline. hint: pin a run, such as `assayline baseline pin NAME {run_id}`, and set baseline."
-        return Judged(cell, run_id, None, why, mean)
+        return JudgedCell(cell, run_id, None, why, mean)
     try:
         report = gate_run(front.settings, front.log, run_id, cell.baseline, {}, front.flow_run_id, nights)
     except AssaylineError as error:
-        return Judged(cell, run_id, None, f"{error} The run is {run_id}.", mean)
+        return JudgedCell(cell, run_id, None, f"{error} The run is {run_id}.", mean)
     report_run(front.settings, front.log, run_id, cell.baseline)
-    return Judged(cell, run_id, report, mean_score=mean)
+    return JudgedCell(cell, run_id, report, mean_score=mean)
 
 
 def _describe(plan: SuitePlan, decision: Decision, written: Written) -> dict[str, Any]:

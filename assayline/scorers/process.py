@@ -31,7 +31,7 @@ MOST_KILLS_IN_A_ROW = 20
 MOST_PROCESSES = 4
 
 
-class Answer(NamedTuple):
+class ScorerInput(NamedTuple):
     """Arguments of one call of a scoring function."""
 
     text: str
@@ -86,7 +86,7 @@ def check_function(scorer: FunctionScorer) -> None:
         process.kill()
 
 
-def score_answers(scorer: FunctionScorer, answers: Sequence[Answer]) -> list[FunctionScore | None]:
+def score_answers(scorer: FunctionScorer, answers: Sequence[ScorerInput]) -> list[FunctionScore | None]:
     """One score per answer, in order; None where the function gives none.
 
     Never raises for what a function does: a failure is a score of 0 that says why. Raises SpecError if there is no such
@@ -136,7 +136,7 @@ class _Streak:
 
 
 def _score_batch(
-    process: "_Process", streak: _Streak, answers: Sequence[Answer], places: range
+    process: "_Process", streak: _Streak, answers: Sequence[ScorerInput], places: range
 ) -> Iterator[FunctionScore | None]:
     if streak.reason is not None:
         yield from (FunctionScore(0.0, None, streak.reason, streak.reason) for _ in places)
@@ -164,7 +164,7 @@ class _Process:
         self._child: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
-    def ask(self, answers: Sequence[Answer]) -> list[list[Any] | None]:
+    def ask(self, answers: Sequence[ScorerInput]) -> list[list[Any] | None]:
         """The scores of one batch. Raises _FailedError."""
         if self._child is None:
             self.start()

@@ -100,7 +100,7 @@ ANSWER_COLUMNS = (
 PAIR_COLUMNS = ("id", "prompt", "messages", "target", "options", "repeat", "first", "second")
 ORDER = "source_row, prompt_id, occurrence, repeat"
 
-Judged = AnswersSource | PairsSource
+StoredAnswers = AnswersSource | PairsSource
 
 
 def find_newest_run(connection: Connection, name: str) -> str:
@@ -115,7 +115,7 @@ def find_newest_run(connection: Connection, name: str) -> str:
     raise SpecError(f"No completed run has the name {name!r}; {known}. hint: `assayline runs` lists them.")
 
 
-def check_rows(connection: Connection, source: Judged) -> None:
+def check_rows(connection: Connection, source: StoredAnswers) -> None:
     """Raise SpecError if a source has no rows, or if `where` cannot be used."""
     if count_rows(connection, source):
         return
@@ -139,14 +139,14 @@ def check_rows(connection: Connection, source: Judged) -> None:
     )
 
 
-def count_rows(connection: Connection, source: Judged) -> int:
+def count_rows(connection: Connection, source: StoredAnswers) -> int:
     """Return the number of rows of a source. Raises SpecError if `where` cannot be used."""
     query = f"select count(*) from ({_select_rows(source)}) where {_define_where(connection, source)}"  # noqa: S608 - names are ours
     with _explaining_where(source):
         return int(connection.execute(query, _name_runs(source)).fetchall()[0][0])
 
 
-def write_rows(connection: Connection, source: Judged, file: IO[str]) -> None:
+def write_rows(connection: Connection, source: StoredAnswers, file: IO[str]) -> None:
     """Write the rows of a source to a file, in order, as JSON lines for `read_rows`. Raises SpecError."""
     condition = _define_where(connection, source)
     order = ORDER + (", shown" if isinstance(source, PairsSource) else "")
@@ -174,7 +174,7 @@ def read_rows(file: IO[str]) -> Iterator[AnswerRow]:
             yield AnswerRow(*json.loads(line))
 
 
-def _make_row(source: Judged, found: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+def _make_row(source: StoredAnswers, found: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     """Return a row's columns and its origin. A reserved column replaces a metadata column of the same name."""
     key = {"prompt_id": found["prompt_id"], "occurrence": found["occurrence"], "repeat_index": found["repeat"]}
     runs = [{"run_id": run_id, **key} for run_id in source.runs]
@@ -187,18 +187,18 @@ def _make_row(source: Judged, found: dict[str, object]) -> tuple[dict[str, objec
     return {**metadata, **{name: found[name] for name in _list_columns(source)}}, origin
 
 
-def _list_columns(source: Judged) -> tuple[str, ...]:
+def _list_columns(source: StoredAnswers) -> tuple[str, ...]:
     return PAIR_COLUMNS if isinstance(source, PairsSource) else ANSWER_COLUMNS
 
 
-def _name_runs(source: Judged) -> dict[str, Any]:
+def _name_runs(source: StoredAnswers) -> dict[str, Any]:
     """Return the parameters of `_select_rows`."""
     if isinstance(source, AnswersSource):
         return {"run_a": source.run, "judges": source.not_judged_by}
     return dict(zip(("run_a", "run_b"), source.runs, strict=True))
 
 
-def _select_rows(source: Judged) -> str:
+def _select_rows(source: StoredAnswers) -> str:
     """Return the query of a source's rows, without an order."""
     rows = f"select *, {_LAST_QUESTION} as prompt from ({_SAMPLES.format(run='run_a')})"  # noqa: S608 - names are ours
     if isinstance(source, AnswersSource):
@@ -215,7 +215,7 @@ def _select_rows(source: Judged) -> str:
     """  # noqa: S608 - names are ours
 
 
-def _define_where(connection: Connection, source: Judged) -> str:
+def _define_where(connection: Connection, source: StoredAnswers) -> str:
     """Define the condition as a macro over the columns, and return its call. Raises SpecError unless it is one."""
     connection.execute(_WRITE_CONTENT)
     if source.where is None:
@@ -230,7 +230,7 @@ def _define_where(connection: Connection, source: Judged) -> str:
 
 
 @contextmanager
-def _explaining_where(source: Judged) -> Iterator[None]:
+def _explaining_where(source: StoredAnswers) -> Iterator[None]:
     """Convert an error in the condition to a SpecError; other errors, such as a full disk, pass."""
     try:
         yield

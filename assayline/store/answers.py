@@ -36,8 +36,8 @@ WORKER_TABLES = ("completions", "engine_events", "telemetry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """Answers that are stored of a run."""
+class AnswerSurvey:
+    """AnswerSurvey that are stored of a run."""
 
     answered: int
     """Requests with an answer or an error row."""
@@ -69,7 +69,7 @@ class Answers:
         return self.partly.get(shard) or self.strays.intersection(request_ids)
 
 
-def survey_answers(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> Answers:
+def survey_answers(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> AnswerSurvey:
     """Survey a run that no process works on. Raises StoreError for a damaged part."""
     try:
         return _survey(connection, run_id, run_dir)
@@ -80,7 +80,7 @@ def survey_answers(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: 
         raise
 
 
-def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> Answers:
+def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> AnswerSurvey:
     _view_run(connection, run_id, run_dir)
     connection.execute("create or replace temp table answered as select distinct request_id from run_completions")
     connection.execute(
@@ -102,7 +102,7 @@ def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -
     ).fetchall()
     never_sent = {"not_sent": NOT_SENT, "earlier_turn": EARLIER_TURN}
     [(sent, sent_errors, load_end)] = connection.execute(SENT_QUERY, never_sent).fetchall()
-    return Answers(
+    return AnswerSurvey(
         answered=_count(connection, "select count(*) from answered"),
         prepared_requests=_count(connection, "select coalesce(sum(requests), 0) from shards"),
         prepared_prompts=_count(connection, "select count(*) from prompt_parts"),

@@ -20,7 +20,7 @@ from assayline.store.parts import ANSWERS, TABLES, ledger_name, list_part_names,
 from assayline.store.runs import delete_run
 
 
-class Verdict(NamedTuple):
+class RunOutcome(NamedTuple):
     """Integrity and errors of a run."""
 
     broken: dict[str, int]
@@ -40,8 +40,8 @@ class Verdict(NamedTuple):
         return sum(self.errors.values())
 
 
-def judge_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Verdict:
-    """Judge a run whose parts are ingested."""
+def read_outcome(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunOutcome:
+    """Count integrity faults and errors of a run whose parts are ingested."""
     broken = {name: count for name, count in read_integrity(connection, run_id).items() if count}
     rows = connection.execute(
         "select error_kind, sum(error_requests)::bigint as requests from error_breakdown where run_id = ? "
@@ -59,7 +59,7 @@ def judge_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> Verdict:
         "order by at_s",
         [run_id],
     ).fetchall()
-    return Verdict(broken, errors, unsent, sent, {str(reason): str(message or "") for reason, message in ends})
+    return RunOutcome(broken, errors, unsent, sent, {str(reason): str(message or "") for reason, message in ends})
 
 
 def read_integrity(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ FOLDER_NAME = "lm_eval"
 SCORES_NAME = f"{FOLDER_NAME}/scores.json"
 
 
-class JudgedScore(NamedTuple):
+class HarnessScore(NamedTuple):
     """A row of the table scores. A harness gives one per document, which belongs to the first repeat."""
 
     scorer: str
@@ -34,7 +34,7 @@ class FunctionScores:
 
     definition: str
     """Digest of the function's code, or of the judges' specs and models."""
-    scores: Sequence[JudgedScore]
+    scores: Sequence[HarnessScore]
 
 
 FUNCTION_SCORES_NAME = "scores.json"
@@ -45,33 +45,33 @@ UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class HarnessScores:
     """Scorers and scores of an external harness."""
 
     scorers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """`scorers.arguments_json` and `definition` by scorer name, the most important one first."""
-    scores: Sequence[JudgedScore] = ()
+    scores: Sequence[HarnessScore] = ()
 
 
-NOT_JUDGED: Judged = Judged()
+NO_HARNESS_SCORES: HarnessScores = HarnessScores()
 """The value for a run without an external harness."""
 
 
-def write_judged(run_dir: Path, judged: Judged) -> None:
+def write_harness_scores(run_dir: Path, judged: HarnessScores) -> None:
     """Write it to the run's folder. Raises StoreError."""
     value = {"scorers": judged.scorers, "scores": [list(score) for score in judged.scores]}
     write_text(run_dir / SCORES_NAME, json.dumps(value, ensure_ascii=False), MAKE_ROOM)
 
 
-def read_judged(run_dir: Path) -> Judged:
+def read_harness_scores(run_dir: Path) -> HarnessScores:
     """Read it from the run's folder, if present. Raises StoreError for an unreadable file."""
 
-    def parse(text: str) -> Judged:
+    def parse(text: str) -> HarnessScores:
         value = json.loads(text)
-        return Judged(value["scorers"], [JudgedScore(*score) for score in value["scores"]])
+        return HarnessScores(value["scorers"], [HarnessScore(*score) for score in value["scores"]])
 
     hint = "remove it; without it the run has no such scores."
-    return read_kept(run_dir / SCORES_NAME, parse, NOT_JUDGED, "the scores of lm-evaluation-harness", hint)
+    return read_kept(run_dir / SCORES_NAME, parse, NO_HARNESS_SCORES, "the scores of lm-evaluation-harness", hint)
 
 
 def write_function_scores(run_dir: Path, scores: Mapping[str, FunctionScores]) -> None:
@@ -88,7 +88,7 @@ def read_function_scores(run_dir: Path) -> dict[str, FunctionScores]:
 
     def parse(text: str) -> dict[str, FunctionScores]:
         return {
-            name: FunctionScores(one["definition"], [JudgedScore(*score) for score in one["scores"]])
+            name: FunctionScores(one["definition"], [HarnessScore(*score) for score in one["scores"]])
             for name, one in json.loads(text).items()
         }
 

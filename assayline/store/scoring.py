@@ -42,7 +42,14 @@ from assayline.spec.part import ScorerPart
 from assayline.store import json_match
 from assayline.store.database import list_models
 from assayline.store.metrics import forget_metrics
-from assayline.store.score_files import NOT_JUDGED, SCORER_ERROR, UNREADABLE, FunctionScores, Judged, JudgedScore
+from assayline.store.score_files import (
+    NO_HARNESS_SCORES,
+    SCORER_ERROR,
+    UNREADABLE,
+    FunctionScores,
+    HarnessScore,
+    HarnessScores,
+)
 
 ROWS_PER_FETCH = 10_000
 
@@ -111,7 +118,7 @@ def read_samples(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Sam
     return [SampleToScore._make([*values, json.loads(metadata)]) for *values, metadata in rows]
 
 
-def insert_judged(connection: duckdb.DuckDBPyConnection, run_id: str, judged: Judged) -> dict[str, int]:
+def insert_harness_scores(connection: duckdb.DuckDBPyConnection, run_id: str, judged: HarnessScores) -> dict[str, int]:
     """Replace scorers and scores in the tables, in the caller's transaction; return the number of scores by scorer."""
     counts = dict.fromkeys(judged.scorers, 0)
     if not counts:
@@ -171,7 +178,7 @@ def score_run(
     run_id: str,
     scorers: Sequence[Scorer],
     only: Collection[str] | None = None,
-    judged: Judged = NOT_JUDGED,
+    judged: HarnessScores = NO_HARNESS_SCORES,
     functions: Mapping[str, FunctionScores] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Recompute the scores of a run, in the caller's transaction; return the number of scores by scorer.
@@ -182,7 +189,7 @@ def score_run(
     Stage the run first, else requests are combined once per scorer.
     """
     forget_metrics(connection, run_id)
-    counts = insert_judged(connection, run_id, judged)
+    counts = insert_harness_scores(connection, run_id, judged)
     for ordinal, scorer in enumerate(scorers, start=len(judged.scorers)):
         if only is not None and scorer.title not in only:
             continue
@@ -347,8 +354,8 @@ def _insert_function_scores(
     return _insert_errors(connection, run_id, scorer) + _insert_rows(connection, run_id, given.scores)
 
 
-def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Sequence[JudgedScore]) -> int:
-    columns = {name: [score[place] for score in scores] for place, name in enumerate(JudgedScore._fields)}
+def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Sequence[HarnessScore]) -> int:
+    columns = {name: [score[place] for score in scores] for place, name in enumerate(HarnessScore._fields)}
     types: dict[str, Any] = {"value": pa.float64(), "occurrence": pa.int32(), "repeat_index": pa.int32()}
     table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
     connection.register("given_scores", table)

@@ -20,7 +20,7 @@ from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import parse_words, plain_console
 
 if TYPE_CHECKING:
-    from assayline.benchmark.plan import Configuration, Plan
+    from assayline.benchmark.plan import BenchmarkPlan, Configuration
     from assayline.settings import Settings
 
 OF_PROFILE = ("points", "arrival", "seconds", "requests")
@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> int:
     return run_benchmark(plan, configurations, settings)
 
 
-def run_benchmark(plan: "Plan", configurations: "list[Configuration]", settings: "Settings") -> int:
+def run_benchmark(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> int:
     """Run a plan that has been written and print its tables. Return the exit code."""
     from assayline.benchmark.plan import count_left
 
@@ -107,7 +107,7 @@ def run_benchmark(plan: "Plan", configurations: "list[Configuration]", settings:
     return 0
 
 
-def _do_runs(plan: "Plan", configurations: "list[Configuration]", settings: "Settings") -> None:
+def _do_runs(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:
     if find_prefect_api(os.environ) is None:
         from assayline.flows.cli.terminal import open_terminal
         from assayline.run import campaign
@@ -121,7 +121,7 @@ def _do_runs(plan: "Plan", configurations: "list[Configuration]", settings: "Set
         benchmark(resume=plan.benchmark_id)
 
 
-def _print(plan: "Plan", settings: "Settings") -> None:
+def _print(plan: "BenchmarkPlan", settings: "Settings") -> None:
     from assayline.flows.cli.tables import print_conclusion
 
     print_conclusion(plan.benchmark_id, settings)
@@ -129,7 +129,7 @@ def _print(plan: "Plan", settings: "Settings") -> None:
 
 def plan_from_words(
     known: argparse.Namespace, rest: list[str], settings: "Settings"
-) -> "tuple[Plan, list[Configuration]]":
+) -> "tuple[BenchmarkPlan, list[Configuration]]":
     """Plan a new benchmark, or read the plan of the one to resume. Raises SpecError."""
     from assayline.benchmark.configurations import parse_sweep, plan_benchmark, read_plan
     from assayline.spec.file import load_spec
@@ -149,7 +149,7 @@ def plan_from_words(
     return plan_benchmark(spec, parse_sweep(known.sweep), repeats, list(overrides), profile)
 
 
-def print_plan(plan: "Plan", configurations: "list[Configuration]", settings: "Settings") -> None:
+def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:
     """Print the configurations and the order of the runs."""
     from assayline.benchmark.configurations import list_left
     from assayline.flows.cli.words import print_text

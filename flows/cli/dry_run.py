@@ -21,7 +21,7 @@ from assayline.evaluation.resume import describe_left, preview_run
 from assayline.flows.cli.words import print_text
 from assayline.media.load import Hearing, load_all
 from assayline.records import Prompt
-from assayline.requests.build import Prepared
+from assayline.requests.build import PreparedPrompt
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
@@ -75,7 +75,7 @@ class ErrorTrial:
     def requests(self) -> int:
         return self._counts.total()
 
-    def take(self, prepared: Prepared) -> None:
+    def take(self, prepared: PreparedPrompt) -> None:
         """Count a prompt's errors."""
         for error in prepared.errors:
             kind = error.error_kind or "unknown"

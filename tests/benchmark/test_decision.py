@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from assayline.benchmark.decision import Decision, Judged, decide
+from assayline.benchmark.decision import Decision, JudgedCell, decide
 from assayline.benchmark.suite import Cell
 from assayline.comparison.gate import Check, GateReport, Verdict
 from assayline.spec.file import parse_spec
@@ -34,10 +34,10 @@ def judged(
     half: float = 0.005,
     more: tuple[Check, ...] = (),
     limits: dict[str, Any] | None = None,
-) -> Judged:
+) -> JudgedCell:
     ends = {"p_value": p_value, "low": difference - half, "high": difference + half}
     check = Check("accuracy", verdict, "It was so.", MEAN + difference, MEAN, 0.01, "share", **ends)
-    return Judged(one, "run", GateReport("run", "stable", [check, *more], limits or {}))
+    return JudgedCell(one, "run", GateReport("run", "stable", [check, *more], limits or {}))
 
 
 def reasons(decision: Decision) -> dict[str, str]:
@@ -50,7 +50,7 @@ def test_all_limits_that_count_have_to_pass():
     assert decide(passing).headline == "GO: all 2 limits that count are shown to be kept."
     open_ = decide([*passing, judged(cell("c"), "inconclusive")])
     assert (open_.word, open_.headline) == ("INCONCLUSIVE", "INCONCLUSIVE: open: c · m (accuracy).")
-    assert decide([*passing, Judged(cell("c"), None, None, "It has no run.")]).word == "INCONCLUSIVE"
+    assert decide([*passing, JudgedCell(cell("c"), None, None, "It has no run.")]).word == "INCONCLUSIVE"
     failed = decide([*passing, judged(cell("c"), "inconclusive"), judged(cell("d"), "fail", -0.1, p_value=1e-9)])
     assert (failed.word, failed.headline) == ("NO-GO", "NO-GO: beyond the limit: d · m (accuracy).")
 
@@ -120,7 +120,7 @@ def test_a_failure_of_one_supporting_evaluation_is_outweighed():
     good = judged(cell("b", "supporting", weight=9), "pass", +0.01)
     assert decide([one, good]).word == "GO"
     assert decide([one]).word == "NO-GO"
-    assert decide([one, Judged(cell("c", "supporting"), None, None, "It has no run.")]).word == "INCONCLUSIVE"
+    assert decide([one, JudgedCell(cell("c", "supporting"), None, None, "It has no run.")]).word == "INCONCLUSIVE"
 
 
 def test_each_model_has_its_own_weighted_mean():

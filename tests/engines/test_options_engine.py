@@ -7,13 +7,13 @@ from engine_kit import Asker, by_id, prepare_options
 
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
-from assayline.requests.build import Prepared
+from assayline.requests.build import PreparedPrompt
 
 pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module")
-def arithmetic(asker: Asker) -> list[Prepared]:
+def arithmetic(asker: Asker) -> list[PreparedPrompt]:
     """Sums with four answers of one or two tokens each, the right one among them."""
     rows = []
     for row in asker.rows[:40]:

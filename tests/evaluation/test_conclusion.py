@@ -7,20 +7,20 @@ from run_kit import manifest_of
 
 from assayline.evaluation.run import conclude_run
 from assayline.runs.manifest import Manifest, PromptCounts
-from assayline.store.ingest import Verdict
+from assayline.store.ingest import RunOutcome
 
 REQUESTS = 100
 SOUND: dict[str, Any] = {"broken": {}, "errors": {}, "unsent": 0, "sent": REQUESTS, "load_ends": {}}
 
 
-def conclude(max_error_fraction: float = 0.5, **verdict: Any) -> Manifest:
+def conclude(max_error_fraction: float = 0.5, **outcome: Any) -> Manifest:
     run = manifest_of(prompts=PromptCounts(REQUESTS, 0, REQUESTS, 0, 1))
-    return conclude_run(run, Verdict(**{**SOUND, **verdict}), max_error_fraction)
+    return conclude_run(run, RunOutcome(**{**SOUND, **outcome}), max_error_fraction)
 
 
-def message_of(**verdict: Any) -> str:
+def message_of(**outcome: Any) -> str:
     """Why the run failed; it has, and there is nothing left to ask."""
-    run = conclude(**verdict)
+    run = conclude(**outcome)
     assert (run.state, run.is_final) == ("failed", True) and run.message
     return run.message
 

@@ -19,7 +19,7 @@ from assayline.evaluation.order import (
     sort_rows,
 )
 from assayline.records import Prompt
-from assayline.requests.build import Prepared
+from assayline.requests.build import PreparedPrompt
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import list_part_names
@@ -186,9 +186,9 @@ def test_a_load_that_would_measure_other_requests_keeps_the_order(spec_of, load,
     assert spec_of(**changes).is_longest_first is not keeps_order
 
 
-def row_of(number: int, tokens: list[int], expected: int) -> Prepared:
+def row_of(number: int, tokens: list[int], expected: int) -> PreparedPrompt:
     request = dataclasses.replace(request_of(number, tokens), expected_output_tokens=expected)
-    return Prepared(
+    return PreparedPrompt(
         Prompt(prompt_id=request.prompt_id, occurrence=0, source_row=number, source_id=None, messages=[]), [request]
     )
 

@@ -26,7 +26,7 @@ from run_kit import (
 from assayline.errors import PromptsChangedError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import read_shard
-from assayline.evaluation.prepare import _Shard
+from assayline.evaluation.prepare import _ShardWriter
 from assayline.evaluation.resume import describe_left, find_unfinished_here
 from assayline.runs.locks import is_worked_on, lock_run
 from assayline.runs.manifest import read_manifest, write_manifest
@@ -174,7 +174,7 @@ def test_a_run_killed_while_it_prepared_goes_on(spec, settings, monkeypatch):
     class Killed(BaseException):
         """As if the process were gone."""
 
-    original, left, run_ids = _Shard.add, 0, set()
+    original, left, run_ids = _ShardWriter.add, 0, set()
 
     def count_rows(self: Any, *_: Any) -> None:
         nonlocal left
@@ -190,7 +190,7 @@ def test_a_run_killed_while_it_prepared_goes_on(spec, settings, monkeypatch):
         assert evaluation.manifest.attempt == attempt
         run_ids.add(evaluation.run_id)
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(_Shard, "add", count_rows)
+            patch.setattr(_ShardWriter, "add", count_rows)
             evaluation.prepare()
         early = answer_some(evaluation, *[3] * (rows // 8))
         evaluation.try_load()
@@ -219,7 +219,7 @@ def test_a_kill_between_the_parts_of_a_shard_neither_loses_nor_doubles(make_spec
     class Killed(BaseException):
         """As if the process were gone."""
 
-    original, killed_before = _Shard._put, ""
+    original, killed_before = _ShardWriter._put, ""
 
     def put(self: Any, table: str, name: str, records: Any) -> None:
         if table == killed_before and name.endswith("1"):
@@ -230,7 +230,7 @@ def test_a_kill_between_the_parts_of_a_shard_neither_loses_nor_doubles(make_spec
         killed_before = table
         evaluation = begin_evaluation(spec, settings)
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(_Shard, "_put", put)
+            patch.setattr(_ShardWriter, "_put", put)
             evaluation.prepare()
         if loaded:
             assert evaluation.try_load() is None

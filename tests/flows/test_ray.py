@@ -54,7 +54,7 @@ def nodes(cluster: Nodes) -> Nodes:
 class RayWork(Work):
     """The work of a run whose workers are actors."""
 
-    joined: ray_cluster.Cluster
+    joined: ray_cluster.RayCluster
     model: tuple[str, str] | None = None
 
     def order(self, worker: str) -> Any:
@@ -299,7 +299,7 @@ def refuse(spec: EvalSpec, settings: Settings) -> str:
     return str(refused.value)
 
 
-def has_room(joined: ray_cluster.Cluster, workers: int) -> bool:
+def has_room(joined: ray_cluster.RayCluster, workers: int) -> bool:
     return joined._count_room() == workers
 
 

@@ -21,8 +21,8 @@ from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
 from assayline.store.database import connect
 from assayline.store.metrics import read_metric_table
-from assayline.store.score_files import Judged, JudgedScore, read_judged, write_judged
-from assayline.store.scoring import StoredAnswer, insert_judged
+from assayline.store.score_files import HarnessScore, HarnessScores, read_harness_scores, write_harness_scores
+from assayline.store.scoring import StoredAnswer, insert_harness_scores
 
 SPEC = {"model": "m", "prompts": {"source": {"kind": "lm_eval", "task": "sums"}}, "engine": {"backend": "fake"}}
 DOCUMENTS: list[dict[str, Any]] = [{"question": "1 + 1"}, {"question": "2 + 2"}]
@@ -63,34 +63,34 @@ def instance_of(document: int, option: int = 0) -> Instance:
 
 def test_answers_are_found_by_document_repeat_and_option():
     rows = [answer_of(number, repeat, text=f"{number}/{repeat}") for repeat in (1, 0) for number in (1, 0)]
-    texts = judge.Answers(rows)
+    texts = judge.HarnessAnswers(rows)
     assert texts.answer("generate_until", instance_of(1), 1) == "1/1"
     assert texts.answer("generate_until", instance_of(0), 0) == "0/0"
     likely, unlikely = [{"5": -0.1}, {"7": -0.2}], [{"5": -0.1}, {"7": -3.0, "8": -0.2}]
-    options = judge.Answers([
+    options = judge.HarnessAnswers([
         answer_of(0, option=1, option_logprob=-3.1, prompt_logprobs=unlikely),
         answer_of(0, option=0, option_logprob=-0.3, prompt_logprobs=likely),
     ])  # fmt: skip
     assert options.answer("loglikelihood", instance_of(0, 0), 0) == (-0.3, True)
     assert options.answer("loglikelihood", instance_of(0, 1), 0) == (-3.1, False)
-    windows = judge.Answers([answer_of(0, option=number, option_logprob=-float(number)) for number in range(3)])
+    windows = judge.HarnessAnswers([answer_of(0, option=number, option_logprob=-float(number)) for number in range(3)])
     assert windows.answer("loglikelihood_rolling", instance_of(0), 0) == -3.0
 
 
 def test_two_equally_likely_tokens_are_both_the_likeliest():
-    tied = judge.Answers([answer_of(0, option=0, option_logprob=-0.7, prompt_logprobs=[{"5": -0.7, "6": -0.7}])])
+    tied = judge.HarnessAnswers([answer_of(0, option=0, option_logprob=-0.7, prompt_logprobs=[{"5": -0.7, "6": -0.7}])])
     assert tied.answer("loglikelihood", instance_of(0), 0) == (-0.7, True)
 
 
 def test_judge_does_not_count_an_error_row_as_an_answer():
-    rows = judge.Answers([answer_of(0, error_kind="prompt_too_long"), answer_of(1, text="4")])
+    rows = judge.HarnessAnswers([answer_of(0, error_kind="prompt_too_long"), answer_of(1, text="4")])
     assert rows.answer("generate_until", instance_of(0), 0) == ""
     assert rows.answer("loglikelihood", instance_of(0), 0) == (-math.inf, False)
     assert rows.errors == {"sums/0": "prompt_too_long"}
 
 
 def test_a_task_that_has_changed_is_refused():
-    rows = judge.Answers([answer_of(0, text="2")])
+    rows = judge.HarnessAnswers([answer_of(0, text="2")])
     for changed in (instance_of(1), replace(instance_of(0), doc={"question": "1 + 2"})):
         with pytest.raises(StoreError, match=rf"Document {changed.doc_id} of task sums differs from the run"):
             rows.answer("generate_until", changed, 0)
@@ -157,7 +157,7 @@ def samples_of(*values: Any) -> list[dict[str, Any]]:
     ]
 
 
-def judge_values(monkeypatch: pytest.MonkeyPatch, rows: list[StoredAnswer], **tasks: list[Any]) -> judge.Verdict:
+def judge_values(monkeypatch: pytest.MonkeyPatch, rows: list[StoredAnswer], **tasks: list[Any]) -> judge.HarnessResults:
     found = {
         "results": {task: {"acc,none": 0.5} for task in tasks},
         "aggregations": {task: {"acc": "mean"} for task in tasks},
@@ -225,16 +225,16 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
     run_dir = settings.run_dir(run_id)
     prompts = query(settings, "select prompt_id, occurrence from prompts order by source_row")
     scores = [
-        JudgedScore("acc,none", id, occurrence, number % 2, None, "why")
+        HarnessScore("acc,none", id, occurrence, number % 2, None, "why")
         for number, (id, occurrence) in enumerate(prompts)
     ]
     described = {
         "acc,none": {"kind": "lm_eval", "harness": {"sums": 0.5}},
         "word_perplexity,none": {"kind": "lm_eval", "harness": {"words": 7.25}},
     }
-    judged = Judged(described, scores)
-    write_judged(run_dir, judged)
-    assert read_judged(run_dir) == judged
+    judged = HarnessScores(described, scores)
+    write_harness_scores(run_dir, judged)
+    assert read_harness_scores(run_dir) == judged
     rescore_run(run_dir, settings, [])
     rescore_run(run_dir, settings, [Contains()])
     expected = [("acc,none", "lm_eval", len(prompts) // 2 / len(prompts))]
@@ -257,20 +257,20 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
 
 def test_insert_judged_takes_scorers_without_any_score(tmp_path):
     """A task of perplexities alone."""
-    judged = Judged(
+    judged = HarnessScores(
         {"word_perplexity,none": {"kind": "lm_eval", "harness": {"t": 7.5}, "definition": "lm_eval 0.4.13"}}
     )
     with connect(tmp_path / "new.duckdb", 10) as connection:
-        assert insert_judged(connection, "run", judged) == {"word_perplexity,none": 0}
+        assert insert_harness_scores(connection, "run", judged) == {"word_perplexity,none": 0}
         found = connection.execute("select definition, arguments_json from scorers").fetchall()
     assert found == [("lm_eval 0.4.13", '{"harness": {"t": 7.5}, "kind": "lm_eval"}')]
 
 
 def test_judge_rejects_a_damaged_file_of_scores(tmp_path):
-    write_judged(tmp_path, Judged())
+    write_harness_scores(tmp_path, HarnessScores())
     (tmp_path / "lm_eval" / "scores.json").write_text("{")
     with pytest.raises(StoreError, match=r"scores\.json, the scores of lm-evaluation-harness, cannot be read"):
-        read_judged(tmp_path)
+        read_harness_scores(tmp_path)
 
 
 def test_a_task_s_prompt_set_is_named_by_it():

@@ -9,7 +9,7 @@ from run_kit import batch_line, chat_line, prepare, text_line, write_batch
 from assayline.errors import PromptError
 from assayline.prompts import load_prompts
 from assayline.prompts.sources.batch import read_chat_body
-from assayline.requests.build import Prepared
+from assayline.requests.build import PreparedPrompt
 from assayline.requests.chat import ServedChat
 from assayline.spec.evaluation import EvalSpec
 
@@ -22,7 +22,7 @@ def spec_of(path: Path, prompts: dict[str, Any] | None = None, **more: Any) -> E
     return EvalSpec.model_validate({"model": "m", "prompts": {"source": source, **(prompts or {})}, **more})
 
 
-def build(path: Path, tokenizer: Any, renderer: Any = None, **more: Any) -> list[Prepared]:
+def build(path: Path, tokenizer: Any, renderer: Any = None, **more: Any) -> list[PreparedPrompt]:
     return prepare(spec_of(path, **more), tokenizer, renderer=renderer)
 
 

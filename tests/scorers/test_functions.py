@@ -13,7 +13,7 @@ from assayline.errors import SpecError
 from assayline.functions import SCORERS, find_function
 from assayline.scorers import process
 from assayline.scorers.host import read_score
-from assayline.scorers.process import Answer, check_function, define_function, score_answers
+from assayline.scorers.process import ScorerInput, check_function, define_function, score_answers
 from assayline.spec.criteria import PythonScorer
 
 pytestmark = pytest.mark.slow
@@ -75,8 +75,8 @@ def make(function: str, **fields: object) -> PythonScorer:
     return PythonScorer.model_validate({"function": f"own_scoring:{function}", "timeout_s": 1, **fields})
 
 
-def answers_of(*texts: str) -> list[Answer]:
-    return [Answer(text, "b", {"i": i}) for i, text in enumerate(texts)]
+def answers_of(*texts: str) -> list[ScorerInput]:
+    return [ScorerInput(text, "b", {"i": i}) for i, text in enumerate(texts)]
 
 
 def test_a_function_gets_answer_target_row_and_arguments():

@@ -8,7 +8,7 @@ from flow_kit import run_here
 
 from assayline.errors import SpecError
 from assayline.prompts.sources import open_reader, read_rows
-from assayline.scorers.process import Answer, score_answers
+from assayline.scorers.process import ScorerInput, score_answers
 from assayline.spec.criteria import CodeScorer
 from assayline.spec.file import load_spec
 from assayline.spec.named import list_benchmarks
@@ -68,7 +68,9 @@ def test_canonical_solutions_of_humaneval_pass_and_stubs_fail():
     some = problems[::10]
     right = [f"```python\n{row['prompt']}{row['canonical_solution']}```" for row in some]
     wrong = [f"```python\n{row['prompt']}    pass\n```" for row in some]
-    scores = score_answers(scorer, [Answer(text, None, row) for text, row in zip(right + wrong, some * 2, strict=True)])
+    scores = score_answers(
+        scorer, [ScorerInput(text, None, row) for text, row in zip(right + wrong, some * 2, strict=True)]
+    )
     assert [score.value for score in scores if score] == [1.0] * len(some) + [0.0] * len(some)
 
 

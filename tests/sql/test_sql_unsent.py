@@ -3,7 +3,7 @@
 import pytest
 
 from assayline.spec.criteria import ExactMatch
-from assayline.store.ingest import judge_run
+from assayline.store.ingest import read_outcome
 from assayline.store.scoring import score_run
 
 ANSWER = {"sent_at_s": 1.0, "arrived_at_s": 1.0, "finished_at_s": 2.0, "text": "yes", "output_tokens": 1}
@@ -90,10 +90,10 @@ def test_the_verdict_has_them_apart_and_says_why_the_load_ended(ended):
         "engine_events",
         {"event": "load_ended", "message": "Sending has ended.", "details_json": '{"reason": "max_requests"}'},
     )
-    verdict = judge_run(ended.connection, "run")
-    assert verdict.errors == {"timeout": 1} and verdict.broken == {"missing_requests": 1}
-    assert (verdict.sent, verdict.unsent) == (2, 2)
-    assert verdict.load_ends == {"max_requests": "Sending has ended."}
+    outcome = read_outcome(ended.connection, "run")
+    assert outcome.errors == {"timeout": 1} and outcome.broken == {"missing_requests": 1}
+    assert (outcome.sent, outcome.unsent) == (2, 2)
+    assert outcome.load_ends == {"max_requests": "Sending has ended."}
 
 
 def test_request_integrity_counts_requests_sent_twice(store):
