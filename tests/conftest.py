@@ -78,7 +78,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start engines and servers first: short ones at the end let the workers end together."""
-    heavy = {item.path for item in items if any(item.get_closest_marker(mark) for mark in ("vllm", "prefect", "ray"))}
+    marks = ("vllm", "prefect", "ray", "slow")
+    heavy = {item.path for item in items if any(item.get_closest_marker(mark) for mark in marks)}
     items.sort(key=lambda item: item.path not in heavy)
 
 

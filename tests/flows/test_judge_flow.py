@@ -1,4 +1,4 @@
-"""Judges among a spec's scorers, on fake engines, against a real Prefect server.
+"""Judges among a spec's scorers, on fake engines; test_front_ends.py has them on the command line and in a flow.
 
 The fake engine answers with the last word of its prompt, so a judge's template writes the verdict that it will give.
 """
@@ -14,20 +14,23 @@ import pytest
 import yaml
 from run_kit import begin_and_vanish
 
+from assayline import evaluate
+from assayline.benchmark.configurations import plan_benchmark
+from assayline.benchmark.plan import write_plan
 from assayline.engines import client
 from assayline.engines.parking import park_engines
 from assayline.errors import JudgeNotTrustedError, ModelError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.flows import cli
-from assayline.flows.benchmark import benchmark
-from assayline.flows.evaluate import evaluate
-from assayline.flows.gate import gate
-from assayline.flows.suite import suite
-from assayline.run import stages
+from assayline.flows.evaluate import evaluate as evaluate_flow
+from assayline.run import driver, stages
+from assayline.run.campaign import run_benchmark, run_suite
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
+from assayline.spec.judges import JudgeScorer
+from assayline.spec.suite import parse_suite
 
-pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts", "prefect_client")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_charts")]
 
 HUMAN = ("correct", "incorrect", "incorrect")
 VERDICT = r"\{\"verdict\": \"(correct|incorrect)\", \"reason\": \"[a-z]{1,3}\"\}"
@@ -68,16 +71,19 @@ def read_tables(data_dir: Path) -> dict[str, list[str]]:
 def test_rebuild_makes_a_lost_database_again_table_by_table(fake_spec, data_dir, tmp_path, capsys):
     fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
     fake_spec["prompts"]["columns"]["metadata"] = ["human"]
-    judged = evaluate(judged_by(fake_spec, write_judge(tmp_path, fake_spec), label="human"))["run_id"]
+    judged = evaluate(judged_by(fake_spec, write_judge(tmp_path, fake_spec), label="human")).run_id
     worse = {**fake_spec, "chat": {"template": "{{ messages[0].content }} what"}}
-    last = evaluate(worse)["run_id"]
+    last = evaluate(worse).run_id
     for words in (["pin", "good", last], ["pin", "good", judged], ["pin", "old", last], ["unpin", "old"]):
         assert cli.run("baseline", words) == 0
-    assert gate(last, "good", {"max_slowdown": {}}, return_state=True).is_failed()
-    gated = flow_kit.write_spec(tmp_path / "gated.yaml", {**fake_spec, "gate": {"baseline": "good"}})
-    suite(str(flow_kit.write_spec(tmp_path / "s.yaml", {"name": "s", "evaluations": [{"spec": str(gated)}]})))
-    benchmark(parse_spec(fake_spec), 1)
     settings = load_settings()
+    front = driver.FrontEnd(settings)
+    assert stages.gate_run(settings, front.log, last, "good", {"max_slowdown": {}}).failed
+    gated = flow_kit.write_spec(tmp_path / "gated.yaml", {**fake_spec, "gate": {"baseline": "good"}})
+    run_suite(parse_suite({"name": "s", "evaluations": [{"spec": str(gated)}]}), front)
+    plan, configurations = plan_benchmark(parse_spec(fake_spec), {}, 1)
+    write_plan(plan, settings)
+    run_benchmark(plan, configurations, front)
     assert cli.run("score", [judged, "--scorer", "contains"]) == 0
     killed = begin_and_vanish(parse_spec({**fake_spec, "name": "killed"}), settings, 3)
     assert cli.run("rebuild", [killed.run_id]) == 0
@@ -96,17 +102,20 @@ def switch_off(*_: Any, **__: Any) -> None:
     raise RuntimeError("The machine was switched off.")
 
 
-def read_scores(data_dir: Path, run_id: str) -> list[Any]:
+def read_scores(data_dir: Path, run_id: str, scorer: str = "helpful") -> list[Any]:
     return flow_kit.query(
         data_dir,
-        "select value, count(*) from scores where run_id = ? and scorer = 'helpful' group by all order by all",
+        "select value, count(*) from scores where run_id = ? and scorer = ? group by all order by all",
         run_id,
+        scorer,
     )
 
 
+@pytest.mark.prefect
+@pytest.mark.usefixtures("prefect_client")
 def test_judge_scores_each_answer_in_a_run_of_its_own(fake_spec, data_dir, tmp_path, prefect_api):
     fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
-    result = evaluate(judged_by(fake_spec, write_judge(tmp_path, fake_spec)))
+    result = evaluate_flow(judged_by(fake_spec, write_judge(tmp_path, fake_spec)))
     run_id = result["run_id"]
     metrics = {row["metric"]: row["value"] for row in result["metrics"]}
     assert metrics["accuracy (exact_match)"] == metrics["accuracy (helpful)"] == 0.5
@@ -151,7 +160,7 @@ def test_answers_without_a_readable_verdict_are_asked_again_and_never_count_as_w
     fake_spec["prompts"]["source"]["path"] = str(path)
     fake_spec["prompts"]["columns"]["id"] = "id"
     result = evaluate(judged_by(fake_spec, write_judge(tmp_path, fake_spec, odd)))
-    assert read_scores(data_dir, result["run_id"]) == [(1.0, 20)]
+    assert read_scores(data_dir, result.run_id) == [(1.0, 20)]
     asked = flow_kit.query(
         data_dir,
         "select prompt_rows, sum(value), count(*) filter (error_kind = 'unreadable') "
@@ -165,10 +174,10 @@ def test_answers_too_long_for_the_judge_have_no_score_and_stay_known(fake_spec, 
     fake_spec["prompts"]["columns"]["id"] = "id"
     path = write_judge(tmp_path, fake_spec)
     judge = yaml.safe_load(path.read_text())
-    long = "{{ 'word ' * 100_000 if id[-1] in '13579' else '' }}"
+    long = "{{ 'word ' * 1_000 if id[-1] in '13579' else '' }}"
     judge["prompts"]["template"] = long + judge["prompts"]["template"]
     flow_kit.write_spec(path, judge)
-    run_id = evaluate(judged_by(fake_spec, path))["run_id"]
+    run_id = evaluate(judged_by(fake_spec, path)).run_id
     assert read_scores(data_dir, run_id) == [(1.0, 20)]
     assert flow_kit.query(
         data_dir, "select status, count(*) from judgement where judged_run_id = ? group by all order by all", run_id
@@ -176,23 +185,6 @@ def test_answers_too_long_for_the_judge_have_no_score_and_stay_known(fake_spec, 
     assert flow_kit.query(data_dir, "select distinct error_kind from answer where error_kind is not null") == [
         "prompt_too_long"
     ]
-
-
-def test_an_interrupted_judging_goes_on_where_it_was(fake_spec, data_dir, tmp_path, monkeypatch):
-    spec = judged_by(fake_spec, write_judge(tmp_path, fake_spec))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stages, "read_verdicts", switch_off)
-        with pytest.raises(RuntimeError):
-            evaluate(spec)
-    runs = flow_kit.query(data_dir, "select run_id, state, attempt from runs order by started_at")
-    assert [row[1:] for row in runs] == [("completed", 1)] * 2
-    run_id = runs[0][0]
-    assert read_scores(data_dir, run_id) == []
-    assert evaluate(spec)["run_id"] == run_id
-    assert flow_kit.query(data_dir, "select run_id, state, attempt from runs order by started_at") == runs
-    assert read_scores(data_dir, run_id) == [(1.0, 40)]
-    assert evaluate(spec)["run_id"] != run_id, "nothing was left to do"
 
 
 def test_judge_that_agrees_too_little_with_labels_is_not_trusted(fake_spec, data_dir, tmp_path):
@@ -215,14 +207,16 @@ def test_judge_that_agrees_too_little_with_labels_is_not_trusted(fake_spec, data
 def test_panel_of_judges_combines_their_verdicts(fake_spec, data_dir, tmp_path):
     lenient = write_judge(tmp_path, fake_spec, "correct", "lenient")
     fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
-    spec = judged_by(fake_spec, write_judge(tmp_path, fake_spec), lenient, lenient, combine="majority")
-    assert read_scores(data_dir, evaluate(spec)["run_id"]) == [(1.0, 40)]
-    spec = judged_by(fake_spec, write_judge(tmp_path, fake_spec), lenient)
-    assert read_scores(data_dir, evaluate(spec, "never")["run_id"]) == [(0.5, 20), (1.0, 20)]
+    strict = write_judge(tmp_path, fake_spec)
+    run_id = evaluate(judged_by(fake_spec, strict, lenient, lenient, combine="majority")).run_id
+    assert read_scores(data_dir, run_id) == [(1.0, 40)]
+    panel = JudgeScorer(kind="judge", name="mean", spec=[str(strict), str(lenient)])
+    assert driver.judge(run_id, [panel], driver.FrontEnd(load_settings())) == {"mean": 40}
+    assert read_scores(data_dir, run_id, "mean") == [(0.5, 20), (1.0, 20)]
 
 
 def test_stored_run_is_judged_later_and_again_without_asking(fake_spec, data_dir, tmp_path):
-    run_id = evaluate(fake_spec)["run_id"]
+    run_id = evaluate(fake_spec).run_id
     report = data_dir / "runs" / run_id / "report.md"
     assert "strict" not in report.read_text(encoding="utf-8")
     path = write_judge(tmp_path, fake_spec)
@@ -256,23 +250,26 @@ def test_unsuitable_judge_is_refused_before_the_model_starts(fake_spec, data_dir
     assert not list((data_dir / "runs").glob("*"))
 
 
-def test_interrupted_judging_of_a_chained_run_goes_on_although_its_source_is_named_latest(
-    fake_spec, data_dir, tmp_path, monkeypatch
-):
+def test_interrupted_judging_goes_on_although_the_source_is_named_latest(fake_spec, data_dir, tmp_path, monkeypatch):
     evaluate(fake_spec)
     path = write_judge(tmp_path, fake_spec)
     prompts = {
         "source": {"kind": "run", "run": "latest:trial"}, "template": "{{ prompt }}", "columns": {"target": "target"},
     }  # fmt: skip
     chained = {**judged_by(fake_spec, path), "name": "again", "prompts": prompts}
-
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(stages, "read_verdicts", switch_off)
-        with pytest.raises(RuntimeError):
-            evaluate(chained)
-    [run_id] = flow_kit.query(data_dir, "select run_id from runs where name = 'again'")
-    assert evaluate(chained)["run_id"] == run_id
+        evaluate(chained)
+    runs = flow_kit.query(data_dir, "select run_id, state, attempt from runs order by started_at")
+    assert [row[1:] for row in runs] == [("completed", 1)] * 3
+    run_id = runs[1][0]
+    assert read_scores(data_dir, run_id) == []
+    assert evaluate(chained).run_id == run_id
+    assert flow_kit.query(data_dir, "select run_id, state, attempt from runs order by started_at") == runs
     assert read_scores(data_dir, run_id) == [(1.0, 40)]
+    monkeypatch.setattr(driver, "begin_run", switch_off)
+    with pytest.raises(RuntimeError):  # nothing was left to do, so a new run begins
+        evaluate(chained)
 
 
 @pytest.mark.vllm
@@ -287,15 +284,17 @@ def test_workers_of_a_judge_have_their_own_devices_next_to_a_parked_engine(
             super().__init__(*given)
             hosts.append(self)
 
+    caplog.set_level("INFO", "assayline")
     monkeypatch.setattr(client, "HostProcess", Watched)
     engine = {"backend": "offline", "device": "cpu", "args": flow_kit.SMALL_ENGINE, "env": flow_kit.ONE_THREAD}
     served = {"model": str(tiny_model), "engine": engine}
+    fake_spec["prompts"]["limit"] = 4
     path = write_judge(tmp_path, {**fake_spec, **served})
     judge = yaml.safe_load(path.read_text())
     flow_kit.write_spec(path, {**judge, "workers": 2, "output": {"regex": VERDICT}, "sampling": {"max_tokens": 60}})
     with park_engines() as lot:
         result = evaluate({**judged_by(fake_spec, path), **served})
         assert [host for host in hosts if host.exit_code is None] == []
-    assert lot is not None and read_scores(data_dir, result["run_id"])
+    assert lot is not None and read_scores(data_dir, result.run_id)
     devices = re.findall(r"Opening an engine for \S+ on (\S+)", caplog.text)
     assert len(devices) == len(set(devices)) == len(hosts) == 3, "all cores, then half of them each"
