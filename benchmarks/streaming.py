@@ -30,7 +30,7 @@ from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup, engine_environment
-from assayline.load.course import LoadCourse
+from assayline.load.progress import LoadProgress
 from assayline.records import Request
 from assayline.settings import Settings
 from assayline.spec.load import LoadSpec
@@ -114,10 +114,10 @@ class Ours:
     ) -> None:
         self._steps = 0
         self._count = itertools.count()
-        course = LoadCourse(LoadSpec.model_validate({"arrival": {"kind": "concurrency", "requests": concurrency}}))
+        load = LoadProgress(LoadSpec.model_validate({"arrival": {"kind": "concurrency", "requests": concurrency}}))
         order = Open(backend="async", model=str(model), args=args, record_token_times=True, clock=RunClock.start())
         hooks = EngineHooks(on_sample=self._take)
-        self._engine = StreamingEngine(order, HostSetup(env, log), hooks, window=concurrency, course=course)
+        self._engine = StreamingEngine(order, HostSetup(env, log), hooks, window=concurrency, load=load)
 
     def measure(self, requests: list[dict[str, Any]]) -> Measurement:
         number = next(self._count)

@@ -26,7 +26,7 @@ from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
 from assayline.engines.process import HostProcess, HostSetup, engine_environment
 from assayline.errors import Death, Witness
-from assayline.load.course import LoadCourse, LoadEnd
+from assayline.load.progress import LoadEnd, LoadProgress
 from assayline.records import Completion, Request, TelemetrySample
 from assayline.requests.build import PreparedPrompt
 from assayline.requests.chat import ChatRenderer, load_tokenizer
@@ -192,8 +192,8 @@ class Kept(Generic[AnEngine]):
             self._engine = None
 
 
-def course_of(arrival: dict[str, Any], **constraints: Any) -> LoadCourse:
-    return LoadCourse(LoadSpec.model_validate({"arrival": arrival, **constraints}))
+def load_of(arrival: dict[str, Any], **constraints: Any) -> LoadProgress:
+    return LoadProgress(LoadSpec.model_validate({"arrival": arrival, **constraints}))
 
 
 class Asker:
@@ -275,7 +275,7 @@ class Reference:
         return float(sum(logprobs[at - 1, request.prompt_token_ids[at]] for at in range(first, ids.shape[1])))
 
 
-class Feed:
+class CountedRequests:
     """Input that counts what the engine has taken and not yet answered."""
 
     def __init__(self, requests: Iterable[Request | None]) -> None:

@@ -21,7 +21,7 @@ from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.errors import EngineError
 from assayline.evaluation.prepare import open_renderer
 from assayline.evaluation.worker import WorkOrder, claim_device, locate_model, open_adaptive_engine
-from assayline.load.course import LoadCourse
+from assayline.load.progress import LoadProgress
 from assayline.media.references import MediaStore
 from assayline.model import identify_spec_model
 from assayline.prompts import BadRow, RowError
@@ -239,7 +239,7 @@ class Engine:
                 order,
                 device,
                 EngineHooks(on_note=LOG.info),
-                LoadCourse(None),
+                LoadProgress(None),
                 self._record,
                 may_isolate=self._may_isolate,
             )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, TypedDict
 
-from assayline.load.course import LoadEnd
+from assayline.load.progress import LoadEnd
 from assayline.records import Completion, Json, Request, TelemetrySample
 
 
@@ -90,7 +90,7 @@ class LoadEndedDetails(TypedDict):
     """Details of `load_ended`."""
 
     reason: str
-    """As in `load.course.LoadEnd`."""
+    """As in `load.progress.LoadEnd`."""
     sent_requests: int
 
 
@@ -167,7 +167,7 @@ class Engine(Protocol):
         """End the engine's processes and free their memory. Safe to call twice."""
 
 
-class Feed:
+class RequestSource:
     """An input that may have no request ready: `next` then returns None, and `exhausted` is True if that is final."""
 
     def __init__(self, requests: Iterable[Request | None]) -> None:

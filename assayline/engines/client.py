@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from assayline.engines.base import EngineFacts, EngineHooks, Feed, OpenedDetails
+from assayline.engines.base import EngineFacts, EngineHooks, OpenedDetails, RequestSource
 from assayline.engines.messages import (
     AbortAll,
     Aborted,
@@ -29,10 +29,10 @@ from assayline.engines.messages import (
     WarmUp,
     unsent,
 )
-from assayline.engines.parking import Parked, ParkingLot, own_variables
+from assayline.engines.pool import EnginePool, IdleEngine, own_variables
 from assayline.engines.process import POLL_INTERVAL_S, HostProcess, HostSetup
 from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, SpecError, Witness
-from assayline.load.course import LoadCourse, LoadEnd, Schedule
+from assayline.load.progress import LoadEnd, LoadProgress, Schedule
 from assayline.load.saturation import SaturationWatch
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
 
@@ -47,7 +47,7 @@ SILENCE_LIMIT_S = 120.0
 """A host that sends no beat for this long is declared dead."""
 
 LONGEST_TURN_S = 10.0
-"""The longest gap between two looks that counts as waiting: in a longer one the job was suspended, with its host."""
+"""The longest gap between two readings that counts as waiting: in a longer one the job was suspended, with its host."""
 
 LONGEST_START = 4.0
 """Each log line of a starting engine restarts its time limit; a start takes at most this many times the limit."""
@@ -59,21 +59,21 @@ RANK_GRACE_S = 15.0
 """How long vLLM may take to end after that line. Without this limit, the other ranks wait for minutes."""
 
 REJOIN_TIMEOUT_S = 60.0
-"""A parked engine that does not answer within this time is ended, and a new one is opened."""
+"""An idle engine that does not answer within this time is ended, and a new one is opened."""
 
 
 class HostedEngine:
     """The base of all engines in a host. Opens in the constructor; use `close` or `contextlib.closing`."""
 
     def __init__(
-        self, order: Open, setup: HostSetup, hooks: EngineHooks, window: int | None, lot: ParkingLot | None
+        self, order: Open, setup: HostSetup, hooks: EngineHooks, window: int | None, pool: EnginePool | None
     ) -> None:
-        """Open it. `window` is the most requests in flight, None for the engine's default; it may park in `lot`."""
+        """Open it. `window`: most requests in flight, None for the engine's default; `pool` keeps it for later runs."""
         self._order = order
         self._setup = setup
         self._hooks = hooks
         self._window = window
-        self._lot = lot
+        self._pool = pool
         self._in_flight = 0  # handed to the host and not answered
         self._closed = False
         self._lost = False
@@ -113,21 +113,23 @@ class HostedEngine:
         return time.monotonic() - started
 
     def close(self) -> None:
-        """Park the engine if it may park; else end its processes and free their memory. Safe to call twice."""
+        """Give the engine to its pool if another run can use it; else end its processes. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
         is_well = self._host.exit_code is None and not self._lost and not self._in_flight
-        if self._lot is not None and is_well and self.may_park:
+        if self._pool is not None and is_well and self.is_reusable:
             kept_from = str(self._facts.details.get("kept_from") or self._order.run_id)
-            self._lot.park(Parked(self._host, self._order, self._own_variables, kept_from, self._setup.close_timeout_s))
+            self._pool.keep(
+                IdleEngine(self._host, self._order, self._own_variables, kept_from, self._setup.close_timeout_s)
+            )
         elif self._lost:
             self._host.kill()
         else:
             self._host.end(self._setup.close_timeout_s)
 
     @property
-    def may_park(self) -> bool:
+    def is_reusable(self) -> bool:
         """Return True if another run can use this engine as if it were new."""
         return False
 
@@ -144,11 +146,11 @@ class HostedEngine:
             raise
 
     def _take_over(self) -> Opened | None:
-        """Take over an earlier run's parked engine, if its order is equal and it still answers."""
-        parked = self._lot.take(self._order, self._own_variables) if self._lot is not None else None
-        if parked is None:
+        """Take over an earlier run's engine, if its order is equal and it still answers."""
+        idle = self._pool.take(self._order, self._own_variables) if self._pool is not None else None
+        if idle is None:
             return None
-        self._host = parked.host
+        self._host = idle.host
         try:
             self._host.listen(self._read_log)
             self._host.send(Rejoin(self._order))
@@ -159,8 +161,8 @@ class HostedEngine:
                 return None
             raise
         self._setup.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self._setup.log_path.write_text(f"Kept from run {parked.run_id}: the log continues in {self._host.log_path}\n")
-        return replace(opened, details={**opened.details, "kept_from": parked.run_id})
+        self._setup.log_path.write_text(f"Kept from run {idle.run_id}: the log continues in {self._host.log_path}\n")
+        return replace(opened, details={**opened.details, "kept_from": idle.run_id})
 
     def _first_window(self, opened: Opened) -> int | None:
         """Return the initial limit of requests in flight; None if there is no limit."""
@@ -228,14 +230,14 @@ class HostedEngine:
             raise EngineDiedError(f"{words} {self._host.describe_death()}", death)
 
     def _observe(self, sample: TelemetrySample) -> None:
-        """Look at the engine's counters, about once a second."""
+        """Read the engine's counters, about once a second."""
 
     def _receive(self, timeout_s: float) -> Any | None:
         """Return the next message, or None. Raises EngineDiedError if the host has been silent for too long."""
         message = self._host.receive(timeout_s)
         if message is not None:
             self._silence.restart()
-        elif self._silence.look() > SILENCE_LIMIT_S:
+        elif self._silence.read() > SILENCE_LIMIT_S:
             raise self._stalled(f"The engine's process has been silent for {SILENCE_LIMIT_S:.0f} s.")
         return message
 
@@ -243,7 +245,7 @@ class HostedEngine:
         """Wait for one kind of message, and skip completions and beats that were sent before it."""
         waiting = _Waiting()
         self._without_log.restart()
-        while self._without_log.look() < timeout_s and waiting.look() < LONGEST_START * timeout_s:
+        while self._without_log.read() < timeout_s and waiting.read() < LONGEST_START * timeout_s:
             message = self._host.receive()
             self._silence.restart()  # a host that loads a model sends no beats: the deadline alone counts
             if isinstance(message, kind):
@@ -272,7 +274,7 @@ class HostedEngine:
             self._without_step.restart()
             return
         self._check_ranks()
-        if self._without_step.look() > self._setup.stall_timeout_s:
+        if self._without_step.read() > self._setup.stall_timeout_s:
             raise self._stalled(
                 f"The engine has scheduled nothing for {self._setup.stall_timeout_s:.0f} s, with {self._in_flight} "
                 "requests in flight."
@@ -291,19 +293,19 @@ class HostedEngine:
 
 
 class _Waiting:
-    """Seconds since the start. Each call of `look` adds at most `LONGEST_TURN_S`."""
+    """Seconds since the start. Each call of `read` adds at most `LONGEST_TURN_S`."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        self._seconds, self._looked_s = 0.0, time.monotonic()
+        self._seconds, self._read_s = 0.0, time.monotonic()
 
-    def look(self) -> float:
-        """Add the time since the last look. Returns the seconds since the start."""
+    def read(self) -> float:
+        """Add the time since the last call. Returns the seconds since the start."""
         now = time.monotonic()
-        self._seconds += min(now - self._looked_s, LONGEST_TURN_S)
-        self._looked_s = now
+        self._seconds += min(now - self._read_s, LONGEST_TURN_S)
+        self._read_s = now
         return self._seconds
 
 
@@ -321,33 +323,33 @@ class OfflineEngine(HostedEngine):
         *,
         window: int | None = None,
         mode: str = "continuous",
-        lot: ParkingLot | None = None,
+        pool: EnginePool | None = None,
     ) -> None:
         """Open it. `mode` is continuous or barrier."""
         self._is_barrier = mode == "barrier"
-        super().__init__(order, setup, hooks, window, lot)
+        super().__init__(order, setup, hooks, window, pool)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         """Answer every request once, in completion order; see `base.Engine.generate`."""
-        feed = Feed(requests)
+        source = RequestSource(requests)
         with self._generating():
             while True:
-                self._send_more(feed)
-                if feed.exhausted and not self._in_flight:
+                self._send_more(source)
+                if source.exhausted and not self._in_flight:
                     return
-                # Idle, the next request may turn up at any moment: look at the input again soon.
+                # Idle, the next request may turn up at any moment: read the input again soon.
                 yield from self._receive_finished(POLL_INTERVAL_S if self._in_flight else IDLE_POLL_INTERVAL_S)
                 self._check_stop()
 
     @property
-    def may_park(self) -> bool:
+    def is_reusable(self) -> bool:
         return True
 
-    def _send_more(self, feed: Feed) -> None:
+    def _send_more(self, source: RequestSource) -> None:
         window = self._window_requests or 1
         if self._is_barrier and self._in_flight:
             return
-        while self._in_flight < window and (request := feed.next()) is not None:
+        while self._in_flight < window and (request := source.next()) is not None:
             self._in_flight += 1
             try:
                 self._host.send(Generate(request, self._order.clock.now_s(), window))
@@ -375,68 +377,68 @@ class StreamingEngine(HostedEngine):
         hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
         *,
         window: int | None = None,
-        course: LoadCourse | None = None,
-        lot: ParkingLot | None = None,
+        load: LoadProgress | None = None,
+        pool: EnginePool | None = None,
     ) -> None:
-        """Open it. `course` is the load and its progress; None: a closed loop without end."""
-        self._course = course or LoadCourse()
+        """Open it. Without `load`, it is a closed loop without end."""
+        self._load = load or LoadProgress()
         self._watch: SaturationWatch | None = None
         self._finished = 0
         self._is_stopping = self._is_late = False
-        super().__init__(order, setup, hooks, window, lot)
+        super().__init__(order, setup, hooks, window, pool)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         """Answer every request once, in completion order; those that a load leaves unsent are `not_sent` rows."""
-        feed, schedule = Feed(requests), Schedule(self._course)
-        self._watch = SaturationWatch() if self._course.watches_saturation else None
+        source, schedule = RequestSource(requests), Schedule(self._load)
+        self._watch = SaturationWatch() if self._load.watches_saturation else None
         self._is_stopping = False
         self._finished = 0
         with self._generating():
             while True:
-                has_more = yield from self._take_turn(feed, schedule)
-                if feed.exhausted and not self._in_flight:
+                has_more = yield from self._take_turn(source, schedule)
+                if source.exhausted and not self._in_flight:
                     return
                 for completion in self._receive_finished(0.0 if has_more else TURN_INTERVAL_S):
                     yield self._settle(completion)
                 self._check_stop()
 
     @property
-    def may_park(self) -> bool:
+    def is_reusable(self) -> bool:
         """Return True if another run can use this engine: our own server must not cache prefixes."""
         is_own = self._order.server is not None and self._order.server.url is None
         return not is_own or self._order.args.get("enable_prefix_caching") is False
 
     def _first_window(self, opened: Opened) -> int | None:
-        return None if self._course.is_open_loop else super()._first_window(opened)
+        return None if self._load.is_open_loop else super()._first_window(opened)
 
-    def _take_turn(self, feed: Feed, schedule: Schedule) -> Generator[Completion, None, bool]:
+    def _take_turn(self, source: RequestSource, schedule: Schedule) -> Generator[Completion, None, bool]:
         """Hand due requests to the host; once the load has ended, yield the remaining input as `not_sent` rows.
 
         Returns whether there is more to do at once.
         """
         for _ in range(REQUESTS_PER_TURN):
             now_s = self._order.clock.now_s()
-            self._course.check_time(now_s)
-            if self._course.end is not None:
-                self._take_back(self._course.end)
-            elif not self._has_room(feed, schedule, now_s):
+            self._load.check_time(now_s)
+            if self._load.end is not None:
+                self._take_back(self._load.end)
+            elif not self._has_room(source, schedule, now_s):
                 return False
-            request = feed.next()
+            request = source.next()
             if request is None:
-                self._note_lateness(feed, schedule, now_s)
+                self._note_lateness(source, schedule, now_s)
                 return False
             due_s = schedule.place(now_s, request)
-            if self._course.end is not None:
-                order, message = self._order, self._course.end.message
+            if self._load.end is not None:
+                order, message = self._order, self._load.end.message
                 yield self._settle(unsent(request.request_id, order.worker, order.engine_generation, message))
             elif not self._hand_over(Generate(request, now_s, self._window_requests, due_s)):
                 return False
         return True
 
-    def _has_room(self, feed: Feed, schedule: Schedule, now_s: float) -> bool:
+    def _has_room(self, source: RequestSource, schedule: Schedule, now_s: float) -> bool:
         """Return whether the host may have another request now."""
         if self._window_requests is None:
-            due_s = schedule.next_due_s(feed.peek() if schedule.reads_requests else None)
+            due_s = schedule.next_due_s(source.peek() if schedule.reads_requests else None)
             return due_s is None or due_s <= now_s + LOOKAHEAD_S
         surplus = max(self._window_requests, MIN_SURPLUS_REQUESTS)
         return self._in_flight < self._window_requests + surplus
@@ -461,21 +463,21 @@ class StreamingEngine(HostedEngine):
 
     def _settle(self, completion: Completion) -> Completion:
         """Count a completion, and report the load's end with the first row that was not sent."""
-        course = self._course
-        course.settle(completion)
+        load = self._load
+        load.settle(completion)
         if completion.error_kind != NOT_SENT:
             self._finished += 1
             if self._watch is not None and completion.due_at_s is not None:
                 self._watch.finish(completion.due_at_s, self._order.clock.now_s())
-        elif course.end is not None and not course.is_announced:
-            course.is_announced = True
-            self._hooks.on_load_ended(course.end)
+        elif load.end is not None and not load.is_announced:
+            load.is_announced = True
+            self._hooks.on_load_ended(load.end)
         return completion
 
-    def _note_lateness(self, feed: Feed, schedule: Schedule, now_s: float) -> None:
+    def _note_lateness(self, source: RequestSource, schedule: Schedule, now_s: float) -> None:
         """Report, once, that a request was due but none was prepared."""
         due_s = schedule.next_due_s()
-        if not feed.exhausted and not self._is_late and due_s is not None and due_s <= now_s:
+        if not source.exhausted and not self._is_late and due_s is not None and due_s <= now_s:
             self._is_late = True
             self._hooks.on_note(
                 "Prompts are prepared more slowly than they are due: requests are sent late (see send lag). "
@@ -483,7 +485,7 @@ class StreamingEngine(HostedEngine):
             )
 
     def _observe(self, sample: TelemetrySample) -> None:
-        if self._watch is None or self._course.end is not None:
+        if self._watch is None or self._load.end is not None:
             return
         if why := self._watch.observe(sample.at_s, sample.in_flight_requests, self._finished):
-            self._course.stop("saturated", why)
+            self._load.stop("saturated", why)

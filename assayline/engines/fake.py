@@ -55,7 +55,7 @@ class FakeEngine:
         hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
         kept_from: str | None = None,
     ) -> None:
-        """Open it. `kept_from` is the run that opened it first, if it stands for a parked engine."""
+        """Open it. `kept_from` is the run that opened it first, if it stands for an engine of a pool."""
         self._clock = clock
         self._worker = worker
         self._generation = generation

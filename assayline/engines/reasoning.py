@@ -41,7 +41,7 @@ class AnswerStops:
         self._min_tokens = min_tokens
         self._overlap = max(map(len, [*stops, close])) - 1
         self._answer_at: int | None = None
-        self._looked_at = 0
+        self._searched_to = 0
 
     def feed(self, piece: str, tokens: int) -> str | None:
         """Add a piece of text, `tokens` in all so far. Returns the stop that ends the answer; cuts `text` there."""
@@ -50,21 +50,21 @@ class AnswerStops:
             self._find_answer()
         stop = self._find_stop() if self._answer_at is not None and tokens > self._min_tokens else None
         if self._answer_at is not None:
-            self._looked_at = max(self._answer_at, len(self.text))
+            self._searched_to = max(self._answer_at, len(self.text))
         return stop
 
     def _find_answer(self) -> None:
         """Find the answer's beginning, if the text includes it."""
-        at = self.text.find(self._close, max(0, self._looked_at - self._overlap))
+        at = self.text.find(self._close, max(0, self._searched_to - self._overlap))
         if at < 0:
-            self._looked_at = len(self.text)
+            self._searched_to = len(self.text)
         elif answer := self.text[at + len(self._close) :].lstrip():
-            self._answer_at = self._looked_at = len(self.text) - len(answer)
+            self._answer_at = self._searched_to = len(self.text) - len(answer)
 
     def _find_stop(self) -> str | None:
         """Return the stop that is complete first; of two at once, the first in the list."""
         begin = self._answer_at or 0
-        starts = [max(begin, self._looked_at - len(stop) + 1) for stop in self._stops]  # it ends in the new text
+        starts = [max(begin, self._searched_to - len(stop) + 1) for stop in self._stops]  # it ends in the new text
         places = [(self.text.find(stop, starts[number]), number) for number, stop in enumerate(self._stops)]
         ends = [(at + len(self._stops[number]), number) for at, number in places if at >= 0]
         if not ends:

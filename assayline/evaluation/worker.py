@@ -21,12 +21,12 @@ from assayline.engines.devices import claims
 from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.watch import DeviceMemory, DeviceSampler
 from assayline.engines.messages import Open
-from assayline.engines.parking import ParkingLot, find_lot
+from assayline.engines.pool import EnginePool, find_pool
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine, Recorder
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, choose_window, sizes_of
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError
-from assayline.load.course import LoadCourse, LoadEnd
+from assayline.load.progress import LoadEnd, LoadProgress
 from assayline.model import ModelIdentity
 from assayline.records import Completion, DeviceSample, EngineEvent, Json, Request, TelemetrySample
 from assayline.requests.build import write_warm_up
@@ -53,12 +53,12 @@ def claim_device(
     stack: contextlib.ExitStack,
     holder: str,
     *,
-    lot: ParkingLot | None = None,
+    pool: EnginePool | None = None,
     on_wait: Callable[[str], object] = str,
     workers_here: int = 1,
     whole_machine: bool = True,
 ) -> Device:
-    """Claim a device for an engine, until `stack` is closed, or for as long as `lot` has room for it.
+    """Claim a device for an engine, until `stack` is closed, or for as long as `pool` has room for it.
 
     `holder` is the owner's name for other processes that want the device; for `on_wait` see `claims.claim_device`.
     Without GPUs, `workers_here` workers share the machine's cores; `whole_machine`: the machine must have a device for
@@ -69,9 +69,9 @@ def claim_device(
     devices = list_devices(
         spec.engine.device, workers_here, count_devices(spec.engine.args), whole_machine=whole_machine
     )
-    if lot is not None:
+    if pool is not None:
         holder = f"a benchmark, whose first run here was {holder}"
-        return lot.claim(devices, settings.lock_dir, settings.device_wait_s, holder, on_wait)
+        return pool.claim(devices, settings.lock_dir, settings.device_wait_s, holder, on_wait)
     return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s, holder, on_wait))
 
 
@@ -165,11 +165,11 @@ class Worker:
         self._holders = ""
         """Holders of the devices that this worker waits for."""
         self._sampler = DeviceSampler((), order.worker, order.clock)
-        self._course = LoadCourse(
+        self._load = LoadProgress(
             order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
         )
         self._generation = order.first_generation
-        self._lot = find_lot(order.workers_here)
+        self._pool = find_pool(order.workers_here)
         self._thread = threading.Thread(target=self._run, name=order.worker, daemon=True)
         self._thread.start()
 
@@ -238,7 +238,7 @@ class Worker:
             order.settings,
             stack,
             f"run {order.run_id} ({order.spec.name})",
-            lot=self._lot,
+            pool=self._pool,
             on_wait=self._wait_for_device,
             workers_here=order.workers_here,
             whole_machine=order.whole_machine,
@@ -259,7 +259,7 @@ class Worker:
             on_load_ended=self._note_end,
         )
         return open_adaptive_engine(
-            order, self._device, hooks, self._course, self._record, lot=self._lot, open_engine_by=self._open_engine
+            order, self._device, hooks, self._load, self._record, pool=self._pool, open_engine_by=self._open_engine
         )
 
     def _wait_for_device(self, holders: str) -> None:
@@ -315,7 +315,7 @@ class Worker:
 
     def _note_end(self, end: LoadEnd) -> None:
         self._note(end.message)
-        details = LoadEndedDetails(reason=end.reason, sent_requests=self._course.settled)
+        details = LoadEndedDetails(reason=end.reason, sent_requests=self._load.settled)
         self._record(self._generation, "load_ended", message=end.message, details=details)
 
     def _note(self, line: str) -> None:
@@ -368,10 +368,10 @@ def open_adaptive_engine(
     order: WorkOrder,
     device: Device,
     hooks: EngineHooks,
-    course: LoadCourse,
+    load: LoadProgress,
     record: Recorder,
     *,
-    lot: ParkingLot | None = None,
+    pool: EnginePool | None = None,
     open_engine_by: Callable[..., Engine] | None = None,
     may_isolate: Callable[[int], bool] = lambda isolated: True,
 ) -> AdaptiveEngine:
@@ -390,22 +390,22 @@ def open_adaptive_engine(
             HostSetup.of(order.settings, engine, device.env, log_path),
             hooks,
             mode=engine.mode,
-            course=course,
-            lot=lot,
+            load=load,
+            pool=pool,
         )
 
     policy = RecoveryPolicy(
-        sizes_of(engine.args, choose_window(engine, course)),
+        sizes_of(engine.args, choose_window(engine, load)),
         enabled=engine.recovery.enabled,
         min_batch_size=engine.recovery.min_batch_size,
         grow=engine.recovery.grow,
-        has_window=not course.is_open_loop,
+        has_window=not load.is_open_loop,
     )
     return AdaptiveEngine(
         open_one,
         policy,
         record,
-        lot.memory if lot is not None else DeviceMemory(device.gpus),
+        pool.memory if pool is not None else DeviceMemory(device.gpus),
         worker=order.worker,
         first_generation=order.first_generation,
         memory_wait_s=order.settings.engine_memory_wait_s,

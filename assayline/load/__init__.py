@@ -1,1 +1,1 @@
-"""Load: due times of requests (`arrivals`), the end of sending (`course`), and overload (`saturation`)."""
+"""Load: due times of requests (`arrivals`), the end of sending (`progress`), and overload (`saturation`)."""

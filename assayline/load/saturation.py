@@ -6,10 +6,10 @@ second, the rule examines the second half of the time so far, and requires three
 1. The beginning is over. Requests in flight grow at first in any system, for as long as one request takes. Here that is
    the time by which 90% of the first 50 requests were finished; the examined half begins after twice that time.
 2. The growth is large: the number in flight grew by at least a tenth of the requests sent in that half.
-3. The growth is significant: its mean from look to look is above 0 by a one-sided t-test with t ≥ 4. The null
+3. The growth is significant: its mean from reading to reading is above 0 by a one-sided t-test with t ≥ 4. The null
    hypothesis is a load of exactly 100%, the highest without overload, under which the number in flight is a random walk
    without drift. Below that load the drift is downwards, and false alarms are rarer. Since the half doubles as time
-   passes, looks are nearly independent only once per doubling, so t ≥ 4 suffices for runs of any length.
+   passes, readings are nearly independent only once per doubling, so t ≥ 4 suffices for runs of any length.
 
 In simulations of one to sixteen servers at 90% load, with exponential and log-normal services (sigma 1), Poisson and
 bursty arrivals, 1 of 1,200 runs of 30,000 requests was stopped; tests/load/test_saturation.py has some of them. A load
@@ -25,13 +25,13 @@ FIRST_REQUESTS = 50
 FINISHED_SHARE = 0.9
 BEGINNING_TIMES = 2.0
 """The examined half begins after this multiple of the time that the first requests took."""
-MIN_LOOKS = 10
+MIN_READINGS = 10
 MIN_GROWTH_SHARE = 0.1
 MIN_T = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Reading:
     at_s: float
     in_flight: int
     sent: int
@@ -46,7 +46,7 @@ class SaturationWatch:
         self._expected = self._finished_first = 0
         self._first_until_s = -math.inf
         self._settled_s: float | None = None
-        self._looks: list[_Look] = []
+        self._readings: list[_Reading] = []
         self._half = 0
 
     def expect(self, due_at_s: float) -> None:
@@ -63,28 +63,28 @@ class SaturationWatch:
                 self._settled_s = now_s
 
     def observe(self, now_s: float, in_flight_requests: int, finished_requests: int) -> str | None:
-        """Add a look. Return the reason why the engine counts as saturated, or None."""
-        before = self._looks[-1] if self._looks else None
+        """Add a reading. Return the reason why the engine counts as saturated, or None."""
+        before = self._readings[-1] if self._readings else None
         change = 0 if before is None else in_flight_requests - before.in_flight
         squares = (0.0 if before is None else before.squares) + change**2
         sent = in_flight_requests + finished_requests
-        self._looks.append(_Look(now_s, in_flight_requests, sent, squares))
-        return self._judge(self._looks[-1])
+        self._readings.append(_Reading(now_s, in_flight_requests, sent, squares))
+        return self._judge(self._readings[-1])
 
-    def _judge(self, now: _Look) -> str | None:
-        begun_s = self._looks[0].at_s
-        while self._looks[self._half].at_s < begun_s + (now.at_s - begun_s) / 2:
+    def _judge(self, now: _Reading) -> str | None:
+        begun_s = self._readings[0].at_s
+        while self._readings[self._half].at_s < begun_s + (now.at_s - begun_s) / 2:
             self._half += 1
-        half = self._looks[self._half]
-        looks = len(self._looks) - 1 - self._half
+        half = self._readings[self._half]
+        readings = len(self._readings) - 1 - self._half
         if self._settled_s is None or half.at_s - begun_s < BEGINNING_TIMES * (self._settled_s - begun_s):
             return None
         growth, sent = now.in_flight - half.in_flight, now.sent - half.sent
-        if looks < MIN_LOOKS or growth <= 0 or growth < MIN_GROWTH_SHARE * sent:
+        if readings < MIN_READINGS or growth <= 0 or growth < MIN_GROWTH_SHARE * sent:
             return None
-        mean = growth / looks
-        variance = max(0.0, (now.squares - half.squares - looks * mean**2) / (looks - 1))
-        if mean < MIN_T * math.sqrt(variance / looks):
+        mean = growth / readings
+        variance = max(0.0, (now.squares - half.squares - readings * mean**2) / (readings - 1))
+        if mean < MIN_T * math.sqrt(variance / readings):
             return None
         seconds = now.at_s - half.at_s
         return (

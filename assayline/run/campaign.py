@@ -18,7 +18,7 @@ from assayline.benchmark.result import Measured, read_measured
 from assayline.benchmark.suite import Cell, SuitePlan, begin_suite, find_undecided, list_cells, suite_dir, write_suite
 from assayline.comparison.gate import NIGHTS
 from assayline.comparison.queries import read_accuracy
-from assayline.engines.parking import park_engines
+from assayline.engines.pool import pool_engines
 from assayline.errors import AssaylineError, RunFailedError, StoreError
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.evaluation.run import RunResult
@@ -55,7 +55,7 @@ def do_runs(
                 continue
             if runs_per_engine > 1 and place % runs_per_engine == 0:
                 shared.close()
-                shared.enter_context(park_engines())
+                shared.enter_context(pool_engines())
             number = total - len(left) + 1 + place
             front.log.info("Run %d of %d: %s", number, total, one.label)
             try:
@@ -76,7 +76,7 @@ def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], fron
     settings = front.settings
     lock = _lock("Benchmark", plan.benchmark_id, benchmark_dir(settings, plan.benchmark_id))
     try:
-        with park_engines() if plan.profile else contextlib.nullcontext():
+        with pool_engines() if plan.profile else contextlib.nullcontext():
             failed = _do_benchmark(plan, configurations, front)
             if plan.planned and not failed:
                 try:
@@ -148,7 +148,7 @@ def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nigh
     plan = undecided or begin_suite(wanted, cells)
     lock = _lock("Suite", plan.suite_id, suite_dir(settings, plan.suite_id))
     try:
-        with park_engines() if all(can_share_engine(cell.spec) for cell in cells) else contextlib.nullcontext():
+        with pool_engines() if all(can_share_engine(cell.spec) for cell in cells) else contextlib.nullcontext():
             failed = _do_cells(plan, cells, front, AUTO if undecided else NEVER)
         nights = NIGHTS if is_nightly else 1
         decision = decide([_judge(cell, plan, failed, front, nights) for cell in cells], is_nightly=is_nightly)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from assayline.comparison.gate import GateReport, judge_run, save_verdicts
-from assayline.engines.parking import without_lot
+from assayline.engines.pool import without_pool
 from assayline.errors import JudgeNotTrustedError, SpecError
 from assayline.evaluation.judging import check_trust, count_unjudged, find_judge_run, plan_judge, read_verdicts
 from assayline.evaluation.rescore import Rescored, rescore_run
@@ -73,7 +73,7 @@ def _complete_runs(settings: Settings, run_id: str, name: str, scorer: JudgeScor
             if attempt and not count_unjudged(settings, run_id, own):
                 break
             spec = plan_judge(scorer, number, run_id, name, own, attempt)
-            with without_lot(needs_device=spec.engine.needs_device):
+            with without_pool(needs_device=spec.engine.needs_device):
                 own.append(find_judge_run(spec, settings) or complete(spec).run_id)
         run_ids += own
     return run_ids

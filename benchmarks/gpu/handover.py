@@ -14,7 +14,7 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.client import HostedEngine, OfflineEngine, StreamingEngine
 from assayline.engines.messages import Open
-from assayline.engines.parking import ParkingLot, park_engines
+from assayline.engines.pool import EnginePool, pool_engines
 from assayline.engines.process import HostSetup, engine_environment
 from assayline.records import Request, TelemetrySample
 from assayline.spec.engine import ReasoningSpec
@@ -73,8 +73,8 @@ def measure_handover(setup: Setup, tell: Tell) -> None:
     for ahead in (None,) if setup.is_cuda else (None, write_plugin(setup.folder / "ahead")):
         for place in PLACES:
             kit = Kit(setup, model, place, ahead)
-            with park_engines() as lot:
-                for check, expected, found in kit.check(lot):
+            with pool_engines() as pool:
+                for check, expected, found in kit.check(pool):
                     note({**kit.head, "check": check, "expected": expected, "found": found})
         with contextlib.suppress(ImportError):  # without decoders of images, as in the bundle
             for place in ("own", "async"):
@@ -105,7 +105,7 @@ class Kit:
         self.prompt: list[int] = []
         self._asked = 0
 
-    def open(self, run: str, lot: ParkingLot | None, model: Path | None = None, **changes: Any) -> HostedEngine:
+    def open(self, run: str, pool: EnginePool | None, model: Path | None = None, **changes: Any) -> HostedEngine:
         """Open or take over an engine for a run."""
         env = {**self.setup.device_env, **PROCESSES.get(self.place, {}), "OMP_NUM_THREADS": "1"}
         if self.ahead:
@@ -121,7 +121,7 @@ class Kit:
             **parts,
         )
         host = HostSetup(engine_environment(self.setup.make_settings("handover"), {}, env), self.folder / f"{run}.log")
-        engine = kind(order, host, EngineHooks(on_sample=self.samples.append), lot=lot)
+        engine = kind(order, host, EngineHooks(on_sample=self.samples.append), pool=pool)
         if not changes.get("has_media"):
             engine.warm_up(self.ask([1] * 32, 2))
         return engine
@@ -156,9 +156,9 @@ class Kit:
         list(engine.generate(nothing()))
         return self.samples[-1]
 
-    def check(self, lot: ParkingLot) -> Iterator[tuple[str, Any, Any]]:
+    def check(self, pool: EnginePool) -> Iterator[tuple[str, Any, Any]]:
         """Yield what was checked, what was expected and what was found."""
-        with contextlib.closing(self.open("one", lot)) as engine:
+        with contextlib.closing(self.open("one", pool)) as engine:
             block = engine.facts.details["block_size_tokens"]
             self.prompt = [5 + number % 50 for number in range(block + 20)]
             yield "steps of 24 tokens", ANSWER_TOKENS, self.count(engine, ANSWER_TOKENS)["steps"]
@@ -173,14 +173,14 @@ class Kit:
             yield "requests in flight after an abort", 0, self.idle(engine).in_flight_requests
             yield "steps of 5 tokens after an abort", 5, self.count(engine, 5)["steps"]
         self.samples.clear()
-        with contextlib.closing(self.open("two", lot)) as engine:
+        with contextlib.closing(self.open("two", pool)) as engine:
             yield "handed over from", "one", engine.facts.details.get("kept_from")
             taken = self.count(engine, ANSWER_TOKENS)
             text, cached = taken["answer"].text, taken["answer"].cached_tokens
             yield "cached tokens of the run before", 0, cached or 0
         close, stop = text[0], text.rstrip()[-1]
         thinking = ReasoningSpec(close=close)
-        with contextlib.closing(self.open("three", lot, reasoning=thinking)) as engine:
+        with contextlib.closing(self.open("three", pool, reasoning=thinking)) as engine:
             asked = self.ask(self.prompt, ANSWER_TOKENS, skip_special_tokens=False, stop=[stop])
             [answer] = engine.generate([asked])
             yield f"text up to the stop {stop!r}", text[1:].lstrip().partition(stop)[0], answer.text
@@ -203,11 +203,11 @@ def count_encoded(kit: Kit) -> Row:
     module.write_text(COUNT_ENCODED.format(path=str(path)))
     plugin = {"structured_outputs_config": {"reasoning_parser_plugin": str(module)}}
     counted = []
-    with park_engines() as lot:
+    with pool_engines() as pool:
         for run in ("seen", "seen-again"):
             path.write_text("")
             args = {**ARGS, **plugin, "limit_mm_per_prompt": {"image": 1}, "enable_prefix_caching": False}
-            with contextlib.closing(kit.open(run, lot, model, args=args, has_media=True)) as engine:
+            with contextlib.closing(kit.open(run, pool, model, args=args, has_media=True)) as engine:
                 prompt = [1, token, *range(5, 40)]
                 asked = [replace(kit.ask(prompt, 4), media=[one]) for one in media]
                 answers = list(engine.generate(asked))

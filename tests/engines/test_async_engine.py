@@ -20,8 +20,8 @@ from engine_kit import (
     Control,
     Kept,
     by_id,
-    course_of,
     living_members,
+    load_of,
     open_async,
     parts_of,
     stamps_of,
@@ -33,11 +33,11 @@ from run_kit import plain_request
 from assayline.clock import RunClock
 from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.watch import DeviceMemory
-from assayline.engines.parking import park_engines
+from assayline.engines.pool import pool_engines
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.errors import EngineDiedError, SpecError
-from assayline.load.course import LoadCourse
+from assayline.load.progress import LoadProgress
 from assayline.records import NOT_SENT, Completion, Request
 from assayline.spec.engine import ReasoningSpec
 
@@ -52,8 +52,8 @@ class Paced:
     def __init__(self, engine: StreamingEngine) -> None:
         self.engine = engine
 
-    def answers(self, course: LoadCourse, requests: list[Request], window: int | None = None) -> dict[str, Completion]:
-        self.engine._course = course
+    def answers(self, load: LoadProgress, requests: list[Request], window: int | None = None) -> dict[str, Completion]:
+        self.engine._load = load
         self.engine._window_requests = window
         return by_id(self.engine.generate(requests))
 
@@ -89,9 +89,9 @@ def async_engine(plain: Kept[StreamingEngine]) -> StreamingEngine:
 def paced(async_engine: StreamingEngine, async_control: Control) -> Iterator[Paced]:
     async_control.samples.clear()
     async_control.ends.clear()
-    course, window = async_engine._course, async_engine._window_requests
+    load, window = async_engine._load, async_engine._window_requests
     yield Paced(async_engine)
-    async_engine._course, async_engine._window_requests = course, window
+    async_engine._load, async_engine._window_requests = load, window
 
 
 def test_answers_are_those_of_the_offline_engine(async_engine, engine, asker):
@@ -123,7 +123,7 @@ def test_answers_are_those_of_the_offline_engine(async_engine, engine, asker):
 def test_every_token_has_a_stamp_of_its_own_under_load(paced, asker):
     """A hundred at once, so that the event loop has much to do while the engine steps: nothing is merged."""
     requests = [asker.ask(max_tokens=5 + 3 * (n % 20), ignore_eos=True) for n in range(100)]
-    answers = paced.answers(course_of({"kind": "all_at_once"}), requests)
+    answers = paced.answers(load_of({"kind": "all_at_once"}), requests)
     for request in requests:
         answer = answers[request.request_id]
         stamps = answer.token_at_s
@@ -155,7 +155,7 @@ def test_counters_are_the_engine_s_and_leave_the_warm_up_out(async_engine, async
 def test_an_open_loop_sends_when_due_though_the_engine_is_slow(paced, asker):
     """Eight at once run, thirty come within half a second: none waits for another to be sent."""
     requests = [asker.ask(max_tokens=200, ignore_eos=True) for _ in range(30)]
-    answers = paced.answers(course_of({"kind": "constant", "rate_per_s": 60.0}), requests)
+    answers = paced.answers(load_of({"kind": "constant", "rate_per_s": 60.0}), requests)
     rows = [answers[request.request_id] for request in requests]
     due, sent = [row.due_at_s or 0 for row in rows], [row.sent_at_s or 0 for row in rows]
     assert [after - before for before, after in itertools.pairwise(due)] == pytest.approx([1 / 60] * 29, abs=1e-5)
@@ -169,8 +169,8 @@ def test_an_open_loop_sends_when_due_though_the_engine_is_slow(paced, asker):
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_closed_loop_never_exceeds_its_concurrency(paced, asker, concurrency):
     requests = [asker.ask(max_tokens=2 + n % 7, ignore_eos=True) for n in range(24)]
-    course = course_of({"kind": "concurrency", "requests": concurrency})
-    rows = list(paced.answers(course, requests, window=concurrency).values())
+    load = load_of({"kind": "concurrency", "requests": concurrency})
+    rows = list(paced.answers(load, requests, window=concurrency).values())
     ends = [row.finished_at_s or 0 for row in rows]
     for row in rows:
         moment = row.sent_at_s or 0
@@ -189,7 +189,7 @@ def test_a_closed_loop_never_exceeds_its_concurrency(paced, asker, concurrency):
 )
 def test_the_end_of_a_load_leaves_the_rest_unsent(paced, async_control, asker, constraints, reason, sent):
     requests = [asker.send([]) if n == 3 else asker.ask(max_tokens=3) for n in range(300)]
-    answers = paced.answers(course_of({"kind": "constant", "rate_per_s": 50.0}, **constraints), requests)
+    answers = paced.answers(load_of({"kind": "constant", "rate_per_s": 50.0}, **constraints), requests)
     assert len(answers) == 300
     was_sent = [answers[request.request_id].error_kind != NOT_SENT for request in requests]
     assert was_sent == sorted(was_sent, reverse=True), "the first ones, and then no more"
@@ -249,22 +249,22 @@ def test_a_model_is_loaded_once_and_nothing_of_the_run_before_is_left(
     """The prefix cache is on, and emptied: points of a sweep ask the same prompts again."""
     first = plain.take()
     prompt = asker.fresh_prompt(first.facts.details["block_size_tokens"] + 20)
-    with park_engines() as lot:
-        first._lot = lot
+    with pool_engines() as pool:
+        first._pool = pool
         with closing(first):
             cold, warm = (by_id(first.generate([asker.send(prompt)])).popitem()[1] for _ in range(2))
         assert not cold.cached_tokens and warm.cached_tokens
         clock, began = RunClock.start(), time.monotonic()
         async_control.samples.clear()
         second = open_async(
-            tiny_model, tmp_path / "2.log", async_control, run_id="two", clock=clock, engine_generation=1, lot=lot
+            tiny_model, tmp_path / "2.log", async_control, run_id="two", clock=clock, engine_generation=1, pool=pool
         )
         assert (second.host_pid, second.facts.details["kept_from"]) == (first.host_pid, first._order.run_id)
         assert second.facts.load_s <= time.monotonic() - began
         with closing(second):
             [answer] = second.generate([asker.send(prompt)])
         with pytest.raises(SpecError, match="not usable"):
-            open_async(tiny_model, tmp_path / "3.log", run_id="three", lot=lot, sampling={"stop_token_ids": "x"})
+            open_async(tiny_model, tmp_path / "3.log", run_id="three", pool=pool, sampling={"stop_token_ids": "x"})
     assert not answer.cached_tokens and answer.engine_generation == 1
     assert answer.output_token_ids == cold.output_token_ids
     stamps = [answer.sent_at_s, answer.queued_at_s, answer.first_token_at_s, answer.finished_at_s]
@@ -284,16 +284,16 @@ def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(plain, 
     """In an open loop, with a hundred in flight: the pattern continues, and every request has one answer."""
     opened: list[StreamingEngine] = []
     events = []
-    course = course_of({"kind": "constant", "rate_per_s": 100.0})
+    load = load_of({"kind": "constant", "rate_per_s": 100.0})
     before = plain.engine._order.engine_generation
 
     def open_next(sizes: Sizes, changed: dict[str, Any], generation: int) -> StreamingEngine:
         if not opened:
             opened.append(plain.take())
-            opened[0]._course, opened[0]._window_requests = course, None
+            opened[0]._load, opened[0]._window_requests = load, None
             return opened[0]
         log, args = tmp_path / f"engine-{generation}.log", {**ARGS, **changed}
-        changes = {"engine_generation": generation, "course": course, "reasoning": THINKING, "record_token_times": True}
+        changes = {"engine_generation": generation, "load": load, "reasoning": THINKING, "record_token_times": True}
         opened.append(StreamingEngine(**parts_of("async", tiny_model, log, args=args, **changes)))
         return opened[-1]
 
@@ -324,10 +324,10 @@ def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(plain, 
         later = sorted((a.due_at_s or 0, a.request_id) for a in answers.values() if a.engine_generation == before + 1)
         names = [request.request_id for request in [*short, *long]]
         assert [name for _, name in later] == [name for name in names if answers[name].engine_generation == before + 1]
-        assert course.settled == 65
+        assert load.settled == 65
         assert living_members(opened[0].host_pid) == []
         at_error.pop_all()
-    opened[1]._course, opened[1]._window_requests = LoadCourse(), 10
+    opened[1]._load, opened[1]._window_requests = LoadProgress(), 10
     thinking.keep(opened[1])
 
 

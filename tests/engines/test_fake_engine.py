@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from engine_kit import Feed
+from engine_kit import CountedRequests
 from run_kit import request_of
 
 from assayline.clock import RunClock
@@ -19,7 +19,7 @@ def fake(**options: Any) -> FakeEngine:
 
 @pytest.mark.parametrize("window", [1, 3, 8, 100])
 def test_the_window_is_filled_and_never_exceeded(window):
-    source = Feed([request_of(number, max_tokens=number % 7 + 1) for number in range(60)])
+    source = CountedRequests([request_of(number, max_tokens=number % 7 + 1) for number in range(60)])
     answers = list(source.answers(fake(window=window, max_num_seqs=4)))
     assert sorted(answer.request_id for answer in answers) == [request_of(number).request_id for number in range(60)]
     assert source.most == min(window, 60)

@@ -5,11 +5,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine_kit import ARGS, NO_PREEMPTIONS, Asker, Feed, by_id, open_engine, stamps_of, wait_until_gone
+from engine_kit import ARGS, NO_PREEMPTIONS, Asker, CountedRequests, by_id, open_engine, stamps_of, wait_until_gone
 
 from assayline.clock import RunClock
 from assayline.engines.client import OfflineEngine
-from assayline.engines.parking import park_engines
+from assayline.engines.pool import pool_engines
 from assayline.errors import EngineInterruptedError, SpecError
 from assayline.records import Completion
 
@@ -113,13 +113,13 @@ def test_a_bad_request_among_many_is_one_error_row(engine, asker):
 
 
 def test_the_window_is_filled_but_never_exceeded_and_input_is_read_as_needed(engine, asker):
-    feed = Feed(asker.ask(row["question"]) for row in asker.rows[:60])
-    answers = feed.answers(engine)
-    assert feed.given == 0
+    counted = CountedRequests(asker.ask(row["question"]) for row in asker.rows[:60])
+    answers = counted.answers(engine)
+    assert counted.given == 0
     for seen, _ in enumerate(answers):
-        assert feed.given <= seen + engine.facts.window_requests
-    assert feed.most == engine.facts.window_requests == 10
-    assert feed.given == feed.answered == 60
+        assert counted.given <= seen + engine.facts.window_requests
+    assert counted.most == engine.facts.window_requests == 10
+    assert counted.given == counted.answered == 60
 
 
 def test_a_long_answer_does_not_hold_up_the_short_ones(engine, asker):
@@ -303,18 +303,18 @@ def test_engine_reports_its_details(engine):
 
 
 def test_an_engine_taken_over_has_no_cached_prefixes_and_counts_from_zero(tiny_model, asker, control, tmp_path):
-    with park_engines() as lot:
-        with closing(open_engine(tiny_model, tmp_path / "1.log", run_id="one", lot=lot)) as first:
+    with pool_engines() as pool:
+        with closing(open_engine(tiny_model, tmp_path / "1.log", run_id="one", pool=pool)) as first:
             prompt = asker.fresh_prompt(first.facts.details["block_size_tokens"] + 20)
             cold, warm = (next(iter(first.generate([asker.send(prompt)]))) for _ in range(2))
             assert not cold.cached_tokens and warm.cached_tokens
         clock = RunClock.start()
-        again = {"run_id": "two", "clock": clock, "engine_generation": 1, "lot": lot}
+        again = {"run_id": "two", "clock": clock, "engine_generation": 1, "pool": pool}
         with closing(open_engine(tiny_model, tmp_path / "2.log", control, **again)) as second:
             assert (second.host_pid, second.facts.details["kept_from"]) == (first.host_pid, "one")
             [answer] = second.generate([asker.send(prompt)])
         with pytest.raises(SpecError, match="not usable"):
-            open_engine(tiny_model, tmp_path / "3.log", run_id="three", lot=lot, sampling={"stop_token_ids": "x"})
+            open_engine(tiny_model, tmp_path / "3.log", run_id="three", pool=pool, sampling={"stop_token_ids": "x"})
     assert not answer.cached_tokens and answer.engine_generation == 1
     assert answer.output_token_ids == cold.output_token_ids
     assert answer.finished_at_s is not None and 0 <= answer.finished_at_s <= clock.now_s()

@@ -20,7 +20,7 @@ from engine_kit import (
     ARGS,
     SCHEMA,
     Control,
-    Feed,
+    CountedRequests,
     Kept,
     answers_in,
     by_id,
@@ -152,9 +152,9 @@ def test_stamps_change_nothing_else(stamped_engine, engine, asker):
 
 def test_a_barrier_waits_for_the_slowest_and_flushes_the_remainder(stamped_engine, asker):
     requests = [asker.ask(max_tokens=2 + 9 * (number % 4), ignore_eos=True) for number in range(10)]
-    feed = Feed(requests)
-    answers = by_id(feed.answers(stamped_engine))
-    assert len(answers) == 10 and feed.most == 4
+    counted = CountedRequests(requests)
+    answers = by_id(counted.answers(stamped_engine))
+    assert len(answers) == 10 and counted.most == 4
     batches = [[answers[request.request_id] for request in requests[i : i + 4]] for i in (0, 4, 8)]
     for before, after in pairwise(batches):
         assert max(row.finished_at_s or 0 for row in before) <= min(row.arrived_at_s or 0 for row in after)
@@ -162,10 +162,10 @@ def test_a_barrier_waits_for_the_slowest_and_flushes_the_remainder(stamped_engin
 
 
 def test_a_barrier_reads_no_further_than_its_batch(stamped_engine, asker):
-    feed = Feed(asker.ask(max_tokens=1) for _ in range(10))
-    answers = feed.answers(stamped_engine)
+    counted = CountedRequests(asker.ask(max_tokens=1) for _ in range(10))
+    answers = counted.answers(stamped_engine)
     next(answers)
-    assert feed.given == 4
+    assert counted.given == 4
     assert len(list(answers)) == 9
 
 

@@ -14,7 +14,7 @@ from assayline.errors import SpecError
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.resume import digest_inputs
-from assayline.load.course import LoadCourse
+from assayline.load.progress import LoadProgress
 from assayline.records import NOT_SENT
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -58,20 +58,20 @@ def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model,
 
 
 class Following(FakeEngine):
-    """Ends the course that it is given after three requests."""
+    """Ends the load that it is given after three requests."""
 
-    def __init__(self, clock: RunClock, hooks: EngineHooks, course: LoadCourse) -> None:
+    def __init__(self, clock: RunClock, hooks: EngineHooks, load: LoadProgress) -> None:
         super().__init__(clock, hooks=hooks)
-        self._course = course
+        self._load = load
 
     def generate(self, requests: Any) -> Any:
         for answer in super().generate(requests):
-            is_sent = self._course.admit(self._course.settled, 0.0)
-            if not is_sent and not self._course.is_announced:
-                self._course.is_announced = True
-                self._hooks.on_load_ended(self._course.end)
+            is_sent = self._load.admit(self._load.settled, 0.0)
+            if not is_sent and not self._load.is_announced:
+                self._load.is_announced = True
+                self._hooks.on_load_ended(self._load.end)
             completion = answer if is_sent else replace(answer, error_kind=NOT_SENT)
-            self._course.settle(completion)
+            self._load.settle(completion)
             yield completion
 
 
@@ -81,7 +81,7 @@ def test_the_end_of_a_load_is_an_event_and_a_line(tmp_path, settings):
     shared = Work(tmp_path, settings)
     shared.spec = shared.spec.model_copy(update={"load": load})
     shared.sent_before = 4
-    shared.drive(open_engine=lambda order, *given, course, **_: Following(order.clock, given[-1], course))
+    shared.drive(open_engine=lambda order, *given, load, **_: Following(order.clock, given[-1], load))
     kinds = [row["error_kind"] for row in rows_of(tmp_path, "completions")]
     assert kinds.count(NOT_SENT) == 7 and kinds.count(None) == 3
     [ended] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "load_ended"]

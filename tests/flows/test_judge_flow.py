@@ -18,7 +18,7 @@ from assayline import evaluate
 from assayline.benchmark.configurations import plan_benchmark
 from assayline.benchmark.plan import write_plan
 from assayline.engines import client
-from assayline.engines.parking import park_engines
+from assayline.engines.pool import pool_engines
 from assayline.errors import JudgeNotTrustedError, ModelError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.flows import cli
@@ -273,7 +273,7 @@ def test_interrupted_judging_goes_on_although_the_source_is_named_latest(fake_sp
 
 
 @pytest.mark.vllm
-def test_workers_of_a_judge_have_their_own_devices_next_to_a_parked_engine(
+def test_workers_of_a_judge_have_their_own_devices_next_to_an_idle_engine(
     fake_spec, tiny_model, data_dir, tmp_path, monkeypatch, caplog
 ):
     """As in a suite: the judged run's engine waits for the next run, on the cores that the judge needs."""
@@ -292,9 +292,9 @@ def test_workers_of_a_judge_have_their_own_devices_next_to_a_parked_engine(
     path = write_judge(tmp_path, {**fake_spec, **served})
     judge = yaml.safe_load(path.read_text())
     flow_kit.write_spec(path, {**judge, "workers": 2, "output": {"regex": VERDICT}, "sampling": {"max_tokens": 60}})
-    with park_engines() as lot:
+    with pool_engines() as pool:
         result = evaluate({**judged_by(fake_spec, path), **served})
         assert [host for host in hosts if host.exit_code is None] == []
-    assert lot is not None and read_scores(data_dir, result.run_id)
+    assert pool is not None and read_scores(data_dir, result.run_id)
     devices = re.findall(r"Opening an engine for \S+ on (\S+)", caplog.text)
     assert len(devices) == len(set(devices)) == len(hosts) == 3, "all cores, then half of them each"

@@ -97,7 +97,7 @@ def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_
     ],
     ids=json.dumps,
 )
-def test_plan_noise_shares_engines_that_can_be_parked(fake_spec, data_dir, engine, more, shared):
+def test_plan_noise_shares_engines_that_can_be_kept(fake_spec, data_dir, engine, more, shared):
     spec = parse_spec({**fake_spec, "engine": {**fake_spec["engine"], **engine}, **more})
     plan, (only,) = plan_noise(spec, 10)
     assert (plan.runs_per_engine, plan.repeats) == (shared, 10)

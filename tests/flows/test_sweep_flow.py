@@ -64,7 +64,7 @@ def test_a_killed_sweep_goes_on_with_the_rates_that_it_had(spec, server, served_
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(PATIENCE_S)
     before, rates = set(completed()), read_plan(data_dir)["profile"]["rates_per_s"]
-    flow_kit.wait_for(lambda: not flow_kit.hosts_of(data_dir), "the parked host ends with the flow")
+    flow_kit.wait_for(lambda: not flow_kit.hosts_of(data_dir), "the idle host ends with the flow")
     (benchmark_id,) = [path.name for path in (data_dir / "benchmarks").iterdir()]
     resumed = flow_kit.run_command([*COMMAND, "--resume", benchmark_id], served_env)
     assert resumed.code == 0, resumed.err

@@ -155,7 +155,7 @@ class TestTrace:
         with pytest.raises(SpecError, match=r"has t 2023-11-16 18:01:51\+00:00, less than the 2023-11-16 18:01:52"):
             check_trace(load)
 
-    def test_the_source_s_own_times_are_looked_at_before_the_run(self, tmp_path):
+    def test_the_source_s_own_times_are_checked_before_the_run(self, tmp_path):
         rows = [{"timestamp": stamp, "input_length": 1, "output_length": 1} for stamp in (5, 7, 6)]
         source = TraceSource(format="mooncake", path=self.write(tmp_path / "trace.jsonl", rows))
         load = LoadSpec.model_validate({"arrival": {"kind": "trace"}})

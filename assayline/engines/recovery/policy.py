@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from assayline.engines.base import Changes
 from assayline.engines.recovery.causes import Cause
 from assayline.errors import Kind
-from assayline.load.course import LoadCourse
+from assayline.load.progress import LoadProgress
 from assayline.records import Json
 from assayline.spec.engine import EngineSpec
 
@@ -46,11 +46,11 @@ def sizes_of(args: Mapping[str, Json], window_requests: int | None) -> Sizes:
     return Sizes(window_requests=window_requests, **{name: args.get(name) for name in names})
 
 
-def choose_window(engine: EngineSpec, course: LoadCourse) -> int | None:
+def choose_window(engine: EngineSpec, load: LoadProgress) -> int | None:
     """Return the most requests in flight, from load or spec. None: the engine's default; in an open loop, no limit."""
-    if course.is_open_loop:
+    if load.is_open_loop:
         return None
-    return course.window_requests or (engine.batch_size if engine.mode == "barrier" else engine.max_concurrency)
+    return load.window_requests or (engine.batch_size if engine.mode == "barrier" else engine.max_concurrency)
 
 
 def list_changes(before: Sizes, after: Sizes) -> Changes:

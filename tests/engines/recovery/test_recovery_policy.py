@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from engine_kit import course_of
+from engine_kit import load_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ from assayline.engines.recovery.policy import (
     choose_window,
 )
 from assayline.errors import MEMORY_KINDS, Kind
-from assayline.load.course import LoadCourse
+from assayline.load.progress import LoadProgress
 from assayline.spec.engine import EngineSpec
 
 OPENED = {
@@ -358,20 +358,20 @@ class TestOpenLoop:
         assert all(policy.answered() == {} for _ in range(64 * STEADY_WINDOWS * 2))
 
 
-OPEN_LOOP = course_of({"kind": "constant", "rate_per_s": 2.0})
-CLOSED_LOOP = course_of({"kind": "concurrency", "requests": 7})
+OPEN_LOOP = load_of({"kind": "constant", "rate_per_s": 2.0})
+CLOSED_LOOP = load_of({"kind": "concurrency", "requests": 7})
 
 
 @pytest.mark.parametrize(
-    ("engine", "course", "window"),
+    ("engine", "load", "window"),
     [
-        ({}, LoadCourse(), None),
-        ({"max_concurrency": 5}, LoadCourse(), 5),
-        ({"mode": "barrier", "batch_size": 3, "max_concurrency": 5}, LoadCourse(), 3),
+        ({}, LoadProgress(), None),
+        ({"max_concurrency": 5}, LoadProgress(), 5),
+        ({"mode": "barrier", "batch_size": 3, "max_concurrency": 5}, LoadProgress(), 3),
         ({"backend": "async", "max_concurrency": 5}, CLOSED_LOOP, 7),
         ({"backend": "async", "max_concurrency": 5}, OPEN_LOOP, None),
     ],
     ids=["left to the engine", "as the spec says", "a batch", "as the load says", "no limit in an open loop"],
 )
-def test_the_window_is_chosen_in_one_place(engine, course, window):
-    assert choose_window(EngineSpec.model_validate(engine), course) == window
+def test_the_window_is_chosen_in_one_place(engine, load, window):
+    assert choose_window(EngineSpec.model_validate(engine), load) == window

@@ -360,11 +360,11 @@ class ServerWatch:
             await self._task
 
     async def _run(self) -> None:
-        while await self._look():
+        while await self._read_once():
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    async def _look(self) -> bool:
-        """Read once. Returns whether to read again."""
+    async def _read_once(self) -> bool:
+        """Read the counters once. Returns whether to read again."""
         try:
             found = parse_stats(await self._client.get_text(self._url))
         except openai.APIStatusError as error:

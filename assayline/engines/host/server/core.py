@@ -80,7 +80,7 @@ class ServerCore:
         return self._opened
 
     async def rejoin(self, order: Open) -> Opened:
-        """Serve another run. A server cannot drop its cached prefixes: see `StreamingEngine.may_park`."""
+        """Serve another run. A server cannot drop its cached prefixes: see `StreamingEngine.is_reusable`."""
         self._writer.check(order.sampling)
         self._order = order
         self._output_tokens = 0

@@ -76,7 +76,7 @@ class ServeProcess:
         arguments = (self._list_arguments(order), variables, tell.send)
         self._process = context.Process(target=serve, args=arguments, name=NAME)
         self._process.start()
-        self._looking = asyncio.Lock()
+        self._checking = asyncio.Lock()
         self._well_s = 0.0
         """Start of the last check that found it healthy."""
 
@@ -94,7 +94,7 @@ class ServeProcess:
 
     async def start(self) -> None:
         """Wait until it answers; the worker sets the time limit. Raises EngineGoneError if it ends before that."""
-        while (seen := await self._look_once()) != "well":
+        while (seen := await self._check_once()) != "well":
             if seen == "dead":
                 raise self.describe_death()
 
@@ -105,15 +105,15 @@ class ServeProcess:
         """
         failed_s = time.monotonic()
         while self._well_s < failed_s:
-            async with self._looking:
-                if self._well_s < failed_s and await self._look_once() == "dead":
+            async with self._checking:
+                if self._well_s < failed_s and await self._check_once() == "dead":
                     raise self.describe_death()
             if time.monotonic() > failed_s + PROOF_S:
                 raise self.describe_death()
 
-    async def _look_once(self) -> Literal["well", "dead", "unclear"]:
+    async def _check_once(self) -> Literal["well", "dead", "unclear"]:
         began_s = time.monotonic()
-        seen = "dead" if self._process.exitcode is not None else await asyncio.to_thread(self._look)
+        seen = "dead" if self._process.exitcode is not None else await asyncio.to_thread(self._check)
         if seen == "well":
             self._well_s = began_s
         elif seen == "unclear":
@@ -142,7 +142,7 @@ class ServeProcess:
             }
         )
 
-    def _look(self) -> Literal["well", "dead", "unclear"]:
+    def _check(self) -> Literal["well", "dead", "unclear"]:
         """Check its health, which vLLM denies if its engine is dead. Takes seconds: call it outside the loop."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy is between us and us
         try:

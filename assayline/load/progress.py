@@ -1,4 +1,4 @@
-"""The course of a load: its progress over all engines of an attempt, and the reason for its end.
+"""The progress of a load over all engines of an attempt, and the reason for its end.
 
 It outlives engines: a replacement engine continues the pattern where the crashed one stopped, and so does another
 attempt of the run, which gets the counts of earlier attempts.
@@ -24,7 +24,7 @@ class LoadEnd:
     """Whether requests that wait in the host are taken back; at a foreseen end they stay."""
 
 
-class LoadCourse:
+class LoadProgress:
     """Counts settled requests and decides when sending ends; without a `LoadSpec` it never ends."""
 
     def __init__(
@@ -119,23 +119,23 @@ LEAD_S = 0.2
 
 
 class Schedule:
-    """Due times of an arrival pattern from the position of `course` on, or by the requests' own times.
+    """Due times of an arrival pattern from the position of `load` on, or by the requests' own times.
 
     The pattern starts at the first call of `place`.
     """
 
-    def __init__(self, course: LoadCourse) -> None:
-        self._course = course
-        self._number = course.settled
-        has_pattern = course.is_open_loop and course.trace_speed is None
-        self._offsets = course.list_offsets() if has_pattern else None
+    def __init__(self, load: LoadProgress) -> None:
+        self._load = load
+        self._number = load.settled
+        has_pattern = load.is_open_loop and load.trace_speed is None
+        self._offsets = load.list_offsets() if has_pattern else None
         self._offset_s = next(self._offsets, None) if self._offsets is not None else None
         self._begun_s: float | None = None
 
     @property
     def reads_requests(self) -> bool:
         """True if the due time comes with the request."""
-        return self._course.trace_speed is not None
+        return self._load.trace_speed is not None
 
     def next_due_s(self, request: Request | None = None) -> float | None:
         """Return the due time of the next request, or of this one with its own time, on the run's clock.
@@ -149,11 +149,11 @@ class Schedule:
 
     def place(self, now_s: float, request: Request) -> float | None:
         """Schedule the next request. Return its due time; None in a closed loop, or if the load has ended."""
-        self._course.begin(now_s)
+        self._load.begin(now_s)
         offset_s = self._find_offset(request)
         if self._begun_s is None and offset_s is not None:
             self._begun_s = now_s + LEAD_S - offset_s
-        if not self._course.admit(self._number, offset_s):
+        if not self._load.admit(self._number, offset_s):
             return None
         due_s = self.next_due_s(request)
         self._number += 1
@@ -163,8 +163,8 @@ class Schedule:
 
     def _find_offset(self, request: Request | None) -> float | None:
         """Return the request's time in seconds since the pattern's start; None if it has none."""
-        if self._course.trace_speed is None:
+        if self._load.trace_speed is None:
             return self._offset_s
         if request is None or request.due_offset_s is None:
             return None
-        return request.due_offset_s / self._course.trace_speed
+        return request.due_offset_s / self._load.trace_speed

@@ -15,7 +15,7 @@ from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.devices import watch
 from assayline.engines.devices.claims import Device, claim_device
 from assayline.engines.messages import Open
-from assayline.engines.parking import Parked, ParkingLot, find_lot, own_variables, park_engines
+from assayline.engines.pool import EnginePool, IdleEngine, find_pool, own_variables, pool_engines
 from assayline.engines.process import HostProcess, engine_environment
 from assayline.errors import DeviceError
 from assayline.settings import Settings
@@ -29,11 +29,11 @@ def open_served(url: str | None, run_dir: Path, control: Control | None = None, 
     """As the worker of a run does whose folder this is."""
     values = {"args": {}, "run_id": run_dir.name, "server": ServerSpec(url=url), "window": 2, **changes}
     parts = parts_of("server", "fake-model", run_dir / "logs" / "engine.log", **values)
-    return StreamingEngine(hooks=(control or Control()).hooks, lot=find_lot(), **parts)
+    return StreamingEngine(hooks=(control or Control()).hooks, pool=find_pool(), **parts)
 
 
 def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(server, tmp_path):
-    with park_engines():
+    with pool_engines():
         with closing(open_served(server.url, tmp_path / "first")) as first:
             list(first.generate([ASKED]))
         assert psutil.pid_exists(first.host_pid)
@@ -55,7 +55,7 @@ def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(se
 
 
 class Waiting:
-    """A parked host that counts how often it is ended."""
+    """An idle host that counts how often it is ended."""
 
     exit_code = None
 
@@ -86,10 +86,10 @@ def test_only_who_orders_the_same_engine_takes_it_over(tmp_path, change, is_take
         parts = parts_of("server", "fake-model", tmp_path / "log", **served)
         return parts["order"], own_variables(engine_environment(Settings(), {}, env or {}))
 
-    lot, host = ParkingLot(), Waiting()
-    parked = Parked(cast(HostProcess, host), *ordered(), "first", 1.0)
-    lot.park(parked)
-    assert lot.take(*ordered(**change)) is (parked if is_taken else None)
+    pool, host = EnginePool(), Waiting()
+    idle = IdleEngine(cast(HostProcess, host), *ordered(), "first", 1.0)
+    pool.keep(idle)
+    assert pool.take(*ordered(**change)) is (idle if is_taken else None)
     assert host.ends == (0 if is_taken else 1)
 
 
@@ -98,18 +98,20 @@ def test_memory_is_back_when_no_engine_holds_it_any_more(tmp_path, monkeypatch):
     free = {"0": 80}
     monkeypatch.setattr(watch, "read_free_bytes", lambda gpu: free[gpu] << 30)
     device = Device("cuda-0", {"CUDA_VISIBLE_DEVICES": "0"}, ("0",))
-    with park_engines() as lot:
-        lot.claim([device], tmp_path, 0)
+    with pool_engines() as pool:
+        pool.claim([device], tmp_path, 0)
         free["0"] = 8
-        lot.park(Parked(cast(HostProcess, Waiting()), parts_of("offline", "m", tmp_path)["order"], {}, "first", 1.0))
-        lot.claim([device], tmp_path, 0)
+        pool.keep(
+            IdleEngine(cast(HostProcess, Waiting()), parts_of("offline", "m", tmp_path)["order"], {}, "first", 1.0)
+        )
+        pool.claim([device], tmp_path, 0)
         for gib, is_back in ((8, False), (60, False), (80, True)):
             free["0"] = gib
-            assert lot.memory.wait_until_back(0, lambda: False) is is_back
+            assert pool.memory.wait_until_back(0, lambda: False) is is_back
 
 
 def test_variables_that_a_library_sets_here_make_no_other_engine(server, tmp_path, monkeypatch):
-    with park_engines():
+    with pool_engines():
         open_served(server.url, tmp_path / "first").close()
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
         with closing(open_served(server.url, tmp_path / "second")) as second:
@@ -118,7 +120,7 @@ def test_variables_that_a_library_sets_here_make_no_other_engine(server, tmp_pat
 
 @pytest.mark.parametrize("at_work", [False, True], ids=["while it waited", "at work"])
 def test_one_that_died_is_replaced(server, tmp_path, at_work):
-    with park_engines():
+    with pool_engines():
         first = open_served(server.url, tmp_path / "first")
         process = psutil.Process(first.host_pid)
         if not at_work:
@@ -131,53 +133,53 @@ def test_one_that_died_is_replaced(server, tmp_path, at_work):
             assert [row.error_kind for row in second.generate([ASKED])] == [None]
 
 
-def test_parked_engine_makes_room_for_another_kind(server, tmp_path, monkeypatch):
+def test_idle_engine_makes_room_for_another_kind(server, tmp_path, monkeypatch):
     def start(*_: Any) -> None:
         raise ChildProcessError
 
-    with park_engines() as lot:
+    with pool_engines() as pool:
         with closing(open_served(server.url, tmp_path / "first")) as first:
             pass
         assert psutil.pid_exists(first.host_pid)
         monkeypatch.setattr(client, "HostProcess", start)
         with pytest.raises(ChildProcessError):
-            OfflineEngine(lot=lot, **parts_of("offline", "model", tmp_path / "log"))
+            OfflineEngine(pool=pool, **parts_of("offline", "model", tmp_path / "log"))
         wait_until_gone(first.host_pid)
 
 
-def test_may_park_is_false_for_own_servers_with_a_cache(tmp_path):
-    def may_park(**changes: Any) -> bool:
+def test_is_reusable_is_false_for_own_servers_with_a_cache(tmp_path):
+    def is_reusable(**changes: Any) -> bool:
         engine = object.__new__(StreamingEngine)
         engine._order = parts_of("server", "model", tmp_path / "log", **changes)["order"]
-        return engine.may_park
+        return engine.is_reusable
 
-    assert may_park(server=ServerSpec(url="http://127.0.0.1:9/v1"))
-    assert may_park(server=None)
-    assert not may_park(server=ServerSpec())
-    assert may_park(server=ServerSpec(), args={"enable_prefix_caching": False})
+    assert is_reusable(server=ServerSpec(url="http://127.0.0.1:9/v1"))
+    assert is_reusable(server=None)
+    assert not is_reusable(server=ServerSpec())
+    assert is_reusable(server=ServerSpec(), args={"enable_prefix_caching": False})
 
 
 def test_none_is_left_however_the_block_ends(server, tmp_path):
-    with pytest.raises(KeyboardInterrupt), park_engines():
+    with pytest.raises(KeyboardInterrupt), pool_engines():
         engine = open_served(server.url, tmp_path / "first")
         engine.close()
         raise KeyboardInterrupt
     wait_until_gone(engine.host_pid)
-    assert find_lot() is None
+    assert find_pool() is None
     with closing(open_served(server.url, tmp_path / "second")) as alone:
         pass
     wait_until_gone(alone.host_pid)
 
 
-def test_the_device_of_a_parked_engine_is_taken_until_the_end(tmp_path):
-    with park_engines() as lot:
-        held = lot.claim([DEVICE], tmp_path, 0)
+def test_the_device_of_an_idle_engine_is_taken_until_the_end(tmp_path):
+    with pool_engines() as pool:
+        held = pool.claim([DEVICE], tmp_path, 0)
         with pytest.raises(DeviceError, match="Every device is taken"):
             claim_device([DEVICE], tmp_path, 0).__enter__()
-        again = lot.claim([DEVICE], tmp_path, 0)
+        again = pool.claim([DEVICE], tmp_path, 0)
         assert (again.name, again.env) == (held.name, held.env)
         other = Device("cpu-0-0", {}, ("cpu-0",))
-        small = lot.claim([other], tmp_path, 0)
+        small = pool.claim([other], tmp_path, 0)
         assert small.name == "cpu-0-0", "another cut of the machine: what was held is given back first"
     with claim_device([DEVICE], tmp_path, 0):
         pass

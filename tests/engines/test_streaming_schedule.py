@@ -1,4 +1,4 @@
-"""How a streaming engine feeds its host: what it hands over when, and what a load's end makes of the rest.
+"""Requests that a streaming engine hands to its host, when it does, and the rest at the end of a load.
 
 The host is played: it has a clock of its own, which passes only while somebody waits for it, and answers every request
 a given time after it was sent.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import PlayedProcess, course_of
+from engine_kit import PlayedProcess, load_of
 from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
@@ -22,7 +22,7 @@ from assayline.engines.client import LOOKAHEAD_S, MIN_SURPLUS_REQUESTS, TURN_INT
 from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
 from assayline.engines.process import HostSetup
 from assayline.errors import Death, EngineDiedError
-from assayline.load.course import LEAD_S, LoadCourse, LoadEnd
+from assayline.load.progress import LEAD_S, LoadEnd, LoadProgress
 from assayline.records import NOT_SENT, Completion, Request
 
 
@@ -104,7 +104,7 @@ class PlayedHost(PlayedProcess):
 class Play:
     engine: StreamingEngine
     host: PlayedHost
-    course: LoadCourse
+    load: LoadProgress
     notes: list[str] = field(default_factory=list)
     ends: list[LoadEnd] = field(default_factory=list)
 
@@ -114,17 +114,17 @@ class Play:
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]:
-    def start(course: LoadCourse | None = None, window: int | None = None, **host_options: Any) -> Play:
+    def start(load: LoadProgress | None = None, window: int | None = None, **host_options: Any) -> Play:
         host = PlayedHost(**host_options)
         host.play(monkeypatch)
         notes: list[str] = []
         ends: list[LoadEnd] = []
-        course = course or LoadCourse()
+        load = load or LoadProgress()
         order = Open(backend="async", model="model", clock=RunClock(0.0, 0.0, "boot"))
         setup = HostSetup({}, tmp_path / "engine.log")
         hooks = EngineHooks(on_note=notes.append, on_load_ended=ends.append)
-        engine = StreamingEngine(order, setup, hooks, window=window, course=course)
-        return Play(engine, host, course, notes, ends)
+        engine = StreamingEngine(order, setup, hooks, window=window, load=load)
+        return Play(engine, host, load, notes, ends)
 
     return start
 
@@ -152,12 +152,10 @@ CONSTANT = {"kind": "constant", "rate_per_s": 2.0}
 
 class TestOpenLoop:
     def test_requests_are_due_by_the_pattern_and_handed_over_in_time(self, play):
-        it = play(course_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}), service_s=50.0)
+        it = play(load_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}), service_s=50.0)
         start_s = it.host.now_s + LEAD_S
         assert split(it.rows(requests(60))) == (names(60), [])
-        offsets = list(
-            itertools.islice(course_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}).list_offsets(), 60)
-        )
+        offsets = list(itertools.islice(load_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}).list_offsets(), 60))
         assert due_of(it.host) == pytest.approx([start_s + offset for offset in offsets])
         early = [due - handed for due, handed in zip(due_of(it.host), it.host.handed_s, strict=True)]
         assert min(early) > 0 and max(early) <= LOOKAHEAD_S
@@ -165,12 +163,12 @@ class TestOpenLoop:
         assert {message.window_requests for message in it.host.sent} == {None} == {it.engine.facts.window_requests}
 
     def test_an_engine_that_answers_nothing_is_sent_everything(self, play):
-        it = play(course_of({"kind": "all_at_once"}), service_s=500.0)
+        it = play(load_of({"kind": "all_at_once"}), service_s=500.0)
         assert len(it.rows(requests(1000))) == 1000
         assert max(it.host.handed_s) < 101
 
     def test_the_pattern_begins_with_the_first_request(self, play):
-        it = play(course_of(CONSTANT))
+        it = play(load_of(CONSTANT))
         it.rows(itertools.chain(itertools.repeat(None, 500), requests(3)))
         first_s = it.host.handed_s[0]
         assert first_s > 100 + 400 * TURN_INTERVAL_S
@@ -178,7 +176,7 @@ class TestOpenLoop:
         assert not it.notes
 
     def test_input_that_dries_up_is_said_once_and_what_comes_late_is_sent(self, play):
-        it = play(course_of(CONSTANT))
+        it = play(load_of(CONSTANT))
         supply = requests(6)
         dry = itertools.chain([next(supply)], itertools.repeat(None, 500), [next(supply)], [None] * 500, supply)
         assert split(it.rows(dry)) == (names(6), [])
@@ -187,29 +185,29 @@ class TestOpenLoop:
         assert it.host.handed_s[1] > due[1]
         assert len(it.notes) == 1 and "more slowly than they are due" in it.notes[0]
 
-    def test_input_is_looked_at_again_soon_while_the_engine_works(self, play):
-        it = play(course_of({"kind": "all_at_once"}), service_s=300.0)
+    def test_input_is_read_again_soon_while_the_engine_works(self, play):
+        it = play(load_of({"kind": "all_at_once"}), service_s=300.0)
         it.rows(itertools.chain(requests(1), [None] * 10, [plain_request("late")]))
         assert it.host.handed_s[1] - it.host.handed_s[0] <= 11 * TURN_INTERVAL_S + 1e-6
 
     def test_another_engine_goes_on_in_the_pattern(self, play):
         """The first one dies with some answered: the rest is due from now on, at the pattern's distances."""
         pattern = {"kind": "gamma", "rate_per_s": 1.0, "burstiness": 0.5, "seed": 9}
-        course = course_of(pattern)
-        it = play(course, service_s=0.5)
+        load = load_of(pattern)
+        it = play(load, service_s=0.5)
         first = list(itertools.islice(it.engine.generate(requests(40)), 7))
         it.host.now_s += 1000
         left = [request for request in requests(40) if request.request_id not in {row.request_id for row in first}]
         it.host.sent.clear()
         began_s = it.host.now_s
         assert len(it.rows(left)) == 33
-        offsets = list(itertools.islice(course_of(pattern).list_offsets(), 40))[7:]
+        offsets = list(itertools.islice(load_of(pattern).list_offsets(), 40))[7:]
         assert due_of(it.host) == pytest.approx(
             [began_s + LEAD_S + offset - offsets[0] for offset in offsets], abs=0.05
         )
 
     def test_host_crash_does_not_end_the_load(self, play):
-        it = play(course_of({"kind": "all_at_once"}))
+        it = play(load_of({"kind": "all_at_once"}))
         it.host.dies_at = 3
         answers = it.engine.generate(requests(9))
         assert next(answers).request_id == "0"
@@ -228,7 +226,7 @@ class TestTimesOfTheirOwn:
 
     def test_requests_are_due_when_they_say_and_handed_over_in_time(self, play):
         """The first is due at once, whatever came before it in the trace: those rows could not be asked."""
-        it = play(course_of(OWN_TIMES), service_s=50.0)
+        it = play(load_of(OWN_TIMES), service_s=50.0)
         start_s = it.host.now_s + LEAD_S
         assert split(it.rows(requests_at(*self.OFFSETS))) == (names(6), [])
         assert due_of(it.host) == pytest.approx([start_s + (offset - 10) / 2 for offset in self.OFFSETS])
@@ -236,7 +234,7 @@ class TestTimesOfTheirOwn:
         assert min(early) > 0 and max(early) <= LOOKAHEAD_S + 1e-6
 
     def test_another_engine_goes_on_where_the_trace_was(self, play):
-        it = play(course_of(OWN_TIMES), service_s=0.1)
+        it = play(load_of(OWN_TIMES), service_s=0.1)
         first = list(itertools.islice(it.engine.generate(requests_at(*self.OFFSETS)), 3))
         assert len(first) == 3
         it.host.now_s += 1000
@@ -247,11 +245,11 @@ class TestTimesOfTheirOwn:
 
     @pytest.mark.parametrize(("limit", "sent"), [({"max_requests": 4}, 4), ({"max_duration_s": 16.0}, 5)])
     def test_the_load_s_limits_hold(self, play, limit, sent):
-        it = play(course_of(OWN_TIMES, **limit))
+        it = play(load_of(OWN_TIMES, **limit))
         assert split(it.rows(requests_at(*self.OFFSETS))) == (names(sent), names(sent, 6))
 
     def test_input_that_is_not_there_yet_is_waited_for(self, play):
-        it = play(course_of(OWN_TIMES))
+        it = play(load_of(OWN_TIMES))
         supply = requests_at(*self.OFFSETS)
         assert split(it.rows(itertools.chain([None] * 9, [next(supply)], [None] * 9, supply, [None])))[0] == names(6)
 
@@ -269,7 +267,7 @@ class TestClosedLoop:
         assert {message.due_at_s for message in it.host.sent} == {None}
 
     def test_the_window_is_the_pattern_s_or_follows_from_the_engine(self, play):
-        assert play(course_of({"kind": "concurrency", "requests": 3}), window=3).engine.facts.window_requests == 3
+        assert play(load_of({"kind": "concurrency", "requests": 3}), window=3).engine.facts.window_requests == 3
         assert play(max_num_seqs=8).engine.facts.window_requests == 10
         assert play(max_num_seqs=None).engine.facts.window_requests == 64
 
@@ -299,19 +297,19 @@ class TestEnd:
         ids=["requests", "closed loop", "later attempt", "all fit", "seconds of the pattern", "of a later attempt"],
     )
     def test_a_load_ends_at_its_limit(self, play, arrival, limits, settled, sent, reason):
-        it = play(LoadCourse(course_of(arrival, **limits).spec, settled=settled), window=2, servers=2)
+        it = play(LoadProgress(load_of(arrival, **limits).spec, settled=settled), window=2, servers=2)
         assert split(it.rows(requests(12))) == (names(sent), names(sent, 12))
         assert [end.reason for end in it.ends] == ([reason] if reason else [])
         assert all(f"load.{reason} is" in end.message for end in it.ends)
 
     def test_the_rows_of_what_is_not_sent(self, play):
-        it = play(course_of(CONSTANT, max_requests=1))
+        it = play(load_of(CONSTANT, max_requests=1))
         row = it.rows(requests(2))[0]
         assert (row.request_id, row.error_kind, row.window_requests) == ("1", NOT_SENT, None)
         assert (row.sent_at_s, row.due_at_s, row.finished_at_s, row.prompt_tokens) == (None, None, None, None)
 
     def test_max_duration_of_a_closed_loop_is_seconds_from_the_first_sending(self, play):
-        it = play(course_of({"kind": "concurrency", "requests": 2}, max_duration_s=5.5), window=2, servers=2)
+        it = play(load_of({"kind": "concurrency", "requests": 2}, max_duration_s=5.5), window=2, servers=2)
         rows = it.rows(itertools.chain([None] * 200, requests(100)))
         sent, left = split(rows)
         assert sent == names(12) and left == names(12, 100)
@@ -320,14 +318,14 @@ class TestEnd:
 
     @pytest.mark.parametrize("arrival", [CONSTANT, {"kind": "concurrency", "requests": 2}])
     def test_max_errors(self, play, arrival):
-        it = play(course_of(arrival, max_errors=3), window=2, servers=2)
+        it = play(load_of(arrival, max_errors=3), window=2, servers=2)
         it.host.bad = {"1", "4", "5", "6"}
         sent, left = split(it.rows(requests(60)))
         assert len(sent) < 16 and len(sent) + len(left) == 60 and {"1", "4", "5"} <= set(sent)
         assert [end.reason for end in it.ends] == ["max_errors"]
 
     def test_errors_of_earlier_attempts_count(self, play):
-        it = play(LoadCourse(course_of(CONSTANT, max_errors=3).spec, settled=9, errors=2))
+        it = play(LoadProgress(load_of(CONSTANT, max_errors=3).spec, settled=9, errors=2))
         it.host.bad = {"0"}
         sent, left = split(it.rows(requests(60)))
         assert "0" in sent and len(left) > 40
@@ -335,26 +333,26 @@ class TestEnd:
     def test_the_end_of_a_trace(self, play, tmp_path):
         path = tmp_path / "trace.csv"
         path.write_text("timestamp\n5\n6\n8\n")
-        it = play(course_of({"kind": "trace", "path": str(path)}))
+        it = play(load_of({"kind": "trace", "path": str(path)}))
         assert split(it.rows(requests(5))) == (names(3), names(3, 5))
         due = due_of(it.host)
         assert due == pytest.approx([due[0], due[0] + 1, due[0] + 3])
         assert [end.reason for end in it.ends] == ["end_of_trace"]
 
     def test_an_end_that_earlier_attempts_knew_is_not_told_again(self, play):
-        it = play(LoadCourse(course_of(CONSTANT).spec, settled=4, end_before="it was over"))
+        it = play(LoadProgress(load_of(CONSTANT).spec, settled=4, end_before="it was over"))
         rows = it.rows(itertools.chain([None], requests(3), [None], requests(0)))
         assert [row.error_message for row in rows] == ["it was over"] * 3
         assert it.ends == [] and it.host.sent == []
 
     def test_input_is_read_to_its_end_while_what_was_sent_finishes(self, play):
-        it = play(course_of(CONSTANT, max_requests=1), service_s=100.0)
+        it = play(load_of(CONSTANT, max_requests=1), service_s=100.0)
         rows = it.rows(itertools.chain(requests(2), [None] * 20, requests(200)))
         assert len(rows) == 202 and rows[-1].error_kind is None, "unsent rows do not wait for the slow one"
 
     def test_over_saturation_ends_it(self, play):
         arrival = {"kind": "constant", "rate_per_s": 10.0}
-        it = play(course_of(arrival, stop_when_saturated=True), service_s=1.0, servers=5)
+        it = play(load_of(arrival, stop_when_saturated=True), service_s=1.0, servers=5)
         sent, _ = split(it.rows(requests(5000)))
         assert [end.reason for end in it.ends] == ["saturated"] and len(sent) < 1500
         assert "the engine cannot keep up" in it.ends[0].message
@@ -362,5 +360,5 @@ class TestEnd:
     def test_without_the_wish_or_without_the_overload_it_goes_on(self, play):
         arrival = {"kind": "constant", "rate_per_s": 10.0}
         for servers, wish in ((5, False), (20, True)):
-            it = play(course_of(arrival, stop_when_saturated=wish), service_s=1.0, servers=servers)
+            it = play(load_of(arrival, stop_when_saturated=wish), service_s=1.0, servers=servers)
             assert split(it.rows(requests(3000))) == (names(3000), [])

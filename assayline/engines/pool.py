@@ -1,11 +1,11 @@
 """Keep an engine open between runs that need the same one, so that they load the model once.
 
-    with park_engines():
+    with pool_engines():
         ...  # runs of one worker each, one after another, in threads of this process
 
-A healthy engine that is closed within the block is parked: its host stays alive and idle, and its device stays claimed,
-visible to other processes. The next engine takes the host over if its order is equal (`HostedEngine`); otherwise, and
-at the end of the block, the host is ended. A lot has one device and one engine at a time.
+A healthy engine that is closed within the block goes into the pool: its host stays alive and idle, and its device stays
+claimed, visible to other processes. The next engine takes the host over if its order is equal (`HostedEngine`);
+otherwise, and at the end of the block, the host is ended. A pool has one device and one engine at a time.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ NO_CLOCK = RunClock(0.0, 0.0, "")
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class IdleEngine:
     """A host that waits for the next run."""
 
     host: HostProcess
@@ -37,16 +37,16 @@ class Parked:
     close_timeout_s: float
 
 
-class ParkingLot:
+class EnginePool:
     """Room for one device, and one host on it."""
 
     def __init__(self) -> None:
-        self._parked: Parked | None = None
+        self._idle: IdleEngine | None = None
         self._device: Device | None = None
         self._claim = contextlib.ExitStack()
         self._first_run: str | None = None
         self.memory = DeviceMemory(())
-        """The device's memory as it was without a parked engine."""
+        """The device's memory as it was without an idle engine."""
 
     def claim(
         self,
@@ -63,36 +63,36 @@ class ParkingLot:
             self.clear()
             self._device = self._claim.enter_context(claim_device(devices, lock_dir, wait_s, holder, on_wait))
         assert self._device is not None
-        if self._parked is None:
+        if self._idle is None:
             self.memory = DeviceMemory(self._device.gpus)
         return replace(self._device, orphans=()) if is_held else self._device
 
-    def park(self, parked: Parked) -> None:
+    def keep(self, idle: IdleEngine) -> None:
         """Keep the host for the next run."""
-        parked.host.listen(lambda line: None)
-        self._parked = parked
+        idle.host.listen(lambda line: None)
+        self._idle = idle
 
-    def take(self, order: Open, env: Mapping[str, str]) -> Parked | None:
-        """Return the parked host if it is alive and its order is equal; else end it, to make room."""
-        parked, self._parked = self._parked, None
-        if parked is None:
+    def take(self, order: Open, env: Mapping[str, str]) -> IdleEngine | None:
+        """Return the idle host if it is alive and its order is equal; else end it, to make room."""
+        idle, self._idle = self._idle, None
+        if idle is None:
             return None
-        if parked.host.exit_code is None and (_of_no_run(parked.order), parked.env) == (_of_no_run(order), env):
-            return parked
-        parked.host.end(parked.close_timeout_s)
+        if idle.host.exit_code is None and (_of_no_run(idle.order), idle.env) == (_of_no_run(order), env):
+            return idle
+        idle.host.end(idle.close_timeout_s)
         return None
 
     def keep_run(self, run_id: str) -> str | None:
-        """Return the run that first used the lot's fake engine, which has no process; None for the first itself."""
+        """Return the run that first used the pool's fake engine, which has no process; None for the first itself."""
         first, self._first_run = self._first_run, self._first_run or run_id
         return None if first == run_id else first
 
     def clear(self) -> None:
-        """End the parked host and release the device."""
-        parked, self._parked, self._device = self._parked, None, None
+        """End the idle host and release the device."""
+        idle, self._idle, self._device = self._idle, None, None
         try:
-            if parked is not None:
-                parked.host.end(parked.close_timeout_s)
+            if idle is not None:
+                idle.host.end(idle.close_timeout_s)
         finally:
             self._claim.close()
 
@@ -107,35 +107,35 @@ def _of_no_run(order: Open) -> Open:
     return replace(order, clock=NO_CLOCK, run_id="", worker="", engine_generation=0, sampling={})
 
 
-_lot: ParkingLot | None = None
+_pool: EnginePool | None = None
 
 
 @contextlib.contextmanager
-def park_engines() -> Iterator[ParkingLot]:
-    """Park this process's engines when they are closed within the block, and end them after it."""
-    global _lot
-    assert _lot is None, "engines are parked here already"
-    lot = _lot = ParkingLot()
+def pool_engines() -> Iterator[EnginePool]:
+    """Keep this process's engines when they are closed within the block, and end them after it."""
+    global _pool
+    assert _pool is None, "this process has a pool already"
+    pool = _pool = EnginePool()
     try:
-        yield lot
+        yield pool
     finally:
-        _lot = None
-        lot.clear()
+        _pool = None
+        pool.clear()
 
 
 @contextlib.contextmanager
-def without_lot(*, needs_device: bool) -> Iterator[None]:
-    """Let runs within the block open engines of their own. If one needs a device, the lot gives its device back."""
-    global _lot
-    lot, _lot = _lot, None
+def without_pool(*, needs_device: bool) -> Iterator[None]:
+    """Let runs within the block open engines of their own. If one needs a device, the pool gives its device back."""
+    global _pool
+    pool, _pool = _pool, None
     try:
-        if lot is not None and needs_device:
-            lot.clear()
+        if pool is not None and needs_device:
+            pool.clear()
         yield
     finally:
-        _lot = lot
+        _pool = pool
 
 
-def find_lot(workers: int = 1) -> ParkingLot | None:
-    """Return the lot for the engine of this process's only worker; None without a lot, and for several workers."""
-    return _lot if workers == 1 else None
+def find_pool(workers: int = 1) -> EnginePool | None:
+    """Return the pool for the engine of this process's only worker; None without a pool, and for several workers."""
+    return _pool if workers == 1 else None
