@@ -7,10 +7,15 @@ import flow_kit
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
+from assayline.benchmark.configurations import plan_benchmark
+from assayline.benchmark.plan import write_plan
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError, SpecError
 from assayline.flows.benchmark import benchmark
 from assayline.flows.cli.benchmark import run
+from assayline.run.campaign import run_benchmark
+from assayline.run.driver import FrontEnd
+from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
@@ -85,6 +90,8 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
 def test_a_missing_file_costs_its_configuration_only(fake_spec, data_dir):
     there = fake_spec["prompts"]["source"]["path"]
     sweep = {"prompts.source.path": ["gone.jsonl", there]}
+    plan, configurations = plan_benchmark(parse_spec(fake_spec), sweep, 1)
+    write_plan(plan, load_settings())
     with pytest.raises(RunFailedError, match=r"did not complete\. .*=gone\.jsonl: .*gone\.jsonl does not exist"):
-        benchmark(parse_spec(fake_spec), 1, sweep)
+        run_benchmark(plan, configurations, FrontEnd(load_settings()))
     assert [ended for _, _, ended in flow_kit.query(data_dir, RUNS)] == ["completed"], "the other is measured"

@@ -1,25 +1,23 @@
-"""A noise measurement as a flow: pairs of runs share an engine, and the noise is printed, reported and resumed."""
+"""A noise measurement: pairs of runs share an engine, and the noise is printed, reported and resumed."""
 
 import json
 from typing import Any
 
 import flow_kit
 import pytest
+from run_kit import complete
 
 from assayline.benchmark.configurations import plan_noise, read_plan
 from assayline.engines.fake import FakeEngine
-from assayline.errors import EngineError, RunFailedError, SpecError
+from assayline.errors import EngineError, SpecError
 from assayline.evaluation.resume import NEVER
 from assayline.flows.benchmark import benchmark
-from assayline.flows.cli.gate import run as gate
 from assayline.flows.cli.noise import run
-from assayline.flows.cli.tables import print_conclusion
-from assayline.flows.evaluate import evaluate
 from assayline.report.make import make_report
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
 
-pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_charts")]
 ENGINES = """
     select runs.run_id, coalesce(details_json::json ->> '$.kept_from', runs.run_id)
     from engine_events join runs using (run_id)
@@ -34,29 +32,9 @@ def number_engines(data_dir: Any) -> list[int]:
     return [list(dict.fromkeys(engines)).index(engine) for engine in engines]
 
 
-def test_pairs_of_runs_share_an_engine_and_comparisons_show_the_noise(prefect_client, fake_spec, data_dir, capsys):
-    found = benchmark(parse_spec(fake_spec), 5, noise=True)
-    assert number_engines(data_dir) == [0, 0, 1, 1, 2]
-    print_conclusion(found["benchmark_id"], load_settings())
-    shown = capsys.readouterr().out
-    assert "5 equal runs on 3 engines." in shown and "noise floor" in shown and "measure again" in shown
-    assert "Answers to 0 of 40 prompts differ between these equal runs, and the scores of 0." in shown
-    page = (data_dir / "benchmarks" / found["benchmark_id"] / "report.md").read_text()
-    assert "## Noise" in page and "5 equal runs on 3 engines" in page
-    later = evaluate(parse_spec(fake_spec), NEVER)["run_id"]
-    configs = flow_kit.query(data_dir, "select distinct config_id from runs")
-    assert len(configs) == 1, "the spec is measured as given"
-    query = "select count(noise_floor), count(*) from compare_metrics(?, ?) where metric = 'output_tokens_per_s'"
-    (first,) = flow_kit.query(data_dir, "select min(run_id) from runs")
-    assert flow_kit.query(data_dir, query, later, first) == [(1, 1)]
-    written = make_report(load_settings(), later, first)
-    assert " × noise | tokens/s |" in written.text and "two equal runs exceed in 5% of pairs" in written.text
-    capsys.readouterr()
-    assert gate([later, "--baseline", first, "--dry-run"]) == 0
-    assert " × noise │ tokens/s" in capsys.readouterr().out
-
-
-def test_a_measurement_that_failed_is_resumed_with_new_pairs(prefect_client, fake_spec, data_dir, monkeypatch):
+def test_failed_measurement_is_resumed_with_new_pairs_and_comparisons_show_the_noise(
+    fake_spec, data_dir, tmp_path, monkeypatch
+):
     generate, begun = FakeEngine.generate, []
 
     def fail_second(self: FakeEngine, requests: Any) -> Any:
@@ -67,12 +45,33 @@ def test_a_measurement_that_failed_is_resumed_with_new_pairs(prefect_client, fak
 
     with monkeypatch.context() as patch:
         patch.setattr(FakeEngine, "generate", fail_second)
-        with pytest.raises(RunFailedError, match="did not complete"):
-            benchmark(parse_spec(fake_spec), 5, noise=True)
+        failed = flow_kit.run_here("noise", flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec), "--repeats", "5")
+        assert failed.code == 7 and "did not complete" in failed.err
     (folder,) = (data_dir / "benchmarks").iterdir()
     assert read_plan(folder.name, load_settings())[0].runs_per_engine == 2
-    benchmark(resume=folder.name)
+    measured = flow_kit.run_here("benchmark", "--resume", folder.name)
     assert number_engines(data_dir) == [0, 1, 1, 2, 2]
+    assert "5 equal runs on 3 engines." in measured.out
+    assert "noise floor" in measured.out and "measure again" in measured.out
+    assert "Answers to 0 of 40 prompts differ between these equal runs, and the scores of 0." in measured.out
+    page = (folder / "report.md").read_text()
+    assert "## Noise" in page and "5 equal runs on 3 engines" in page
+    later = complete(parse_spec(fake_spec), load_settings(), NEVER).run_id
+    configs = flow_kit.query(data_dir, "select distinct config_id from runs")
+    assert len(configs) == 1, "the spec is measured as given"
+    query = "select count(noise_floor), count(*) from compare_metrics(?, ?) where metric = 'output_tokens_per_s'"
+    (first,) = flow_kit.query(data_dir, "select min(run_id) from runs where state = 'completed'")
+    assert flow_kit.query(data_dir, query, later, first) == [(1, 1)]
+    written = make_report(load_settings(), later, first)
+    assert " × noise | tokens/s |" in written.text and "two equal runs exceed in 5% of pairs" in written.text
+    assert " × noise │ tokens/s" in flow_kit.run_here("gate", later, "--baseline", first, "--dry-run").out
+
+
+@pytest.mark.prefect
+@pytest.mark.usefixtures("prefect_client")
+def test_benchmark_flow_measures_noise(fake_spec):
+    with pytest.raises(SpecError, match="too few runs to measure noise"):
+        benchmark(parse_spec(fake_spec), 4, noise=True)
 
 
 def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_path, capsys):

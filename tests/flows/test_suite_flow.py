@@ -8,21 +8,23 @@ import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from run_kit import complete
 
+from assayline import evaluate
 from assayline.benchmark.decision import NoGoError
 from assayline.benchmark.suite import begin_suite, list_cells
 from assayline.benchmark.suite import write_suite as write_plan
 from assayline.comparison.baselines import pin_baseline
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError
-from assayline.flows.evaluate import evaluate
 from assayline.flows.suite import suite
-from assayline.settings import Settings
+from assayline.run.campaign import run_suite
+from assayline.run.driver import FrontEnd
+from assayline.settings import Settings, load_settings
 from assayline.spec.file import load_spec, parse_spec
 from assayline.spec.identity import canonical_json
 from assayline.spec.suite import load_suite, parse_suite
 from assayline.store.database import connect
 
-pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts", "prefect_client")]
+pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 WRONG = {"chat.template": "{{ messages[0].content }} what", "prompts.limit": 40}
 """The same prompts, rendered so that the fake engine, which says the last word, is wrong."""
 GATE = {"baseline": "stable", "max_accuracy_drop": 0.1, "max_slowdown": {}}
@@ -110,7 +112,7 @@ def test_a_missing_file_costs_its_evaluation_only(path, data_dir):
     with pytest.raises(
         RunFailedError, match=r"is INCONCLUSIVE, and runs did not .* gone · modest: .*gone.jsonl does not"
     ):
-        suite(str(file))
+        run_suite(load_suite(file), FrontEnd(load_settings()))
     (folder,) = (data_dir / "suites").iterdir()
     page = (folder / "report.md").read_text(encoding="utf-8").replace("\\", "")
     assert "gone · modest, critical: not judged. gone · modest: Prompt file gone.jsonl does not exist" in page
@@ -140,13 +142,13 @@ def test_suite_goes_on_where_a_failure_stopped_it(path, data_dir, monkeypatch):
         with pytest.raises(EngineError, match="no room"):
             evaluate(load_spec(path, {"engine.max_concurrency": "7"}))
         with pytest.raises(RunFailedError, match=r"is INCONCLUSIVE, and .* few · modest: .*no room"):
-            suite(wanted)
+            run_suite(wanted, FrontEnd(load_settings()))
     (folder,) = (data_dir / "suites").iterdir()
     assert "not judged" in (folder / "report.md").read_text(encoding="utf-8")
     few = "select count(*) from runs where json_extract(spec_json, '$.engine.max_concurrency')::int = 7"
     assert flow_kit.query(data_dir, few) == [2], "a new suite does not resume a run that is not its own"
     before = flow_kit.query(data_dir, "select run_id from runs where state = 'completed' order by run_id")
-    result = suite(wanted)
+    result = run_suite(wanted, FrontEnd(load_settings()))
     assert (result["suite_id"], result["decision"]) == (folder.name, "GO")
     after = flow_kit.query(data_dir, "select run_id from runs where state = 'completed' order by run_id")
     assert flow_kit.query(data_dir, few) == [2], "an undecided suite resumes its run"
