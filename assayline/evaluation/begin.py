@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from assayline import __version__
 from assayline.clock import RunClock
+from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
 from assayline.engines.devices.claims import count_workers as count_devices_here
 from assayline.engines.devices.claims import name_cpu
 from assayline.errors import DatabaseLockedError, SpecError, StoreError
-from assayline.evaluation.answers import RunWork, resolve_runs
 from assayline.evaluation.order import keep_lengths
 from assayline.evaluation.resume import AUTO, choose_run, digest_inputs
 from assayline.evaluation.run import Evaluation
@@ -25,18 +25,23 @@ from assayline.files import MAKE_ROOM, write_text
 from assayline.load.arrivals import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
 from assayline.runs.locks import lock_run
-from assayline.runs.manifest import LAYOUT, SPEC_NAME, Manifest, new_run_id, write_manifest
+from assayline.runs.manifest import LAYOUT, SPEC_NAME, Manifest, match_run_id, new_run_id, write_manifest
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments, count_devices
 from assayline.spec.criteria import PriceSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, config_id, spec_hash
-from assayline.store.database import TABLE_VERSION
+from assayline.spec.prompts import AnswersSource, PairsSource
+from assayline.store.answers import RunWork, check_answers, find_newest_run
+from assayline.store.database import TABLE_VERSION, Connection
 from assayline.store.parts import recall_lengths
 from assayline.store.scoring import check_scorers
 from assayline.store.thread import DatabaseThread
 
 __all__ = ["Evaluation", "RunPlan", "begin_evaluation", "begin_run", "plan_evaluation", "plan_run"]
+
+LATEST, BASELINE = "latest:", "baseline:"
+"""Prefixes of a run in prompts.source: the newest completed run of a name, or a baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,49 @@ def add_price(spec: EvalSpec, settings: Settings) -> EvalSpec:
             f"Invalid setting ASSAYLINE_PRICE: given {settings.price}; {field}: {problem['msg']}. hint: give JSON with "
             'the fields of a spec\'s `price`, such as {"currency": "EUR", "per_gpu_hour": 2.5}.'
         ) from None
+
+
+def resolve_runs(spec: EvalSpec, run: RunWork) -> EvalSpec:
+    """Return the spec with the ids of the runs whose answers are its prompts; other specs as they are.
+
+    Checks that those runs are completed and have such answers. Raises SpecError or StoreError.
+    """
+    source = spec.prompts.source
+    if not isinstance(source, AnswersSource | PairsSource):
+        return spec
+
+    def resolve(connection: Connection) -> AnswersSource | PairsSource:
+        named = source.name_runs([_find_completed(connection, given) for given in source.runs])
+        if len(set(named.runs)) < len(named.runs):
+            raise SpecError(
+                f"prompts.source.runs: {' and '.join(source.runs)} are one run, {named.runs[0]}. hint: name two runs."
+            )
+        check_answers(connection, named)
+        return named
+
+    prompts = spec.prompts.model_copy(update={"source": run(resolve)})
+    return spec.model_copy(update={"prompts": prompts})
+
+
+def _find_completed(connection: Connection, given: str) -> str:
+    """Return the id of a run by an id as on the command line, `baseline:NAME` or `latest:NAME`.
+
+    Raises SpecError unless it is completed.
+    """
+    if given.startswith(LATEST):
+        return find_newest_run(connection, given.removeprefix(LATEST))
+    if given.startswith(BASELINE):
+        run_id = resolve_baseline(connection, given.removeprefix(BASELINE))
+    else:
+        known = connection.execute("select run_id from runs order by started_at desc").fetchall()
+        run_id = match_run_id(given, [str(run_id) for (run_id,) in known]) or given
+    state = check_run(connection, run_id)
+    if state != "completed":
+        raise SpecError(
+            f"prompts.source: run {run_id} is {state}, not completed, so some of its answers may be missing. hint: "
+            f"resume it with `assayline evaluate --resume {run_id}`, or name another run."
+        )
+    return run_id
 
 
 def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:

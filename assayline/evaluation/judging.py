@@ -22,7 +22,7 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.judges import JudgeScorer, VerdictScorer
 from assayline.spec.prompts import AnswersSource
-from assayline.store.answer_rows import ANSWER_COLUMNS, count_rows
+from assayline.store.answers import ANSWER_COLUMNS, count_answers
 from assayline.store.database import read_rows
 from assayline.store.score_files import FunctionScores, HarnessScore, read_function_scores
 from assayline.store.thread import DatabaseThread
@@ -149,7 +149,7 @@ def find_judge_run(spec: EvalSpec, settings: Settings) -> str | None:
 def count_unjudged(settings: Settings, run_id: str, judge_run_ids: Sequence[str] = ()) -> int:
     """Return the number of answers of a run, without those with a verdict or an error in any of the judges' runs."""
     source = AnswersSource(run=run_id, not_judged_by=list(judge_run_ids))
-    return int(DatabaseThread(settings).run(lambda connection: count_rows(connection, source)))
+    return int(DatabaseThread(settings).run(lambda connection: count_answers(connection, source)))
 
 
 def read_verdicts(settings: Settings, scorer: JudgeScorer, judge_run_ids: Sequence[str]) -> FunctionScores:

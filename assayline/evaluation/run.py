@@ -19,7 +19,6 @@ from typing import Any
 from assayline import __version__
 from assayline.clock import RunClock, utc_now
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
-from assayline.evaluation.answers import open_answers
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.order import LENGTHS_NAME
@@ -35,7 +34,7 @@ from assayline.settings import Settings
 from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
-from assayline.store.answers import AnswerSurvey, lacks_media, survey_answers
+from assayline.store.answers import AnswerSurvey, lacks_media, open_answers, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
 from assayline.store.ingest import RunOutcome, load_parts, read_outcome
 from assayline.store.metrics import read_metric_table, store_metrics, warn_truncated

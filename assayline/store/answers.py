@@ -1,43 +1,62 @@
-"""Survey of a run's answers: requests with a row, error rows included, in the database or in a part.
+"""Stored answers of runs: those that an unfinished run has, and answers as rows of a prompt set.
 
-DuckDB counts over the parts, so Python memory grows with the number of shards, not of requests.
+A survey counts a run's requests with a row, error rows included, in the database or in a part. DuckDB counts over the
+parts, so Python memory grows with the number of shards, not of requests.
+
+Rows of `prompts.source` of kind `run` and `pairs` are joined in DuckDB and written to an unnamed file of JSON lines,
+which is read while prompts are prepared: the database is not open meanwhile, and memory does not grow with the judged
+run. Media are not passed on: their places in the text read `[image]`, `[audio]` or `[video]`.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
+from typing import IO, Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from assayline.errors import SpecError
+from assayline.files import MAKE_ROOM, storing
 from assayline.media.references import find_media
+from assayline.prompts.sources.answers import AnswerRow
 from assayline.records import EARLIER_TURN, NOT_SENT
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.prompts import AnswersSource, PairsSource
+from assayline.store.database import Connection, read_rows
 from assayline.store.ingest import describe_damage, find_damaged, list_new_parts
 from assayline.store.parts import TABLES, list_parts, part_unreadable
 from assayline.store.views import quote_text
+from assayline.words import nearest
 
-ROWS_PER_FETCH = 10_000
-SENT_QUERY = """
+RunWork = Callable[[Callable[[Connection], Any]], Any]
+"""A function that runs work on the database: `DatabaseThread.run` or `read`."""
+
+ROWS_PER_FETCH = 1_000
+_COUNTS = f"""
     with keep_sent as (
         select distinct on (request_id) request_id, error_kind, error_message
-        from run_completions where worker <> 'prepare' and error_kind is distinct from $earlier_turn
+        from run_completions where worker <> 'prepare' and error_kind is distinct from '{EARLIER_TURN}'
     )
     select
-        count(*) filter (where error_kind is distinct from $not_sent),
-        count(*) filter (where error_kind <> $not_sent),
-        max(error_message) filter (where error_kind = $not_sent)
+        (select count(*) from answered) as answered,
+        (select count(*) from prompt_parts) as prepared_prompts,
+        (select count(*) from run_completions where worker = 'prepare') as prepared_errors,
+        count(*) filter (where error_kind is distinct from '{NOT_SENT}') as sent,
+        count(*) filter (where error_kind <> '{NOT_SENT}') as sent_errors,
+        max(error_message) filter (where error_kind = '{NOT_SENT}') as load_end
     from keep_sent
-"""
+"""  # noqa: S608 - names are ours
 WORKER_TABLES = ("completions", "engine_events", "telemetry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSurvey:
-    """AnswerSurvey that are stored of a run."""
+    """Requests of an unfinished run, answered and left."""
 
     answered: int
     """Requests with an answer or an error row."""
@@ -83,36 +102,24 @@ def survey_answers(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: 
 def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> AnswerSurvey:
     _view_run(connection, run_id, run_dir)
     connection.execute("create or replace temp table answered as select distinct request_id from run_completions")
-    connection.execute(
-        "create or replace temp table shards as "
-        "select filename, parse_filename(filename, true) as shard, count(*) as requests, "
-        "count(answered.request_id) as answered_requests "
+    shards = connection.execute(
+        "select parse_filename(filename, true), filename, count(*), count(answered.request_id) "
         "from request_parts left join answered on answered.request_id = request_parts.request_id group by filename"
-    )
-    partly = {
-        shard: frozenset(request_id for _, request_id in rows)
-        for shard, rows in groupby(_read_partly(connection), key=itemgetter(0))
-    }
-    shards = connection.execute("select shard, requests, answered_requests from shards").fetchall()
+    ).fetchall()
+    partly = [file for _, file, requests, answered in shards if 0 < answered < requests]
     strays = connection.execute(
         "select answered.request_id from answered anti join request_parts using (request_id)"
     ).fetchall()
     generations = connection.execute(
         "select worker, max(engine_generation) + 1 from run_engines group by worker"
     ).fetchall()
-    never_sent = {"not_sent": NOT_SENT, "earlier_turn": EARLIER_TURN}
-    [(sent, sent_errors, load_end)] = connection.execute(SENT_QUERY, never_sent).fetchall()
+    [counts] = read_rows(connection, _COUNTS)
     return AnswerSurvey(
-        answered=_count(connection, "select count(*) from answered"),
-        prepared_requests=_count(connection, "select coalesce(sum(requests), 0) from shards"),
-        prepared_prompts=_count(connection, "select count(*) from prompt_parts"),
-        prepared_errors=_count(connection, "select count(*) from run_completions where worker = 'prepare'"),
-        sent=sent,
-        sent_errors=sent_errors,
-        load_end=load_end,
-        shard_requests={shard: requests for shard, requests, _ in shards},
-        whole_shards=frozenset(shard for shard, requests, answered in shards if answered == requests),
-        partly=partly,
+        **counts,
+        prepared_requests=sum(requests for _, _, requests, _ in shards),
+        shard_requests={shard: requests for shard, _, requests, _ in shards},
+        whole_shards=frozenset(shard for shard, _, requests, answered in shards if answered == requests),
+        partly=dict(_read_partly(connection, partly)),
         strays=frozenset(request_id for (request_id,) in strays),
         first_generations=dict(generations),
     )
@@ -150,19 +157,14 @@ def _view_run(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path)
         connection.execute(f"create or replace temp view {name} as {query}")
 
 
-def _read_partly(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, str]]:
-    """Yield (shard, answered request id) of the partly answered shards, sorted by shard."""
-    partly = "select filename from shards where answered_requests > 0 and answered_requests < requests"
-    files = [file for (file,) in connection.execute(partly).fetchall()]
-    if not files:
-        return
-    found = connection.execute(
-        "select parse_filename(filename, true) as shard, request_id from read_parquet(?, filename = true) "
-        "semi join answered using (request_id) order by shard",
-        [files],
+def _read_partly(connection: duckdb.DuckDBPyConnection, files: list[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield the answered requests of each of these shards."""
+    query = (
+        "select parse_filename(filename, true), list(request_id) from read_parquet(?, filename = true) "
+        "semi join answered using (request_id) group by filename"
     )
-    while rows := found.fetchmany(ROWS_PER_FETCH):
-        yield from rows
+    for shard, answered in connection.execute(query, [files]).fetchall() if files else ():
+        yield shard, frozenset(answered)
 
 
 def _read_parts(parts: list[Path], columns: str) -> str:
@@ -173,5 +175,247 @@ def _read_parts(parts: list[Path], columns: str) -> str:
     return f"select {columns} from read_parquet([{files}], filename = true)"  # noqa: S608 - names are ours
 
 
-def _count(connection: duckdb.DuckDBPyConnection, query: str) -> int:
-    return int(connection.execute(query).fetchall()[0][0])
+_SAMPLES = """
+select
+    prompts.source_row,
+    samples.prompt_id,
+    samples.occurrence,
+    samples.repeat_index as repeat,
+    prompts.source_id as id,
+    list_transform(
+        coalesce(conversations.messages, cast(prompts.messages_json as json[])), lambda message: write_content(message)
+    ) as messages,
+    samples.answer,
+    answers.reasoning,
+    prompts.target,
+    prompts.options,
+    answers.finish_reason,
+    coalesce(scored.scores, map([]::varchar[], []::double[])) as scores,
+    cast(prompts.metadata_json as json) as metadata
+from (
+    select * from stg_samples where run_id = ${run} and status = 'ok' and answer is not null
+) as samples
+inner join (select * from prompt where run_id = ${run}) as prompts using (prompt_id, occurrence)
+inner join (select * from one_answer where run_id = ${run}) as answers using (request_id)
+left join (
+    select prompt_id, occurrence, repeat_index, map(list(scorer), list(value)) as scores
+    from scores where run_id = ${run} group by all
+) as scored using (prompt_id, occurrence, repeat_index)
+left join (
+    select
+        prompt_id, occurrence, repeat_index,
+        flatten(list(
+            list_concat(
+                cast(turn_messages_json as json[]),
+                case when turn_index < turns - 1 then [json_object('role', 'assistant', 'content', text)] else [] end
+            )
+            order by turn_index
+        )) as messages
+    from (select * from one_request where run_id = ${run} and turn_index is not null)
+    inner join (select * from one_answer where run_id = ${run}) using (request_id)
+    group by all
+) as conversations using (prompt_id, occurrence, repeat_index)
+"""
+"""A run's generated answers. In a conversation: the answer to the last turn; messages have the model's earlier ones."""
+
+_WRITE_CONTENT = """
+create or replace temp macro write_content(message) as
+case
+    when json_type(message, '$.content') = 'ARRAY' then json_merge_patch(message, json_object(
+        'content',
+        array_to_string(
+            list_transform(
+                cast(json_extract(message, '$.content') as json[]),
+                lambda part: coalesce(
+                    json_extract_string(part, '$.text'), '[' || json_extract_string(part, '$.type') || ']'
+                )
+            ),
+            chr(10)
+        )
+    ))
+    else message
+end
+"""
+_VERDICTS = """
+select judged_prompt_id as prompt_id, judged_occurrence as occurrence, judged_repeat_index as repeat
+from judgement
+where judged_run_id = $run_a and list_contains($judges::varchar[], judge_run_id) and status in ('judged', 'error')
+"""
+"""Answers with a verdict, or an error row, in the runs `not_judged_by`."""
+
+_LAST_QUESTION = """
+json_extract_string(
+    list_filter(messages, lambda message: json_extract_string(message, '$.role') = 'user')[-1], '$.content'
+)
+"""
+
+ANSWER_COLUMNS = (
+    "id", "prompt", "messages", "answer", "reasoning", "target", "options", "repeat", "finish_reason", "scores",
+)  # fmt: skip
+PAIR_COLUMNS = ("id", "prompt", "messages", "target", "options", "repeat", "first", "second")
+ORDER = "source_row, prompt_id, occurrence, repeat"
+
+StoredAnswers = AnswersSource | PairsSource
+
+
+def find_newest_run(connection: Connection, name: str) -> str:
+    """Return the id of the newest completed run of a spec's name. Raises SpecError if there is none."""
+    found = connection.execute(
+        "select run_id from runs where name = ? and state = 'completed' order by started_at desc limit 1", [name]
+    ).fetchall()
+    if found:
+        return str(found[0][0])
+    names = connection.execute("select distinct name from runs where state = 'completed'").fetchall()
+    known = nearest(name, [str(known) for (known,) in names]) if names else "no run is completed"
+    raise SpecError(f"No completed run has the name {name!r}; {known}. hint: `assayline runs` lists them.")
+
+
+def check_answers(connection: Connection, source: StoredAnswers) -> None:
+    """Raise SpecError if a source has no rows, or if `where` cannot be used."""
+    if count_answers(connection, source):
+        return
+    if source.where is not None and (without := count_answers(connection, source.model_copy(update={"where": None}))):
+        raise SpecError(
+            f"prompts.source.where keeps none of {without} rows: {source.where}. hint: try the condition with "
+            "--dry-run, or leave it out."
+        )
+    if isinstance(source, PairsSource):
+        raise SpecError(
+            f"Runs {' and '.join(source.runs)} have no answers to the same prompts. hint: name two runs over the same "
+            "prompts: the same messages and targets."
+        )
+    if source.not_judged_by:
+        raise SpecError(
+            f"Every answer of run {source.run} has a verdict or an error in {', '.join(source.not_judged_by)}."
+        )
+    raise SpecError(
+        f"Run {source.run} has no generated answers. hint: name a run with answers; a run with the scorer "
+        "loglikelihood generates none, and error rows are left out."
+    )
+
+
+def count_answers(connection: Connection, source: StoredAnswers) -> int:
+    """Return the number of rows of a source. Raises SpecError if `where` cannot be used."""
+    query = f"select count(*) from ({_select_rows(source)}) where {_define_where(connection, source)}"  # noqa: S608 - names are ours
+    with _explaining_where(source):
+        return int(connection.execute(query, _name_runs(source)).fetchall()[0][0])
+
+
+def open_answers(spec: EvalSpec, run: RunWork, folder: Path | None = None) -> Iterator[AnswerRow] | None:
+    """Return the rows of a spec whose prompts are stored answers; None for another spec.
+
+    They are in an unnamed file in the folder (None: the system's) until they are read. Raises SpecError or StoreError.
+    """
+    source = spec.prompts.source
+    if not isinstance(source, AnswersSource | PairsSource):
+        return None
+    file = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115 - _read_lines closes it
+
+    def write(connection: Connection) -> None:
+        file.seek(0)
+        file.truncate()  # if memory ran out, the work is repeated
+        _write_lines(connection, source, file)
+
+    with storing("The answers of the judged run cannot be written", MAKE_ROOM):
+        run(write)
+        file.flush()
+    return _read_lines(file)
+
+
+def _write_lines(connection: Connection, source: StoredAnswers, file: IO[str]) -> None:
+    """Write the rows of a source to a file, in order, as JSON lines for `_read_lines`. Raises SpecError."""
+    condition = _define_where(connection, source)
+    order = ORDER + (", shown" if isinstance(source, PairsSource) else "")
+    with _explaining_where(source):
+        connection.execute(
+            f"create or replace temp table answer_rows as select * from ({_select_rows(source)}) where {condition}",  # noqa: S608 - names are ours
+            _name_runs(source),
+        )
+    try:
+        found = connection.execute(f"from answer_rows order by {order}")
+        names = [str(column[0]) for column in found.description or ()]
+        while rows := found.fetchmany(ROWS_PER_FETCH):
+            for values in rows:
+                row, origin = _make_row(source, dict(zip(names, values, strict=True)))
+                file.write(json.dumps([row, origin], ensure_ascii=False) + "\n")
+    finally:
+        connection.execute("drop table answer_rows")
+
+
+def _read_lines(file: IO[str]) -> Iterator[AnswerRow]:
+    """Yield the rows of a file, and close it."""
+    with file:
+        file.seek(0)
+        for line in file:
+            yield AnswerRow(*json.loads(line))
+
+
+def _make_row(source: StoredAnswers, found: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return a row's columns and its origin. A reserved column replaces a metadata column of the same name."""
+    key = {"prompt_id": found["prompt_id"], "occurrence": found["occurrence"], "repeat_index": found["repeat"]}
+    runs = [{"run_id": run_id, **key} for run_id in source.runs]
+    origin: dict[str, object] = {"source": runs[0]}
+    if isinstance(source, PairsSource):
+        origin |= {"other": runs[1], "first": found["shown"]}
+    messages: Sequence[str] = found["messages"]  # type: ignore[assignment]
+    found["messages"] = [json.loads(message) for message in messages]
+    metadata: dict[str, object] = json.loads(str(found["metadata"]))
+    return {**metadata, **{name: found[name] for name in _list_columns(source)}}, origin
+
+
+def _list_columns(source: StoredAnswers) -> tuple[str, ...]:
+    return PAIR_COLUMNS if isinstance(source, PairsSource) else ANSWER_COLUMNS
+
+
+def _name_runs(source: StoredAnswers) -> dict[str, Any]:
+    """Return the parameters of `_select_rows`."""
+    if isinstance(source, AnswersSource):
+        return {"run_a": source.run, "judges": source.not_judged_by}
+    return dict(zip(("run_a", "run_b"), source.runs, strict=True))
+
+
+def _select_rows(source: StoredAnswers) -> str:
+    """Return the query of a source's rows, without an order."""
+    rows = f"select *, {_LAST_QUESTION} as prompt from ({_SAMPLES.format(run='run_a')})"  # noqa: S608 - names are ours
+    if isinstance(source, AnswersSource):
+        return f"select * from ({rows}) anti join ({_VERDICTS}) using (prompt_id, occurrence, repeat)"  # noqa: S608 - names are ours
+    return f"""
+        with pairs as (
+            select a.* exclude (answer, scores), a.answer as answer_a, b.answer as answer_b
+            from ({rows}) as a
+            inner join ({_SAMPLES.format(run="run_b")}) as b using (prompt_id, occurrence, repeat)
+        )
+        select *, 'a' as shown, answer_a as first, answer_b as second from pairs
+        union all
+        select *, 'b' as shown, answer_b as first, answer_a as second from pairs
+    """  # noqa: S608 - names are ours
+
+
+def _define_where(connection: Connection, source: StoredAnswers) -> str:
+    """Define the condition as a macro over the columns, and return its call. Raises SpecError unless it is one."""
+    connection.execute(_WRITE_CONTENT)
+    if source.where is None:
+        return "true"
+    columns = ", ".join([*_list_columns(source), "metadata"])
+    statement = f"create or replace temp macro keep_row({columns}) as (\n{source.where}\n)"
+    with _explaining_where(source):
+        if len(connection.extract_statements(statement)) != 1:
+            raise duckdb.ParserException("Parser Error: it closes a parenthesis that it does not open")
+        connection.execute(statement)
+    return f"keep_row({columns})"
+
+
+@contextmanager
+def _explaining_where(source: StoredAnswers) -> Iterator[None]:
+    """Convert an error in the condition to a SpecError; other errors, such as a full disk, pass."""
+    try:
+        yield
+    except (duckdb.ProgrammingError, duckdb.DataError) as error:
+        if source.where is None:
+            raise
+        reason = str(error).splitlines()[0].partition(": ")[2].rstrip(".")
+        columns = ", ".join([*_list_columns(source), "metadata"])
+        raise SpecError(
+            f"prompts.source.where cannot be used: {reason}; given {source.where}. hint: write one SQL condition over "
+            f"{columns}."
+        ) from None

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from assayline.errors import MediaError, NothingToAskError
-from assayline.evaluation.answers import open_answers
 from assayline.evaluation.begin import plan_evaluation
 from assayline.evaluation.judging import check_judges, find_unreported, pick_judges
 from assayline.evaluation.prepare import Preparation
@@ -25,6 +24,7 @@ from assayline.requests.build import PreparedPrompt
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
+from assayline.store.answers import open_answers
 from assayline.store.thread import DatabaseThread
 
 TRIED_MEDIA = 100

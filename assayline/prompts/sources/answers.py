@@ -1,4 +1,4 @@
-"""Rows that are stored answers of other runs. `store/answer_rows.py` reads them, above this package.
+"""Rows that are stored answers of other runs. `store/answers.py` reads them, above this package.
 
 A row's origin names its stored answers. It is always part of the prompt's metadata, so that SQL can join a verdict with
 the judged answer.
