@@ -1,24 +1,22 @@
 """Features of a spec that exclude each other: one table, checked whenever a spec is parsed.
 
-A feature is a predicate on the spec: it returns the field path and value in use, or None. To add a conflict, add a row
-to `CONFLICTS`. Bounds of a single field are at the field; checks against the installed vLLM are in `checks.py`.
+A feature is a predicate on an EvalSpec, whose module imports this one: it returns the field path and value in use, or
+None. To add a conflict, add a row to `CONFLICTS`. Bounds of a single field are at the field; checks against the
+installed vLLM are in `checks.py`.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assayline.spec.load import LoadSpec
 
-if TYPE_CHECKING:
-    from assayline.spec.evaluation import EvalSpec
-
-Feature = Callable[["EvalSpec"], str | None]
+Feature = Callable[[Any], str | None]
 
 TOKENIZER_ARGS = frozenset({"max_model_len", "tokenizer", "tokenizer_revision", "trust_remote_code"})
 """Engine arguments that apply to an external server too, because assayline renders the prompts."""
 
 
-def list_conflicts(spec: "EvalSpec") -> list[str]:
+def list_conflicts(spec: Any) -> list[str]:
     """Return one line per pair of conflicting features in the spec."""
     return [
         f"{first} cannot be used with {second}: {reason}"
@@ -27,7 +25,7 @@ def list_conflicts(spec: "EvalSpec") -> list[str]:
     ]
 
 
-def _when(name: str, is_used: Callable[["EvalSpec"], object]) -> Feature:
+def _when(name: str, is_used: Callable[[Any], object]) -> Feature:
     """Make a feature from its name, in which `{spec.…}` stands for the value of a field."""
     return lambda spec: name.format(spec=spec) if is_used(spec) else None
 
@@ -55,12 +53,12 @@ def _is_given(part: Any, path: str) -> bool:
     return field is not None and getattr(part, name) not in (None, "", field.get_default(call_default_factory=True))
 
 
-def _foreign_args(spec: "EvalSpec") -> str | None:
+def _foreign_args(spec: Any) -> str | None:
     names = sorted(set(spec.engine.args) - TOKENIZER_ARGS)
     return f"engine.args ({', '.join(names)})" if names else None
 
 
-def _has_unparsed_reasoning(spec: "EvalSpec") -> bool:
+def _has_unparsed_reasoning(spec: Any) -> bool:
     args = spec.engine.args
     config = args.get("structured_outputs_config")
     parser = args.get("reasoning_parser") or (isinstance(config, dict) and config.get("reasoning_parser"))
