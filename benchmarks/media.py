@@ -68,11 +68,10 @@ class Ours:
         settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
         args = {**ARGS, "mm_processor_cache_gb": 0}  # as in a run that sends each image once
         order = Open(
-            backend="offline",
+            engine=EngineSpec(args=args),
             model=str(model),
             model_id="tiny-vlm",
             clock=RunClock.start(),
-            args=args,
             has_media=True,
         )
         setup = HostSetup.of(settings, EngineSpec(), engine_environment(settings, {}, {}), folder / "ours.log")

@@ -114,16 +114,15 @@ class SteppingEngine:
 
         def open_one(sizes: Sizes, changed_args: dict[str, Any], generation: int) -> Engine:
             order = Open(
-                backend=spec.engine.backend,
+                engine=spec.engine.with_args(changed_args),
                 model=spec.model,
                 model_id="random",
-                args={**spec.engine.args, **changed_args},
                 sampling=spec.sampling_defaults,
                 clock=evaluation.clock,
                 engine_generation=generation,
             )
             setup = HostSetup.of(settings, spec.engine, env, log)
-            return open_engine(order, sizes, setup, EngineHooks(on_sample=self._take))
+            return open_engine(order, sizes.window_requests, setup, EngineHooks(on_sample=self._take))
 
         policy = RecoveryPolicy(sizes_of(spec.engine.args, spec.engine.max_concurrency))
         self.engine: Engine = AdaptiveEngine(open_one, policy, lambda *_, **__: None, DeviceMemory(()))

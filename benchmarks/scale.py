@@ -188,7 +188,7 @@ def begin(folder: Path, shards: int) -> Flow:
         dispatcher.add_shard(write_part(folder, "requests", f"shard-{shard:06d}", requests), PER_SHARD)
     dispatcher.close()
     base = WorkOrder(
-        run_id="scale", spec=spec, settings=settings, model="fake", model_id="fake", model_args={},
+        run_id="scale", spec=spec, settings=settings, model="fake", model_id="fake",
         clock=RunClock.start(), worker="", log_folder=folder / "logs",
     )  # fmt: skip
     return Flow(dispatcher, writer, base)

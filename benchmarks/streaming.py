@@ -33,6 +33,7 @@ from assayline.engines.process import HostSetup, engine_environment
 from assayline.load.progress import LoadProgress
 from assayline.records import Request
 from assayline.settings import Settings
+from assayline.spec.engine import EngineSpec
 from assayline.spec.load import LoadSpec
 from benchmarks.random_model import FIRST_WORD, VOCABULARY, build_random_model
 from benchmarks.yardstick import Yardstick, describe_ratios, draw_output_tokens
@@ -115,7 +116,7 @@ class Ours:
         self._steps = 0
         self._count = itertools.count()
         load = LoadProgress(LoadSpec.model_validate({"arrival": {"kind": "concurrency", "requests": concurrency}}))
-        order = Open(backend="async", model=str(model), args=args, record_token_times=True, clock=RunClock.start())
+        order = Open(engine=EngineSpec(backend="async", args=args), model=str(model), clock=RunClock.start())
         hooks = EngineHooks(on_sample=self._take)
         self._engine = StreamingEngine(order, HostSetup(env, log), hooks, window=concurrency, load=load)
 

@@ -368,9 +368,9 @@ class _NodeWorker:
         settings = order.settings
         settings.pass_on_token()
         engine = order.spec.engine
-        if engine.kind.has_model and not engine.is_remote:
+        if engine.needs_device:
             try:
-                found = identify_model(order.model, order.model_args.get("revision")).model_id
+                found = identify_model(order.model, engine.args.get("revision")).model_id
             except ModelError as error:
                 cause = str(error).partition(" hint: ")[0]
                 raise ModelError(

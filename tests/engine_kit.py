@@ -31,7 +31,7 @@ from assayline.records import Completion, Request, TelemetrySample
 from assayline.requests.build import PreparedPrompt
 from assayline.requests.chat import ChatRenderer, load_tokenizer
 from assayline.settings import Settings
-from assayline.spec.engine import OutputSpec
+from assayline.spec.engine import EngineSpec, OutputSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.load import LoadSpec
 from assayline.spec.prompts import ChatSpec
@@ -84,12 +84,14 @@ class Control:
 
 
 def parts_of(backend: str, model: Path | str, log_path: Path, **changes: Any) -> dict[str, Any]:
-    """Arguments to open an engine with. Each change goes where its name belongs: order, setup, or the engine itself."""
+    """Arguments to open an engine with. Each change goes where its name belongs: spec, order, setup or engine."""
     env = engine_environment(changes.pop("settings", None) or Settings(), {"OMP_NUM_THREADS": "1"}, {})
     known = {"backend": backend, "model": str(model), "model_id": "tiny", "clock": RunClock.start(), "args": ARGS}
     values = {**known, "log_path": log_path, "env": env, **changes}
+    engine = {name: values.pop(name) for name in EngineSpec.model_fields.keys() - {"env"} if name in values}
     order = {name: values.pop(name) for name in Open.__dataclass_fields__ if name in values}
     setup = {name: values.pop(name) for name in HostSetup.__dataclass_fields__ if name in values}
+    order["engine"] = EngineSpec(**engine)
     return {"order": Open(**order), "setup": HostSetup(**{"launch": HOSTS.launch, **setup}), **values}
 
 

@@ -67,9 +67,7 @@ class NotingEngine(FakeEngine):
     """
 
     def __init__(self, opened: Any, folder: Path, hooks: Any) -> None:
-        super().__init__(
-            opened.clock, worker=opened.worker, generation=opened.engine_generation, window=3, step_s=0.01, hooks=hooks
-        )
+        super().__init__(opened, hooks, window=3, step_s=0.01)
         self._asked = folder / "asked" / f"{os.getpid()}-{opened.worker}"
         self._faults = folder / "faults"
 
@@ -128,13 +126,7 @@ class NodeWorker(ray_cluster._NodeWorker):
 
     def __init__(self, order: WorkOrder) -> None:
         worker_module.open_engine = lambda opened, sizes, setup, hooks, **_: NodeEngine(  # type: ignore[assignment]
-            opened.clock,
-            worker=opened.worker,
-            generation=opened.engine_generation,
-            window=order.spec.engine.max_concurrency,
-            step_s=STEP_S,
-            answer=read_media,
-            hooks=hooks,
+            opened, hooks, window=order.spec.engine.max_concurrency, step_s=STEP_S, answer=read_media
         )
         if "STOPS" in order.spec.engine.env and (stops := Path(order.spec.engine.env["STOPS"])).exists():
             stops.unlink()

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from assayline.clock import RunClock
+from assayline.engines.messages import Open
 from assayline.evaluation.begin import Evaluation, begin_evaluation
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
@@ -31,6 +32,7 @@ from assayline.requests.build import PreparedPrompt, build_requests
 from assayline.requests.chat import ChatRenderer
 from assayline.runs.manifest import Manifest
 from assayline.settings import Settings
+from assayline.spec.engine import EngineSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.store.parts import PartWriter, count_rows, list_parts, write_part
@@ -54,6 +56,11 @@ CHAT_TEMPLATE = (
 )
 SYLLABLES = ("ba", "ko", "mi", "tu", "re", "sol", "fan", "dex")
 WORDS = [a + b + c for a, b, c in itertools.product(SYLLABLES, repeat=3)]
+
+
+def order_of(**changes: Any) -> Open:
+    """An order for a fake engine, without a run."""
+    return Open(**{"engine": EngineSpec(backend="fake"), "model": "m", "clock": RunClock.start(), **changes})
 
 
 def request_of(number: int, prompt_token_ids: Sequence[int] = (1, 2, 3), **sampling: Any) -> Request:
@@ -155,7 +162,6 @@ class Work:
             settings=self.settings,
             model=self.spec.model,
             model_id="fake-id",
-            model_args={},
             clock=self.clock,
             worker=worker,
             attempt=self.attempt,

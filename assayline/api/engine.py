@@ -222,14 +222,13 @@ class Engine:
                 self._spec.prompts.columns, None, self._spec.prompts.media, MediaStore(self._folder.absolute())
             )
             device = claim_device(self._spec, self._settings, stack, f"an Engine of {model}")
-            model_path, model_args = locate_model(self._spec, identity)
+            model_path, located = locate_model(self._spec, identity)
             order = WorkOrder(
                 run_id="",
-                spec=self._spec,
+                spec=located,
                 settings=self._settings,
                 model=model_path,
                 model_id=identity.model_id,
-                model_args=model_args,
                 clock=self._clock,
                 worker=WORKER,
                 log_folder=self._folder / "logs",

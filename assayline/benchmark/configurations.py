@@ -99,9 +99,8 @@ def plan_noise(spec: EvalSpec, runs: int) -> tuple[BenchmarkPlan, list[Configura
 
 
 def can_share_engine(spec: EvalSpec) -> bool:
-    """Return whether another run can use an engine of this spec: it is vLLM's own, and the only one of its run."""
-    engine = spec.engine
-    return not (engine.kind.is_served or engine.uses_ray_executor) and (spec.workers, spec.runner) == (1, "local")
+    """Return whether another run can use an engine of this spec, and it is the only one of its run."""
+    return spec.engine.is_shareable and (spec.workers, spec.runner) == (1, "local")
 
 
 def add_rates(plan: BenchmarkPlan, achieved: Sequence[float | None]) -> tuple[BenchmarkPlan, list[Configuration]]:

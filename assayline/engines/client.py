@@ -322,11 +322,9 @@ class OfflineEngine(HostedEngine):
         hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
         *,
         window: int | None = None,
-        mode: str = "continuous",
         pool: EnginePool | None = None,
     ) -> None:
-        """Open it. `mode` is continuous or barrier."""
-        self._is_barrier = mode == "barrier"
+        """Open it."""
         super().__init__(order, setup, hooks, window, pool)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
@@ -347,7 +345,7 @@ class OfflineEngine(HostedEngine):
 
     def _send_more(self, source: RequestSource) -> None:
         window = self._window_requests or 1
-        if self._is_barrier and self._in_flight:
+        if self._order.engine.mode == "barrier" and self._in_flight:
             return
         while self._in_flight < window and (request := source.next()) is not None:
             self._in_flight += 1
@@ -405,8 +403,8 @@ class StreamingEngine(HostedEngine):
     @property
     def is_reusable(self) -> bool:
         """Return True if another run can use this engine: our own server must not cache prefixes."""
-        is_own = self._order.server is not None and self._order.server.url is None
-        return not is_own or self._order.args.get("enable_prefix_caching") is False
+        engine = self._order.engine
+        return not engine.starts_server or engine.args.get("enable_prefix_caching") is False
 
     def _first_window(self, opened: Opened) -> int | None:
         return None if self._load.is_open_loop else super()._first_window(opened)

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks, OpenedDetails
+from assayline.engines.messages import Open
 from assayline.engines.reasoning import thinks
 from assayline.errors import EngineInterruptedError
 from assayline.records import Completion, Request, TelemetrySample
-from assayline.spec.engine import ReasoningSpec
 
 MAX_MODEL_LEN = 4096
 DEFAULT_OUTPUT_TOKENS = 8
@@ -42,28 +41,22 @@ class FakeEngine:
 
     def __init__(
         self,
-        clock: RunClock,
+        order: Open,
+        hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
         *,
-        worker: str = "worker-0",
-        generation: int = 0,
         window: int | None = None,
         max_num_seqs: int = 64,
         step_s: float = 0.0,
         answer: Callable[[Request], str] = echo,
         fail_ids: frozenset[str] = frozenset(),
-        reasoning: ReasoningSpec | None = None,
-        hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
         kept_from: str | None = None,
     ) -> None:
         """Open it. `kept_from` is the run that opened it first, if it stands for an engine of a pool."""
-        self._clock = clock
-        self._worker = worker
-        self._generation = generation
+        self._order = order
         self._max_num_seqs = max_num_seqs
         self._step_s = step_s
         self._answer = answer
         self._fail_ids = fail_ids
-        self._reasoning = reasoning
         self._hooks = hooks
         self._steps = self._output_tokens = 0
         self._sampled_s = 0.0
@@ -106,12 +99,12 @@ class FakeEngine:
     def _start(self, request: Request) -> _Running:
         asked = request.sampling.get("max_tokens")  # a row may say anything here
         tokens = asked if type(asked) is int and 0 < asked < 2**31 else DEFAULT_OUTPUT_TOKENS
-        return _Running(request, self._clock.now_s(), tokens, tokens)
+        return _Running(request, self._order.clock.now_s(), tokens, tokens)
 
     def _step(self, live: list[_Running]) -> Iterator[Completion]:
         time.sleep(self._step_s if live else IDLE_SLEEP_S)
         self._steps += 1
-        now_s = self._clock.now_s()
+        now_s = self._order.clock.now_s()
         for running in live[: self._max_num_seqs]:
             running.first_token_s = running.first_token_s or now_s
             running.tokens_left -= 1
@@ -124,8 +117,8 @@ class FakeEngine:
             self._sampled_s = now_s
             seated = min(len(live), self._max_num_seqs)
             sample = TelemetrySample(
-                worker=self._worker,
-                engine_generation=self._generation,
+                worker=self._order.worker,
+                engine_generation=self._order.engine_generation,
                 at_s=now_s,
                 engine_steps=self._steps,
                 in_flight_requests=len(live),
@@ -140,8 +133,8 @@ class FakeEngine:
         request = running.request
         common: dict[str, Any] = {
             "request_id": request.request_id,
-            "worker": self._worker,
-            "engine_generation": self._generation,
+            "worker": self._order.worker,
+            "engine_generation": self._order.engine_generation,
             "window_requests": self._window_requests,
             "sent_at_s": running.sent_s,
             "arrived_at_s": running.sent_s,
@@ -157,7 +150,7 @@ class FakeEngine:
         else:
             ids = [seed[i % len(seed)] for i in range(running.tokens)]
             answer = {"text": self._answer(request), "output_token_ids": ids}
-            if thinks(self._reasoning, request.rendered):
+            if thinks(self._order.reasoning, request.rendered):
                 answer["reasoning"] = "It is the fake engine's thinking."
         return Completion(
             **common,

@@ -18,7 +18,7 @@ from assayline.clock import RunClock
 from assayline.engines.base import OpenedDetails
 from assayline.errors import DeviceError, ServerError, SpecError, Witness
 from assayline.records import NOT_SENT, Completion, Json, Request, TelemetrySample
-from assayline.spec.engine import BACKENDS, Backend, ReasoningSpec, ServerSpec
+from assayline.spec.engine import EngineSpec, ReasoningSpec
 from assayline.spec.prompts import MediaSpec
 
 CHUNK_BYTES = 1 << 18
@@ -29,24 +29,18 @@ _SIZE = struct.Struct("!Q")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """An order for an engine: its backend, model and run. The worker writes it once."""
+    """An order for an engine: its spec, model and run. The worker writes it once."""
 
-    backend: str
-    """offline, async, server or fake, as in the spec."""
+    engine: EngineSpec
+    """The spec's. Its `args` include those of the model, and those of a recovery."""
     model: str
     """A folder or a hub id."""
     model_id: str = ""
     """Content identity of the model."""
-    args: dict[str, Json] = field(default_factory=dict)
-    """vLLM's EngineArgs: those of the spec and the model, overridden by a recovery's."""
     sampling: dict[str, Json] = field(default_factory=dict)
     """The spec's sampling parameters, checked before the model loads."""
-    device: str = "auto"
-    record_token_times: bool = False
     reasoning: ReasoningSpec | None = None
     """Set if the model thinks before it answers."""
-    server: ServerSpec | None = None
-    """The endpoint; for backend server only."""
     chat_kwargs: dict[str, Json] = field(default_factory=dict)
     """Variables of the chat template, if a server renders."""
     media: MediaSpec = field(default_factory=MediaSpec)
@@ -58,16 +52,6 @@ class Open:
     """Id of the run that this engine was opened for; shown when a later run takes it over."""
     worker: str = "worker-0"
     engine_generation: int = 0
-
-    @property
-    def kind(self) -> Backend:
-        """Properties of its backend."""
-        return BACKENDS[self.backend]
-
-    @property
-    def is_remote(self) -> bool:
-        """Return True if a server answers that is not started for this order."""
-        return self.server is not None and self.server.url is not None
 
 
 @dataclass(frozen=True, slots=True)

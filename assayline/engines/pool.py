@@ -102,9 +102,14 @@ def own_variables(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if os.environ.get(name) != value}
 
 
+OUTSIDE_THE_HOST = ("mode", "max_concurrency", "batch_size", "order", "warm_up", "recovery", "env")
+"""Fields of `EngineSpec` that an open engine does not depend on, and `env`, of which `own_variables` are compared."""
+
+
 def _of_no_run(order: Open) -> Open:
     """Return an order without its run, worker, clock and sampling, which each request has, to compare engines."""
-    return replace(order, clock=NO_CLOCK, run_id="", worker="", engine_generation=0, sampling={})
+    engine = order.engine.model_copy(update=dict.fromkeys(OUTSIDE_THE_HOST))
+    return replace(order, engine=engine, clock=NO_CLOCK, run_id="", worker="", engine_generation=0, sampling={})
 
 
 _pool: EnginePool | None = None

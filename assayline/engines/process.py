@@ -138,9 +138,7 @@ class HostSetup:
             log_path=log_path,
             start_timeout_s=settings.engine_start_timeout_s,
             close_timeout_s=settings.engine_close_timeout_s,
-            stall_timeout_s=max(stall_s, engine.server.timeout_s + STALL_MARGIN_S)
-            if engine.kind.is_served
-            else stall_s,
+            stall_timeout_s=max(stall_s, engine.server.timeout_s + STALL_MARGIN_S) if engine.is_served else stall_s,
         )
 
 

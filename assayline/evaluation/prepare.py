@@ -63,7 +63,7 @@ def write_task_requests(
     assert isinstance(renderer, ChatRenderer), "the spec refuses a server that renders"
     encoder = HarnessEncoder(tokenizer, max_model_len, spec.sampling)
     instances = write_requests(spec, source, _choose_template(source, renderer))
-    yield from build_harness_requests(instances, encoder, is_served=spec.engine.kind.is_served)
+    yield from build_harness_requests(instances, encoder, is_served=spec.engine.is_served)
 
 
 def judge_task(

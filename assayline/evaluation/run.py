@@ -145,12 +145,12 @@ class Evaluation:
     """Writes every part of the run except those of preparation."""
     generations: dict[str, int] = field(default_factory=dict)
     """Number of the next engine, by worker."""
-    _model_args: tuple[str, dict[str, Any]] = field(init=False)
+    _located: tuple[str, EvalSpec] = field(init=False)
     _is_over: bool = False
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._model_args = locate_model(self.spec, self.model)
+        self._located = locate_model(self.spec, self.model)
         self.writer = PartWriter(self.run_dir, "flow", self.settings.flush_rows, self.settings.flush_interval_s)
         self.dispatcher = Dispatcher(
             self.spec, self.run_dir, self.writer.add, lambda: open_renderer(self.spec, self.model)
@@ -179,14 +179,13 @@ class Evaluation:
     def order(self, worker: str) -> WorkOrder:
         """Return the instructions for a worker that starts now."""
         earlier, progress = self.earlier, self.dispatcher.progress
-        model, model_args = self._model_args
+        model, spec = self._located
         return WorkOrder(
             run_id=self.run_id,
-            spec=self.spec,
+            spec=spec,
             settings=self.settings,
             model=model,
             model_id=self.manifest.model_id,
-            model_args=model_args,
             has_media=may_have_media(self.spec, self.model.folder),
             clock=self.clock,
             worker=worker,

@@ -38,13 +38,14 @@ from assayline.spec.evaluation import EvalSpec
 NO_DEVICE = Device("none", {}, ())
 
 
-def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, dict[str, Json]]:
-    """Return the folder or hub id that an engine loads, and arguments that model and prompts add to the spec's."""
+def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, EvalSpec]:
+    """Return the folder or hub id that an engine loads, and the spec with arguments that model and prompts add."""
     folder = model.folder
     local = not spec.engine.kind.has_model or Path(spec.model).expanduser().is_dir()
     revision = None if local or folder is None else folder.name
     pinned = {"revision": revision, "tokenizer_revision": revision} if revision else {}
-    return str(folder.absolute()) if local and folder else spec.model, {**choose_media_args(spec, folder), **pinned}
+    engine = spec.engine.with_args({**choose_media_args(spec, folder), **pinned})
+    return str(folder.absolute()) if local and folder else spec.model, spec.model_copy(update={"engine": engine})
 
 
 def claim_device(
@@ -88,11 +89,10 @@ class WorkOrder:
 
     run_id: str
     spec: EvalSpec
+    """The run's, with the engine arguments that the model and the prompts require."""
     settings: Settings
     model: str
     model_id: str
-    model_args: dict[str, Json]
-    """Engine arguments that the model and the prompts require and the spec does not set."""
     has_media: bool = False
     clock: RunClock
     worker: str
@@ -379,28 +379,34 @@ def open_adaptive_engine(
 
     `open_engine_by` replaces `assayline.engines.open_engine`.
     """
-    engine = order.spec.engine
-    ordered = write_engine_order(order)
+    spec, engine = order.spec, order.spec.engine
 
     def open_one(sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
         log_path = order.log_folder / f"{order.worker}-generation-{generation}.log"
         return (open_engine_by or open_engine)(
-            replace(ordered, args={**ordered.args, **changed_args}, engine_generation=generation),
-            sizes,
+            Open(
+                engine=engine.with_args(changed_args),
+                model=order.model,
+                model_id=order.model_id,
+                sampling=spec.sampling_defaults,
+                reasoning=spec.reasoning,
+                chat_kwargs=spec.chat.kwargs,
+                media=spec.prompts.media,
+                has_media=order.has_media,
+                clock=order.clock,
+                run_id=order.run_id,
+                worker=order.worker,
+                engine_generation=generation,
+            ),
+            sizes.window_requests,
             HostSetup.of(order.settings, engine, device.env, log_path),
             hooks,
-            mode=engine.mode,
             load=load,
             pool=pool,
         )
 
-    policy = RecoveryPolicy(
-        sizes_of(engine.args, choose_window(engine, load)),
-        enabled=engine.recovery.enabled,
-        min_batch_size=engine.recovery.min_batch_size,
-        grow=engine.recovery.grow,
-        has_window=not load.is_open_loop,
-    )
+    sizes = sizes_of(engine.args, choose_window(engine, load))
+    policy = RecoveryPolicy(sizes, engine.recovery, has_window=not load.is_open_loop)
     return AdaptiveEngine(
         open_one,
         policy,
@@ -411,27 +417,4 @@ def open_adaptive_engine(
         memory_wait_s=order.settings.engine_memory_wait_s,
         may_isolate=may_isolate,
         should_stop=hooks.should_stop,
-    )
-
-
-def write_engine_order(order: WorkOrder) -> Open:
-    """Return the engine in a worker's spec; its generations differ only in their number and `args`."""
-    spec, engine = order.spec, order.spec.engine
-    return Open(
-        backend=engine.backend,
-        model=order.model,
-        model_id=order.model_id,
-        args={**engine.args, **order.model_args},
-        sampling=spec.sampling_defaults,
-        device=engine.device,
-        record_token_times=engine.record_token_times or engine.is_streaming,
-        reasoning=spec.reasoning,
-        server=engine.server if engine.kind.is_served else None,
-        chat_kwargs=spec.chat.kwargs,
-        media=spec.prompts.media,
-        has_media=order.has_media,
-        clock=order.clock,
-        run_id=order.run_id,
-        worker=order.worker,
-        engine_generation=order.first_generation,
     )

@@ -84,7 +84,7 @@ def check_arguments(spec: EvalSpec) -> None:
     _check_names("engine.args", spec.engine.args, engine_argument_types())
     _check_names("sampling", spec.sampling, sampling_parameter_types())
     for name in spec.engine.args:
-        if name in OURS and not (spec.engine.kind.is_served and name == "data_parallel_size"):
+        if name in OURS and not (spec.engine.is_served and name == "data_parallel_size"):
             raise SpecError(f"engine.args.{name} cannot be set: {OURS[name]}.")
     for name in ("output_kind", "stream_interval"):
         if name in spec.sampling:

@@ -84,12 +84,12 @@ OWN_EXAMPLES = _when(
 )
 RENDERING = _given("chat.template", "chat.prefill", "chat.add_generation_prompt", "chat.date", "chat.special_tokens")
 SPECIAL_TOKENS = _when("chat.special_tokens {spec.chat.special_tokens}", _given("chat.special_tokens"))
-SERVED = _when("engine.backend server", lambda spec: spec.engine.kind.is_served)
+SERVED = _when("engine.backend server", lambda spec: spec.engine.is_served)
 EXTERNAL = _when("engine.server.url", lambda spec: spec.engine.is_remote)
-STARTED = _when("a server started by this run", lambda spec: spec.engine.kind.is_served and not spec.engine.is_remote)
+STARTED = _when("a server started by this run", lambda spec: spec.engine.starts_server)
 CHAT = _when("engine.server.endpoint chat", lambda spec: spec.engine.sends_messages)
 COMPLETIONS = _when(
-    "engine.server.endpoint completions", lambda spec: spec.engine.kind.is_served and not spec.engine.sends_messages
+    "engine.server.endpoint completions", lambda spec: spec.engine.is_served and not spec.engine.sends_messages
 )
 OFFLINE = _when("engine.backend {spec.engine.backend}", lambda spec: not spec.engine.is_streaming)
 LONGEST_FIRST = _when("engine.order longest_first", lambda spec: spec.engine.order == "longest_first")
@@ -101,7 +101,7 @@ NO_RATE = _arrival(lambda load: load.arrival.kind in ("all_at_once", "concurrenc
 FIXED_TIMES = _arrival(lambda load: not load.takes_any_order)
 OWN_TRACE = _when("load.arrival trace without path", lambda spec: spec.load and spec.load.trace_speed is not None)
 NO_TRACE = _when("prompts.source {spec.prompts.source.kind}", lambda spec: spec.prompts.source.kind != "trace")
-SERVED_REASONING = _when("reasoning over a server", lambda spec: spec.reasoning and spec.engine.kind.is_served)
+SERVED_REASONING = _when("reasoning over a server", lambda spec: spec.reasoning and spec.engine.is_served)
 UNPARSED_REASONING = _when("reasoning without engine.args.reasoning_parser", _has_unparsed_reasoning)
 FORM = _given("output", "sampling.structured_outputs")
 

@@ -5,6 +5,7 @@ are rejected anywhere in it.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -147,7 +148,7 @@ class RecoverySpec(SpecPart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """Properties of a kind of engine. Code outside `spec` reads these, not the name of the backend.
+    """Properties of a kind of engine. Code outside `spec` asks `EngineSpec` for them, not for the backend's name.
 
     To add a kind, add a row to `BACKENDS` and to `EngineSpec.backend`, an engine to `engines.open_engine` and, if it
     has its own process, a core to `engines/host`.
@@ -217,6 +218,21 @@ class EngineSpec(SpecPart):
         return self.kind.is_streaming
 
     @property
+    def is_served(self) -> bool:
+        """True if an OpenAI-compatible server answers."""
+        return self.kind.is_served
+
+    @property
+    def is_shareable(self) -> bool:
+        """True if another run can use the engine: it is vLLM's own, in a process of this machine."""
+        return not (self.is_served or self.uses_ray_executor)
+
+    @property
+    def records_token_times(self) -> bool:
+        """True if each output token has a timestamp."""
+        return self.record_token_times or self.is_streaming
+
+    @property
     def needs_device(self) -> bool:
         """True if it computes on this machine."""
         return self.kind.has_model and not self.is_remote
@@ -229,12 +245,21 @@ class EngineSpec(SpecPart):
     @property
     def sends_messages(self) -> bool:
         """True if the server renders the messages, and receives no token ids."""
-        return self.kind.is_served and self.server.endpoint == "chat"
+        return self.is_served and self.server.endpoint == "chat"
 
     @property
     def is_remote(self) -> bool:
         """True for an external server, not started by this run."""
-        return self.kind.is_served and self.server.url is not None
+        return self.is_served and self.server.url is not None
+
+    @property
+    def starts_server(self) -> bool:
+        """True for a server that is started by this run."""
+        return self.is_served and self.server.url is None
+
+    def with_args(self, args: Mapping[str, Any]) -> "EngineSpec":
+        """Return it with more arguments of vLLM; they override its own."""
+        return self.model_copy(update={"args": {**self.args, **args}})
 
 
 def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from assayline.engines.messages import Open
 from assayline.engines.pool import EnginePool, pool_engines
 from assayline.engines.process import HostSetup, engine_environment
 from assayline.records import Request, TelemetrySample
-from assayline.spec.engine import ReasoningSpec
+from assayline.spec.engine import EngineSpec, ReasoningSpec
 from benchmarks.gpu.setup import PROCESSES, Row, Setup, Tell
 
 ARGS = {
@@ -110,16 +110,10 @@ class Kit:
         env = {**self.setup.device_env, **PROCESSES.get(self.place, {}), "OMP_NUM_THREADS": "1"}
         if self.ahead:
             env["PYTHONPATH"] = str(self.ahead)
-        parts = {"args": ARGS, **changes}
-        kind = OfflineEngine if PLACES[self.place] == "offline" else StreamingEngine
-        order = Open(
-            backend=PLACES[self.place],
-            model=str(model or self.model),
-            clock=RunClock.start(),
-            run_id=run,
-            record_token_times=True,
-            **parts,
-        )
+        args = changes.pop("args", ARGS)
+        spec = EngineSpec.model_validate({"backend": PLACES[self.place], "args": args, "record_token_times": True})
+        kind = StreamingEngine if spec.is_streaming else OfflineEngine
+        order = Open(engine=spec, model=str(model or self.model), clock=RunClock.start(), run_id=run, **changes)
         host = HostSetup(engine_environment(self.setup.make_settings("handover"), {}, env), self.folder / f"{run}.log")
         engine = kind(order, host, EngineHooks(on_sample=self.samples.append), pool=pool)
         if not changes.get("has_media"):

@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 from engine_kit import CountedRequests
-from run_kit import request_of
+from run_kit import order_of, request_of
 
-from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineInterruptedError
 
 
 def fake(**options: Any) -> FakeEngine:
-    return FakeEngine(RunClock.start(), **options)
+    return FakeEngine(order_of(), **options)
 
 
 @pytest.mark.parametrize("window", [1, 3, 8, 100])

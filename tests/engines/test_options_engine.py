@@ -4,8 +4,8 @@ import math
 
 import pytest
 from engine_kit import Asker, by_id, prepare_options
+from run_kit import order_of
 
-from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
 from assayline.requests.build import PreparedPrompt
 
@@ -60,7 +60,7 @@ def test_repeats_are_not_shortened_by_the_prefix_cache(engine, asker, reference)
 
 def test_the_fake_engine_has_likelihoods_too(arithmetic):
     requests = [request for prompt in arithmetic for request in prompt.ready]
-    answers = by_id(FakeEngine(RunClock.start()).generate(requests))
+    answers = by_id(FakeEngine(order_of()).generate(requests))
     logprobs = [answers[request.request_id].option_logprob for request in requests]
     assert all(logprob is not None and logprob < 0 for logprob in logprobs) and len(set(logprobs)) > 50
     assert {answer.text for answer in answers.values()} == {None}

@@ -19,7 +19,7 @@ from assayline.engines.pool import EnginePool, IdleEngine, find_pool, own_variab
 from assayline.engines.process import HostProcess, engine_environment
 from assayline.errors import DeviceError
 from assayline.settings import Settings
-from assayline.spec.engine import ServerSpec
+from assayline.spec.engine import RecoverySpec, ServerSpec
 
 ASKED = plain_request("r", prompt_token_ids=[5] * 8, sampling={"max_tokens": 4})
 DEVICE = Device("cpu-0-1", {}, ("cpu-0", "cpu-1"))
@@ -77,6 +77,8 @@ class Waiting:
         ({"env": {"VLLM_LOGGING_LEVEL": "ERROR"}}, False),
         ({"server": ServerSpec(url="http://127.0.0.1:9/v1", timeout_s=7)}, False),
         ({"sampling": {"temperature": 0.5}}, True),
+        ({"max_concurrency": 3, "warm_up": False, "recovery": RecoverySpec(grow=True)}, True),
+        ({"record_token_times": True}, False),
     ],
     ids=str,
 )
@@ -148,15 +150,15 @@ def test_idle_engine_makes_room_for_another_kind(server, tmp_path, monkeypatch):
 
 
 def test_is_reusable_is_false_for_own_servers_with_a_cache(tmp_path):
-    def is_reusable(**changes: Any) -> bool:
+    def is_reusable(backend: str = "server", **changes: Any) -> bool:
         engine = object.__new__(StreamingEngine)
-        engine._order = parts_of("server", "model", tmp_path / "log", **changes)["order"]
+        engine._order = parts_of(backend, "model", tmp_path / "log", **changes)["order"]
         return engine.is_reusable
 
     assert is_reusable(server=ServerSpec(url="http://127.0.0.1:9/v1"))
-    assert is_reusable(server=None)
-    assert not is_reusable(server=ServerSpec())
-    assert is_reusable(server=ServerSpec(), args={"enable_prefix_caching": False})
+    assert is_reusable("async")
+    assert not is_reusable()
+    assert is_reusable(args={"enable_prefix_caching": False})
 
 
 def test_none_is_left_however_the_block_ends(server, tmp_path):

@@ -24,6 +24,7 @@ from assayline.engines.process import HostSetup
 from assayline.errors import Death, EngineDiedError
 from assayline.load.progress import LEAD_S, LoadEnd, LoadProgress
 from assayline.records import NOT_SENT, Completion, Request
+from assayline.spec.engine import EngineSpec
 
 
 class PlayedHost(PlayedProcess):
@@ -120,7 +121,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]
         notes: list[str] = []
         ends: list[LoadEnd] = []
         load = load or LoadProgress()
-        order = Open(backend="async", model="model", clock=RunClock(0.0, 0.0, "boot"))
+        order = Open(engine=EngineSpec(backend="async"), model="model", clock=RunClock(0.0, 0.0, "boot"))
         setup = HostSetup({}, tmp_path / "engine.log")
         hooks = EngineHooks(on_note=notes.append, on_load_ended=ends.append)
         engine = StreamingEngine(order, setup, hooks, window=window, load=load)

@@ -96,10 +96,12 @@ from assayline.engines.messages import Open
 from assayline.engines.client import OfflineEngine
 from assayline.engines.process import HostSetup
 from assayline.settings import Settings
+from assayline.spec.engine import EngineSpec
 with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
     own_processes = {"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     env = engine_environment(Settings(), device.env, own_processes)
-    order = Open(backend="offline", model=sys.argv[1], args=json.loads(sys.argv[4]), clock=RunClock.start())
+    engine = EngineSpec(args=json.loads(sys.argv[4]))
+    order = Open(engine=engine, model=sys.argv[1], clock=RunClock.start())
     engine = OfflineEngine(order, HostSetup(env, Path(sys.argv[2]), launch=HOSTS.launch))
     print(engine.host_pid, flush=True)
     sys.stdin.read()
@@ -234,9 +236,10 @@ from assayline.clock import RunClock
 from assayline.engines.host.vllm.offline_core import VllmCore
 from assayline.engines.messages import Generate, Open
 from assayline.records import Request
+from assayline.spec.engine import EngineSpec
 order = json.loads(Path(sys.argv[1]).read_text())
 flag, prompts = Path(order["flag"]), order["prompts"]
-core = VllmCore(Open(backend="offline", model=order["model"], args=order["args"], clock=RunClock.start()))
+core = VllmCore(Open(engine=EngineSpec(args=order["args"]), model=order["model"], clock=RunClock.start()))
 def ask(name):
     for i, ids in enumerate(prompts):
         request = Request(

@@ -25,6 +25,7 @@ from assayline.engines.host.channel import HostChannel
 from assayline.engines.host.server.process import list_flags
 from assayline.engines.host.vllm.rows import check_before_load
 from assayline.engines.messages import Channel, Failed, Open, Refused
+from assayline.spec.engine import EngineSpec
 
 from vllm import EngineArgs, SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -51,8 +52,8 @@ told["refused flag"] = words.getvalue()
 
 
 def order_of(args, sampling, device, backend="offline", model="no/model"):
-    order = {"args": args, "sampling": sampling, "device": device, "clock": RunClock.start()}
-    return Open(backend=backend, model=model, **order)
+    engine = EngineSpec(backend=backend, args=args, device=device)
+    return Open(engine=engine, model=model, sampling=sampling, clock=RunClock.start())
 
 
 workers = []

@@ -44,9 +44,8 @@ def answer(request: Request) -> str:
 def answering(**changes: Any) -> Callable[[WorkOrder], Worker]:
     """Launches workers whose engines answer with a digest of their prompts, unless told otherwise."""
 
-    def open_fake(opened: Any, sizes: Any, setup: Any, hooks: Any, **_: Any) -> FakeEngine:
-        names = {"worker": opened.worker, "generation": opened.engine_generation}
-        return FakeEngine(opened.clock, hooks=hooks, **{"window": 3, "answer": answer, **names, **changes})
+    def open_fake(order: Any, window: Any, setup: Any, hooks: Any, **_: Any) -> FakeEngine:
+        return FakeEngine(order, hooks, **{"window": 3, "answer": answer, **changes})
 
     return partial(Worker, open_engine=open_fake)
 

@@ -122,5 +122,5 @@ def test_run_ids_speak_and_differ():
 
 def test_order_names_an_absolute_folder(spec, settings, tiny_model):
     order = begin_evaluation(spec, settings).order("worker-3")
-    assert (order.model, order.worker, order.model_args) == (str(tiny_model), "worker-3", {})
+    assert (order.model, order.worker, order.spec) == (str(tiny_model), "worker-3", spec)
     assert order.log_folder.is_absolute() and order.model_id.startswith("sha256:")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from run_kit import Work, completion_of, rows_of, vanish, write_shards
 
-from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.fake import FakeEngine
+from assayline.engines.messages import Open
 from assayline.errors import SpecError
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.order import read_shard
@@ -60,8 +60,8 @@ def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model,
 class Following(FakeEngine):
     """Ends the load that it is given after three requests."""
 
-    def __init__(self, clock: RunClock, hooks: EngineHooks, load: LoadProgress) -> None:
-        super().__init__(clock, hooks=hooks)
+    def __init__(self, order: Open, hooks: EngineHooks, load: LoadProgress) -> None:
+        super().__init__(order, hooks)
         self._load = load
 
     def generate(self, requests: Any) -> Any:
@@ -81,7 +81,7 @@ def test_the_end_of_a_load_is_an_event_and_a_line(tmp_path, settings):
     shared = Work(tmp_path, settings)
     shared.spec = shared.spec.model_copy(update={"load": load})
     shared.sent_before = 4
-    shared.drive(open_engine=lambda order, *given, load, **_: Following(order.clock, given[-1], load))
+    shared.drive(open_engine=lambda order, *given, load, **_: Following(order, given[-1], load))
     kinds = [row["error_kind"] for row in rows_of(tmp_path, "completions")]
     assert kinds.count(NOT_SENT) == 7 and kinds.count(None) == 3
     [ended] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "load_ended"]

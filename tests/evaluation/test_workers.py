@@ -17,15 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from run_kit import PATIENCE_S, Work, request_of, rows_of, wait_for, write_shards
+from run_kit import PATIENCE_S, Work, order_of, request_of, rows_of, wait_for, write_shards
 
-from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.engines.client import OfflineEngine
 from assayline.engines.devices.claims import CLAIM_POLL_INTERVAL_S, claim_device, list_devices
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
-from assayline.engines.recovery.policy import Sizes
 from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
 from assayline.evaluation import drive
 from assayline.records import Completion, Request
@@ -48,7 +46,7 @@ class Spy(FakeEngine):
     """Records warm-ups; `generate` can be made to fail."""
 
     def __init__(self, fail_after: int | None = None, fail_warm_up: bool = False) -> None:
-        super().__init__(RunClock.start())
+        super().__init__(order_of())
         self.warmed: list[Request] = []
         self.closed = 0
         self._fail_after = fail_after
@@ -93,7 +91,7 @@ def test_workers_share_a_run_and_answer_every_request_once(tmp_path, settings):
             yield from answers
 
     def open_patient(order: Open, *_: Any, **__: Any) -> FakeEngine:
-        return Patient(order.clock, worker=order.worker, window=8)
+        return Patient(order, window=8)
 
     for thread in [shared.start(f"worker-{number}", open_engine=open_patient) for number in range(3)]:
         thread.join(PATIENCE_S)
@@ -137,7 +135,7 @@ def test_worker_shows_the_phases_of_an_engines_start(tmp_path, settings):
     write_shards(tmp_path, shards=1, per_shard=5)
     work = Work(tmp_path, settings)
 
-    def open_engine(_: Open, __: Sizes, ___: object, hooks: EngineHooks, **____: Any) -> Spy:
+    def open_engine(_: Open, __: int | None, ___: object, hooks: EngineHooks, **____: Any) -> Spy:
         wait_for(lambda: work.dispatcher.snapshot().describe_start().startswith("starting the engine"))
         for text in ("[m.py:68] Starting to load model /m...", "[w.py:1] other", "[l.py:5] Loading weights took 1 s"):
             hooks.on_log(f"(MainProcess pid=1) INFO 11-26 00:26:17 {text}")
@@ -220,7 +218,7 @@ def test_worker_whose_engine_does_not_start_is_not_waited_for(tmp_path, settings
             started[-1].send_signal(signal.SIGSTOP)
         return started[-1]
 
-    def open_hosted(order: Open, sizes: Sizes, setup: Any, hooks: EngineHooks, **_: Any) -> OfflineEngine:
+    def open_hosted(order: Open, window: int | None, setup: Any, hooks: EngineHooks, **_: Any) -> OfflineEngine:
         return OfflineEngine(order, replace(setup, launch=launch), hooks)
 
     starting = work.start("worker-1", open_engine=open_hosted)
@@ -269,9 +267,9 @@ def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(tmp_path
     ids = write_shards(tmp_path, shards=4, per_shard=25)
     opened: list[int | None] = []
 
-    def open_narrow(order: Open, sizes: Sizes, *_: Any, **__: Any) -> FakeEngine:
-        opened.append(window := sizes.window_requests)
-        return Mortal(lambda live: len(live) > 10, order.clock, generation=order.engine_generation, window=window or 32)
+    def open_narrow(order: Open, window: int | None, *_: Any, **__: Any) -> FakeEngine:
+        opened.append(window)
+        return Mortal(lambda live: len(live) > 10, order, window=window or 32)
 
     shared = Work(tmp_path, settings)
     shared.attempt, shared.generations = 3, {"worker-0": 5}
@@ -288,8 +286,8 @@ def test_an_engine_that_runs_out_of_memory_is_followed_by_a_smaller_one(tmp_path
 def test_more_killers_than_the_spec_allows_end_the_worker(tmp_path, settings):
     ids = write_shards(tmp_path, shards=2, per_shard=20)
 
-    def open_frail(order: Open, sizes: Sizes, *_: Any, **__: Any) -> FakeEngine:
-        return Mortal(lambda live: bool(set(live) & set(ids[:9])), order.clock, window=sizes.window_requests or 4)
+    def open_frail(order: Open, window: int | None, *_: Any, **__: Any) -> FakeEngine:
+        return Mortal(lambda live: bool(set(live) & set(ids[:9])), order, window=window or 4)
 
     told = "5 requests killed their engines or workers, more than max_error_fraction allows"
     with pytest.raises(EngineError, match=told):

@@ -215,10 +215,10 @@ def test_worker_without_a_request_is_noted_and_keeps_the_speed_from_counting(
 ):
     is_second_here = threading.Event()
 
-    def open_one(order: Any, sizes: Any, setup: Any, hooks: Any, **__: Any) -> FakeEngine:
+    def open_one(order: Any, window: Any, setup: Any, hooks: Any, **__: Any) -> FakeEngine:
         if order.worker == "worker-0":
             assert is_second_here.wait(PATIENCE_S)
-            return FakeEngine(order.clock, worker=order.worker)
+            return FakeEngine(order)
         is_second_here.set()
         if fails:
             raise EngineDiedError("no driver", Death("start"))
@@ -259,8 +259,8 @@ class Narrow(FakeEngine):
 def test_each_reduction_and_the_baseline_of_the_spec_are_on_the_runs_page(
     prefect_client, fake_spec, data_dir, monkeypatch
 ):
-    def open_narrow(order: Any, sizes: Any, *_: Any, **__: Any) -> FakeEngine:
-        return Narrow(order.clock, generation=order.engine_generation, window=sizes.window_requests or 32)
+    def open_narrow(order: Any, window: Any, *_: Any, **__: Any) -> FakeEngine:
+        return Narrow(order, window=window or 32)
 
     baseline = complete(parse_spec(fake_spec), load_settings()).run_id
     monkeypatch.setattr("assayline.evaluation.worker.open_engine", open_narrow)

@@ -13,7 +13,6 @@ from assayline.engines.base import EngineHooks
 from assayline.engines.devices.claims import claim_device, cuda_driver_answers, list_devices
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup
-from assayline.engines.recovery.policy import Sizes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,9 +35,9 @@ def test_a_cuda_spec_is_answered_on_the_gpu_and_its_memory_comes_back(make_spec,
     with claim_device(list_devices("cuda", 1), settings.lock_dir, 0) as device:
         gpu = device.env["CUDA_VISIBLE_DEVICES"]
         before_mib = used_memory_mib(gpu)
-        order = Open(backend="offline", model=spec.model, args=spec.engine.args, device="cuda", clock=RunClock.start())
+        order = Open(engine=spec.engine, model=spec.model, clock=RunClock.start())
         setup = HostSetup.of(settings, spec.engine, device.env, tmp_path / "engine.log")
-        engine = open_engine(order, Sizes(), setup, EngineHooks())
+        engine = open_engine(order, None, setup, EngineHooks())
         with contextlib.closing(engine):
             assert engine.facts.details["device"] == "cuda"
             sampling = {"max_tokens": 8, "ignore_eos": True}

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from run_kit import order_of
 
-from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
 from assayline.errors import AssaylineError, ModelError, PromptError, SpecError
 from assayline.model import identify_model
@@ -117,7 +117,7 @@ class Way:
         answers = [error for item in prepared for error in item.errors]
         assert all(len(item.requests) == repeats and len(item.errors) in (0, repeats) for item in prepared)
         ready = [request for item in prepared for request in item.ready]
-        answers += list(FakeEngine(RunClock.start()).generate(ready))
+        answers += list(FakeEngine(order_of()).generate(ready))
         self._store_and_count(asked, requests, answers, repeats)
         return len(asked)
 

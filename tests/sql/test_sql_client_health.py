@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from row_kit import Store
+from run_kit import order_of
 
 from assayline.clock import RunClock
 from assayline.engines.host.pacing import StreamHost
-from assayline.engines.messages import Generate, Open, Opened
+from assayline.engines.messages import Generate, Opened
 from assayline.records import Completion, Request, TelemetrySample
 from assayline.report.run.speed import judge_clients
 
-ORDER = Open(backend="async", model="model", clock=RunClock(0.0, 0.0, ""), worker="w", engine_generation=0)
+ORDER = order_of(clock=RunClock(0.0, 0.0, ""), worker="w")
 
 
 class BlockingCore:

@@ -72,7 +72,7 @@ class Host:
     def _run(self) -> int:
         try:
             order, *early = self._channel.take(wait=True)
-            if order.kind.is_streaming:
+            if order.engine.is_streaming:
                 # Not asyncio.run: it would wait for tasks that a dead engine leaves behind.
                 asyncio.new_event_loop().run_until_complete(self._stream(order, early))
             else:
@@ -181,7 +181,7 @@ def tell_failure(error: Exception) -> Failed:
 
 def make_core(order: Open, tell: Callable[[Resolved], object]) -> StreamCore:
     """Return the streaming core that an order asks for. Its libraries are imported when it opens."""
-    if order.kind.is_served:
+    if order.engine.is_served:
         from assayline.engines.host.server.core import ServerCore
 
         return ServerCore(order)

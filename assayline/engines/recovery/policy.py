@@ -17,7 +17,7 @@ from assayline.engines.recovery.causes import Cause
 from assayline.errors import Kind
 from assayline.load.progress import LoadProgress
 from assayline.records import Json
-from assayline.spec.engine import EngineSpec
+from assayline.spec.engine import EngineSpec, RecoverySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +124,15 @@ class RecoveryPolicy:
     def __init__(
         self,
         sizes: Sizes,
+        spec: RecoverySpec = RecoverySpec(),  # noqa: B008 - frozen
         *,
-        enabled: bool = True,
-        min_batch_size: int = 1,
-        grow: bool = False,
         has_window: bool = True,
         restart_pauses_s: tuple[float, ...] = RESTART_PAUSES_S,
     ) -> None:
         """Start with `sizes`. `has_window` is False in an open loop, where only max_num_seqs bounds concurrency."""
         self.sizes = sizes
-        self._enabled = enabled
+        self._spec = spec
         self._given = sizes
-        self._min = min_batch_size
-        self._grow = grow
         self._has_window = has_window
         self._pauses_s = restart_pauses_s
         self._chunked_prefill = True
@@ -190,7 +186,7 @@ class RecoveryPolicy:
         self._answered = self._strikes = self._fruitless = 0
         self._before_descent, self._suspects = None, frozenset()  # later deaths are unrelated
         before = self.sizes
-        if self._grow and self._has_window:
+        if self._spec.grow and self._has_window:
             self._widen(window)
         return list_changes(before, self.sizes)
 
@@ -205,7 +201,7 @@ class RecoveryPolicy:
         before = self.sizes
         suspects = frozenset(in_flight)
         self._answered = 0
-        if not self._enabled:
+        if not self._spec.enabled:
             return Stop("engine.recovery.enabled is false")
         self._deaths += 1
         if self._deaths > MAX_DEATHS:
@@ -265,7 +261,7 @@ class RecoveryPolicy:
 
     def _reduce_window(self, in_flight: int) -> bool:
         window = self.window_requests
-        smaller = max(self._min, min(window, in_flight or window) // 2)
+        smaller = max(self._spec.min_batch_size, min(window, in_flight or window) // 2)
         if smaller >= window:
             return False
         if not self._has_window:
@@ -273,7 +269,7 @@ class RecoveryPolicy:
             return True
         self._dead_window = min(self._dead_window or window, window)
         num_seqs = self.sizes.max_num_seqs
-        if num_seqs is not None and not self._grow:  # a window that may grow again needs the seats
+        if num_seqs is not None and not self._spec.grow:  # a window that may grow again needs the seats
             num_seqs = max(1, min(smaller, num_seqs // 2 if num_seqs <= window else smaller))
         self.sizes = replace(self.sizes, window_requests=smaller, max_num_seqs=num_seqs)
         return True
@@ -289,7 +285,7 @@ class RecoveryPolicy:
         return True
 
     def _at_min_window(self) -> bool:
-        return self.window_requests <= self._min
+        return self.window_requests <= self._spec.min_batch_size
 
     def _react_to_start(self, cause: Cause, before: Sizes) -> Rebuild | Stop:
         if not cause.is_memory or cause.kind is Kind.MODEL_TOO_LARGE:
@@ -341,7 +337,7 @@ class RecoveryPolicy:
         if cache is not None and cache > self._least_cache_bytes:
             return self._shrink_cache(max(self._least_cache_bytes, cache // 2))
         num_seqs = sizes.max_num_seqs or DEFAULT_NUM_SEQS
-        fewer = max(self._min, num_seqs // 2)
+        fewer = max(self._spec.min_batch_size, num_seqs // 2)
         if fewer >= num_seqs:
             return False
         window = min(sizes.window_requests, fewer) if sizes.window_requests else None

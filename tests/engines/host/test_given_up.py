@@ -13,8 +13,9 @@ from assayline.engines.host.vllm.async_core import AsyncCore
 from assayline.engines.host.vllm.rows import GAVE_UP, VllmRows
 from assayline.engines.messages import Generate, Open
 from assayline.records import Completion, Media
+from assayline.spec.engine import EngineSpec
 
-ORDER = Open(backend="async", model="m", clock=RunClock.start())
+ORDER = Open(engine=EngineSpec(backend="async"), model="m", clock=RunClock.start())
 PICTURE = Media(kind="image", path="/a.png", digest="d")
 
 

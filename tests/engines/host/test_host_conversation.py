@@ -42,6 +42,7 @@ from assayline.errors import (
     Witness,
 )
 from assayline.records import Request
+from assayline.spec.engine import EngineSpec
 
 
 def beat_of(steps: int) -> Beat:
@@ -93,7 +94,7 @@ def converse(
         started.append(host)
 
         host.play(monkeypatch)
-        order = Open(backend="offline", model="model", clock=RunClock(0.0, 0.0, "boot"))
+        order = Open(engine=EngineSpec(), model="model", clock=RunClock(0.0, 0.0, "boot"))
         setup, hooks = HostSetup({}, tmp_path / "engine.log"), EngineHooks(should_stop=should_stop)
         return OfflineEngine(order, setup, hooks, window=4), host
 

@@ -47,8 +47,8 @@ from assayline.clock import RunClock
 from assayline.engines.host.__main__ import make_core
 from assayline.engines.host.server import process
 from assayline.engines.messages import Open
-from assayline.spec.engine import ServerSpec
-order = Open(backend="server", model="model", clock=RunClock.start(), server=ServerSpec())
+from assayline.spec.engine import EngineSpec
+order = Open(engine=EngineSpec(backend="server"), model="model", clock=RunClock.start())
 make_core(order, lambda resolved: None)
 process.ServeProcess(order, lambda *_: print(sorted({"vllm", "torch"} & sys.modules.keys()), flush=True))
 """

@@ -16,7 +16,7 @@ from assayline.engines.host.server import client
 from assayline.engines.host.server.core import ServerCore
 from assayline.engines.messages import Open
 from assayline.records import TelemetrySample
-from assayline.spec.engine import ServerSpec
+from assayline.spec.engine import EngineSpec, ServerSpec
 
 
 def write_page(*engines: tuple[float, int, int, int]) -> str:
@@ -66,7 +66,8 @@ def watch_server(server: FakeServer, done: Callable[[TelemetrySample], bool]) ->
             await asyncio.sleep(0.01)
         return sample
 
-    order = Open(backend="server", model="fake-model", server=ServerSpec(url=server.url), clock=RunClock.start())
+    engine = EngineSpec(backend="server", server=ServerSpec(url=server.url))
+    order = Open(engine=engine, model="fake-model", clock=RunClock.start())
     return with_core(order, act)
 
 

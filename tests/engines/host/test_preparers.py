@@ -21,12 +21,13 @@ from assayline.engines.host.vllm.preparers import LARGE_BYTES, NAME, Pipe, Prepa
 from assayline.engines.messages import Open
 from assayline.errors import MediaError
 from assayline.records import Request
+from assayline.spec.engine import EngineSpec
 
 torch = pytest.importorskip("torch")
 
 LARGE = 2**24
 MEETING = multiprocessing.get_context("fork").Barrier(3)
-ORDER = Open(backend="offline", model="m", clock=RunClock.start(), has_media=True)
+ORDER = Open(engine=EngineSpec(), model="m", clock=RunClock.start(), has_media=True)
 
 
 class OddError(Exception):

@@ -19,9 +19,9 @@ from assayline.engines.host.core import EngineGoneError
 from assayline.engines.host.server import process as serving
 from assayline.engines.host.server.process import ServeProcess
 from assayline.engines.messages import Open
-from assayline.spec.engine import ServerSpec
+from assayline.spec.engine import EngineSpec
 
-ORDER = Open(backend="server", model="m", server=ServerSpec(), clock=RunClock.start())
+ORDER = Open(engine=EngineSpec(backend="server"), model="m", clock=RunClock.start())
 
 
 @pytest.fixture(autouse=True)

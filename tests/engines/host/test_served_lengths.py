@@ -13,7 +13,7 @@ from assayline.engines.host.server.core import ServerCore
 from assayline.engines.messages import Generate, Open
 from assayline.media.load import refer_synthetic
 from assayline.records import Completion, Media, Request
-from assayline.spec.engine import ServerSpec
+from assayline.spec.engine import EngineSpec, ServerSpec
 
 SMALL = refer_synthetic("image", width=8, height=8, content="solid", seed=1)
 SAME_SIZE = refer_synthetic("image", width=8, height=8, content="solid", seed=2)
@@ -44,8 +44,8 @@ def write_request(text: str, *media: Media, number: int = 0) -> Request:
 
 def ask(server: FakeServer, *requests: Request, **changes: Any) -> list[Completion]:
     """One after the other."""
-    spec = ServerSpec(url=server.url, endpoint="chat", **changes)
-    order = Open(backend="server", model="fake-model", server=spec, clock=RunClock.start(), chat_kwargs={"a": 1})
+    engine = EngineSpec(backend="server", server=ServerSpec(url=server.url, endpoint="chat", **changes))
+    order = Open(engine=engine, model="fake-model", clock=RunClock.start(), chat_kwargs={"a": 1})
 
     async def act(core: ServerCore) -> list[Completion]:
         return [await core.answer(Generate(request, 0.0, None)) for request in requests]

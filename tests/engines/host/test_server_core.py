@@ -23,7 +23,7 @@ from assayline.engines.host.server.stream import EventReader, MalformedStreamErr
 from assayline.engines.messages import Generate, Open, Opened
 from assayline.errors import ServerError, SpecError
 from assayline.records import Completion, Request
-from assayline.spec.engine import ReasoningSpec, ServerSpec
+from assayline.spec.engine import EngineSpec, ReasoningSpec, ServerSpec
 
 pytestmark = pytest.mark.slow
 
@@ -45,12 +45,12 @@ def plain_server() -> Iterator[FakeServer]:
 def make_order(
     url: str | None, reasoning: ReasoningSpec | None = None, chat_kwargs: Any = None, **changes: Any
 ) -> Open:
+    sampling = changes.pop("sampling", GREEDY)
     return Open(
-        backend="server",
+        engine=EngineSpec(backend="server", server=ServerSpec(url=url, **changes)),
         model="fake-model",
-        sampling=changes.pop("sampling", GREEDY),
+        sampling=sampling,
         reasoning=reasoning,
-        server=ServerSpec(url=url, **changes),
         chat_kwargs=chat_kwargs or {},
         clock=RunClock.start(),
     )

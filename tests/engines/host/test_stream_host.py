@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from run_kit import completion_of, plain_request, sample_of
+from run_kit import completion_of, order_of, plain_request, sample_of
 
 from assayline.clock import RunClock
 from assayline.engines.host.pacing import StreamHost
@@ -24,7 +24,7 @@ from assayline.engines.messages import (
 )
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
 
-ORDER = Open(backend="async", model="model", clock=RunClock(0.0, 0.0, ""), worker="w", engine_generation=3)
+ORDER = order_of(clock=RunClock(0.0, 0.0, ""), worker="w", engine_generation=3)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

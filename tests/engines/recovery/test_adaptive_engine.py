@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from run_kit import completion_of, request_of
+from run_kit import completion_of, order_of, request_of
 
-from assayline.clock import RunClock
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.fake import FakeEngine
 from assayline.engines.recovery.engine import KILLED_ENGINE, AdaptiveEngine, Ledger
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import Death, EngineDiedError, EngineInterruptedError
 from assayline.records import NOT_SENT, Completion, Request
+from assayline.spec.engine import RecoverySpec
 
 FEW = hypothesis_settings(deadline=None, max_examples=hypothesis_settings.default.max_examples // 2)
 """An example is a run of a dozen engines."""
@@ -30,8 +30,8 @@ CRASH = Death("run", exception="AssertionError", message="no such block")
 class Mortal(FakeEngine):
     """Dies when `rule`, asked at each step with what is in flight, gives a death; then it is dead for good."""
 
-    def __init__(self, rule: Rule, **options: Any) -> None:
-        super().__init__(RunClock.start(), **options)
+    def __init__(self, rule: Rule, generation: int = 0, **options: Any) -> None:
+        super().__init__(order_of(engine_generation=generation), **options)
         self._rule = rule
         self.dead = self.closed = False
         self.warmed: list[Request] = []
@@ -75,7 +75,7 @@ class Bench:
         self.events: list[tuple[int, str, dict[str, Any]]] = []
         self.messages: list[str] = []
         recovery = {name: options.pop(name) for name in ("enabled", "min_batch_size", "grow") if name in options}
-        self.policy = RecoveryPolicy(Sizes(), restart_pauses_s=(0.0, 0.0), **recovery)
+        self.policy = RecoveryPolicy(Sizes(), RecoverySpec(**recovery), restart_pauses_s=(0.0, 0.0))
         memory = options.pop("memory", Memory(()))
         options = {"memory_wait_s": 0, **options}
         self.engine = AdaptiveEngine(self.open, self.policy, self.record, memory, worker="w", **options)

@@ -21,7 +21,7 @@ from assayline.engines.recovery.policy import (
 )
 from assayline.errors import MEMORY_KINDS, Kind
 from assayline.load.progress import LoadProgress
-from assayline.spec.engine import EngineSpec
+from assayline.spec.engine import EngineSpec, RecoverySpec
 
 OPENED = {
     "max_num_seqs": 64,
@@ -35,7 +35,7 @@ OPENED = {
 def opened(
     window: int = 80, sizes: Sizes | None = None, details: dict[str, Any] | None = None, **options: Any
 ) -> RecoveryPolicy:
-    policy = RecoveryPolicy(sizes or Sizes(), **options)
+    policy = RecoveryPolicy(sizes or Sizes(), RecoverySpec(**options))
     policy.opened({**OPENED, **(details or {})}, window)
     return policy
 
@@ -333,7 +333,7 @@ class TestOpenLoop:
     """No window bounds what runs: vLLM's max_num_seqs does, and is what is reduced."""
 
     def policy(self, **options: Any) -> RecoveryPolicy:
-        policy = RecoveryPolicy(Sizes(), has_window=False, **options)
+        policy = RecoveryPolicy(Sizes(), RecoverySpec(**options), has_window=False)
         policy.opened(OPENED, None)
         return policy
 

@@ -38,9 +38,8 @@ class ServerCore:
 
     def __init__(self, order: Open, serve: Callable[[Open], ServeProcess] = ServeProcess) -> None:
         """Keep `serve`, which starts our own server if the order names no URL."""
-        assert order.server is not None, "an order for a server names it"
         self._order = order
-        self._server = order.server
+        self._server = order.engine.server
         self._serve = serve
         self._process: ServeProcess | None = None
         self._live: set[_Call] = set()
@@ -73,8 +72,8 @@ class ServerCore:
         details, seats = describe_server(self._order, model, self._client.url), None
         if self._process is not None:
             chosen = self._process.read_sizes().get("max_num_seqs")
-            details["max_num_seqs"] = of_one = self._order.args.get("max_num_seqs") or chosen
-            seats = of_one and of_one * (self._order.args.get("data_parallel_size") or 1)
+            details["max_num_seqs"] = of_one = self._order.engine.args.get("max_num_seqs") or chosen
+            seats = of_one and of_one * (self._order.engine.args.get("data_parallel_size") or 1)
         self._opened = Opened(seats, model.max_model_len, details)
         self._watch = ServerWatch(self._client)
         return self._opened

@@ -141,17 +141,16 @@ def _explain_connection(error: openai.APIConnectionError, client: ServedClient) 
 
 def describe_server(order: Open, model: ServedModel, url: str) -> OpenedDetails:
     """Return the details of `opened`; for our own server also its device and its arguments."""
-    assert order.server is not None
     details = OpenedDetails(
-        endpoint=order.server.endpoint,
+        endpoint=order.engine.server.endpoint,
         served_model=model.name,
         takes_vllm_extensions=model.has_extensions,
         max_model_len=model.max_model_len,
         vllm_version=model.version,
     )
-    if order.server.url is not None:
+    if order.engine.server.url is not None:
         return {**details, "server": url}
-    device = _find_device(order.device)
+    device = _find_device(order.engine.device)
     details |= {
         "server": "vllm serve, started for this run",
         "torch_version": _installed_version("torch"),
@@ -160,7 +159,7 @@ def describe_server(order: Open, model: ServedModel, url: str) -> OpenedDetails:
     }
     if device == "cuda":
         details["driver_version"] = read_driver_version()
-    return cast(OpenedDetails, {**order.args, **details})
+    return cast(OpenedDetails, {**order.engine.args, **details})
 
 
 def _find_device(asked: str) -> str:

@@ -129,16 +129,15 @@ class ServeProcess:
         await asyncio.to_thread(self._process.join, STOP_TIMEOUT_S)
 
     def _list_arguments(self, order: Open) -> list[str]:
-        assert order.server is not None
         return list_flags(
             {
                 "model": order.model,
-                "served_model_name": [order.server.model or order.model],
+                "served_model_name": [order.engine.server.model or order.model],
                 "host": HOST,
                 "port": self._port,
                 "enable_prompt_tokens_details": True,
                 "disable_uvicorn_access_log": True,
-                **order.args,
+                **order.engine.args,
             }
         )
 

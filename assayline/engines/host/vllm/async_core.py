@@ -50,7 +50,7 @@ class AsyncCore:
         order = self._order
         check_before_load(order)
         self._preparers = fork_preparers(order)
-        args = {"model": order.model, **build_nested_configs(order.args)}
+        args = {"model": order.model, **build_nested_configs(order.engine.args)}
         self._engine = open_async(args, lambda sizes: self._tell(Resolved(sizes)))
         count_steps(self._engine, self._counters.add_steps)
         return describe_engine(self._engine.vllm_config)

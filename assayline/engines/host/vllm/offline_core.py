@@ -43,7 +43,7 @@ class VllmCore:
         self._rows = VllmRows(order)
         self._preparers = fork_preparers(order)
         with adapting(lambda sizes: tell(Resolved(sizes))):
-            self._llm = LLM(model=order.model, **{**order.args, "disable_log_stats": False})
+            self._llm = LLM(model=order.model, **{**order.engine.args, "disable_log_stats": False})
         self._engine = self._llm.llm_engine
         self._live: dict[str, Live] = {}
         self._media: VllmMedia | None = None

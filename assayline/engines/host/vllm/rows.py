@@ -54,20 +54,21 @@ def check_before_load(order: Open) -> None:
     from vllm.platforms import current_platform
 
     built_for = current_platform.device_type or "no device that it can find"
-    if order.device != "auto" and order.device != built_for:
+    device = order.engine.device
+    if device not in ("auto", built_for):
         raise DeviceError(
-            f"The spec asks for device {order.device!r}, but vLLM here runs on {built_for}. hint: set engine.device "
-            f"to auto, or install vLLM's build for {order.device} and check that its driver answers."
+            f"The spec asks for device {device!r}, but vLLM here runs on {built_for}. hint: set engine.device "
+            f"to auto, or install vLLM's build for {device} and check that its driver answers."
         )
     if built_for == "cuda":
         import torch
 
         check_driver(torch.version.cuda, read_cuda_version())
     if SHARED_MEMORY.is_dir():
-        check_shared_memory(order.args, shutil.disk_usage(SHARED_MEMORY).total)
-    for name, kind in _nested_kinds(order.args).items():
+        check_shared_memory(order.engine.args, shutil.disk_usage(SHARED_MEMORY).total)
+    for name, kind in _nested_kinds(order.engine.args).items():
         known = {field.name for field in dataclasses.fields(kind)}
-        if unknown := sorted(set(order.args[name]) - known):
+        if unknown := sorted(set(order.engine.args[name]) - known):
             raise SpecError(f"engine.args.{name} has unknown keys {unknown}. Known: {', '.join(sorted(known))}.")
     build_sampling_params(order.sampling, record_token_times=False)
 
@@ -143,10 +144,11 @@ class VllmRows:
     def __init__(self, order: Open) -> None:
         self._order = order
         self._clock = order.clock
+        self._has_token_times = order.engine.records_token_times
 
     def build_params(self, request: Request, live: Live) -> Any:
         """Build sampling parameters. A reasoning model's stop texts stay in `live`, which finds them in the answer."""
-        params = build_sampling_params(request.sampling, record_token_times=self._order.record_token_times)
+        params = build_sampling_params(request.sampling, record_token_times=self._has_token_times)
         if live.reasoning is None or not params.stop:
             return params
         live.stops = AnswerStops(
@@ -187,7 +189,7 @@ class VllmRows:
             finish_reason=live.finish_reason,
             stop_reason=None if live.stop_reason is None else str(live.stop_reason),
             **live.answer(),
-            token_at_s=[self._clock.at_s(stamp) for stamp in live.stamps] if self._order.record_token_times else None,
+            token_at_s=[self._clock.at_s(stamp) for stamp in live.stamps] if self._has_token_times else None,
         )
 
     def _completion(self, live: Live, *, finished: float, **values: Any) -> Completion:
