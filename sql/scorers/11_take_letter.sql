@@ -1,26 +1,73 @@
--- The letter that an answer settles on. The first rule that finds one decides.
+-- The letter that an answer settles on, and how it was found. The first rule that finds one decides. Letters that are
+-- listed together ("A and C", "A or B") do not count and are taken out first; so are an article A and a pronoun I.
 create or replace macro internal.take_letter(text, letters) as
-upper(coalesce(
-    list_last(regexp_extract_all(
-        text,
-        '(?i:\b(?:answer|(?:correct|right|best)\s+(?:option|choice|letter))\b)'
-        || '(?i:\s*(?:(?:is|would\s+be|should\s+be|must\s+be)\b\s*[:=]?|[:=-]))?(?i:\s*(?:option|choice|letter)\b)?'
-        || '(?:[\s*_"“''‘`(\[{$]|\\boxed|\\text|\\mathrm)*([' || letters || '])(?:[^\p{L}\p{N}''’]|$)',
-        1
-    )),
-    list_last(regexp_extract_all(
-        text,
-        '(?i:\b(?:answer|(?:correct|right|best)\s+(?:option|choice|letter))\b)'
-        || '(?i:\s*(?:(?:is|would\s+be|should\s+be|must\s+be)\b\s*[:=]?|[:=-]))?(?i:\s*(?:option|choice|letter)\b)?'
-        || '(?:[\s*_"“''‘`(\[{$]|\\boxed|\\text|\\mathrm)*([' || lower(letters) || '])(?:[.,;:!)\]}*"\n]|$)',
-        1
-    )),
-    list_last(regexp_extract_all(text, '\\boxed\{(?:\\text\{|\\mathrm\{)?([' || letters || lower(letters) || '])\}', 1)),
-    regexp_extract_all(
-        text, '^[\s*_"“''‘`(\[{$]*([' || letters || lower(letters) || '])(?:[.:)\]}*"\n]|\s+[-–—:]|\s*$)', 1
-    )[1],
-    list_last(regexp_extract_all(text, '[(\[]([' || letters || lower(letters) || '])[)\]]', 1)),
-    list_last(regexp_extract_all(text, '\b([' || letters || '])\b(?:[^''’]|$)', 1))
-));
+list_transform(
+    [regexp_replace(
+        internal.plain_signs(text),
+        '\b[' || letters || '](?:\)?(?:\s*,\s*|,?\s+(?:and|or|nor|und|oder|et|ou|y|o|e|и|или)\s+)\(?[' || letters || ']\b)+',
+        '', 'g'
+    )],
+    lambda plain: list_transform(
+        [{
+            'stated': upper(coalesce(
+                list_last(regexp_extract_all(
+                    plain,
+                    '\\boxed\s*\{(?:[\s({$*]|\\(?:text|mathrm|textbf|mathbf)\b)*'
+                    || '([' || letters || lower(letters) || '])(?:[^\p{L}\p{N}''’]|$)',
+                    1
+                )),
+                translate(
+                    regexp_extract(
+                        list_last(regexp_extract_all(
+                            plain,
+                            internal.before_statement()
+                            || '(?i:\s*(?:option|choice|letter|opción|opção|opzione|Buchstabe|вариант|选项|選択肢|الخيار)\b)?'
+                            || '(?:[\s*_"“„«''‘`(\[{$]|\\(?:boxed|text|mathrm|textbf|mathbf)\b)*'
+                            || '(?:[' || letters || 'أبجدঅবডঢ](?:[^\p{L}\p{N}''’]|[''’][^\p{L}]|$)|[' || lower(letters) || '](?:[.,;:!)\]}*"\n]|$))',
+                            0
+                        )),
+                        '([\p{L}\p{N}])[^\p{L}\p{N}]*$', 1
+                    ),
+                    'أبجدঅবডঢ', 'ABCDABCD'
+                ),
+                list_last(regexp_extract_all(
+                    plain,
+                    '\b([' || letters || '])[\s)\]*_"''.]*\s(?i:is|was)\s+(?i:(?:the|only)\s+)*(?i:correct|right|best|answer)\b',
+                    1
+                ))
+            )),
+            'alone': upper(coalesce(
+                list_last(regexp_extract_all(
+                    plain,
+                    '(?m)^[\s*_"“''‘`(\[{$]*([' || letters || lower(letters) || '])[\s.:)\]}*_"$`]*$',
+                    1
+                )),
+                case
+                    when len(regexp_extract_all(plain, '(?m)(?:^|[.:;]\s)[\s*_(]*[' || letters || '][.:)]')) < 2
+                    then regexp_extract_all(
+                        plain,
+                        '^[\s*_"“''‘`(\[{$]*([' || letters || lower(letters) || '])(?:[.:)\]}*"\n]|\s+[-–—:]|\s*$)',
+                        1
+                    )[1]
+                end
+            )),
+            'capitals': regexp_extract_all(
+                regexp_replace(
+                    regexp_replace(plain, '\bA\s+(because|since|as|is|was|fits)\b', 'A. \1', 'g'), '\b[AI]\s+\p{Ll}', '', 'g'
+                ),
+                '\b([' || letters || '])\b(?:[^''’]|$)',
+                1
+            )
+        }],
+        lambda found: {
+            'letter': coalesce(found.stated, found.alone, list_last(found.capitals)),
+            'found_by': case
+                when found.stated is not null then 'stated'
+                when found.alone is not null or len(list_distinct(found.capitals)) = 1 then 'only'
+                when len(found.capitals) > 1 then 'last'
+            end
+        }
+    )[1]
+)[1];
 
-comment on macro internal.take_letter is 'The letter that a text settles on, in upper case; NULL if none is found. In this order: the last that is stated ("the answer is (B)", "Answer: B", "correct option: B"; a small letter only before a mark or the end), the last \boxed{B}, the one that the text begins with ("B", "B.", "(b) ..."), the last in brackets, the last capital that stands alone. So an article A counts only if nothing else does.';
+comment on macro internal.take_letter is 'The letter that a text settles on, in upper case, and how it was found: {letter, found_by}. `stated`: the last in \boxed{B}, else behind words that announce an answer (before_statement: "the answer is (B)", "Answer: b", "答案是B", a JSON key or tag), else before "is correct". `only`: the last line that is a letter, else the one that the text begins with ("B. Paris") unless it lists several, else the only capital. `last`: the last of several capitals. An article A, a pronoun I and letters that are listed together ("A or B") never count. NULL if none is found.';

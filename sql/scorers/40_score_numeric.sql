@@ -32,4 +32,4 @@ case
     )[1]
 end;
 
-comment on macro internal.score_numeric is '1 if the number taken from the answer is that of the target, |a − t| ≤ max(tolerance, relative_tolerance × |t|), compared as doubles. Numbers are read as by find_numbers; units and currencies around them do not count. If only one side is a percentage, 50% agrees with 50 and with 0.5. The last number of the target counts, or the one after #### (GSM8K).';
+comment on macro internal.score_numeric is '1 if the number taken from the answer is that of the target, |a − t| ≤ max(tolerance, relative_tolerance × |t|), compared as doubles. Numbers are found as by take_number; units and currencies around them do not count. If only one side is a percentage, 50% agrees with 50 and with 0.5. The last number of the target counts, or the one after #### (GSM8K).';

@@ -4,7 +4,7 @@ case
     when target is null then null
     when answer is null then internal.make_score(0, null, 'no answer')
     else list_transform(
-        [{'found': internal.take_letter(internal.strip_space(answer), letters), 'wanted': internal.target_letter(internal.strip_space(target), letters)}],
+        [{'found': internal.take_letter(internal.strip_space(answer), letters).letter, 'wanted': internal.target_letter(internal.strip_space(target), letters)}],
         lambda sides: case
             when sides.wanted is null
             then internal.make_score(0, sides.found, 'the target is none of ' || letters || ': ' || internal.shorten(target))

@@ -6,7 +6,6 @@ import sys
 import unicodedata
 from collections import Counter
 
-import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,37 +45,6 @@ def score(schema):
         marks = ", ".join("?" * len(arguments))
         ((found,),) = schema.execute(f"select score_{macro}({marks})", list(arguments)).fetchall()
         return None if found is None else (found["value"], found["extracted"], found["explanation"])
-
-    return call
-
-
-@pytest.fixture
-def evaluate(schema):
-    def call(expression, *arguments):
-        ((found,),) = schema.execute(f"select {expression}", list(arguments)).fetchall()
-        return found
-
-    return call
-
-
-@pytest.fixture
-def ask_of_all(schema):
-    """An expression's value for every case, with the cases' keys as its columns: a plan costs more than its rows."""
-
-    def call(expression, cases, constants=(), **types):
-        columns = ", ".join(f"unnest(?::{types.get(key, 'varchar')}[]) as {key}" for key in cases[0])
-        query = f"select {expression} from (select unnest(range(?)) as case_number, {columns}) order by case_number"
-        values = [[case[key] for case in cases] for key in cases[0]]
-        try:
-            found = schema.execute(query, [*constants, len(cases), *values]).fetchall()
-        except duckdb.Error as error:
-            if len(cases) == 1:
-                raise AssertionError(f"{cases[0]}: {error}") from error
-            half = len(cases) // 2
-            return [
-                value for some in (cases[:half], cases[half:]) for value in call(expression, some, constants, **types)
-            ]
-        return [value for (value,) in found]
 
     return call
 
@@ -171,7 +139,7 @@ NUMBERS = [
     ("5 - 3 = 2", ["5", "3", "2"]),
     ("5-3=2", ["5", "3", "2"]),
     ("x = -3", ["-3"]),
-    ("x=−3", ["-3"]),
+    ("x=−3, x^2 = 9", ["-3", "9"]),
     ("it is +5", ["+5"]),
     ("-$5 or $-5", ["-$5", "$-5"]),
     ("€ 7", ["€ 7"]),
@@ -179,7 +147,14 @@ NUMBERS = [
     ("1\u202f234\u00a0567", ["1\u202f234\u00a0567"]),
     ("1, 2, 3", ["1", "2", "3"]),
     ("1,2,3", ["1", "2", "3"]),
-    ("12,34", ["12", "34"]),
+    ("12,34", ["12.34"]),
+    ("1.234,50 €", ["1234.50"]),
+    ("(1,2,3)", ["1", "2", "3"]),
+    (r"\boxed{1\frac{1}{2}}, $\frac12$, $-\frac{3}{4}$", ["1 1/2", "$1/2", "$-3/4"]),
+    (r"2^{10}, 10⁶ and 5 cm²", ["2^10", "10^6", "5"]),
+    ("1½ cups at –5 °C, pages 3–4", ["1 1/2", "-5", "3", "4"]),
+    ("४२, ٤٢, ৪২ and ４２", ["42"] * 4),
+    (r"12\,500 tiles for \$30", ["12,500", "$30"]),
     ("50%", ["50%"]),
     (r"10\%", [r"10\%"]),
     ("1/2 cup", ["1/2"]),
@@ -217,6 +192,10 @@ def test_numbers_are_found_in_a_text(evaluate, text, numbers):
         ("1/4", 0.25, False),
         ("1/0", None, False),
         (".5", 0.5, False),
+        ("-1 1/2", -1.5, False),
+        ("2^10", 1024.0, False),
+        ("10^400", float("inf"), False),
+        ("-$1/4", -0.25, False),
     ],
 )
 def test_a_number_is_read(evaluate, token, number, is_percent):
@@ -332,7 +311,7 @@ def test_thousands_separators_change_nothing(ask_of_all):
 @pytest.mark.hypothesis
 def test_the_end_of_a_long_text_is_enough_for_its_last_number(ask_of_all):
     cases = gather(text=st.text("0123456789.,-/%e ×^'AB){}\n", min_size=90, max_size=160))
-    pair = "{'found': take_number(text, 'last'), 'expected': read_number(find_numbers(text)[-1])}"
+    pair = "{'found': take_number(text, 'last').number, 'expected': read_number(find_numbers(text)[-1]).number}"
     check_all(cases, ask_of_all(pair, cases), lambda value, text: value["found"] == value["expected"])
 
 
@@ -358,7 +337,7 @@ def test_the_end_of_a_long_text_is_enough_for_its_last_number(ask_of_all):
         ("B\n\nExplanation: A is wrong, C too.", "B"),
         ("Both A and B look right, but only C is", "C"),
         ("答案是B。", "B"),
-        ("It's (A), not (B)", "B"),  # the last in brackets: no sense is made of words
+        ("It's (A), not (B)", "A"),
         ("Because", None),
         ("E", None),
         ("B's", None),
@@ -366,7 +345,7 @@ def test_the_end_of_a_long_text_is_enough_for_its_last_number(ask_of_all):
     ],
 )
 def test_the_letter_that_an_answer_settles_on(evaluate, answer, letter):
-    assert evaluate("take_letter(strip_space(?), 'ABCD')", answer) == letter
+    assert evaluate("take_letter(strip_space(?), 'ABCD').letter", answer) == letter
 
 
 @pytest.mark.parametrize(
@@ -401,7 +380,7 @@ def test_a_letter_in_a_frame_is_itself(ask_of_all):
     frames = st.sampled_from(["{}", "({})", "{}.", "Answer: {}", "**{}**", "It is ({})."])
     drawn = gather(letter=st.sampled_from("ABCDEFGHIJ"), frame=frames)
     cases = [{"text": one["frame"].format(one["letter"]), "letter": one["letter"]} for one in drawn]
-    found = ask_of_all("take_letter(text, 'ABCDEFGHIJ')", cases)
+    found = ask_of_all("take_letter(text, 'ABCDEFGHIJ').letter", cases)
     check_all(cases, found, lambda value, text, letter: value == letter)
 
 

@@ -1,0 +1,128 @@
+"""Answers in eight styles and six languages: what is stated is read, and nothing is made up."""
+
+import itertools
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+LANGUAGES = {
+    "en": {
+        "answer": "The answer is {}.",
+        "label": "**Answer:** {}",
+        "remark": "The answer is {}. I checked it {n} times, and {other} would be too much.",
+        "steps": "First I looked at {other}, then at {n} more.\n\nFinal answer: {}",
+        "doubt": "The answer is {other}. Wait, that is wrong. The answer is {}.",
+    },
+    "de": {
+        "answer": "Die Antwort ist {}.",
+        "label": "**Antwort:** {}",
+        "remark": "Die richtige Antwort lautet {}. Das habe ich {n} Mal geprüft; {other} wäre zu viel.",
+        "steps": "Zuerst dachte ich an {other}, dann an {n} weitere.\n\nAntwort: {}",
+        "doubt": "Die Antwort ist {other}. Nein, das stimmt nicht. Die Antwort ist {}.",
+    },
+    "es": {
+        "answer": "La respuesta es {}.",
+        "label": "**Respuesta:** {}",
+        "remark": "La respuesta correcta es {}. La revisé {n} veces; {other} sería demasiado.",
+        "steps": "Primero pensé en {other} y luego en {n} más.\n\nRespuesta: {}",
+        "doubt": "La respuesta es {other}. No, eso está mal. La respuesta es {}.",
+    },
+    "ru": {
+        "answer": "Ответ: {}.",
+        "label": "**Ответ:** {}",
+        "remark": "Ответ — {}. Я проверил это {n} раза; {other} было бы слишком много.",
+        "steps": "Сначала я думал про {other}, потом ещё про {n}.\n\nОтвет: {}",
+        "doubt": "Ответ: {other}. Нет, это неверно. Ответ: {}.",
+    },
+    "zh": {
+        "answer": "答案是{}。",
+        "label": "**答案:** {}",
+        "remark": "答案是 {}。我检查了 {n} 遍,{other} 太多了。",
+        "steps": "我先想到 {other},又想到 {n} 个。\n\n答案：{}",
+        "doubt": "答案是 {other}。不对。答案是 {}。",
+    },
+    "ar": {
+        "answer": "الإجابة هي {}.",
+        "label": "**الإجابة:** {}",
+        "remark": "الإجابة هي {}. راجعتها {n} مرات، و {other} أكثر من اللازم.",
+        "steps": "فكرت أولا في {other} ثم في {n} أخرى.\n\nالإجابة: {}",
+        "doubt": "الإجابة هي {other}. لا، هذا خطأ. الإجابة هي {}.",
+    },
+}
+ANY_LANGUAGE = {
+    "json": '{{"answer": "{}", "reason": "not {other}, {n} times"}}',
+    "box": r"So \boxed{{{}}}, not {other}, of {n}.",
+    "tag": "<think>{other}? {n}?</think><answer>{}</answer> ({other} is a trap)",
+}
+LETTERS = [(right, other) for right, other in itertools.permutations("ABCDI", 2)][::4]
+NUMBERS = [("42", "41", 42.0), ("-5", "3", -5.0), ("1,234.5", "9", 1234.5), ("3/4", "0.2", 0.75)]
+STYLES = [
+    (f"{language}-{style}", text)
+    for language, styles in [*LANGUAGES.items(), ("any", ANY_LANGUAGE)]
+    for style, text in styles.items()
+]
+
+
+def test_stated_letters_are_read_in_every_style_and_language(ask_of_all):
+    cases = [
+        {"style": style, "text": text.format(right, other=other, n=3), "right": right}
+        for style, text in STYLES
+        for right, other in LETTERS
+    ]
+    found = ask_of_all("take_letter(text, 'ABCDEFGHIJ')", cases)
+    wrong = [(case, one) for case, one in zip(cases, found, strict=True) if one["letter"] != case["right"]]
+    assert not wrong and {one["found_by"] for one in found} == {"stated"} and len(cases) >= 150
+
+
+def test_stated_numbers_are_read_in_every_style_and_language(ask_of_all):
+    cases = [
+        {"style": style, "text": text.format(written, other=other, n=3), "right": str(number)}
+        for style, text in STYLES
+        for written, other, number in NUMBERS
+    ]
+    found = ask_of_all("take_number(text, 'last')", cases)
+    wrong = [(case, one) for case, one in zip(cases, found, strict=True) if one["number"] != float(case["right"])]
+    assert not wrong and {one["found_by"] for one in found} == {"stated"} and len(cases) >= 120
+
+
+@pytest.mark.parametrize(
+    ("text", "letter", "found_by"),
+    [
+        ("I cannot tell from what is given.", None, None),
+        ("The third option fits, I believe.", None, None),
+        ("A man walks into a bar.", None, None),
+        ("It is either A or B.", None, None),
+        ("Options A, C and D are wrong.", None, None),
+        ("D, since I checked it twice", "D", "only"),
+        ("A) rust\nB) frost\nC) dust", "C", "last"),
+        ("A. false\nB. true\n\n**B**", "B", "only"),
+        ("Option B is correct. Option A is wrong.", "B", "stated"),
+        ("The correct option, therefore, is B. A is wrong.", "B", "stated"),
+        ("It must be (B), rather than (D).", "B", "stated"),
+        (r"\boxed{\textbf{B. 12}}, not A", "B", "stated"),
+        ("{'choice': 'B', 'why': 'C is false'}", "B", "stated"),
+        ("الإجابة: ب", "B", "stated"),
+        ("答案：Ｂ", "B", "stated"),
+    ],
+)
+def test_a_letter_that_nobody_stated_is_not_made_up(evaluate, text, letter, found_by):
+    assert evaluate("take_letter(?, 'ABCDEFGHIJ')", text) == {"letter": letter, "found_by": found_by}
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "found_by"),
+    [
+        ("The answer is 6 × 7 = 42.", 42.0, "stated"),
+        ("The answer is: she sold 48 + 24 = 72 clips.", 72.0, "last"),
+        ("The answer is about $1,200 a month, for 12 months.", 1200.0, "stated"),
+        ("الإجابة: ٤٢", 42.0, "stated"),
+        ("उत्तर: ४२", 42.0, "stated"),
+        ("Die Antwort ist 3,5 Meter.", 3.5, "stated"),
+        ("42", 42.0, "only"),
+        ("none", None, None),
+    ],
+)
+def test_how_a_number_was_found(evaluate, text, number, found_by):
+    found = evaluate("take_number(?, 'last')", text)
+    assert (found["number"], found["found_by"]) == (number, found_by)
