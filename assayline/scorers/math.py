@@ -1,6 +1,11 @@
 """The scorer `math`: whether the last mathematical expression of an answer equals the target, by math-verify."""
 
+import re
+
 import math_verify
+
+MIXED = re.compile(r"(?<![\d/.,])(\d+)\s+(\d+)/(\d+)(?![\d/])")
+BOX = r"\boxed{"
 
 
 def score_math(answer: str, target: str | None, row: dict[str, object]) -> tuple[float, str | None, str] | None:
@@ -10,7 +15,8 @@ def score_math(answer: str, target: str | None, row: dict[str, object]) -> tuple
     """
     if target is None:
         return None
-    is_marked = "$" in target or "\\boxed" in target
+    target, answer = _plain(target), _keep_last_box(_plain(answer))
+    is_marked = "$" in target or BOX in target
     expected = math_verify.parse(target if is_marked else f"${target}$") or math_verify.parse(target)
     if not expected:
         raise ValueError(f"the target {target!r:.100} has no mathematical expression")
@@ -19,3 +25,14 @@ def score_math(answer: str, target: str | None, row: dict[str, object]) -> tuple
         return 0.0, None, "no mathematical expression"
     is_equal = math_verify.verify(expected, found)
     return float(is_equal), str(found[-1]), "equal" if is_equal else "not equal"
+
+
+def _plain(text: str) -> str:
+    """Write amounts and mixed numbers as numbers: `\\$18.90`, `32,\\!348` and `2 2/3`."""
+    plain = text.replace(r"\$", "").replace(r"\!", "").replace("{,}", ",")
+    return MIXED.sub(lambda mixed: f"{int(mixed[1]) * int(mixed[3]) + int(mixed[2])}/{mixed[3]}", plain)
+
+
+def _keep_last_box(answer: str) -> str:
+    """Return the answer from its last box on: an earlier one was withdrawn."""
+    return answer[answer.rfind(BOX) :] if BOX in answer else answer

@@ -16,6 +16,13 @@ from assayline.spec.criteria import MathScorer
         ("It is 1,234", "1,234", 1.0),
         (r"$x\in[1,2]$", "[1,2]", 1.0),
         (r"\boxed{41}", "42", 0.0),
+        (r"So \boxed{\$18.90}.", r"\$18.90", 1.0),
+        (r"So \boxed{18.90}.", r"\$18.90", 1.0),
+        (r"\boxed{32{,}348}", r"\$32,\!348", 1.0),
+        (r"I first thought \boxed{5}. But \boxed{7} is right.", "7", 1.0),
+        ("2 2/3", "2", 0.0),
+        ("2 2/3", r"\frac{8}{3}", 1.0),
+        (r"\boxed{2\frac{2}{3}}", r"\frac{8}{3}", 1.0),
         ("I do not know.", "42", 0.0),
     ],
 )
