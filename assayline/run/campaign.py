@@ -1,4 +1,4 @@
-"""Campaign: many runs, one after another, by one loop: the repeats of a benchmark, or the evaluations of a suite.
+"""Campaign: many runs, one after another, by `do_runs`: the repeats of a benchmark, or the evaluations of a suite.
 
 A run that fails is recorded with its reason. The others go on, and the conclusion names what is missing.
 """
@@ -6,7 +6,6 @@ A run that fails is recorded with its reason. The others go on, and the conclusi
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ from assayline.comparison.queries import read_accuracy
 from assayline.engines.pool import pool_engines
 from assayline.errors import AssaylineError, RunFailedError, StoreError
 from assayline.evaluation.resume import AUTO, NEVER
-from assayline.evaluation.run import RunResult
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
 from assayline.report.suite import list_evaluations
 from assayline.report.sweep import read_achieved_rates
 from assayline.run.driver import FrontEnd
-from assayline.run.stages import gate_run, report_run, try_report
+from assayline.run.stages import do_runs, gate_run, report_run, try_report
 from assayline.runs.locks import RunLock, lock_run, name_holder
 from assayline.settings import Settings
 from assayline.spec.suite import SuiteSpec
@@ -34,38 +32,6 @@ from assayline.store.thread import DatabaseThread
 
 RATES = "rates"
 """Label of the sweep points whose rates cannot be computed."""
-
-
-def do_runs(
-    left: Sequence[Configuration | Cell],
-    total: int,
-    front: FrontEnd,
-    keep: Callable[[Any, RunResult], object] = lambda one, result: None,
-    runs_per_engine: int = 1,
-    **how: Any,
-) -> dict[str, str]:
-    """Do the runs that are left of `total`, and return the reasons of failures by key.
-
-    Further runs of a failed key are skipped. `keep` is called with each completed run; `how` is that of `evaluate`.
-    """
-    failed: dict[str, str] = {}
-    with contextlib.ExitStack() as shared:
-        for place, one in enumerate(left):
-            if one.key in failed:
-                continue
-            if runs_per_engine > 1 and place % runs_per_engine == 0:
-                shared.close()
-                shared.enter_context(pool_engines())
-            number = total - len(left) + 1 + place
-            front.log.info("Run %d of %d: %s", number, total, one.label)
-            try:
-                result = front.complete(one.spec, f"{one.label} · {number} of {total}", **how)
-            except AssaylineError as error:  # for example a configuration that does not fit into memory
-                failed[one.key] = f"{one.label}: {error}"
-                front.log.error("%s failed; skipping its remaining runs: %s", one.label, error)
-            else:
-                keep(one, result)
-    return failed
 
 
 def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
@@ -98,8 +64,11 @@ def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], fron
 def _do_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, str]:
     left = list_left(plan, configurations, front.settings)
     front.log.info("Benchmark %s: %d of %d runs to do", plan.benchmark_id, len(left) + plan.planned, plan.total)
-    how: dict[str, Any] = {"resume": NEVER, "benchmark_id": plan.benchmark_id, "purpose": "benchmark"}
-    return do_runs(left, plan.total - plan.planned, front, runs_per_engine=plan.runs_per_engine, **how)
+
+    def complete(one: Configuration, name: str) -> None:
+        front.complete(one.spec, name, resume=NEVER, benchmark_id=plan.benchmark_id, purpose="benchmark")
+
+    return do_runs(left, plan.total - plan.planned, front.log, complete, runs_per_engine=plan.runs_per_engine)
 
 
 def _find_rates(plan: BenchmarkPlan, front: FrontEnd) -> tuple[BenchmarkPlan, list[Configuration]]:
@@ -176,11 +145,12 @@ def _do_cells(plan: SuitePlan, cells: list[Cell], front: FrontEnd, resume: str) 
     front.log.info("Suite %s: %d of %d runs to do", plan.suite_id, len(left), total)
     write_suite(plan, front.settings)
 
-    def keep(cell: Cell, result: RunResult) -> None:
+    def complete(cell: Cell, name: str) -> None:
+        result = front.complete(cell.spec, name, resume=resume, purpose="suite")
         plan.runs.setdefault(cell.key, []).append(result.run_id)
         write_suite(plan, front.settings)
 
-    return do_runs(left, total, front, keep, resume=resume, purpose="suite")
+    return do_runs(left, total, front.log, complete)
 
 
 def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], front: FrontEnd, nights: int) -> JudgedCell:

@@ -26,7 +26,7 @@ from assayline.report.make import Written
 from assayline.run.stages import judge_answers, report_run
 from assayline.run.watch import AnyLogger, RunReport
 from assayline.runs.locks import RunLock
-from assayline.runs.manifest import PromptCounts, read_manifest, write_manifest
+from assayline.runs.manifest import Manifest, PromptCounts, read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.judges import JudgeScorer
@@ -143,10 +143,11 @@ def _complete_stages(
             judge_answers(settings, front.log, run_id, judges, front.complete)
         except Exception as error:
             failure = error
+        is_missing = failure and not isinstance(failure, JudgeNotTrustedError)
+        manifest = _record_missing(settings, run_id, str(failure) if is_missing else None)
         written = report_run(settings, front.log, run_id, spec.gate.baseline)
-        if failure and not isinstance(failure, JudgeNotTrustedError):
+        if failure and is_missing:
             raise failure
-        manifest = read_manifest(settings.run_dir(run_id))
         if judges or result is None:
             notes = result.notes if result else []
             result = dataclasses.replace(read_result(manifest, settings), notes=notes)
@@ -160,6 +161,17 @@ def _complete_stages(
     if failure:
         raise failure
     return result
+
+
+def _record_missing(settings: Settings, run_id: str, message: str | None) -> Manifest:
+    """Record why a completed run lacks scores of judges; None if it has them. Return the manifest."""
+    manifest = read_manifest(settings.run_dir(run_id))
+    if manifest.message != message:
+        manifest = dataclasses.replace(manifest, message=message)
+        write_manifest(settings.run_dir(run_id), manifest)
+        update = "update raw.runs set message = ? where run_id = ?"
+        DatabaseThread(settings).run(lambda connection: connection.execute(update, [message, run_id]))
+    return manifest
 
 
 def judge(run_id: str, scorers: Sequence[JudgeScorer], front: FrontEnd) -> dict[str, int]:

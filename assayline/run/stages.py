@@ -1,15 +1,17 @@
 """Stages after the last answer of a run: judges, then its report. `Evaluation.finish` scores and measures it before.
 
-A stage that is missing is what the same command adds: `find_unreported` finds such a run.
+A stage that is missing is what the same command adds: `find_unreported` finds such a run. Judges, and the runs of a
+campaign, are done by the same loop, `do_runs`: a run that fails is recorded with its reason, and the others go on.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from assayline.comparison.gate import GateReport, judge_run, save_verdicts
-from assayline.engines.pool import without_pool
-from assayline.errors import JudgeNotTrustedError, SpecError
+from assayline.engines.pool import pool_engines, without_pool
+from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError
 from assayline.evaluation.judging import check_trust, count_unjudged, find_judge_run, plan_judge, read_verdicts
 from assayline.evaluation.rescore import Rescored, rescore_run
 from assayline.evaluation.run import RunResult
@@ -28,23 +30,78 @@ Complete = Callable[[EvalSpec], RunResult]
 """Completes a run of a spec, or resumes it."""
 
 
+class Judge(NamedTuple):
+    """A judge of a panel."""
+
+    label: str
+    scorer: JudgeScorer
+    number: int
+    """Its place in the panel."""
+
+    @property
+    def key(self) -> str:
+        return self.label
+
+
+def do_runs(
+    left: Sequence[Any], total: int, log: AnyLogger, complete: Callable[[Any, str], object], runs_per_engine: int = 1
+) -> dict[str, str]:
+    """Do the runs that are left of `total`, and return the reasons of failures by key.
+
+    Further runs of a failed key are skipped. `complete` is called with each run and its name.
+    """
+    failed: dict[str, str] = {}
+    with contextlib.ExitStack() as shared:
+        for place, one in enumerate(left):
+            if one.key in failed:
+                continue
+            if runs_per_engine > 1 and place % runs_per_engine == 0:
+                shared.close()
+                shared.enter_context(pool_engines())
+            number = total - len(left) + 1 + place
+            log.info("Run %d of %d: %s", number, total, one.label)
+            try:
+                complete(one, f"{one.label} · {number} of {total}")
+            except AssaylineError as error:  # for example a configuration that does not fit into memory
+                failed[one.key] = f"{one.label}: {error}"
+                log.error("%s failed; skipping its remaining runs: %s", one.label, error)
+    return failed
+
+
 def judge_answers(
     settings: Settings,
     log: AnyLogger,
     run_id: str,
-    judges: Sequence[JudgeScorer],
+    scorers: Sequence[JudgeScorer],
     complete: Complete,
     are_new: bool = False,
 ) -> list[Rescored]:
     """Complete the runs of judges over a run's answers and store their scores. `are_new`: add them to the run.
 
-    A judge's completed run is not repeated, so each answer is judged once. Raises JudgeNotTrustedError, with all scores
-    stored, if a judge agrees with the labels less than it must.
+    A judge's completed run is not repeated, so each answer is judged once. With all other scores stored, raises
+    RunFailedError if a judge fails, and JudgeNotTrustedError if one agrees with the labels less than it must.
     """
     name = read_manifest(settings.run_dir(run_id)).name
-    found, distrusted = [], []
-    for scorer in judges:
-        judge_run_ids = _complete_runs(settings, run_id, name, scorer, complete)
+    judges = [Judge(f"{one.title}, judge {n + 1}", one, n) for one in scorers for n in range(len(one.judges))]
+    asked: dict[str, list[str]] = {}
+
+    def ask(judge: Judge, _: str) -> None:
+        own: list[str] = []
+        for attempt in range(judge.scorer.retries + 1):
+            if attempt and not count_unjudged(settings, run_id, own):
+                break
+            spec = plan_judge(judge.scorer, judge.number, run_id, name, own, attempt)
+            with without_pool(needs_device=spec.engine.needs_device):
+                own.append(find_judge_run(spec, settings) or complete(spec).run_id)
+        asked[judge.label] = own
+
+    failed = do_runs(judges, len(judges), log, ask)
+    found, doubts = [], []
+    for scorer in scorers:
+        panel = [judge.label for judge in judges if judge.scorer is scorer]
+        if failed.keys() & panel:
+            continue
+        judge_run_ids = [judge_run_id for label in panel for judge_run_id in asked[label]]
         scores = {scorer.title: read_verdicts(settings, scorer, judge_run_ids)}
         if missing := count_unjudged(settings, run_id) - len(scores[scorer.title].scores):
             log.warning(
@@ -58,25 +115,15 @@ def judge_answers(
             "%s: %d answers judged in %s", scorer.title, len(scores[scorer.title].scores), ", ".join(judge_run_ids)
         )
         if doubt := check_trust(settings, scorer, judge_run_ids):
-            distrusted.append(doubt)
-    if distrusted:
-        raise JudgeNotTrustedError(" ".join(distrusted))
+            doubts.append(doubt)
+    if failed:
+        raise RunFailedError(
+            f"Run {run_id} lacks scores of judges that did not complete. {' '.join([*failed.values(), *doubts])} "
+            "hint: rerun the command to retry them."
+        )
+    if doubts:
+        raise JudgeNotTrustedError(" ".join(doubts))
     return found
-
-
-def _complete_runs(settings: Settings, run_id: str, name: str, scorer: JudgeScorer, complete: Complete) -> list[str]:
-    """Return the runs of all judges of a panel and of their retries, completed if they were not."""
-    run_ids: list[str] = []
-    for number in range(len(scorer.judges)):
-        own: list[str] = []
-        for attempt in range(scorer.retries + 1):
-            if attempt and not count_unjudged(settings, run_id, own):
-                break
-            spec = plan_judge(scorer, number, run_id, name, own, attempt)
-            with without_pool(needs_device=spec.engine.needs_device):
-                own.append(find_judge_run(spec, settings) or complete(spec).run_id)
-        run_ids += own
-    return run_ids
 
 
 def gate_run(

@@ -88,7 +88,7 @@ class Manifest:
     """Whether the run cannot be resumed, because no request is left to send or its prompts changed."""
     finished_at: str | None = None
     message: str | None = None
-    """Error or reason that ended it, if it is not completed."""
+    """Error or reason that ended it, if it is not completed; else why it lacks scores of judges."""
     template_id: str | None = None
     """Digest of the chat template; None until the first prompt is rendered, and until then the database has no row."""
     prompts: PromptCounts | None = None

@@ -43,7 +43,7 @@ comment on column raw.runs.assayline_version is 'Version of assayline that ran i
 comment on column raw.runs.host_name is 'Machine that ran the flow.';
 comment on column raw.runs.attempt is 'How often the run was started, 1 for the first time.';
 comment on column raw.runs.state is 'running, completed, failed, cancelled or interrupted. A killed run is running until the next command that opens the database.';
-comment on column raw.runs.message is 'Reason why it ended. NULL for a completed run.';
+comment on column raw.runs.message is 'Reason why it ended, or why a completed run lacks scores of judges.';
 comment on column raw.runs.started_at is 'UTC wall clock at the start of the run: the zero of all *_at_s.';
 comment on column raw.runs.finished_at is 'UTC wall clock at the end of the run.';
 comment on column raw.runs.prompt_rows is 'Rows taken from the prompt set, duplicates included.';

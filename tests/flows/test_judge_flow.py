@@ -18,8 +18,9 @@ from assayline import evaluate
 from assayline.benchmark.configurations import plan_benchmark
 from assayline.benchmark.plan import write_plan
 from assayline.engines import client
+from assayline.engines.fake import FakeEngine
 from assayline.engines.pool import pool_engines
-from assayline.errors import JudgeNotTrustedError, ModelError, SpecError
+from assayline.errors import EngineError, JudgeNotTrustedError, ModelError, RunFailedError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.flows import cli
 from assayline.flows.evaluate import evaluate as evaluate_flow
@@ -213,6 +214,37 @@ def test_panel_of_judges_combines_their_verdicts(fake_spec, data_dir, tmp_path):
     panel = JudgeScorer(kind="judge", name="mean", spec=[str(strict), str(lenient)])
     assert driver.judge(run_id, [panel], driver.FrontEnd(load_settings())) == {"mean": 40}
     assert read_scores(data_dir, run_id, "mean") == [(0.5, 20), (1.0, 20)]
+
+
+def test_judge_that_fails_costs_its_panel_only_and_is_retried(fake_spec, data_dir, tmp_path, monkeypatch):
+    lenient, broken = (write_judge(tmp_path, fake_spec, "correct", name) for name in ("lenient", "broken"))
+    engine = {**fake_spec["engine"], "max_concurrency": 7}
+    flow_kit.write_spec(broken, {**yaml.safe_load(broken.read_text()), "engine": engine})
+    spec = judged_by(fake_spec, broken, write_judge(tmp_path, fake_spec), lenient)
+    spec["scorers"].append({"kind": "judge", "name": "other", "spec": str(lenient)})
+    generate = FakeEngine.generate
+
+    def refuse(self: FakeEngine, requests: Any) -> Any:
+        if self.facts.window_requests == 7:
+            raise EngineError("There is no room for this.")
+        return generate(self, requests)
+
+    counts = "select scorer, count(*) from scores join runs using (run_id) where name = 'trial' group by all order by 1"
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEngine, "generate", refuse)
+        with pytest.raises(RunFailedError, match=r"lacks scores of judges .* helpful, judge 1: .*no room"):
+            evaluate(spec)
+    assert flow_kit.query(data_dir, counts) == [("exact_match", 40), ("other", 40)]
+    runs = flow_kit.query(data_dir, "select run_id, state from runs order by started_at")
+    assert [state for _, state in runs] == ["completed", "failed", *["completed"] * 3]
+    messages = "select message from runs where name = 'trial'"
+    assert "helpful, judge 1: There is no room" in flow_kit.query(data_dir, messages)[0]
+    page = (data_dir / "runs" / runs[0][0] / "report.md").read_text(encoding="utf-8")
+    assert "Run completed: 40 of 40 requests answered. Run" in page and "no room" in page
+    assert evaluate(spec).run_id == runs[0][0]
+    assert flow_kit.query(data_dir, counts) == [("exact_match", 40), ("helpful", 40), ("other", 40)]
+    assert flow_kit.query(data_dir, messages) == [None]
+    assert flow_kit.query(data_dir, "select run_id from runs order by started_at") == [run_id for run_id, _ in runs]
 
 
 def test_stored_run_is_judged_later_and_again_without_asking(fake_spec, data_dir, tmp_path):

@@ -104,18 +104,27 @@ def test_page_and_state_are_those_of_the_decision(path, data_dir, prefect_client
     assert '"state state-worse"' in report.read_text(encoding="utf-8"), "the report keeps the last verdict"
 
 
-def test_a_missing_file_costs_its_evaluation_only(path, data_dir):
+def test_a_missing_file_and_a_distrusted_judge_cost_their_evaluations_only(path, fake_spec, data_dir):
+    verdict = '{{ prompt }} {"verdict":"{{ "no" if prompt[-2] in "13579" else "yes" }}"}'
+    judge = {"model": fake_spec["model"], "engine": fake_spec["engine"], "scorers": [{"kind": "verdict"}]}
+    judge["scorers"][0]["values"] = {"yes": 1, "no": 0}
+    judge["prompts"] = {"source": {"kind": "run"}, "template": verdict}
+    scorer = {"kind": "judge", "name": "odd", "spec": str(flow_kit.write_spec(path.parent / "judge.yaml", judge))}
+    columns = {"target": "answer", "metadata": ["answer"]}
+    judged = {"scorers": [{**scorer, "label": "answer", "min_kappa": 0.9}], "prompts.columns": columns}
     gone = {"name": "gone", "overrides": {"prompts.source.path": "gone.jsonl"}}
-    file = write_suite(path, gone, {"name": "sums"})
+    file = write_suite(path, gone, {"name": "odd", "overrides": judged}, {"name": "sums"})
     planned = flow_kit.run_here("suite", str(file), "--dry-run")
     assert planned.code == 3 and "gone.jsonl does not exist" in planned.err
     with pytest.raises(
-        RunFailedError, match=r"is INCONCLUSIVE, and runs did not .* gone · modest: .*gone.jsonl does not"
+        RunFailedError,
+        match=r"is INCONCLUSIVE, and runs did not .* gone · modest: .*gone.jsonl does .* odd · modest: Judge not",
     ):
         run_suite(load_suite(file), FrontEnd(load_settings()))
     (folder,) = (data_dir / "suites").iterdir()
     page = (folder / "report.md").read_text(encoding="utf-8").replace("\\", "")
     assert "gone · modest, critical: not judged. gone · modest: Prompt file gone.jsonl does not exist" in page
+    assert "odd · modest, critical: not judged. odd · modest: Judge not trusted: odd: no verdict has" in page
     assert flow_kit.query(data_dir, "select distinct baseline_run_id is not null from verdict") == [True], (
         "sums is judged"
     )

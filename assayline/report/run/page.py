@@ -278,11 +278,10 @@ def _latency_figure(rows: ReportRows, label: str, metric: str) -> Figure:
 def _say_end(rows: ReportRows) -> str:
     summary, message = rows.summary, rows.run["message"]
     answered = f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
+    reason = str(message).splitlines()[0].rstrip(".") if message else ""
     if rows.run["state"] == "completed":
-        return f"Run completed: {answered}."
-    words = "Run failed" if rows.run["state"] == "failed" else f"Run {rows.run['state']}"
-    reason = f": {str(message).splitlines()[0].rstrip('.')}" if message else ""
-    return f"{words}{reason}. {answered}."
+        return f"Run completed: {answered}. {reason.partition(' hint: ')[0]}".rstrip()
+    return f"Run {rows.run['state']}{reason and f': {reason}'}. {answered}."
 
 
 def _is_judge(rows: ReportRows) -> bool:
