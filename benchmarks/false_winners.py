@@ -2,7 +2,7 @@
 
     python -m benchmarks.false_winners [--boards 1000] [--seed 1]
 
-Leaderboards are simulated and judged by the report's SQL (`compare_board`, which uses `compare_runs`). Each prompt has
+Leaderboards are simulated and judged as the report does (`compare_entries`). Each prompt has
 a difficulty drawn from Beta(1.4, 0.6), and each model's answers are drawn from it. Scores are right or wrong; or
 `partial`, often between 0 and 1, like F1; or `rare`: all models are nearly always right.
 
@@ -22,6 +22,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
+from assayline.comparison.board import compare_entries
 from assayline.store.database import apply_schema
 
 BOARDS_AT_ONCE = 100
@@ -115,7 +116,7 @@ def draw(dice: Dice, case: Case, boards: int) -> Scores:
 
 
 def judge(connection: duckdb.DuckDBPyConnection, scores: Scores, *, has_leader: bool) -> list[dict[str, bool]]:
-    """Judge each leaderboard by the report's SQL."""
+    """Judge each leaderboard as the report does."""
     _, tasks, models, prompts, repeats = scores.shape
     connection.execute("begin")
     connection.register("drawn_scores", {"value": scores.ravel()})
@@ -144,35 +145,26 @@ def judge(connection: duckdb.DuckDBPyConnection, scores: Scores, *, has_leader: 
         "insert into scorers select distinct run_id, 'score', 'exact_match', 0, '{}', '0', timestamp '2026-01-01', '0' "
         "from placed_scores"
     )
-    rows = connection.execute(
-        """
-        with list_boards as (
-            select
-                board,
-                list({'task': task::varchar, 'run_id': run_id, 'scorer': 'score'} order by task, model) as entries
-            from (select distinct board, task, model, run_id from placed_scores)
-            group by board
-        ),
-        mark_pairs as (
-            select
-                board,
-                ? and (candidate like '%-000' or baseline like '%-000') as has_leader,
-                verdict = if(candidate like '%-000', 'better', 'worse') as leads,
-                verdict in ('better', 'worse') as is_called,
-                p_value <= 0.05 as is_called_uncorrected
-            from list_boards, lateral (from compare_board(list_boards.entries)) as pairs
-        )
-        select
-            coalesce(bool_and(leads) filter (has_leader), false) as is_found,
-            coalesce(bool_or(is_called) filter (not has_leader), false) as is_wrong,
-            coalesce(bool_or(is_called_uncorrected) filter (not has_leader), false) as is_wrong_uncorrected
-        from mark_pairs
-        group by board
-        """,
-        [has_leader],
-    ).fetchall()
+    entries: dict[int, list[dict[str, str]]] = {}
+    for board, task, run_id in connection.execute(
+        "select distinct board, task, run_id from placed_scores order by all"
+    ).fetchall():
+        entries.setdefault(board, []).append({"task": str(task), "run_id": run_id, "scorer": "score"})
+    found = [_mark(compare_entries(connection, listed), has_leader=has_leader) for listed in entries.values()]
     connection.execute("rollback")
-    return [dict(zip(("is_found", "is_wrong", "is_wrong_uncorrected"), row, strict=True)) for row in rows]
+    return found
+
+
+def _mark(pairs: list[dict[str, Any]], *, has_leader: bool) -> dict[str, bool]:
+    leader = f"-{LEADER:03d}"
+    led = [pair for pair in pairs if has_leader and leader in (pair["candidate"][-4:], pair["baseline"][-4:])]
+    equal = [pair for pair in pairs if pair not in led]
+    return {
+        "is_found": bool(led)
+        and all(pair["verdict"] == ("better" if pair["candidate"].endswith(leader) else "worse") for pair in led),
+        "is_wrong": any(pair["verdict"] in ("better", "worse") for pair in equal),
+        "is_wrong_uncorrected": any(pair["p_value"] is not None and pair["p_value"] <= 0.05 for pair in equal),
+    }
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 
 from assayline import __version__
 from assayline.clock import RunClock
+from assayline.comparison.board import rank_board
 from assayline.comparison.gate import judge_run_against, save_verdicts
 from assayline.digests import digest_json
 from assayline.evaluation.rebuild import rebuild_run
@@ -119,6 +120,8 @@ def make_database(folder: Path, nights: tuple[Night, ...] = NIGHTS) -> Path:
         with connect(settings.database_path, settings.database_wait_s) as connection:
             report = judge_run_against(connection, second.run_id, first.run_id, GateSpec())
             save_verdicts(connection, folder, report)
+            if nights == NIGHTS:
+                rank_board(connection, ["three-models"])
     return settings.database_path
 
 

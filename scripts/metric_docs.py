@@ -33,7 +33,7 @@ FOLDERS = {
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""
 UNITS = [
-    (r"(scores?|show_samples)\.value|leaderboard\.(mean|low|high)", "score, 0 to 1"),
+    (r"(scores?|show_samples)\.value|rankings?\.(value|low|high)|pair_board\.(\w+_total|squares)", "score, 0 to 1"),
     (r"(metric_values?|computed_value)\.n", "see `metric`"),
     (r"measure_judges\.\w+", "see `measure`"),
     (r"(list_judgements|judgement|combine_judgements|show_judgements)\.(label_|mean_)?value", "verdict, 0 to 1"),
@@ -186,7 +186,7 @@ def _link_folder(files: list[Path]) -> str:
 
 
 def render_dbt_sources() -> str:
-    """Format the eleven tables as a dbt source, with types and descriptions."""
+    """Format the tables of `main` as a dbt source, with types and descriptions."""
     names = [model.name for model in list_models().values() if model.is_view and model.full_name.startswith("main.")]
     with tempfile.TemporaryDirectory() as folder, connect(Path(folder) / "empty.duckdb", 5) as connection:
         tables = [

@@ -123,11 +123,12 @@ order by metric;
     Question(
         "Which model is best?",
         """
-select task, model, mean, low, high, best_rank, worst_rank, is_winner
-from leaderboard(['three-models']);
+select task, model, value, low, high, best_rank, worst_rank, is_winner
+from ranking
+where names = ['three-models'];
 """,
         "A rank is an interval: the data cannot tell the first two models apart, so each has rank 1 to 2 and neither "
-        "wins. The argument is a list of run ids, spec names, prompt sets or benchmarks; `[]` is all runs.",
+        "wins. `assayline report --leaderboard three-models` stored these rows; without a name, it ranks all runs.",
     ),
     Question(
         "What does a right answer cost?",
@@ -214,7 +215,7 @@ order by started_at desc, ordinal;
 )
 
 INTRODUCTION = (
-    "Each has its query and its answer. The queries use the eleven tables and six functions of the database alone, so "
+    "Each has its query and its answer. The queries use the tables and functions of `main` alone, so "
     "they work in any DuckDB shell, notebook or dashboard: `duckdb -readonly data/assayline.duckdb`. "
     "[examples/notebook.py](../../examples/notebook.py) makes charts of three such queries, for marimo.",
     "The answers come from a database that you can make in a few seconds, without an engine: `python -m "

@@ -8,19 +8,16 @@ from itertools import takewhile
 
 import altair as alt
 
+from assayline.comparison.board import rank_board
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
-from assayline.errors import SpecError
 from assayline.report.charts import Spec, finish, inline
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import ensure_metrics
 from assayline.words import (
     DASH,
-    as_sentence,
     count,
-    nearest,
     show_money,
     show_name,
     show_note,
@@ -42,10 +39,10 @@ class Task:
 
     name: str
     cells: list[Row]
-    """Rows of `find_board`, best score first, with best_rank, worst_rank and is_winner of `rank_board` (None if a score
-    is not compared), the columns of speed and cost, and `note`: the reason why it is not compared."""
+    """Cells of `rank_board`, best score first, with the columns of speed and cost, and `note`: the reason why it is not
+    compared."""
     pairs: list[Row]
-    """Rows of `compare_board`."""
+    """Pairs of `compare_entries`."""
 
     @cached_property
     def compared(self) -> list[Row]:
@@ -95,29 +92,19 @@ class BoardRows:
 
 
 def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
-    """Read the leaderboard of these runs, specs, prompt sets or benchmarks (default: all).
+    """Rank the runs of these names, specs, prompt sets or benchmarks (default: all), and read what else is shown.
 
     Raises SpecError for a name that no finished run has.
     """
-    ensure_metrics(connection, _list_candidates(connection, names))
-    cells = read_rows(connection, "from find_board(?::varchar[])", list(names))
-    _check_names(connection, names, cells)
-    entries = [{key: cell[key] for key in ("task", "run_id", "scorer")} for cell in cells if cell["obstacle"] is None]
-    pairs = read_rows(connection, "from compare_board(?)", entries) if len(entries) > 1 else []
-    ranks = {
-        (row["task"], row["run_id"]): row
-        for row in (read_rows(connection, "from rank_board(?)", entries) if pairs else [])
-    }
+    cells, pairs = rank_board(connection, names)
     speeds = _read_speeds(connection, [cell["run_id"] for cell in cells])
     suffix = find_suffix({cell["model"] for cell in cells})
-    unranked = dict.fromkeys(("best_rank", "worst_rank", "is_winner"))
     tasks: dict[str, Task] = {}
     for cell in cells:
         task = tasks.setdefault(cell["task"], Task(cell["task"], [], []))
-        rank = ranks.get((cell["task"], cell["run_id"]), unranked)
         note = _say_obstacle(connection, cell) if cell["obstacle"] else ""
         model = cell["model"].removesuffix(suffix)
-        task.cells.append({**speeds[cell["run_id"]], **unranked, **cell, **rank, "note": note, "model": model})
+        task.cells.append({**speeds[cell["run_id"]], **cell, "note": note, "model": model})
     for pair in pairs:
         tasks[pair["task"]].pairs.append(pair)
     judged = _read_judged(connection, [cell["run_id"] for cell in cells])
@@ -150,16 +137,6 @@ def find_suffix(models: set[str]) -> str:
     settings = (model.split(", ")[:0:-1] for model in models if len(models) > 1)
     shared = [found[0] for found in takewhile(lambda found: len(set(found)) == 1, zip(*settings, strict=False))]
     return "".join(f", {setting}" for setting in reversed(shared))
-
-
-def _list_candidates(connection: Connection, names: Sequence[str]) -> list[str]:
-    """List the runs that may have a cell."""
-    query = """
-        select run_id
-        from runs
-        where len($names::varchar[]) = 0 or list_has_any($names::varchar[], [run_id, benchmark_id, name, prompt_set])
-    """
-    return [run_id for (run_id,) in connection.execute(query, {"names": list(names)}).fetchall()]
 
 
 def _read_speeds(connection: Connection, run_ids: list[str]) -> dict[str, Row]:
@@ -205,32 +182,6 @@ def _read_settings(connection: Connection, run_id: str) -> Row:
     (row,) = read_rows(connection, "select spec_json from runs where run_id = ?", run_id)
     spec = json.loads(row["spec_json"])
     return {key: spec[key] for key in SETTINGS if key in spec}
-
-
-def _check_names(connection: Connection, names: Sequence[str], cells: Sequence[Row]) -> None:
-    rows = read_rows(connection, "select run_id, name, prompt_set, benchmark_id, state from runs")
-    ended = [row for row in rows if row["state"] != "running"]
-    known = {row[key] for row in ended for key in ("run_id", "benchmark_id")}
-    known |= {row[key] for row in ended if row["benchmark_id"] is None for key in ("name", "prompt_set")}
-    for name in names:
-        if name in known:
-            continue
-        if any(row["run_id"] == name for row in rows):
-            raise SpecError(
-                f"Run {name} has not finished, and a leaderboard compares finished runs. hint: wait for it, or "
-                f"resume it with `assayline evaluate --resume {name}`."
-            )
-        named = sorted({row[key] for row in ended for key in ("name", "prompt_set")})
-        near = nearest(name, named) if named else "no run has finished yet"
-        raise SpecError(
-            f"There is no run, spec or prompt set {name!r} in the database: {as_sentence(near)} hint: pass run ids, "
-            "spec names, prompt sets or benchmark ids, or nothing for all runs."
-        )
-    if not cells:
-        raise SpecError(
-            "There are no runs for a leaderboard: no run outside a benchmark has finished, except for judges. hint: "
-            "run `assayline evaluate SPEC` first."
-        )
 
 
 MOST_TASKS = 8

@@ -25,18 +25,31 @@ class Spread:
     equally large, it is that of Liang and Zeger (1986) with the factor G / (G − 1)."""
 
 
-def spread_clusters(group: Places, sizes: Floats, totals: Floats, groups: int = 1) -> Spread:
+def spread_clusters(
+    group: Places,
+    size: Floats,
+    total: Floats,
+    groups: int = 1,
+    *,
+    count: Floats | None = None,
+    square: Floats | None = None,
+) -> Spread:
     """Return the spread of each group from the sizes and totals of its clusters.
 
-    `group` has the place of each cluster's group, 0 to `groups` − 1.
+    `group` has the place of each cluster's group, 0 to `groups` − 1. A row may stand for `count` clusters of one size,
+    with the sum of their totals and, as `square`, of the squares of their totals.
     """
+    count = np.ones(len(size)) if count is None else count
+    square = total**2 if square is None else square
 
-    def add(values: Floats | None = None) -> Floats:
+    def add(values: Floats) -> Floats:
         return np.bincount(group, values, groups).astype(float)
 
     with np.errstate(divide="ignore", invalid="ignore"):
-        n, clusters = add(sizes), add()
-        mean = add(totals) / n
-        moved = (totals - sizes * mean[group]) / (n[group] - sizes)
-        error = np.sqrt((clusters - 1) / clusters * add(moved**2))
-        return Spread(n, mean, clusters, n**2 / add(sizes**2), np.where(clusters > 1, error, np.nan))
+        n, clusters = add(count * size), add(count)
+        mean = add(total) / n
+        expected = size * mean[group]
+        moved = (square - 2 * expected * total + count * expected**2) / (n[group] - size) ** 2
+        error = np.sqrt((clusters - 1) / clusters * np.maximum(0, add(moved)))
+        effective = n**2 / add(count * size**2)
+        return Spread(n, mean, clusters, effective, np.where(clusters > 1, error, np.nan))

@@ -30,7 +30,7 @@ def rank_sides(first: Places, second: Places, verdicts: list[str], sides: int) -
     one family, all true ranks lie within these intervals at once, 19 times in 20 (Mogstad, Romano, Shaikh and Wilhelm
     2024). A side is the winner if its worst rank is 1.
     """
-    verdict = np.array(verdicts)
+    verdict = np.array(verdicts, str)
     better, worse = verdict == "better", verdict == "worse"
     winners = np.concatenate([first[better], second[worse]])
     losers = np.concatenate([second[better], first[worse]])

@@ -24,7 +24,7 @@ REMOVED = {
 EPILOG = """Formats (docs/guides/exports.md):
   openai-batch   output file and NAME.errors.jsonl next to it, as OpenAI and vLLM write them
   lm-eval        a folder with results and samples of lm-evaluation-harness
-  tables         a folder with the eleven tables of the database as Parquet, for any number of runs
+  tables         a folder with the tables of the database as Parquet, for any number of runs
 
 Exporting an unfinished or failed run writes the answers that it has and prints a note.
 

@@ -1,4 +1,4 @@
-"""The eleven tables as a folder of Parquet files, read by a DuckDB that has no database."""
+"""The tables of `main` as a folder of Parquet files, read by a DuckDB that has no database."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from assayline.settings import Settings
 
 pytestmark = pytest.mark.slow
 TABLES = (
-    "answer", "engine", "judgement", "load_point", "metric_value", "prompt", "request", "run", "score", "timeline",
-    "verdict",
+    "answer", "engine", "judgement", "load_point", "metric_value", "prompt", "ranking", "request", "run", "score",
+    "timeline", "verdict",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""find_board, compare_board and rank_board: which runs are compared, and which differences count."""
+"""find_board, compare_entries and rank_board: which runs are compared, and which differences count."""
 
 import json
 from datetime import datetime, timedelta
@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 import scipy
+
+from assayline.comparison.board import compare_entries, rank_board
 
 START = datetime(2026, 1, 1)
 
@@ -168,7 +170,7 @@ def test_pairs_are_compared_on_the_same_prompts_and_adjusted_for_all_of_the_boar
             values = dice.random(40) if not is_binary else (dice.random(40) < 0.9 - 0.2 * number).astype(float)
             drawn[model], task_of[model] = np.clip(values + 0.1 * number * (not is_binary), 0, 1), task
             given_run(store, model, model, drawn[model])
-    rows = store.read("from compare_board(?)", entries(task_of))
+    rows = compare_entries(store.connection, entries(task_of))
     assert len(rows) == 6 + 3
     expected = {}
     for row in rows:
@@ -191,32 +193,71 @@ def test_pairs_are_compared_on_the_same_prompts_and_adjusted_for_all_of_the_boar
 
 
 def test_ranks_are_as_wide_as_what_cannot_be_told_apart(store):
-    right = {"a": 96, "b": 94, "c": 60, "d": 30}
-    for model, count in right.items():
-        given_run(store, model, model, [i < count for i in range(100)])
-    rows = store.read("from rank_board(?)", entries(dict.fromkeys(right, "one")))
-    found = {row["run_id"]: (row["best_rank"], row["worst_rank"], row["is_winner"]) for row in rows}
-    assert found == {"a": (1, 2, False), "b": (1, 2, False), "c": (3, 3, False), "d": (4, 4, False)}
-    rows = store.read("from rank_board(?)", entries({"c": "one", "d": "one", "a": "two", "b": "two"}))
-    found = {row["run_id"]: (row["best_rank"], row["worst_rank"], row["is_winner"]) for row in rows}
-    assert found == {"c": (1, 1, True), "d": (2, 2, False), "a": (1, 2, False), "b": (1, 2, False)}
+    for task, right in (("one", {"a": 96, "b": 94, "c": 60, "d": 30}), ("two", {"e": 60, "f": 30})):
+        for model, count in right.items():
+            given_run(store, model, model, [i < count for i in range(100)], name=task, prompts=task)
+    given_run(store, "alone", "g", prompt_set="another")
+    cells, _ = rank_board(store.connection)
+    found = {row["run_id"]: (row["best_rank"], row["worst_rank"], row["is_winner"]) for row in cells}
+    assert found == {
+        "a": (1, 2, False), "b": (1, 2, False), "c": (3, 3, False), "d": (4, 4, False),
+        "e": (1, 1, True), "f": (2, 2, False), "alone": (None, None, None),
+    }  # fmt: skip
 
 
-def test_equal_answers_few_prompts_and_no_shared_prompt_call_nothing(store):
+def test_compare_entries_calls_nothing_for_equal_answers_few_prompts_and_no_shared_prompt(store):
     for run, model in (("x", "a"), ("y", "b")):
         given_run(store, run, model)
         given_run(store, f"few-{run}", model, values=[1.0 * (run == "x")] * 4, name="few")
         given_run(store, f"far-{run}", model, prompts=run, name="far")
     task_of = {"x": "same", "y": "same", "few-x": "few", "few-y": "few", "far-x": "far", "far-y": "far"}
-    rows = store.read("from compare_board(?)", entries(task_of))
+    rows = compare_entries(store.connection, entries(task_of))
     assert {row["task"]: (row["p_value"], row["verdict"]) for row in rows} == {
         "same": (1.0, "unclear"),
         "few": (None, "too_few"),
         "far": (None, "too_few"),
     }
-    ranks = store.read("from rank_board(?)", entries(task_of))
-    assert {(row["best_rank"], row["worst_rank"], row["is_winner"]) for row in ranks} == {(1, 2, False)}
-    assert store.read("from rank_board(?)", entries({"x": "alone"})) == []
+    assert compare_entries(store.connection, entries({"x": "alone"})) == []
+
+
+def test_compare_entries_is_compare_runs_for_repeats_and_clusters_of_equal_size(store):
+    dice = np.random.default_rng(4)
+    for kind in ("repeats", "passages"):
+        for model in "ab":
+            run = f"{kind}-{model}"
+            given_run(store, run, model, dice.random(30) < 0.6, prompts=kind, name=kind)
+            if kind == "repeats":
+                store.given("scores", *(
+                    {"run_id": run, "prompt_id": f"{kind}{i}", "repeat_index": 1, "value": dice.random()}
+                    for i in range(30)
+                ))  # fmt: skip
+    spec = """{"prompts": {"columns": {"cluster": "passage"}}}"""
+    store.connection.execute("update raw.runs set spec_json = ? where name = 'passages'", [spec])
+    of_three = "json_object('passage', cast(regexp_extract(prompt_id, '[0-9]+') as integer) // 3)"
+    store.connection.execute(f"update raw.prompts set metadata_json = {of_three} where prompt_id like 'passages%'")
+    for row in compare_entries(
+        store.connection, entries({f"{kind}-{m}": kind for kind in ("repeats", "passages") for m in "ab"})
+    ):
+        (known,) = store.read("from compare_runs(?, ?, pair_by := 'prompt')", row["candidate"], row["baseline"])
+        for name in ("difference", "standard_error", "low", "high", "p_value", "better_prompts", "worse_prompts"):
+            assert row[name] == pytest.approx(known[name], abs=1e-6), (row["task"], name)
+
+
+def test_compare_entries_counts_unequal_clusters_by_their_effective_number(store):
+    """One passage of 100 questions and 20 of 5 are four clusters, too few for a test; 40 of two are 40."""
+    for name, sizes in (("uneven", [100, *[5] * 20]), ("even", [2] * 40)):
+        passages = np.repeat(np.arange(len(sizes)), sizes)
+        for model, right in (("a", 0.9), ("b", 0.3)):
+            given_run(store, f"{name}-{model}", model, np.arange(len(passages)) % 10 < 10 * right, prompts=name)
+        spec = """{"prompts": {"columns": {"cluster": "passage"}}}"""
+        store.connection.execute(f"update raw.runs set spec_json = ? where run_id like '{name}%'", [spec])
+        for i, passage in enumerate(passages):
+            store.connection.execute(
+                "update raw.prompts set metadata_json = json_object('passage', ?) where prompt_id = ?",
+                [int(passage), f"{name}{i}"],
+            )
+    rows = compare_entries(store.connection, entries({f"{n}-{m}": n for n in ("uneven", "even") for m in "ab"}))
+    assert {row["task"]: row["verdict"] for row in rows} == {"uneven": "too_few", "even": "better"}
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 30, 199, 1999, 2000])

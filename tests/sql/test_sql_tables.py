@@ -1,17 +1,19 @@
-"""The eleven tables and six functions of the schema main, for users."""
+"""The tables and functions of the schema main, for users."""
 
 from datetime import datetime, timedelta
 
 import duckdb
 from row_kit import RUN, as_rows
 
+from assayline.comparison.board import rank_board
 from assayline.store.database import connect
+from assayline.store.metrics import forget_metrics
 
 TABLES = {
-    "answer", "engine", "judgement", "load_point", "metric_value", "prompt", "request", "run", "score", "timeline",
-    "verdict",
+    "answer", "engine", "judgement", "load_point", "metric_value", "prompt", "ranking", "request", "run", "score",
+    "timeline", "verdict",
 }  # fmt: skip
-FUNCTIONS = {"audit_judge", "compare_configs", "compare_runs", "history", "leaderboard", "rank_judged"}
+FUNCTIONS = {"audit_judge", "compare_configs", "compare_runs", "history", "rank_judged"}
 START = datetime(2026, 1, 1)
 ANSWER = {"arrived_at_s": 1.0, "scheduled_at_s": 1.0, "queued_at_s": 1.0, "first_token_at_s": 1.5, "prompt_tokens": 4}
 
@@ -26,7 +28,7 @@ def given_scores(store, *values, run_id=RUN):
     store.given("scores", *({"run_id": run_id, "prompt_id": str(i), "value": v} for i, v in enumerate(values)))
 
 
-def test_another_client_sees_eleven_tables_and_six_functions(tmp_path):
+def test_another_client_sees_the_tables_and_functions_for_users(tmp_path):
     with connect(tmp_path / "new.duckdb", 10):
         pass
     with duckdb.connect(tmp_path / "new.duckdb", read_only=True) as connection:
@@ -126,7 +128,7 @@ def test_verdicts_say_which_judgement_counts(store):
     assert {row["name"] for row in store.rows("verdict")} == {"spec"}
 
 
-def test_the_leaderboard_ranks_models_and_says_why_one_is_not_compared(store):
+def test_ranking_has_the_last_leaderboard_of_each_name_until_a_run_changes(store):
     for model, right in (("good", 40), ("bad", 10), ("other prompts", 40)):
         rows = [str(i) for i in range(40 + (model == "other prompts"))]
         store.given("runs", {"run_id": model, "model": model, "name": model, "expected_requests": len(rows)})
@@ -135,9 +137,14 @@ def test_the_leaderboard_ranks_models_and_says_why_one_is_not_compared(store):
         store.given("completions", *({"run_id": model, "request_id": row} for row in rows))
         given_scores(store, *(float(i < right) for i in range(len(rows))), run_id=model)
     store.measure()
-    columns = "model, mean, best_rank, worst_rank, is_winner, obstacle"
-    assert store.connection.execute(f"select {columns} from leaderboard([])").fetchall() == [
+    rank_board(store.connection)
+    rank_board(store.connection, ["good"])
+    rank_board(store.connection)
+    columns = "select model, value, best_rank, worst_rank, is_winner, obstacle from ranking where names ="
+    assert store.connection.execute(f"{columns} []").fetchall() == [
         ("good", 1.0, 1, 1, True, None),
         ("bad", 0.25, 2, 2, False, None),
         ("other prompts", 40 / 41, None, None, False, "it was asked other prompts"),
     ]
+    forget_metrics(store.connection, "bad")
+    assert store.connection.execute("select names, model from ranking").fetchall() == [(["good"], "good")]

@@ -1,0 +1,127 @@
+"""Leaderboards: the runs of each task, all of their pairs, and the ranks, which are stored for any reader."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import combinations
+
+import numpy as np
+
+from assayline.errors import SpecError
+from assayline.stats import to_rows
+from assayline.stats.board import compare_pairs
+from assayline.stats.families import rank_sides
+from assayline.store.database import Connection, Row, read_rows, transaction
+from assayline.store.metrics import ensure_metrics
+from assayline.store.runs import insert_row
+from assayline.words import as_sentence, nearest
+
+SCORES = "scores"
+"""`ranking.kind` of a leaderboard, whose value is a mean score."""
+SIDES = ("candidate", "baseline")
+UNRANKED: Row = dict.fromkeys(("best_rank", "worst_rank", "is_winner"))
+
+
+def rank_board(connection: Connection, names: Sequence[str] = ()) -> tuple[list[Row], list[Row]]:
+    """Rank the runs of these names (default: all), and store the ranks; return the cells and the compared pairs.
+
+    Cells are rows of `find_board` with best_rank, worst_rank and is_winner, None if a score is not compared. Raises
+    SpecError for a name that no finished run has.
+    """
+    ensure_metrics(connection, _list_candidates(connection, names))
+    cells = read_rows(connection, "from find_board(?::varchar[])", list(names))
+    _check_names(connection, names, cells)
+    entries = [cell for cell in cells if cell["obstacle"] is None]
+    pairs = compare_entries(connection, entries)
+    place = {(entry["task"], entry["run_id"]): number for number, entry in enumerate(entries)}
+    first, second = (np.array([place[pair["task"], pair[side]] for pair in pairs], int) for side in SIDES)
+    best, worst = rank_sides(first, second, [pair["verdict"] for pair in pairs], len(entries))
+    ranks = {
+        key: {"best_rank": int(best[number]), "worst_rank": int(worst[number]), "is_winner": bool(worst[number] == 1)}
+        for key, number in place.items()
+        if any(key == (pair["task"], pair[side]) for pair in pairs for side in SIDES)
+    }
+    cells = [{**cell, **ranks.get((cell["task"], cell["run_id"]), UNRANKED)} for cell in cells]
+    shown = {"value": "mean", "low": "mean_low", "high": "mean_high"}
+    columns = ("task", "model", "run_id", "scorer", "prompts", "best_rank", "worst_rank", "obstacle")
+    rows = [
+        {name: cell[source] for name, source in {**dict(zip(columns, columns, strict=True)), **shown}.items()}
+        | {"is_winner": bool(cell["is_winner"])}
+        for cell in cells
+    ]
+    store_ranking(connection, SCORES, names, rows)
+    return cells, pairs
+
+
+def compare_entries(connection: Connection, entries: Sequence[Row]) -> list[Row]:
+    """Compare all pairs of runs of each task prompt by prompt, as one family of tests; highest scores first.
+
+    `entries` have task, run_id and scorer. See `stats/board.py` for the columns.
+    """
+    listed = [
+        (first, second)
+        for first, second in combinations(range(len(entries)), 2)
+        if entries[first]["task"] == entries[second]["task"]
+    ]
+    if not listed:
+        return []
+    asked = [{key: entry[key] for key in ("task", "run_id", "scorer")} for entry in entries]
+    sums = connection.execute("from pair_board(?)", [asked]).fetchnumpy()
+    place = {pair: number for number, pair in enumerate(listed)}
+    found = [place[pair] for pair in zip(sums["first"].tolist(), sums["second"].tolist(), strict=True)]
+    compared = to_rows(compare_pairs(np.array(found, int), sums, len(listed)))
+    pairs = [
+        {
+            "task": entries[first]["task"],
+            "candidate": entries[first]["run_id"],
+            "baseline": entries[second]["run_id"],
+            **row,
+        }
+        for (first, second), row in zip(listed, compared, strict=True)
+    ]
+    means = ("candidate_mean", "baseline_mean")
+    return sorted(pairs, key=lambda pair: (pair["task"], *(-(pair[mean] or 0) for mean in means)))
+
+
+def store_ranking(connection: Connection, kind: str, names: Sequence[str], rows: Sequence[Row]) -> None:
+    """Store the rows of a ranking in place of the last one of the same names."""
+    ranked_at = datetime.now(UTC).replace(tzinfo=None)
+    with transaction(connection):
+        connection.execute("delete from rankings where kind = ? and names = ?::varchar[]", [kind, list(names)])
+        for row in rows:
+            insert_row(connection, "rankings", {"kind": kind, "names": list(names), **row, "ranked_at": ranked_at})
+
+
+def _list_candidates(connection: Connection, names: Sequence[str]) -> list[str]:
+    """List the runs that may have a cell."""
+    query = """
+        select run_id
+        from runs
+        where len($names::varchar[]) = 0 or list_has_any($names::varchar[], [run_id, benchmark_id, name, prompt_set])
+    """
+    return [run_id for (run_id,) in connection.execute(query, {"names": list(names)}).fetchall()]
+
+
+def _check_names(connection: Connection, names: Sequence[str], cells: Sequence[Row]) -> None:
+    rows = read_rows(connection, "select run_id, name, prompt_set, benchmark_id, state from runs")
+    ended = [row for row in rows if row["state"] != "running"]
+    known = {row[key] for row in ended for key in ("run_id", "benchmark_id")}
+    known |= {row[key] for row in ended if row["benchmark_id"] is None for key in ("name", "prompt_set")}
+    for name in names:
+        if name in known:
+            continue
+        if any(row["run_id"] == name for row in rows):
+            raise SpecError(
+                f"Run {name} has not finished, and a leaderboard compares finished runs. hint: wait for it, or "
+                f"resume it with `assayline evaluate --resume {name}`."
+            )
+        named = sorted({row[key] for row in ended for key in ("name", "prompt_set")})
+        near = nearest(name, named) if named else "no run has finished yet"
+        raise SpecError(
+            f"There is no run, spec or prompt set {name!r} in the database: {as_sentence(near)} hint: pass run ids, "
+            "spec names, prompt sets or benchmark ids, or nothing for all runs."
+        )
+    if not cells:
+        raise SpecError(
+            "There are no runs for a leaderboard: no run outside a benchmark has finished, except for judges. hint: "
+            "run `assayline evaluate SPEC` first."
+        )

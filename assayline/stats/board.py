@@ -1,0 +1,80 @@
+"""All pairs of a leaderboard: difference, interval and test of each, from sums over prompt rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from assayline.stats.clusters import Floats, Places, spread_clusters
+from assayline.stats.families import adjust_holm, judge_pairs
+
+FEWEST_CLUSTERS = 5
+"""Effective clusters that a test or interval needs."""
+ROUNDING = 1e-12
+
+
+def compare_pairs(pair: Places, sums: Mapping[str, Any], pairs: int) -> dict[str, Any]:
+    """Compare each pair of one family of tests; return its columns, each with a value per pair.
+
+    `sums` has the columns of `pair_board`, and `pair` the place of each row's pair, 0 to `pairs` − 1. A pair without
+    rows is too_few, and counts in the family.
+
+    low, high: ends of the 95% interval of Bonett and Price (2012), with one pair more that is 1 better and one that is
+        1 worse. Normal for scores of 0 and 1, otherwise of Student's t over clusters. NaN for fewer than five.
+    p_value: of McNemar's exact test for scores of 0 and 1 without shared clusters, which keeps its level in a family
+        however many rows there are. Otherwise of the t-test over clusters, at least 2^(1 − D) for D clusters that
+        differ, the smallest p if the signs of their differences were flipped.
+    """
+    from scipy.special import bdtr, ndtri, stdtr, stdtrit
+
+    def add(values: Any) -> Floats:
+        return np.bincount(pair, np.asarray(values, float), pairs).astype(float)
+
+    single, rows, squares = (np.asarray(sums[name], float) for name in ("is_single", "prompts", "squares"))
+    total = np.asarray(sums["first_total"], float) - sums["second_total"]
+    spread = spread_clusters(
+        pair,
+        np.where(single, 1, rows),
+        total,
+        pairs,
+        count=np.where(single, rows, 1),
+        square=np.where(single, squares, total**2),
+    )
+    better, worse = add(sums["better"]), add(sums["worse"])
+    unequal = add(np.where(single, np.add(sums["better"], sums["worse"]), np.abs(total) > ROUNDING))
+    is_exact = (add(~np.asarray(sums["is_binary"], bool)) == 0) & (spread.clusters == spread.n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        degrees = np.where(
+            spread.effective_clusters >= FEWEST_CLUSTERS - ROUNDING, spread.effective_clusters - 1, np.nan
+        )
+        n, difference, square = spread.n, spread.mean, add(squares) / spread.n
+        candidate_mean = add(sums["first_total"]) / n
+        plain = square - difference**2
+        effective = np.minimum(n, plain * spread.clusters / (spread.clusters - 1) / spread.standard_error**2)
+        effective = np.where(
+            plain <= ROUNDING * square, spread.clusters, np.where(spread.standard_error == 0, n, effective)
+        )
+        effective = np.where(spread.clusters == n, n, effective)
+        quantile = np.where(is_exact, ndtri(0.975), stdtrit(degrees, 0.975)) + 0 * degrees
+        center = effective * difference / (effective + 2)
+        half = quantile * np.sqrt(((effective * square + 2) / (effective + 2) - center**2) / (effective + 2))
+        exact = np.minimum(1, 2 * bdtr(np.minimum(better, worse), (better + worse).astype(int), 0.5))
+        t = np.abs(difference) / spread.standard_error
+        tail = np.where(plain <= ROUNDING * square, 0, 2 * stdtr(degrees, -t))
+        p_value = np.where(is_exact, exact, np.clip(tail, 2.0 ** (1 - unequal), 1))
+        p_value = np.where(better + worse == 0, 1, p_value) + 0 * degrees
+    holm_p = adjust_holm(p_value)
+    return {
+        "prompts": n.astype(int),
+        "candidate_mean": candidate_mean,
+        "baseline_mean": candidate_mean - difference,
+        "difference": difference,
+        "standard_error": spread.standard_error,
+        "low": np.maximum(-1, center - half),
+        "high": np.minimum(1, center + half),
+        "better_prompts": better.astype(int),
+        "worse_prompts": worse.astype(int),
+        "p_value": p_value,
+        "holm_p": holm_p,
+        "verdict": judge_pairs(difference, holm_p),
+    }

@@ -1,0 +1,1 @@
+-- Rankings are stored, in a table that sql/schema makes, and earlier versions had none.
