@@ -95,12 +95,10 @@ def find_prefect_api(environ: Mapping[str, str]) -> str | None:
 def prefect_api() -> Iterator[None]:
     """Run flows inside the context: with the configured API, or else with a temporary server, which Prefect starts.
 
-    Raises PrefectUnreachableError if the configured API does not answer, before the work or during it.
+    Raises PrefectUnreachableError if the API does not answer, before the work or during it.
     """
     if find_prefect_api(os.environ) is None:
         os.environ.pop("PREFECT_API_URL", None)  # an empty value is not an API
-        yield
-        return
     _check_api()
     try:
         yield
@@ -112,7 +110,7 @@ def prefect_api() -> Iterator[None]:
 
 
 def _check_api(notes: Iterable[str] = ()) -> None:
-    """Raise PrefectUnreachableError, with these notes, unless the configured API answers."""
+    """Raise PrefectUnreachableError, with these notes, unless the API answers. Starts the temporary server."""
     from prefect.client.orchestration import get_client
     from prefect.settings import (
         PREFECT_API_REQUEST_TIMEOUT,
@@ -130,8 +128,11 @@ def _check_api(notes: Iterable[str] = ()) -> None:
     if problem is not None:
         reason = next(iter(str(problem).splitlines()), "").rstrip(".") or type(problem).__name__
         sentence = (
-            f"Cannot reach Prefect's API at {get_current_settings().api.url}: {reason}. hint: start it with "
-            "`prefect server start`, correct PREFECT_API_URL, or unset it to run without Prefect."
+            f"Cannot reach Prefect's API at {url}: {reason}. hint: start it with `prefect server start`, correct "
+            "PREFECT_API_URL, or unset it to run without Prefect."
+            if (url := get_current_settings().api.url)
+            else f"Prefect's temporary server does not answer: {reason}. hint: read its output above; PREFECT_HOME "
+            "must be a writable folder. Or run without --prefect."
         )
         unreachable = PrefectUnreachableError(re.sub("//[^/@ ]*@", "//", sentence))  # without a password
         for note in notes:
