@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -84,7 +85,7 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
         return 0
     if known.prefect or find_prefect_api(os.environ):
         with prefect_api():
-            result = _evaluate_in_flow(spec, resume)
+            result = _evaluate_in_flow(spec, resume, settings)
     else:
         from assayline.flows.cli.terminal import open_terminal
         from assayline.run import driver
@@ -98,18 +99,16 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _evaluate_in_flow(spec: "EvalSpec", resume: str) -> "RunResult":
+def _evaluate_in_flow(spec: "EvalSpec", resume: str, settings: "Settings") -> "RunResult":
     from assayline.evaluation.run import RunResult
     from assayline.flows.evaluate import evaluate
-    from assayline.flows.live.watch import FlowFront
 
-    FlowFront.published.clear()
     try:
         return RunResult(**evaluate(spec, resume))
     except AssaylineError:
         raise
     except Exception as error:  # raised by Prefect; harmless once the run is stored
-        if (stored := FlowFront.published.get(spec.name)) is None:
+        if (stored := _find_completed_here(spec.name, settings)) is None:
             raise
         print(
             f"warning: The run is complete and stored, but Prefect could not be updated: {type(error).__name__}: "
@@ -117,6 +116,19 @@ def _evaluate_in_flow(spec: "EvalSpec", resume: str) -> "RunResult":
             file=sys.stderr,
         )
         return stored
+
+
+def _find_completed_here(name: str, settings: "Settings") -> "RunResult | None":
+    """Return the result of the newest run of this name, if this process completed it and its report."""
+    from assayline.evaluation.run import read_result
+    from assayline.runs.locks import was_driven_here
+    from assayline.runs.manifest import list_manifests
+
+    run = next((run for run in list_manifests(settings.data_dir / "runs") if run.name == name), None)
+    if run is None or run.state != "completed" or run.lacks_report or not was_driven_here(settings.run_dir(run.run_id)):
+        return None
+    report = settings.run_dir(run.run_id) / "report.html"
+    return dataclasses.replace(read_result(run, settings), report=str(report.absolute()) if report.exists() else None)
 
 
 def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) -> "EvalSpec":

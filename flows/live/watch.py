@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 from uuid import UUID
 
 from prefect import get_run_logger
@@ -112,9 +112,6 @@ class FlowReport(RunReport):
 class FlowFront(FrontEnd):
     """Runs whose work is tasks, and whose judges and cells are flow runs, which `complete_by` starts."""
 
-    published: ClassVar[dict[str, RunResult]] = {}
-    """Result of the last completed run by the name of its spec, whatever becomes of its flow run."""
-
     def __init__(self, settings: Settings, complete_by: Callable[..., dict[str, Any]]) -> None:
         super().__init__(settings, get_run_logger())
         self.is_deployed = deployment.id is not None
@@ -150,7 +147,6 @@ class FlowFront(FrontEnd):
 
     def publish(self, spec: EvalSpec, result: RunResult, written: Written | None) -> None:
         """Attach the report to the flow run."""
-        self.published[spec.name] = result
         if not self._is_reachable:
             self.log.error("Run stored, but its page in Prefect lacks the metrics: the API does not answer.")
             return
