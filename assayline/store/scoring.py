@@ -30,6 +30,7 @@ from assayline.records import Json
 from assayline.scorers.process import check_function, define_function
 from assayline.spec.criteria import (
     FUNCTION_KINDS,
+    ChoiceLetter,
     FunctionScorer,
     JsonMatch,
     Loglikelihood,
@@ -386,8 +387,33 @@ def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
         return scored + _insert_errors(connection, run_id, scorer)
     call, arguments = _call(scorer)
     values = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target, **arguments}
+    if _counts_from_one(connection, run_id, scorer):
+        call = call.replace("target", _PLACE_FROM_ZERO)
     with _json_function(connection, scorer):
         return int(connection.execute(_INSERT.format(call=call), values).fetchall()[0][0])
+
+
+_PLACE_FROM_ZERO = """
+case
+    when regexp_full_match(target, '\\d{1,6}') and list_position(options, target) is null
+    then cast(cast(target as integer) - 1 as varchar)
+    else target
+end
+"""
+_COUNTS_FROM_ONE = """
+select coalesce(bool_and(place > 0) and bool_or(place = coalesce(len(options), $letters)), false)
+from (select try_cast(target as integer) as place, target, options from stg_samples where run_id = $run_id)
+where place is not null and list_position(options, target) is null
+"""
+
+
+def _counts_from_one(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: Scorer) -> bool:
+    """Return True if the run's targets are the places of options counted from 1: none is 0 and one is the last."""
+    letters = scorer.letters if isinstance(scorer, ChoiceLetter) else ""
+    if not isinstance(scorer, ChoiceLetter | Loglikelihood) or any(map(str.isdigit, letters)):
+        return False
+    values = {"run_id": run_id, "letters": len(letters)}
+    return bool(connection.execute(_COUNTS_FROM_ONE, values).fetchall()[0][0])
 
 
 def _insert_scorer(
@@ -407,6 +433,8 @@ def define_scorer(kind: str) -> str:
     code = {"insert": _INSERT, "stg_samples": _read_code(models["stg_samples"].text)}
     if kind == "json":
         code["json"] = inspect.getsource(json_match)
+    if kind in ("choice", "loglikelihood"):
+        code["places"] = _COUNTS_FROM_ONE + _PLACE_FROM_ZERO
     if kind in _OWN_INSERTS:
         code[kind] = _OWN_INSERTS[kind]
     words = {"make_score", f"score_{kind}"}

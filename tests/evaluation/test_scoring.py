@@ -121,6 +121,17 @@ def test_every_scorer_of_a_spec_scores(make_sums, settings):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("keys", "answers"),
+    [("1 2 4 C", "ABDC"), ("0 1 3 C", "ABDC"), ("1 2 3 C", "BCDC")],
+    ids=["from one, as the last shows", "from zero, as the first shows", "from zero, as nothing shows"],
+)
+def test_keys_of_options_are_counted_from_one_if_none_is_zero_and_one_is_the_last(make_sums, settings, keys, answers):
+    rows = [{"question": key, "answer": key} for key in keys.split()]
+    run_with(make_sums(rows=rows, scorers=[{"kind": "choice"}]), settings, *answers)
+    assert query(settings, "select right_samples from accuracy") == [(4,)]
+
+
 def test_a_cancelled_run_has_scores_of_what_was_answered_and_a_resumed_one_of_all(make_sums, settings):
     evaluation = begin_evaluation(make_sums(), settings)
     evaluation.prepare()
