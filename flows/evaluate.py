@@ -9,13 +9,15 @@ files into the database.
 """
 
 import dataclasses
+import functools
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from prefect import flow
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
+from assayline.engines.pool import EnginePool
 from assayline.errors import JudgeNotTrustedError, SpecError
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.flows.cli.tables import describe_figures
@@ -90,13 +92,19 @@ def evaluate(
         benchmark_id: benchmark of a new run; set by the flow `benchmark`.
         purpose: what a new run is made for; set by the flows `nightly`, `suite` and `benchmark`.
     """
+    return _evaluate(spec, resume, benchmark_id, purpose)
+
+
+def _evaluate(
+    spec: SpecParameter, resume: str, benchmark_id: str | None, purpose: str, *, engines: EnginePool | None = None
+) -> dict[str, Any]:
     settings = load_flow_settings()
     check_deployed_spec(spec)
     wanted = as_spec(spec)
     if resume == NEVER and (begun := find_retried(wanted.name, settings)) and not is_done(begun):
         resume = begun.run_id
     try:
-        result = driver.evaluate(wanted, FlowFront(settings, complete), resume, benchmark_id, purpose)
+        result = driver.evaluate(wanted, FlowFront(settings, complete), resume, benchmark_id, purpose, engines)
     except JudgeNotTrustedError as error:
         return not_trusted(error)
     except CancelledInPrefect as error:
@@ -105,7 +113,12 @@ def evaluate(
     return completed(describe_figures(result.metrics, wanted), dataclasses.asdict(result))
 
 
-def complete(spec: EvalSpec, label: str | None = None, **how: Any) -> dict[str, Any]:
+def complete(spec: EvalSpec, label: str | None = None, engines: EnginePool | None = None, **how: Any) -> dict[str, Any]:
     """Evaluate a spec in a flow run of its own, with this name, and return its result."""
-    result: dict[str, Any] = evaluate.with_options(flow_run_name=label)(spec, **how)
-    return result
+
+    @flow(name="evaluate", flow_run_name=label or name_run, persist_result=False)
+    @functools.wraps(evaluate.fn)
+    def evaluate_in(*given: Any) -> dict[str, Any]:  # parameters of a flow are stored, so `engines` is none
+        return _evaluate(*given, engines=engines)
+
+    return cast(dict[str, Any], evaluate_in(spec, **how))

@@ -1,16 +1,16 @@
 """Keep an engine open between runs that need the same one, so that they load the model once.
 
-    with pool_engines():
-        ...  # runs of one worker each, one after another, in threads of this process
+    with EnginePool() as engines:
+        evaluate(spec, front, engines=engines)  # runs of one worker each, one after another
 
-A healthy engine that is closed within the block goes into the pool: its host stays alive and idle, and its device stays
+A healthy engine that such a run closes goes into the pool: its host stays alive and idle, and its device stays
 claimed, visible to other processes. The next engine takes the host over if its order is equal (`HostedEngine`);
 otherwise, and at the end of the block, the host is ended. A pool has one device and one engine at a time.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class IdleEngine:
 
 
 class EnginePool:
-    """Room for one device, and one host on it."""
+    """Room for one device, and one host on it, which ends with the block of `with`."""
 
     def __init__(self) -> None:
         self._idle: IdleEngine | None = None
@@ -47,6 +47,12 @@ class EnginePool:
         self._first_run: str | None = None
         self.memory = DeviceMemory(())
         """The device's memory as it was without an idle engine."""
+
+    def __enter__(self) -> "EnginePool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def claim(
         self,
@@ -89,7 +95,7 @@ class EnginePool:
 
     def clear(self) -> None:
         """End the idle host and release the device."""
-        idle, self._idle, self._device = self._idle, None, None
+        idle, self._idle, self._device, self._first_run = self._idle, None, None, None
         try:
             if idle is not None:
                 idle.host.end(idle.close_timeout_s)
@@ -110,37 +116,3 @@ def _of_no_run(order: Open) -> Open:
     """Return an order without its run, worker, clock and sampling, which each request has, to compare engines."""
     engine = order.engine.model_copy(update=dict.fromkeys(OUTSIDE_THE_HOST))
     return replace(order, engine=engine, clock=NO_CLOCK, run_id="", worker="", engine_generation=0, sampling={})
-
-
-_pool: EnginePool | None = None
-
-
-@contextlib.contextmanager
-def pool_engines() -> Iterator[EnginePool]:
-    """Keep this process's engines when they are closed within the block, and end them after it."""
-    global _pool
-    assert _pool is None, "this process has a pool already"
-    pool = _pool = EnginePool()
-    try:
-        yield pool
-    finally:
-        _pool = None
-        pool.clear()
-
-
-@contextlib.contextmanager
-def without_pool(*, needs_device: bool) -> Iterator[None]:
-    """Let runs within the block open engines of their own. If one needs a device, the pool gives its device back."""
-    global _pool
-    pool, _pool = _pool, None
-    try:
-        if pool is not None and needs_device:
-            pool.clear()
-        yield
-    finally:
-        _pool = pool
-
-
-def find_pool(workers: int = 1) -> EnginePool | None:
-    """Return the pool for the engine of this process's only worker; None without a pool, and for several workers."""
-    return _pool if workers == 1 else None

@@ -21,7 +21,7 @@ from assayline.engines.devices import claims
 from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.watch import DeviceMemory, DeviceSampler
 from assayline.engines.messages import Open
-from assayline.engines.pool import EnginePool, find_pool
+from assayline.engines.pool import EnginePool
 from assayline.engines.process import HostSetup
 from assayline.engines.recovery.engine import AdaptiveEngine, Recorder
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, choose_window, sizes_of
@@ -151,7 +151,10 @@ class Exchanger(Protocol):
 class Worker:
     """A worker in this process. Its engine starts to open immediately, in a thread."""
 
-    def __init__(self, order: WorkOrder, open_engine: Callable[..., Engine] | None = None) -> None:
+    def __init__(
+        self, order: WorkOrder, open_engine: Callable[..., Engine] | None = None, pool: EnginePool | None = None
+    ) -> None:
+        """Begin. The engine is from `pool`, and goes there in the end, if this is the run's only worker."""
         self._order = order = replace(order, clock=order.clock.on_this_machine())
         self._open_engine = open_engine
         self._changed = threading.Condition()
@@ -169,7 +172,7 @@ class Worker:
             order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
         )
         self._generation = order.first_generation
-        self._pool = find_pool(order.workers_here)
+        self._pool = pool if order.workers_here == 1 else None
         self._thread = threading.Thread(target=self._run, name=order.worker, daemon=True)
         self._thread.start()
 

@@ -3,8 +3,8 @@
 A run that fails is recorded with its reason. The others go on, and the conclusion names what is missing.
 """
 
-import contextlib
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from assayline.benchmark.result import Measured, read_measured
 from assayline.benchmark.suite import Cell, SuitePlan, begin_suite, find_undecided, list_cells, suite_dir, write_suite
 from assayline.comparison.gate import NIGHTS
 from assayline.comparison.queries import read_accuracy
-from assayline.engines.pool import pool_engines
+from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, RunFailedError, StoreError
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
@@ -42,12 +42,12 @@ def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], fron
     settings = front.settings
     lock = _lock("Benchmark", plan.benchmark_id, benchmark_dir(settings, plan.benchmark_id))
     try:
-        with pool_engines() if plan.profile else contextlib.nullcontext():
-            failed = _do_benchmark(plan, configurations, front)
+        with EnginePool() as engines:
+            failed = _do_benchmark(plan, configurations, front, engines)
             if plan.planned and not failed:
                 try:
                     plan, configurations = _find_rates(plan, front)
-                    failed = _do_benchmark(plan, configurations, front)
+                    failed = _do_benchmark(plan, configurations, front, engines)
                 except RunFailedError as error:
                     failed = {RATES: f"{RATES}: {error}"}
     finally:
@@ -61,14 +61,21 @@ def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], fron
     return result
 
 
-def _do_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, str]:
+def _do_benchmark(
+    plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd, engines: EnginePool
+) -> dict[str, str]:
     left = list_left(plan, configurations, front.settings)
     front.log.info("Benchmark %s: %d of %d runs to do", plan.benchmark_id, len(left) + plan.planned, plan.total)
+    place = itertools.count()
 
     def complete(one: Configuration, name: str) -> None:
-        front.complete(one.spec, name, resume=NEVER, benchmark_id=plan.benchmark_id, purpose="benchmark")
+        if plan.runs_per_engine > 1 and next(place) % plan.runs_per_engine == 0:
+            engines.clear()
+        shared = engines if plan.profile or plan.runs_per_engine > 1 else None
+        how: dict[str, Any] = {"benchmark_id": plan.benchmark_id, "purpose": "benchmark", "engines": shared}
+        front.complete(one.spec, name, resume=NEVER, **how)
 
-    return do_runs(left, plan.total - plan.planned, front.log, complete, runs_per_engine=plan.runs_per_engine)
+    return do_runs(left, plan.total - plan.planned, front.log, complete)
 
 
 def _find_rates(plan: BenchmarkPlan, front: FrontEnd) -> tuple[BenchmarkPlan, list[Configuration]]:
@@ -117,8 +124,9 @@ def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nigh
     plan = undecided or begin_suite(wanted, cells)
     lock = _lock("Suite", plan.suite_id, suite_dir(settings, plan.suite_id))
     try:
-        with pool_engines() if all(can_share_engine(cell.spec) for cell in cells) else contextlib.nullcontext():
-            failed = _do_cells(plan, cells, front, AUTO if undecided else NEVER)
+        with EnginePool() as engines:
+            shared = engines if all(can_share_engine(cell.spec) for cell in cells) else None
+            failed = _do_cells(plan, cells, front, AUTO if undecided else NEVER, shared)
         nights = NIGHTS if is_nightly else 1
         decision = decide([_judge(cell, plan, failed, front, nights) for cell in cells], is_nightly=is_nightly)
         written = make_suite_report(settings, plan, decision)
@@ -138,7 +146,9 @@ def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nigh
     return result
 
 
-def _do_cells(plan: SuitePlan, cells: list[Cell], front: FrontEnd, resume: str) -> dict[str, str]:
+def _do_cells(
+    plan: SuitePlan, cells: list[Cell], front: FrontEnd, resume: str, engines: EnginePool | None
+) -> dict[str, str]:
     """Do the remaining runs, and store each in the plan. A new suite has new runs only."""
     left = [cell for cell in cells for _ in range(cell.repeats - len(plan.runs.get(cell.key, [])))]
     total = sum(cell.repeats for cell in cells)
@@ -146,7 +156,7 @@ def _do_cells(plan: SuitePlan, cells: list[Cell], front: FrontEnd, resume: str) 
     write_suite(plan, front.settings)
 
     def complete(cell: Cell, name: str) -> None:
-        result = front.complete(cell.spec, name, resume=resume, purpose="suite")
+        result = front.complete(cell.spec, name, resume=resume, purpose="suite", engines=engines)
         plan.runs.setdefault(cell.key, []).append(result.run_id)
         write_suite(plan, front.settings)
 

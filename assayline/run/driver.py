@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from assayline.engines.pool import EnginePool
 from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreError
 from assayline.evaluation.begin import Evaluation, begin_run, plan_evaluation
 from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
@@ -95,10 +96,16 @@ class FrontEnd:
 
 
 def evaluate(
-    spec: EvalSpec, front: FrontEnd, resume: str = AUTO, benchmark_id: str | None = None, purpose: str = "evaluate"
+    spec: EvalSpec,
+    front: FrontEnd,
+    resume: str = AUTO,
+    benchmark_id: str | None = None,
+    purpose: str = "evaluate",
+    engines: EnginePool | None = None,
 ) -> RunResult:
     """Complete a run of the spec, its judges and its report. The arguments are those of `begin_evaluation`.
 
+    The run takes its engine from `engines` and leaves it there; its judges open engines of their own.
     Raises AssaylineError; JudgeNotTrustedError if the run is complete and a judge agrees too little with the labels.
     """
     settings = front.settings
@@ -107,7 +114,7 @@ def evaluate(
     spec = plan.spec
     if run_id := find_unreported(plan, settings, resume):
         front.log.info("Run %s has all its answers; its judges and its report follow.", run_id)
-        return _complete_stages(run_id, spec, front)
+        return _complete_stages(run_id, spec, front, engines)
     notes = check_judges(plan, settings)
     evaluation = begin_run(plan, settings, resume)
     front.begin(evaluation.run_id)
@@ -115,7 +122,7 @@ def evaluate(
         front.log.warning(note)
     front.log.info("Run %s started; part files and logs in %s", evaluation.run_id, evaluation.run_dir)
     try:
-        counts = drive(evaluation, front)
+        counts = drive(evaluation, front, engines)
         result = evaluation.finish(counts, lacks_report=True)
     except BaseException as error:
         _abandon(evaluation, error, front)
@@ -124,23 +131,34 @@ def evaluate(
         raise
     for note in result.notes:
         front.log.warning(note)
-    return _complete_stages(evaluation.run_id, spec, front, evaluation.lock, result)
+    return _complete_stages(evaluation.run_id, spec, front, engines, evaluation.lock, result)
 
 
 def _complete_stages(
-    run_id: str, spec: EvalSpec, front: FrontEnd, lock: RunLock | None = None, result: RunResult | None = None
+    run_id: str,
+    spec: EvalSpec,
+    front: FrontEnd,
+    engines: EnginePool | None,
+    lock: RunLock | None = None,
+    result: RunResult | None = None,
 ) -> RunResult:
     """Complete the judges of a run that has all its answers, then write its report, even if a judge failed.
 
     `result` is that of the run without judges, if it has just ended.
     """
     settings, failure = front.settings, None
+
+    def complete(judge: EvalSpec) -> RunResult:
+        if engines and judge.engine.needs_device:
+            engines.clear()
+        return front.complete(judge)
+
     judges = list_judges(settings, run_id)
     try:
         if lock and judges:
             lock.release()  # for scoring
         try:
-            judge_answers(settings, front.log, run_id, judges, front.complete)
+            judge_answers(settings, front.log, run_id, judges, complete)
         except Exception as error:
             failure = error
         is_missing = failure and not isinstance(failure, JudgeNotTrustedError)
@@ -187,7 +205,7 @@ def judge(run_id: str, scorers: Sequence[JudgeScorer], front: FrontEnd) -> dict[
     return {row["scorer"]: row["samples"] for one in rescored for row in one.accuracies}
 
 
-def drive(evaluation: Evaluation, front: FrontEnd) -> PromptCounts:
+def drive(evaluation: Evaluation, front: FrontEnd, engines: EnginePool | None = None) -> PromptCounts:
     """Prepare and generate concurrently, and ingest part files meanwhile. Any failure stops everything."""
     if evaluation.is_answered:
         return evaluation.prepare()
@@ -196,7 +214,7 @@ def drive(evaluation: Evaluation, front: FrontEnd) -> PromptCounts:
         report = stack.enter_context(front.watch(evaluation.run_dir))
         cluster = stack.enter_context(front.open_cluster(evaluation.spec))
         pool = stack.enter_context(ThreadPoolExecutor(MOST_WORKERS + 1))  # left first: workers end before the cluster
-        launch = Worker if cluster is None else cluster.launch
+        launch = partial(Worker, pool=engines) if cluster is None else cluster.launch
         loaded_s = time.monotonic()
         try:
             work: list[Future[Any]] = [front.submit(pool, partial(_prepare, evaluation))]

@@ -4,13 +4,11 @@ A stage that is missing is what the same command adds: `find_unreported` finds s
 campaign, are done by the same loop, `do_runs`: a run that fails is recorded with its reason, and the others go on.
 """
 
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from assayline.comparison.gate import GateReport, judge_run, save_verdicts
-from assayline.engines.pool import pool_engines, without_pool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError
 from assayline.evaluation.judging import check_trust, count_unjudged, find_judge_run, plan_judge, read_verdicts
 from assayline.evaluation.rescore import Rescored, rescore_run
@@ -43,28 +41,21 @@ class Judge(NamedTuple):
         return self.label
 
 
-def do_runs(
-    left: Sequence[Any], total: int, log: AnyLogger, complete: Callable[[Any, str], object], runs_per_engine: int = 1
-) -> dict[str, str]:
+def do_runs(left: Sequence[Any], total: int, log: AnyLogger, complete: Callable[[Any, str], object]) -> dict[str, str]:
     """Do the runs that are left of `total`, and return the reasons of failures by key.
 
     Further runs of a failed key are skipped. `complete` is called with each run and its name.
     """
     failed: dict[str, str] = {}
-    with contextlib.ExitStack() as shared:
-        for place, one in enumerate(left):
-            if one.key in failed:
-                continue
-            if runs_per_engine > 1 and place % runs_per_engine == 0:
-                shared.close()
-                shared.enter_context(pool_engines())
-            number = total - len(left) + 1 + place
-            log.info("Run %d of %d: %s", number, total, one.label)
-            try:
-                complete(one, f"{one.label} · {number} of {total}")
-            except AssaylineError as error:  # for example a configuration that does not fit into memory
-                failed[one.key] = f"{one.label}: {error}"
-                log.error("%s failed; skipping its remaining runs: %s", one.label, error)
+    for number, one in enumerate(left, total - len(left) + 1):
+        if one.key in failed:
+            continue
+        log.info("Run %d of %d: %s", number, total, one.label)
+        try:
+            complete(one, f"{one.label} · {number} of {total}")
+        except AssaylineError as error:  # for example a configuration that does not fit into memory
+            failed[one.key] = f"{one.label}: {error}"
+            log.error("%s failed; skipping its remaining runs: %s", one.label, error)
     return failed
 
 
@@ -91,8 +82,7 @@ def judge_answers(
             if attempt and not count_unjudged(settings, run_id, own):
                 break
             spec = plan_judge(judge.scorer, judge.number, run_id, name, own, attempt)
-            with without_pool(needs_device=spec.engine.needs_device):
-                own.append(find_judge_run(spec, settings) or complete(spec).run_id)
+            own.append(find_judge_run(spec, settings) or complete(spec).run_id)
         asked[judge.label] = own
 
     failed = do_runs(judges, len(judges), log, ask)

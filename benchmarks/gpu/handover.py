@@ -14,7 +14,7 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
 from assayline.engines.client import HostedEngine, OfflineEngine, StreamingEngine
 from assayline.engines.messages import Open
-from assayline.engines.pool import EnginePool, pool_engines
+from assayline.engines.pool import EnginePool
 from assayline.engines.process import HostSetup, engine_environment
 from assayline.records import Request, TelemetrySample
 from assayline.spec.engine import EngineSpec, ReasoningSpec
@@ -73,7 +73,7 @@ def measure_handover(setup: Setup, tell: Tell) -> None:
     for ahead in (None,) if setup.is_cuda else (None, write_plugin(setup.folder / "ahead")):
         for place in PLACES:
             kit = Kit(setup, model, place, ahead)
-            with pool_engines() as pool:
+            with EnginePool() as pool:
                 for check, expected, found in kit.check(pool):
                     note({**kit.head, "check": check, "expected": expected, "found": found})
         with contextlib.suppress(ImportError):  # without decoders of images, as in the bundle
@@ -197,7 +197,7 @@ def count_encoded(kit: Kit) -> Row:
     module.write_text(COUNT_ENCODED.format(path=str(path)))
     plugin = {"structured_outputs_config": {"reasoning_parser_plugin": str(module)}}
     counted = []
-    with pool_engines() as pool:
+    with EnginePool() as pool:
         for run in ("seen", "seen-again"):
             path.write_text("")
             args = {**ARGS, **plugin, "limit_mm_per_prompt": {"image": 1}, "enable_prefix_caching": False}

@@ -33,7 +33,7 @@ from run_kit import plain_request
 from assayline.clock import RunClock
 from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.watch import DeviceMemory
-from assayline.engines.pool import pool_engines
+from assayline.engines.pool import EnginePool
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.errors import EngineDiedError, SpecError
@@ -249,7 +249,7 @@ def test_a_model_is_loaded_once_and_nothing_of_the_run_before_is_left(
     """The prefix cache is on, and emptied: points of a sweep ask the same prompts again."""
     first = plain.take()
     prompt = asker.fresh_prompt(first.facts.details["block_size_tokens"] + 20)
-    with pool_engines() as pool:
+    with EnginePool() as pool:
         first._pool = pool
         with closing(first):
             cold, warm = (by_id(first.generate([asker.send(prompt)])).popitem()[1] for _ in range(2))

@@ -25,7 +25,7 @@ from engine_kit import (
 
 from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.host.core import PREPARERS
-from assayline.engines.pool import pool_engines
+from assayline.engines.pool import EnginePool
 from assayline.errors import EngineDiedError, EngineInterruptedError
 from assayline.evaluation.prepare import Preparation
 from assayline.media.load import refer_synthetic
@@ -269,7 +269,7 @@ def test_a_run_that_takes_an_engine_over_encodes_its_images_again(open_one, tiny
     images = {request.media[0]["digest"]: request for request in asked if len(request.media or []) == 1}
     requests = list(images.values())[:8]
     plugin = import_into_core(tmp_path / "count_encoded.py", COUNT_ENCODED.format(path=str(encoded)))
-    with pool_engines() as pool:
+    with EnginePool() as pool:
         for run in ("one", "two"):
             encoded.write_text("")
             options = {"args": {**ONE_CORE, **LIMIT, **plugin}, "has_media": True, "run_id": run, "pool": pool}

@@ -9,7 +9,7 @@ from engine_kit import ARGS, NO_PREEMPTIONS, Asker, CountedRequests, by_id, open
 
 from assayline.clock import RunClock
 from assayline.engines.client import OfflineEngine
-from assayline.engines.pool import pool_engines
+from assayline.engines.pool import EnginePool
 from assayline.errors import EngineInterruptedError, SpecError
 from assayline.records import Completion
 
@@ -303,7 +303,7 @@ def test_engine_reports_its_details(engine):
 
 
 def test_an_engine_taken_over_has_no_cached_prefixes_and_counts_from_zero(tiny_model, asker, control, tmp_path):
-    with pool_engines() as pool:
+    with EnginePool() as pool:
         with closing(open_engine(tiny_model, tmp_path / "1.log", run_id="one", pool=pool)) as first:
             prompt = asker.fresh_prompt(first.facts.details["block_size_tokens"] + 20)
             cold, warm = (next(iter(first.generate([asker.send(prompt)]))) for _ in range(2))

@@ -15,7 +15,7 @@ from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.devices import watch
 from assayline.engines.devices.claims import Device, claim_device
 from assayline.engines.messages import Open
-from assayline.engines.pool import EnginePool, IdleEngine, find_pool, own_variables, pool_engines
+from assayline.engines.pool import EnginePool, IdleEngine, own_variables
 from assayline.engines.process import HostProcess, engine_environment
 from assayline.errors import DeviceError
 from assayline.settings import Settings
@@ -29,16 +29,18 @@ def open_served(url: str | None, run_dir: Path, control: Control | None = None, 
     """As the worker of a run does whose folder this is."""
     values = {"args": {}, "run_id": run_dir.name, "server": ServerSpec(url=url), "window": 2, **changes}
     parts = parts_of("server", "fake-model", run_dir / "logs" / "engine.log", **values)
-    return StreamingEngine(hooks=(control or Control()).hooks, pool=find_pool(), **parts)
+    return StreamingEngine(hooks=(control or Control()).hooks, **parts)
 
 
 def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(server, tmp_path):
-    with pool_engines():
-        with closing(open_served(server.url, tmp_path / "first")) as first:
+    with EnginePool() as pool:
+        with closing(open_served(server.url, tmp_path / "first", pool=pool)) as first:
             list(first.generate([ASKED]))
         assert psutil.pid_exists(first.host_pid)
         clock = RunClock.start()
-        with closing(open_served(server.url, tmp_path / "second", clock=clock, engine_generation=3)) as second:
+        with closing(
+            open_served(server.url, tmp_path / "second", pool=pool, clock=clock, engine_generation=3)
+        ) as second:
             assert second.host_pid == first.host_pid
             assert second.facts.details["kept_from"] == "first" and "kept_from" not in first.facts.details
             [answer] = second.generate([ASKED])
@@ -47,7 +49,7 @@ def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(se
             assert 0 <= answer.sent_at_s <= answer.finished_at_s <= clock.now_s(), (
                 "seconds of this run, not of the first"
             )
-        with closing(open_served(server.url, tmp_path / "third")) as third:
+        with closing(open_served(server.url, tmp_path / "third", pool=pool)) as third:
             assert third.facts.details["kept_from"] == "first", "whose folder has the log"
     wait_until_gone(first.host_pid)
     told = (tmp_path / "third" / "logs" / "engine.log").read_text()
@@ -100,7 +102,7 @@ def test_memory_is_back_when_no_engine_holds_it_any_more(tmp_path, monkeypatch):
     free = {"0": 80}
     monkeypatch.setattr(watch, "read_free_bytes", lambda gpu: free[gpu] << 30)
     device = Device("cuda-0", {"CUDA_VISIBLE_DEVICES": "0"}, ("0",))
-    with pool_engines() as pool:
+    with EnginePool() as pool:
         pool.claim([device], tmp_path, 0)
         free["0"] = 8
         pool.keep(
@@ -113,24 +115,24 @@ def test_memory_is_back_when_no_engine_holds_it_any_more(tmp_path, monkeypatch):
 
 
 def test_variables_that_a_library_sets_here_make_no_other_engine(server, tmp_path, monkeypatch):
-    with pool_engines():
-        open_served(server.url, tmp_path / "first").close()
+    with EnginePool() as pool:
+        open_served(server.url, tmp_path / "first", pool=pool).close()
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-        with closing(open_served(server.url, tmp_path / "second")) as second:
+        with closing(open_served(server.url, tmp_path / "second", pool=pool)) as second:
             assert second.facts.details["kept_from"] == "first"
 
 
 @pytest.mark.parametrize("at_work", [False, True], ids=["while it waited", "at work"])
 def test_one_that_died_is_replaced(server, tmp_path, at_work):
-    with pool_engines():
-        first = open_served(server.url, tmp_path / "first")
+    with EnginePool() as pool:
+        first = open_served(server.url, tmp_path / "first", pool=pool)
         process = psutil.Process(first.host_pid)
         if not at_work:
             first.close()
         process.kill()
         psutil.wait_procs([process], timeout=PATIENCE_S)
         first.close()
-        with closing(open_served(server.url, tmp_path / "second")) as second:
+        with closing(open_served(server.url, tmp_path / "second", pool=pool)) as second:
             assert second.host_pid != first.host_pid and "kept_from" not in second.facts.details
             assert [row.error_kind for row in second.generate([ASKED])] == [None]
 
@@ -139,8 +141,8 @@ def test_idle_engine_makes_room_for_another_kind(server, tmp_path, monkeypatch):
     def start(*_: Any) -> None:
         raise ChildProcessError
 
-    with pool_engines() as pool:
-        with closing(open_served(server.url, tmp_path / "first")) as first:
+    with EnginePool() as pool:
+        with closing(open_served(server.url, tmp_path / "first", pool=pool)) as first:
             pass
         assert psutil.pid_exists(first.host_pid)
         monkeypatch.setattr(client, "HostProcess", start)
@@ -162,19 +164,18 @@ def test_is_reusable_is_false_for_own_servers_with_a_cache(tmp_path):
 
 
 def test_none_is_left_however_the_block_ends(server, tmp_path):
-    with pytest.raises(KeyboardInterrupt), pool_engines():
-        engine = open_served(server.url, tmp_path / "first")
+    with pytest.raises(KeyboardInterrupt), EnginePool() as pool:
+        engine = open_served(server.url, tmp_path / "first", pool=pool)
         engine.close()
         raise KeyboardInterrupt
     wait_until_gone(engine.host_pid)
-    assert find_pool() is None
     with closing(open_served(server.url, tmp_path / "second")) as alone:
         pass
     wait_until_gone(alone.host_pid)
 
 
 def test_the_device_of_an_idle_engine_is_taken_until_the_end(tmp_path):
-    with pool_engines() as pool:
+    with EnginePool() as pool:
         held = pool.claim([DEVICE], tmp_path, 0)
         with pytest.raises(DeviceError, match="Every device is taken"):
             claim_device([DEVICE], tmp_path, 0).__enter__()

@@ -19,7 +19,7 @@ from assayline.benchmark.configurations import plan_benchmark
 from assayline.benchmark.plan import write_plan
 from assayline.engines import client
 from assayline.engines.fake import FakeEngine
-from assayline.engines.pool import pool_engines
+from assayline.engines.pool import EnginePool
 from assayline.errors import EngineError, JudgeNotTrustedError, ModelError, RunFailedError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.flows import cli
@@ -324,9 +324,10 @@ def test_workers_of_a_judge_have_their_own_devices_next_to_an_idle_engine(
     path = write_judge(tmp_path, {**fake_spec, **served})
     judge = yaml.safe_load(path.read_text())
     flow_kit.write_spec(path, {**judge, "workers": 2, "output": {"regex": VERDICT}, "sampling": {"max_tokens": 60}})
-    with pool_engines() as pool:
-        result = evaluate({**judged_by(fake_spec, path), **served})
+    spec = parse_spec({**judged_by(fake_spec, path), **served})
+    with EnginePool() as engines:
+        result = driver.evaluate(spec, driver.FrontEnd(load_settings()), engines=engines)
         assert [host for host in hosts if host.exit_code is None] == []
-    assert pool is not None and read_scores(data_dir, result.run_id)
+    assert read_scores(data_dir, result.run_id)
     devices = re.findall(r"Opening an engine for \S+ on (\S+)", caplog.text)
     assert len(devices) == len(set(devices)) == len(hosts) == 3, "all cores, then half of them each"

@@ -68,8 +68,12 @@ def test_failed_measurement_is_resumed_with_new_pairs_and_comparisons_show_the_n
 
 
 @pytest.mark.prefect
-@pytest.mark.usefixtures("prefect_client")
-def test_benchmark_flow_measures_noise(fake_spec):
+def test_benchmark_flow_measures_noise_on_shared_engines(prefect_client, fake_spec, data_dir):
+    fake_spec["prompts"]["limit"] = 4
+    benchmark(parse_spec(fake_spec), 5, noise=True)
+    assert number_engines(data_dir) == [0, 0, 1, 1, 2]
+    stored = {name for run in prefect_client.read_flow_runs() for name in run.parameters}
+    assert "spec" in stored and "engines" not in stored
     with pytest.raises(SpecError, match="too few runs to measure noise"):
         benchmark(parse_spec(fake_spec), 4, noise=True)
 
