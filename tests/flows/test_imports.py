@@ -33,7 +33,7 @@ def test_help_needs_next_to_nothing(command_env):
     assert helps.out.splitlines()[-1] == "imported: []"
 
 
-def test_a_command_imports_no_prefect_and_its_prompts_and_scorers_may_import_torch(command_env, fake_spec, tmp_path):
+def test_a_command_imports_no_prefect_and_its_prompts_and_scorers_may_import_torch(alone_env, fake_spec, tmp_path):
     (tmp_path / "own.py").write_text(
         "import torch\nfrom transformers import AutoModel\n"
         "def rows():\n    yield {'question': f'say {torch.tensor(4).item()}', 'answer': '4'}\n"
@@ -42,7 +42,7 @@ def test_a_command_imports_no_prefect_and_its_prompts_and_scorers_may_import_tor
     fake_spec["prompts"]["source"] = {"kind": "python", "function": "own:rows"}
     fake_spec["scorers"] = [{"kind": "python", "function": "own:score"}]
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    environ = {**command_env, "PYTHONPATH": str(tmp_path), "ASSAYLINE_DATA_DIR": str(tmp_path / "data")}
+    environ = {**alone_env, "PYTHONPATH": str(tmp_path)}
     run = flow_kit.run_command([sys.executable, "-c", EVALUATE, str(spec)], environ)
     assert run.code == 0, run.err
     assert run.out.splitlines()[-1] == "imported: []"

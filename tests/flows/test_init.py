@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,12 +113,13 @@ def test_settings_and_deployment_of_a_project_are_known_ones(tmp_path):
 
 
 @pytest.mark.slow
-def test_ci_jobs_of_a_project_keep_their_runs_and_end_with_the_gate(tmp_path, modest_model):
+def test_ci_jobs_of_a_project_keep_their_runs_and_end_with_the_gate(tmp_path, modest_model, charts):
     """Two jobs of the CI file in one checkout, which each job cleans; the runner's folder is another one here."""
     project, shared = tmp_path / "my sums", tmp_path / "srv"
     create_project(project, str(modest_model))
     job = yaml.safe_load((project / ".github/workflows/evaluate.yml").read_text())["jobs"]["evaluate"]
     assert job["env"] == {"ASSAYLINE_DATA_DIR": "/srv/assayline/my-sums"}
+    shutil.copytree(charts, shared / "cache")
     flow_kit.write_rows(project / "questions.jsonl", 40)  # the fake engine answers with the last word, the target
     spec = yaml.safe_load((project / "spec.yaml").read_text())
     spec |= {"engine": {"backend": "fake"}, "scorers": [{"kind": "exact_match"}]}

@@ -63,10 +63,11 @@ nightly(sys.argv[1])
 
 
 @pytest.mark.prefect
-@pytest.mark.vllm
-def test_cancelled_night_ends_without_a_worker(served_env, prefect_client, data_dir, tiny_model, tmp_path):
+def test_cancelled_night_ends_without_a_worker(served_env, prefect_client, data_dir, slow_spec, tmp_path):
     """Prefect's worker, which would end the process, stops looking for cancellations after an outage of the API."""
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", flow_kit.endless_spec(tiny_model))
+    endless = {**slow_spec, "name": "endless"}
+    endless["prompts"]["source"]["path"] = str(flow_kit.write_rows(tmp_path / "endless.jsonl", 10_000))
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", endless)
     log = tmp_path / "night.log"
     with flow_kit.started([sys.executable, "-c", NIGHT, str(spec)], served_env, log) as process:
         flow_kit.wait_for(lambda: flow_kit.count_in_parts(data_dir) > 0, f"the first answers; {log}")
