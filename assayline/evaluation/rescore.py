@@ -20,8 +20,17 @@ from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.metrics import store_metrics
 from assayline.store.score_files import FunctionScores, read_function_scores, read_harness_scores, write_function_scores
-from assayline.store.scoring import WrongAnswer, check_scorers, list_stale, read_samples, read_wrong_answers, score_run
+from assayline.store.scoring import check_scorers, list_stale, read_samples, score_run
 from assayline.store.thread import DatabaseThread
+
+_WRONG = """
+    select source_row, repeat_index, value, left(target, 2000) as target, left(answer, 2000) as answer, explanation
+    from (select * from scores where run_id = ? and scorer = ? and value < 1) as wrong
+    inner join (select * from stg_samples where run_id = ?) as samples
+        using (run_id, prompt_id, occurrence, repeat_index)
+    order by status <> 'ok', value, source_row, repeat_index
+    limit ?
+"""
 
 
 @dataclass(slots=True)
@@ -31,8 +40,8 @@ class Rescored:
     run: Manifest
     accuracies: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the view `accuracy` for the requested scorers."""
-    wrong: dict[str, list[WrongAnswer]] = field(default_factory=dict)
-    """Examples of wrong answers, by scorer."""
+    wrong: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """The worst samples by scorer, wrong answers before errors; their texts are cut."""
     notes: list[str] = field(default_factory=list)
     """Remarks for the user on failures of scorers."""
 
@@ -168,7 +177,7 @@ def _read_results(connection: Connection, plan: _RescorePlan, rescored: Rescored
     rows = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
     rescored.accuracies = [row for row in rows if row["scorer"] in plan.asked]
     for label in plan.asked:
-        rescored.wrong[label] = read_wrong_answers(connection, run_id, label, plan.most_examples)
+        rescored.wrong[label] = read_rows(connection, _WRONG, run_id, label, run_id, plan.most_examples)
 
 
 def _check_counts(run_id: str, counts: dict[str, int], added: Sequence[str]) -> None:

@@ -45,6 +45,14 @@ class Source(SpecPart):
         return None
 
 
+class RemoteSource(Source):
+    """Base of sources whose content is elsewhere."""
+
+    @property
+    def files(self) -> None:
+        return None
+
+
 class FileSource(Source):
     """Rows of local files, which are streamed."""
 
@@ -62,7 +70,7 @@ class InlineSource(Source):
     rows: list[dict[str, Any]] = Field(min_length=1, description="Rows as mappings from column to value.")
 
 
-class HubSource(Source):
+class HubSource(RemoteSource):
     """A Hugging Face dataset, streamed. Needs the extra `hub`."""
 
     kind: Literal["hub"] = "hub"
@@ -70,10 +78,6 @@ class HubSource(Source):
     subset: str | None = Field(None, description="Configuration of the dataset.")
     split: str = Field("test", description="Split to read.")
     revision: str | None = Field(None, description="Branch, tag or commit.")
-
-    @property
-    def files(self) -> None:
-        return None
 
     @property
     def title(self) -> str:
@@ -118,7 +122,7 @@ class SyntheticAudio(SpecPart):
     seconds: float = Field(5.0, gt=0, le=3600, description="Length of each clip, seconds.")
 
 
-class PythonSource(Source):
+class PythonSource(RemoteSource):
     """Rows that a Python function of your own yields, or one of an installed package."""
 
     kind: Literal["python"] = "python"
@@ -126,10 +130,6 @@ class PythonSource(Source):
         min_length=1, description="module:function, such as data:rows; or a name that a package registers."
     )
     arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the function.")
-
-    @property
-    def files(self) -> None:
-        return None
 
     @property
     def title(self) -> str:
@@ -198,7 +198,7 @@ class TraceSource(Source):
         return Trace(path=self.path, column="TIMESTAMP", unit="date")
 
 
-class LmEvalSource(Source):
+class LmEvalSource(RemoteSource):
     """A task of lm-evaluation-harness, which builds the requests and scores the answers. Needs the extra `lm-eval`."""
 
     kind: Literal["lm_eval"] = "lm_eval"
@@ -217,10 +217,6 @@ class LmEvalSource(Source):
     confirm_run_unsafe_code: bool = Field(
         False, description="Allow tasks such as HumanEval to run model-written code on this machine."
     )
-
-    @property
-    def files(self) -> None:
-        return None
 
     @property
     def title(self) -> str:

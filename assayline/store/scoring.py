@@ -121,23 +121,21 @@ def read_samples(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Sam
 
 def insert_harness_scores(connection: duckdb.DuckDBPyConnection, run_id: str, judged: HarnessScores) -> dict[str, int]:
     """Replace scorers and scores in the tables, in the caller's transaction; return the number of scores by scorer."""
-    counts = dict.fromkeys(judged.scorers, 0)
-    if not counts:
-        return counts
+    _delete_scores(connection, run_id, list(judged.scorers))
+    _insert_rows(connection, run_id, judged.scores)
+    for ordinal, (name, described) in enumerate(judged.scorers.items()):
+        arguments = {"definition": described["kind"], **described}
+        _insert_scorer(connection, run_id, ordinal, name, arguments.pop("definition"), arguments)
+    counts = Counter(score.scorer for score in judged.scores)
+    return {name: counts[name] for name in judged.scorers}
+
+
+def _delete_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorers: list[str]) -> None:
     for table in ("scores", "scorers"):
         connection.execute(
             f"delete from {table} where run_id = ? and list_contains(?, scorer)",  # noqa: S608 - table is ours
-            [run_id, list(judged.scorers)],
+            [run_id, scorers],
         )
-    _insert_rows(connection, run_id, judged.scores)
-    now = datetime.now(UTC).replace(tzinfo=None)
-    for ordinal, (name, described) in enumerate(judged.scorers.items()):
-        arguments = {"definition": described["kind"], **described}
-        definition = arguments.pop("definition")
-        row = [run_id, name, arguments["kind"], ordinal, json.dumps(arguments, ensure_ascii=False, sort_keys=True)]
-        connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?, ?)", [*row, __version__, now, definition])
-        counts[name] = sum(score.scorer == name for score in judged.scores)
-    return counts
 
 
 JSON_FUNCTION = "score_json"
@@ -194,22 +192,20 @@ def score_run(
     for ordinal, scorer in enumerate(scorers, start=len(judged.scorers)):
         if only is not None and scorer.title not in only:
             continue
-        for table in ("scores", "scorers"):
-            connection.execute(
-                f"delete from {table} where run_id = ? and scorer = ?",  # noqa: S608 - table is ours
-                [run_id, scorer.title],
-            )
+        _delete_scores(connection, run_id, [scorer.title])
         if isinstance(scorer, FunctionScorer | JudgeScorer):
             if (given := functions.get(scorer.title)) is None:
                 counts[scorer.title] = 0
                 continue
             definition = given.definition
-            counts[scorer.title] = _insert_function_scores(connection, run_id, scorer, given)
+            scored = _insert_errors(connection, run_id, scorer) + _insert_rows(connection, run_id, given.scores)
         else:
             definition = define_scorer(scorer.kind)
-            counts[scorer.title] = _insert_scores(connection, run_id, scorer)
-        if counts[scorer.title]:
-            _insert_scorer(connection, run_id, ordinal, scorer, definition)
+            scored = _insert_scores(connection, run_id, scorer)
+        counts[scorer.title] = scored
+        if scored:
+            arguments = scorer.model_dump(mode="json")
+            _insert_scorer(connection, run_id, ordinal, scorer.title, definition, arguments)
     dropped = connection.execute(
         f"delete from scores where run_id = $run_id and (prompt_id, occurrence) in ({LATER_PROMPTS}) returning scorer",  # noqa: S608 - ours
         {"run_id": run_id},
@@ -349,12 +345,6 @@ def _insert_errors(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
     return int(connection.execute(_INSERT.format(call="null"), values).fetchall()[0][0])
 
 
-def _insert_function_scores(
-    connection: duckdb.DuckDBPyConnection, run_id: str, scorer: ScorerPart, given: FunctionScores
-) -> int:
-    return _insert_errors(connection, run_id, scorer) + _insert_rows(connection, run_id, given.scores)
-
-
 def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Sequence[HarnessScore]) -> int:
     columns = {name: [score[place] for score in scores] for place, name in enumerate(HarnessScore._fields)}
     types: dict[str, Any] = {"value": pa.float64(), "occurrence": pa.int32(), "repeat_index": pa.int32()}
@@ -417,12 +407,16 @@ def _counts_from_one(connection: duckdb.DuckDBPyConnection, run_id: str, scorer:
 
 
 def _insert_scorer(
-    connection: duckdb.DuckDBPyConnection, run_id: str, ordinal: int, scorer: Scorer, definition: str
+    connection: duckdb.DuckDBPyConnection,
+    run_id: str,
+    ordinal: int,
+    name: str,
+    definition: str,
+    arguments: dict[str, Any],
 ) -> None:
-    arguments = json.dumps(scorer.model_dump(mode="json"), ensure_ascii=False, sort_keys=True)
-    row = [run_id, scorer.title, scorer.kind, ordinal, arguments.encode("utf-8", "replace").decode(), __version__]
-    values = [*row, _utc_now(), definition]
-    connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?, ?)", values)
+    text = json.dumps(arguments, ensure_ascii=False, sort_keys=True).encode("utf-8", "replace").decode()
+    row = [run_id, name, arguments["kind"], ordinal, text, __version__, datetime.now(UTC).replace(tzinfo=None)]
+    connection.execute("insert into scorers values (?, ?, ?, ?, ?, ?, ?, ?)", [*row, definition])
 
 
 @cache
@@ -512,39 +506,3 @@ def _json_function(connection: duckdb.DuckDBPyConnection, scorer: Scorer) -> Ite
         yield
     finally:
         connection.remove_function(JSON_FUNCTION)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)
-
-
-LONGEST_TEXT = 2000
-"""Maximum characters to read of an answer; examples are shown, never stored."""
-
-
-class WrongAnswer(NamedTuple):
-    """A sample with less than a full score."""
-
-    source_row: int
-    repeat_index: int
-    value: float
-    target: str | None
-    answer: str | None
-    extracted: str | None
-    explanation: str | None
-
-
-def read_wrong_answers(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: str, most: int) -> list[WrongAnswer]:
-    """Return the worst samples by this scorer, in prompt order, wrong answers before errors."""
-    query = f"""
-        select
-            source_row, repeat_index, value, left(target, {LONGEST_TEXT}), left(answer, {LONGEST_TEXT}),
-            left(extracted, {LONGEST_TEXT}), explanation
-        from (select * from scores where run_id = $run_id and scorer = $scorer and value < 1) as wrong
-        inner join (select * from stg_samples where run_id = $run_id) as samples
-            using (run_id, prompt_id, occurrence, repeat_index)
-        order by status <> 'ok', value, source_row, repeat_index
-        limit $most
-    """  # noqa: S608 - the number is ours
-    values = {"run_id": run_id, "scorer": scorer, "most": most}
-    return [WrongAnswer(*row) for row in connection.execute(query, values).fetchall()]

@@ -8,7 +8,7 @@ It takes seconds and writes one transaction, except for judges, whose runs are l
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from assayline.evaluation.rescore import Rescored
     from assayline.spec.part import ScorerPart
     from assayline.store.database import Row
-    from assayline.store.scoring import WrongAnswer
 
 EPILOG = """A scorer is a kind, or a YAML mapping with its fields, as in a spec (docs/guides/scoring.md):
 
@@ -170,13 +169,13 @@ SCORES = (
 )
 
 
-def _print_example(scorer: str, wrong: "WrongAnswer", console: "Console") -> None:
-    repeat = f", repeat {wrong.repeat_index}" if wrong.repeat_index else ""
-    reason = f": {wrong.explanation}" if wrong.explanation else ""
-    print_text(f"{scorer} {show_value(wrong.value)}, row {wrong.source_row}{repeat}{reason}", console)
-    print_text(f"    target   {_in_a_line(wrong.target)}", console)
-    if wrong.answer is not None:
-        print_text(f"    answer   {_in_a_line(wrong.answer)}", console)
+def _print_example(scorer: str, wrong: dict[str, Any], console: "Console") -> None:
+    repeat = f", repeat {wrong['repeat_index']}" if wrong["repeat_index"] else ""
+    reason = f": {wrong['explanation']}" if wrong["explanation"] else ""
+    print_text(f"{scorer} {show_value(wrong['value'])}, row {wrong['source_row']}{repeat}{reason}", console)
+    print_text(f"    target   {_in_a_line(wrong['target'])}", console)
+    if wrong["answer"] is not None:
+        print_text(f"    answer   {_in_a_line(wrong['answer'])}", console)
 
 
 def _in_a_line(text: str | None, most: int = 200) -> str:
