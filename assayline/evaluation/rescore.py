@@ -6,7 +6,8 @@ A rebuild restores them, and comparisons and reports treat them like the scorers
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -46,23 +47,6 @@ class Rescored:
     """Remarks for the user on failures of scorers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RescorePlan:
-    """Parameters for scoring one run again."""
-
-    run_dir: Path
-    run: Manifest
-    scorers: Sequence[Scorer]
-    """All scorers of the run, including added ones."""
-    added: Sequence[Scorer]
-    keep: bool
-    most_examples: int
-    asked: Sequence[str]
-    """Names of the scorers to apply."""
-    functions: Mapping[str, FunctionScores]
-    """Scores by functions and judges, by scorer."""
-
-
 class _NotKept(Exception):
     """Ends a transaction whose results are not kept."""
 
@@ -100,18 +84,28 @@ def rescore_run(
             samples = database.run(lambda connection: read_samples(connection, run.run_id))
             found, notes = score_samples(functions, samples)
             scores = {**scores, **found}
-        plan = _RescorePlan(
-            run_dir=run_dir,
-            run=run,
-            scorers=everything,
-            added=scorers if is_added else (),
-            keep=keep,
-            most_examples=most_examples,
-            asked=asked,
-            functions={**read_function_scores(run_dir), **scores},
-        )
-        rescored = database.run(lambda connection: _rescore(connection, plan))
-        return replace(rescored, notes=notes)
+        given = {**read_function_scores(run_dir), **scores}
+        added = scorers if is_added else ()
+
+        def score(connection: Connection) -> Rescored:
+            _check_loaded(connection, run.run_id)
+            rescored = Rescored(run, notes=notes)
+            with suppress(_NotKept):
+                with transaction(connection):
+                    judged = read_harness_scores(run_dir)
+                    counts = score_run(connection, run.run_id, everything, asked, judged, given)
+                    _check_counts(run.run_id, counts, [scorer.title for scorer in added])
+                    rescored.accuracies, rescored.wrong = _read_results(connection, run.run_id, asked, most_examples)
+                    if not keep:
+                        raise _NotKept
+                    if given:
+                        write_function_scores(run_dir, given)
+                    if added:
+                        keep_added(run_dir, added)
+                store_metrics(connection, [run.run_id])
+            return rescored
+
+        return database.run(score)
     finally:
         lock.release()
 
@@ -149,35 +143,18 @@ def _check_kinds(spec: dict[str, Any], scorers: Sequence[Scorer]) -> None:
             )
 
 
-def _rescore(connection: Connection, plan: _RescorePlan) -> Rescored:
-    run_id = plan.run.run_id
+def _check_loaded(connection: Connection, run_id: str) -> None:
     if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
         raise StoreError(f"Run {run_id} is not in the database. hint: load it with `assayline rebuild {run_id}`.")
-    rescored = Rescored(plan.run)
-    try:
-        with transaction(connection):
-            judged = read_harness_scores(plan.run_dir)
-            counts = score_run(connection, run_id, plan.scorers, plan.asked, judged, plan.functions)
-            _check_counts(run_id, counts, [scorer.title for scorer in plan.added])
-            _read_results(connection, plan, rescored)
-            if not plan.keep:
-                raise _NotKept
-            if plan.functions:
-                write_function_scores(plan.run_dir, plan.functions)
-            if plan.added:
-                keep_added(plan.run_dir, plan.added)
-    except _NotKept:
-        return rescored
-    store_metrics(connection, [run_id])
-    return rescored
 
 
-def _read_results(connection: Connection, plan: _RescorePlan, rescored: Rescored) -> None:
-    run_id = plan.run.run_id
+def _read_results(
+    connection: Connection, run_id: str, asked: Sequence[str], most: int
+) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """Return the rows of accuracy and examples of wrong answers, of these scorers."""
     rows = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
-    rescored.accuracies = [row for row in rows if row["scorer"] in plan.asked]
-    for label in plan.asked:
-        rescored.wrong[label] = read_rows(connection, _WRONG, run_id, label, run_id, plan.most_examples)
+    wrong = {label: read_rows(connection, _WRONG, run_id, label, run_id, most) for label in asked}
+    return [row for row in rows if row["scorer"] in asked], wrong
 
 
 def _check_counts(run_id: str, counts: dict[str, int], added: Sequence[str]) -> None:
