@@ -31,7 +31,7 @@ class Media(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class AskedBody:
+class BatchBody:
     """Fields of a batch file's request body other than messages and sampling."""
 
     text: str | None = None
@@ -69,7 +69,7 @@ class Prompt:
     """Choices whose likelihoods are requested instead of a generated text."""
     media: list[Media] | None = None
     """In the order of their parts in `messages`, which give only the kind of each."""
-    body: AskedBody | None = None
+    body: BatchBody | None = None
     """Set by the source openai_batch."""
     due_offset_s: float | None = None
     """Seconds between the trace's first request and this one."""

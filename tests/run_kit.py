@@ -23,7 +23,7 @@ from assayline.engines.messages import Open
 from assayline.evaluation.begin import Evaluation, begin_evaluation
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
-from assayline.evaluation.order import heaviest_first, read_shard
+from assayline.evaluation.order import read_shard, shard_priority
 from assayline.evaluation.run import RunResult
 from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.prompts import load_prompts
@@ -237,7 +237,7 @@ def vanish(evaluation: Evaluation) -> None:
 
 def answer_some(evaluation: Evaluation, *counts: int) -> list[str]:
     """As a killed worker leaves it: of the first shard the first `counts[0]` requests are answered, and so on."""
-    shards = sorted(list_parts(evaluation.run_dir, "requests"), key=heaviest_first)
+    shards = sorted(list_parts(evaluation.run_dir, "requests"), key=shard_priority)
     ids = []
     for count, shard in zip(counts, shards, strict=False):
         requests: list[Request] = list(read_shard(shard))[:count]

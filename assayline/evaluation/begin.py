@@ -127,7 +127,7 @@ def begin_run(plan: RunPlan, settings: Settings, resume: str = AUTO) -> Evaluati
         if choice.manifest is None:
             _make_folder(evaluation, lengths)
         else:
-            evaluation.take_up()
+            evaluation.resume()
             _keep_spec(evaluation)
         evaluation.dispatcher.workers = workers
         undo.pop_all()

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from assayline.engines.messages import unsent
 from assayline.errors import EngineError
-from assayline.evaluation.order import Conversations, OpenRenderer, heaviest_first, read_shard
-from assayline.evaluation.progress import Progress, Standing
+from assayline.evaluation.order import Conversations, OpenRenderer, read_shard, shard_priority
+from assayline.evaluation.progress import Progress, RunStatus
 from assayline.records import Completion, Request
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import read_texts
@@ -66,7 +66,7 @@ class _WorkerQueue:
     window_requests: int | None = None
     generation: int = 0
     """Generation of its newest engine that answered."""
-    has_suspect: bool = False
+    is_isolating: bool = False
     """Whether it holds a request that must be sent alone."""
 
 
@@ -95,14 +95,14 @@ class Dispatcher:
         """Shards that no worker reads yet, with their answered requests; the last one is next."""
         self._abandoned: list[_ShardReader] = []
         """Partly read shards of workers that are gone."""
-        self._again: deque[Request] = deque()
-        self._suspects: deque[Request] = deque()
+        self._requeued: deque[Request] = deque()
+        self._isolated: deque[Request] = deque()
         self._losses: Counter[str] = Counter()
         self._failed: set[str] = set()
         """Workers that ended with an error."""
         self._rows: list[Completion] = []
         """Rows that count and are not yet passed to `keep`."""
-        self._culprits = 0
+        self._killers = 0
         self._prepared = self._unread = 0
         self._is_closed = False
         self._stopped = threading.Event()
@@ -120,7 +120,7 @@ class Dispatcher:
             if requests > len(answered):
                 self._unread += requests - len(answered)
                 self._pending.append((path, answered))
-                self._pending.sort(key=lambda pending: heaviest_first(pending[0]), reverse=True)
+                self._pending.sort(key=lambda pending: shard_priority(pending[0]), reverse=True)
 
     def add_answered(self, requests: int) -> None:
         """Count the requests of a shard whose requests are all answered."""
@@ -153,7 +153,7 @@ class Dispatcher:
     def is_over(self) -> bool:
         """Return True if every request has its row."""
         with self._lock:
-            waiting = (self._pending, self._abandoned, self._again, self._suspects, self._conversations.held)
+            waiting = (self._pending, self._abandoned, self._requeued, self._isolated, self._conversations.held)
             if not self._is_closed or any(waiting):
                 return False
             return not any(queue.held or queue.ready or not queue.shard.is_read for queue in self._queues.values())
@@ -173,13 +173,13 @@ class Dispatcher:
             for completion in finished:
                 if queue.held.pop(completion.request_id, None) is not None:
                     self._settle(queue, completion)
-            queue.has_suspect = queue.has_suspect and bool(queue.held)
+            queue.is_isolating = queue.is_isolating and bool(queue.held)
             given = [] if self.is_stopped or window == 0 else self._hand_out(queue)
         self._keep_rows()
         return given
 
     def lose(self, worker: str) -> None:
-        """Record the loss of a worker and requeue its requests. Raises EngineError as `note_culprit` does."""
+        """Record the loss of a worker and requeue its requests. Raises EngineError as `note_killer` does."""
         with self._lock:
             self.progress.lose(worker)
             queue = self._queues.get(worker)
@@ -215,22 +215,22 @@ class Dispatcher:
         with self._lock:
             self.progress.set_phase(worker, phase)
 
-    def snapshot(self) -> Standing:
+    def snapshot(self) -> RunStatus:
         """Return the progress of the run."""
         with self._lock:
             return self.progress.snapshot()
 
-    def note_culprit(self, why: str) -> None:
+    def note_killer(self, why: str) -> None:
         """Count a request that killed engines or workers and became an error row.
 
         Too many stop the run: raises EngineError.
         """
         with self._lock:
-            self._culprits += 1
-            if self._culprits > max(1.0, self._spec.max_error_fraction * self._prepared):
+            self._killers += 1
+            if self._killers > max(1.0, self._spec.max_error_fraction * self._prepared):
                 self.stop()
                 raise EngineError(
-                    f"{self._culprits} requests killed their engines or workers, more than max_error_fraction allows. "
+                    f"{self._killers} requests killed their engines or workers, more than max_error_fraction allows. "
                     f"The last one: {why}. hint: fix the cause, then run the same command again to resume the run; "
                     "stored answers are kept."
                 )
@@ -252,8 +252,8 @@ class Dispatcher:
         losses = [self._losses[request.request_id] for request in queue.held.values()]
         held = list(zip(queue.held.values(), losses, strict=True))
         again = [request for request, lost in held if lost < LOSSES_UNTIL_ALONE]
-        self._again.extendleft(reversed([*again, *queue.ready]))
-        self._suspects.extend(request for request, lost in held if LOSSES_UNTIL_ALONE <= lost < MOST_LOSSES)
+        self._requeued.extendleft(reversed([*again, *queue.ready]))
+        self._isolated.extend(request for request, lost in held if LOSSES_UNTIL_ALONE <= lost < MOST_LOSSES)
 
     def _settle(self, queue: _WorkerQueue, completion: Completion) -> None:
         self._losses.pop(completion.request_id, None)
@@ -274,15 +274,15 @@ class Dispatcher:
             self._keep(row)
 
     def _hand_out(self, queue: _WorkerQueue) -> list[Request]:
-        if queue.has_suspect:
+        if queue.is_isolating:
             return []
         given: list[Request] = []
         room = self._find_room(queue)
         while len(given) < room and (request := self._next(queue)) is not None:
             given.append(request)
-        if not given and not queue.held and self._suspects:
-            given.append(self._suspects.popleft())
-            queue.has_suspect = True
+        if not given and not queue.held and self._isolated:
+            given.append(self._isolated.popleft())
+            queue.is_isolating = True
         queue.held.update((request.request_id, request) for request in given)
         return given
 
@@ -301,8 +301,8 @@ class Dispatcher:
         """Return the next request for this worker; None if there is none now."""
         if queue.ready:
             return queue.ready.popleft()
-        if self._again:
-            return self._again.popleft()
+        if self._requeued:
+            return self._requeued.popleft()
         while (request := self._read(queue)) is not None:
             if request.turn_index is None:
                 return request
@@ -335,5 +335,5 @@ class Dispatcher:
         self._sender = (worker, 0)
         self._count(row)
         if (turn := self._conversations.settle(row)) is not None:
-            self._again.append(turn)
-        self.note_culprit(words)
+            self._requeued.append(turn)
+        self.note_killer(words)

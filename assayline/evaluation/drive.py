@@ -146,4 +146,4 @@ class _Drive:
             evaluation.dispatcher.join(self._name, self.device)
         self._listener.on_event(event)
         if event.event == "isolated":
-            evaluation.dispatcher.note_culprit(event.message or "")
+            evaluation.dispatcher.note_killer(event.message or "")

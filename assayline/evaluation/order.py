@@ -40,7 +40,7 @@ def name_shard(number: int, weight: int | None = None) -> str:
     return f"shard-{number:06d}" + ("" if weight is None else f"-{weight:07d}")
 
 
-def heaviest_first(shard: Path) -> tuple[int, str]:
+def shard_priority(shard: Path) -> tuple[int, str]:
     """Return a sort key: the shard with the longest answers first, then by number."""
     _, _, weight = shard.stem.partition("-")[2].partition("-")
     return -int(weight or 0), shard.name

@@ -19,7 +19,7 @@ LEAST_COMPARED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStanding:
+class WorkerStatus:
     worker: str
     device: str
     state: str
@@ -35,7 +35,7 @@ class WorkerStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunStatus:
     """Progress of a run and its workers."""
 
     answered: int
@@ -44,7 +44,7 @@ class Standing:
     """Maximum requests in flight, all workers together; None before an engine is open, and in an open loop."""
     output_tokens_per_s: float | None
     """Over the last `RATE_OVER_S` seconds; None before the first answer."""
-    workers: list[WorkerStanding]
+    workers: list[WorkerStatus]
 
     def count(self, state: str) -> int:
         return sum(worker.state == state for worker in self.workers)
@@ -127,11 +127,11 @@ class Progress:
         """Record that the worker ended normally."""
         self._find(worker).state = LEFT
 
-    def snapshot(self) -> Standing:
+    def snapshot(self) -> RunStatus:
         """Return the current progress."""
         now_s = self._now()
         workers = [
-            WorkerStanding(
+            WorkerStatus(
                 name,
                 worker.device,
                 worker.state,
@@ -144,7 +144,7 @@ class Progress:
         ]
         rates = [one.output_tokens_per_s for one in workers if one.output_tokens_per_s is not None]
         windows = [worker.window_requests or 0 for worker in self._workers.values() if worker.state == ALIVE]
-        return Standing(
+        return RunStatus(
             self.answered, self.errors, sum(windows) or None, sum(rates) if rates else None, _mark_slow(workers)
         )
 
@@ -152,7 +152,7 @@ class Progress:
         return self._workers.setdefault(worker, _Worker())
 
 
-def _mark_slow(workers: list[WorkerStanding]) -> list[WorkerStanding]:
+def _mark_slow(workers: list[WorkerStatus]) -> list[WorkerStatus]:
     """Mark workers whose rate is far below the median."""
     rates = [one.output_tokens_per_s for one in workers if one.state == ALIVE and one.output_tokens_per_s is not None]
     if len(rates) < LEAST_COMPARED:

@@ -15,7 +15,7 @@ from typing import Any
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.runs.locks import lock_run, name_holder
-from assayline.runs.manifest import Manifest, keep_added, lay_over, read_manifest, read_run_scorers, read_spec_json
+from assayline.runs.manifest import Manifest, keep_added, merge_scorers, read_manifest, read_run_scorers, read_spec_json
 from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
@@ -76,7 +76,7 @@ def rescore_run(
             f"Run {run.run_id} is in use by {name_holder(run_dir)}. hint: score it after that process exits."
         )
     try:
-        everything = lay_over(read_run_scorers(run_dir, spec), scorers)
+        everything = merge_scorers(read_run_scorers(run_dir, spec), scorers)
         asked = [scorer.title for scorer in scorers or everything]
         database = DatabaseThread(settings)
         notes: list[str] = []

@@ -199,7 +199,7 @@ class Evaluation:
             whole_machine=self.spec.runner == "local",
         )
 
-    def take_up(self) -> None:
+    def resume(self) -> None:
         """Resume the run. Raises StoreError, which leaves the run unchanged."""
         before = self.manifest
         remove_unfinished(self.run_dir)

@@ -8,7 +8,7 @@ from typing import Any
 
 from assayline.media.fetch import Fetcher
 from assayline.media.references import MediaReader, MediaStore
-from assayline.prompts.media import MediaPlaces
+from assayline.prompts.media import MediaPlacement
 from assayline.prompts.row import (
     Message,
     PromptParts,
@@ -44,7 +44,7 @@ class RowReader(Reader):
         Raises PromptError for a template that cannot be compiled."""
         self._columns = columns
         media = media or MediaSpec()
-        self._media = MediaPlaces(columns, media, MediaReader(media_store or MediaStore(None), Fetcher(media)))
+        self._media = MediaPlacement(columns, media, MediaReader(media_store or MediaStore(None), Fetcher(media)))
         self._template = None if template is None else PromptTemplate(template)
 
     def read(self, row: Row) -> PromptParts:

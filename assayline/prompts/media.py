@@ -36,7 +36,7 @@ _MARK = rf"\ue000{_NONCE}:(?P<kind>image|audio|video):(?P<at>\d*)\ue001"
 """Text that a template prints for a medium; it cannot occur in a prompt file."""
 
 
-class MediaPlaces:
+class MediaPlacement:
     """Finds and places the media of rows, by one spec."""
 
     def __init__(self, columns: Columns, spec: MediaSpec, reader: MediaReader) -> None:

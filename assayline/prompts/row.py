@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn
 
 from assayline.errors import PromptError
 from assayline.errors import RowError as RowError
-from assayline.records import AskedBody
+from assayline.records import BatchBody
 from assayline.words import nearest
 
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ class PromptParts:
     sampling: dict[str, Any] = field(default_factory=dict)
     prompt_token_ids: list[int] | None = None
     options: list[str] | None = None
-    body: AskedBody | None = None
+    body: BatchBody | None = None
     """Body of a line of a batch file (`sources/batch.py`)."""
     due_offset_s: float | None = None
 

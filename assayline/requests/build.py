@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from assayline.digests import digest_text
 from assayline.errors import SpecError
 from assayline.prompts import BadRow, RowError
-from assayline.records import AskedBody, Completion, Json, Prompt, Request
+from assayline.records import BatchBody, Completion, Json, Prompt, Request
 from assayline.requests.chat import Rendered
 from assayline.requests.model_config import list_kinds
 from assayline.spec.evaluation import EvalSpec
@@ -65,7 +65,7 @@ class RenderedOption:
 class Renderer(Protocol):
     """The part of `chat.ChatRenderer` that this module uses."""
 
-    def render(self, messages: list[dict[str, Any]], body: AskedBody | None = None) -> Rendered: ...
+    def render(self, messages: list[dict[str, Any]], body: BatchBody | None = None) -> Rendered: ...
 
     def encode(self, text: str) -> list[int]: ...
 

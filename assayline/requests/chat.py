@@ -26,7 +26,7 @@ from assayline.digests import digest_json
 from assayline.errors import AssaylineError, ModelError, SpecError
 from assayline.prompts.row import RowError, check_text
 from assayline.prompts.template import LONGEST_CHARS, describe_error
-from assayline.records import AskedBody, MediaKind
+from assayline.records import BatchBody, MediaKind
 from assayline.requests.model_config import (
     Placeholders,
     check_kinds,
@@ -134,10 +134,10 @@ class ChatRenderer:
             **({"date": spec.date} if "strftime_now" in (self._template or "") else {}),
         })  # fmt: skip
 
-    def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
+    def render(self, messages: list[Message], body: BatchBody | None = None) -> Rendered:
         """Return the messages as a prompt, with what a batch file's body wants of it. Raises RowError: template_error
         for what the template raises, media_error for media that the model does not take or the template leaves out."""
-        body = body or AskedBody()
+        body = body or BatchBody()
         if body.text is not None:
             return Rendered(body.text, self._encode(body.text, special_tokens=True))
         if reserved := sorted(RESERVED & set(body.variables)):
@@ -416,7 +416,7 @@ class ServedChat:
         self._system = spec.system
         self.template_id = digest_json({"mode": "served", "system": spec.system, "kwargs": spec.kwargs})
 
-    def render(self, messages: list[Message], body: AskedBody | None = None) -> Rendered:
+    def render(self, messages: list[Message], body: BatchBody | None = None) -> Rendered:
         """Return the messages to send. Raises RowError if a batch file's body needs more than messages."""
         if body is not None and (body.text is not None or body.variables or body.continues):
             what = "a text prompt" if body.text is not None else "tools, or other variables of the template"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from assayline.evaluation.progress import ALIVE, LOST, OPENING, Standing, WorkerStanding
+from assayline.evaluation.progress import ALIVE, LOST, OPENING, RunStatus, WorkerStatus
 from assayline.records import EngineEvent
 from assayline.words import count
 
@@ -26,7 +26,7 @@ class RunReport:
     `draw` is called with each progress and the number of requests, None while prompts are still being read.
     """
 
-    def __init__(self, log: AnyLogger, draw: Callable[[Standing, int | None], None] | None = None) -> None:
+    def __init__(self, log: AnyLogger, draw: Callable[[RunStatus, int | None], None] | None = None) -> None:
         self.log = log
         self._draw = draw
         self._started_s = time.monotonic()
@@ -37,19 +37,19 @@ class RunReport:
         self._events: dict[str, list[EngineEvent]] = {}
         self._troubled: set[str] = set()
 
-    def show(self, standing: Standing, expected: int | None, *, is_last: bool = False) -> None:
+    def show(self, status: RunStatus, expected: int | None, *, is_last: bool = False) -> None:
         """Report the progress, at most once per interval and only if it has changed."""
         if self._draw is not None:
-            self._draw(standing, expected)
+            self._draw(status, expected)
         now = time.monotonic()
-        if len(standing.workers) > 1:
-            self._show_workers(standing, now, is_last)
+        if len(status.workers) > 1:
+            self._show_workers(status, now, is_last)
         if now - self._shown_s < REPORT_INTERVAL_S if not is_last else expected is None:
             return
-        share = min(standing.answered / expected, 1.0) if expected else 0.0
+        share = min(status.answered / expected, 1.0) if expected else 0.0
         of = "" if expected is None else f" of {expected}"
-        text = f"{standing.answered}{of} requests done"
-        start = standing.describe_start()
+        text = f"{status.answered}{of} requests done"
+        start = status.describe_start()
         shown = "; ".join(filter(None, [text, start]))
         if shown == self._said:
             return
@@ -84,8 +84,8 @@ class RunReport:
     def send_table(self, key: str, rows: list[dict[str, Any]], description: str) -> None:
         """Show a table elsewhere, too; it replaces the earlier one of this key."""
 
-    def _show_workers(self, standing: Standing, now: float, is_last: bool) -> None:
-        for worker in standing.workers:
+    def _show_workers(self, status: RunStatus, now: float, is_last: bool) -> None:
+        for worker in status.workers:
             if worker.is_slow and worker.worker not in self._slow:
                 self._slow.add(worker.worker)
                 self.log.warning(
@@ -96,20 +96,20 @@ class RunReport:
                 )
         if is_last or now - self._table_s >= REPORT_INTERVAL_S:
             self._table_s = now
-            rate = standing.output_tokens_per_s
-            line = count_workers(standing) + ("" if rate is None else f", {rate:,.0f} tokens/s")
-            self.send_table("workers", [_show_worker(worker) for worker in standing.workers], line)
+            rate = status.output_tokens_per_s
+            line = count_workers(status) + ("" if rate is None else f", {rate:,.0f} tokens/s")
+            self.send_table("workers", [_show_worker(worker) for worker in status.workers], line)
 
 
-def count_workers(standing: Standing) -> str:
+def count_workers(status: RunStatus) -> str:
     """Format the number of workers by state: `7 workers (1 opening, 1 lost, 1 slow)`."""
-    counts = {state: standing.count(state) for state in (OPENING, LOST)}
-    counts["slow"] = sum(worker.is_slow for worker in standing.workers)
+    counts = {state: status.count(state) for state in (OPENING, LOST)}
+    counts["slow"] = sum(worker.is_slow for worker in status.workers)
     troubles = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
-    return count(standing.count(ALIVE), "worker") + (f" ({troubles})" if troubles else "")
+    return count(status.count(ALIVE), "worker") + (f" ({troubles})" if troubles else "")
 
 
-def _show_worker(worker: WorkerStanding) -> dict[str, Any]:
+def _show_worker(worker: WorkerStatus) -> dict[str, Any]:
     rate = worker.output_tokens_per_s
     return {
         "worker": worker.worker,

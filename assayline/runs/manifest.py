@@ -239,14 +239,14 @@ def read_run_scorers(run_dir: Path, spec: dict[str, Any]) -> list[Scorer]:
     return list({scorer.title: scorer for scorer in [*first, *_read_added(run_dir)]}.values())
 
 
-def lay_over(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
+def merge_scorers(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
     """Return the scorers with `more` appended; a scorer of the same name is replaced in place."""
     return list({scorer.title: scorer for scorer in [*scorers, *more]}.values())
 
 
 def keep_added(run_dir: Path, more: Sequence[Scorer]) -> None:
     """Add scorers to those kept in the run's folder. Raises StoreError."""
-    kept = [scorer.model_dump(mode="json") for scorer in lay_over(_read_added(run_dir), more)]
+    kept = [scorer.model_dump(mode="json") for scorer in merge_scorers(_read_added(run_dir), more)]
     write_json(run_dir / SCORERS_NAME, kept, MAKE_ROOM)
 
 

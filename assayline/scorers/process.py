@@ -97,7 +97,7 @@ def score_answers(scorer: FunctionScorer, answers: Sequence[ScorerInput]) -> lis
     left: queue.SimpleQueue[range] = queue.SimpleQueue()
     for first in range(0, len(answers), scorer.answers_per_call):
         left.put(range(first, min(first + scorer.answers_per_call, len(answers))))
-    streak = _Streak()
+    kills = _KillCounter()
 
     def work() -> None:
         process = _Process(scorer, function)
@@ -105,7 +105,7 @@ def score_answers(scorer: FunctionScorer, answers: Sequence[ScorerInput]) -> lis
             while True:
                 with suppress(queue.Empty):
                     places = left.get_nowait()
-                    for place, score in zip(places, _score_batch(process, streak, answers, places), strict=True):
+                    for place, score in zip(places, _score_batch(process, kills, answers, places), strict=True):
                         scores[place] = score
                     continue
                 return
@@ -121,7 +121,7 @@ def score_answers(scorer: FunctionScorer, answers: Sequence[ScorerInput]) -> lis
     return scores
 
 
-class _Streak:
+class _KillCounter:
     """Counts batches in a row that took their process with them."""
 
     def __init__(self) -> None:
@@ -136,21 +136,21 @@ class _Streak:
 
 
 def _score_batch(
-    process: "_Process", streak: _Streak, answers: Sequence[ScorerInput], places: range
+    process: "_Process", kills: _KillCounter, answers: Sequence[ScorerInput], places: range
 ) -> Iterator[FunctionScore | None]:
-    if streak.reason is not None:
-        yield from (FunctionScore(0.0, None, streak.reason, streak.reason) for _ in places)
+    if kills.reason is not None:
+        yield from (FunctionScore(0.0, None, kills.reason, kills.reason) for _ in places)
         return
     try:
         found = process.ask([answers[place] for place in places])
-        streak.note(None)
+        kills.note(None)
     except _FailedError as error:
-        streak.note(error)
+        kills.note(error)
         if len(places) == 1:
             yield FunctionScore(0.0, None, str(error), str(error))
         else:
             for place in places:
-                yield from _score_batch(process, streak, answers, range(place, place + 1))
+                yield from _score_batch(process, kills, answers, range(place, place + 1))
         return
     yield from (None if score is None else FunctionScore(*score) for score in found)
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Column
 
 from assayline.errors import AssaylineError
-from assayline.evaluation.progress import Standing
+from assayline.evaluation.progress import RunStatus
 from assayline.flows.cli.words import has_bar, print_text
 from assayline.run.driver import LOG, Cluster, FrontEnd
 from assayline.run.watch import AnyLogger, EngineFilter, RunReport, count_workers, log_engine_line
@@ -107,28 +107,26 @@ class Bar:
         )
         self.task = self.progress.add_task("loading engine", total=None, counts="")
 
-    def show(self, standing: Standing, expected: int | None) -> None:
+    def show(self, status: RunStatus, expected: int | None) -> None:
         """Update the bar. `expected`: number of requests; None while prompts are still being read."""
-        has_window = standing.window_requests is not None  # None for an open loop
-        answering = standing.output_tokens_per_s is not None
+        has_window = status.window_requests is not None  # None for an open loop
+        answering = status.output_tokens_per_s is not None
         counts = [
-            f"{standing.answered:,}{'' if expected is None else f'/{expected:,}'}",
-            f"{standing.errors:,} errors"
-            if standing.errors != 1
-            else "1 error",  # early, as narrow terminals cut the end
+            f"{status.answered:,}{'' if expected is None else f'/{expected:,}'}",
+            f"{status.errors:,} errors" if status.errors != 1 else "1 error",  # early, as narrow terminals cut the end
         ]
-        if standing.output_tokens_per_s is not None:
-            counts.append(f"{standing.output_tokens_per_s:,.0f} tokens/s")
+        if status.output_tokens_per_s is not None:
+            counts.append(f"{status.output_tokens_per_s:,.0f} tokens/s")
         if has_window:
-            counts.append(f"max concurrency {standing.window_requests:,}")
-        if len(standing.workers) > 1:
-            counts.append(count_workers(standing))
+            counts.append(f"max concurrency {status.window_requests:,}")
+        if len(status.workers) > 1:
+            counts.append(count_workers(status))
         self.progress.update(
             self.task,
-            description="generating" if answering else standing.describe_start() or "loading engine",
-            completed=standing.answered,
+            description="generating" if answering else status.describe_start() or "loading engine",
+            completed=status.answered,
             total=expected,
-            counts=", ".join(counts) if standing.answered else "",
+            counts=", ".join(counts) if status.answered else "",
         )
 
 

@@ -22,7 +22,7 @@ from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled
 
-from assayline.evaluation.progress import Standing
+from assayline.evaluation.progress import RunStatus
 from assayline.evaluation.run import RunResult
 from assayline.flows.cli.process import Terminated
 from assayline.flows.cli.tables import describe_figures, tabulate_metrics
@@ -69,12 +69,12 @@ class FlowReport(RunReport):
         self._cancelling: list[set[str]] = []
         self._reports = Reports()
 
-    def show(self, standing: Standing, expected: int | None, *, is_last: bool = False) -> None:
+    def show(self, status: RunStatus, expected: int | None, *, is_last: bool = False) -> None:
         """Report the progress. Raises CancelledInPrefect if two looks in a row found a cancellation."""
         if (now := time.monotonic()) - self._looked_s >= LOOK_INTERVAL_S:
             self._looked_s = now
             self._reports.send("cancellation", self._look_for_cancellation)
-        super().show(standing, expected, is_last=is_last)
+        super().show(status, expected, is_last=is_last)
         if len(self._cancelling) > 1 and not is_last:
             raise CancelledInPrefect(self._cancelling[0])
 

@@ -182,10 +182,10 @@ def test_lose_counts_what_was_in_flight_when_the_engine_had_ended(tmp_path):
 def test_note_poison_request_ends_a_run_that_loses_too_many_requests(tmp_path):
     write_shards(tmp_path, shards=1, per_shard=20)
     desk = Desk(tmp_path, max_error_fraction=0.1)
-    desk.dispatcher.note_culprit("one")
-    desk.dispatcher.note_culprit("two")
+    desk.dispatcher.note_killer("one")
+    desk.dispatcher.note_killer("two")
     with pytest.raises(EngineError, match="3 requests killed their engines or workers, more than max_error_fraction"):
-        desk.dispatcher.note_culprit("three")
+        desk.dispatcher.note_killer("three")
 
 
 def conversation_of(number: int, turns: int) -> list[Request]:

@@ -33,9 +33,9 @@ def test_snapshot_counts_rows_errors_and_windows_of_all_workers():
     add(progress, 10, None, 5)
     add(progress, 3, worker="worker-1")
     progress.lose("worker-2")
-    standing = progress.snapshot()
-    assert (standing.answered, standing.errors, standing.window_requests) == (4, 1, 12)
-    assert [(one.worker, one.state, one.answered) for one in standing.workers] == [
+    status = progress.snapshot()
+    assert (status.answered, status.errors, status.window_requests) == (4, 1, 12)
+    assert [(one.worker, one.state, one.answered) for one in status.workers] == [
         ("worker-0", ALIVE, 3), ("worker-1", ALIVE, 1), ("worker-2", LOST, 0)
     ]  # fmt: skip
     progress.leave("worker-1")
@@ -46,9 +46,9 @@ def test_snapshot_counts_no_error_for_what_is_not_sent_and_no_window_for_an_open
     progress = Progress()
     progress.set_window("worker-0", None)
     add(progress, 1, None, kind="not_sent")
-    standing = progress.snapshot()
-    assert (standing.answered, standing.errors, standing.window_requests) == (2, 0, None)
-    assert (progress.sent, progress.sent_errors) == (1, 0) and standing.count(OPENING) == 1
+    status = progress.snapshot()
+    assert (status.answered, status.errors, status.window_requests) == (2, 0, None)
+    assert (progress.sent, progress.sent_errors) == (1, 0) and status.count(OPENING) == 1
 
 
 def test_snapshot_measures_the_speed_of_the_last_seconds():
@@ -64,8 +64,8 @@ def test_snapshot_measures_the_speed_of_the_last_seconds():
     for _ in range(40):
         watch.now_s += 1
         add(progress, 50)
-        standing = progress.snapshot()
-    assert standing.output_tokens_per_s == pytest.approx(50.0)
+        status = progress.snapshot()
+    assert status.output_tokens_per_s == pytest.approx(50.0)
     watch.now_s += RATE_OVER_S + 1
     assert progress.snapshot().output_tokens_per_s == 0.0
 

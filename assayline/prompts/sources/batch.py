@@ -16,7 +16,7 @@ from assayline.digests import digest_text
 from assayline.errors import PromptError
 from assayline.media.fetch import Fetcher
 from assayline.media.references import MediaReader, MediaStore
-from assayline.prompts.media import MediaPlaces
+from assayline.prompts.media import MediaPlacement
 from assayline.prompts.row import (
     PromptParts,
     Reader,
@@ -28,7 +28,7 @@ from assayline.prompts.row import (
     list_names,
     read_messages,
 )
-from assayline.records import AskedBody, Json
+from assayline.records import BatchBody, Json
 from assayline.spec.prompts import MOST_REPEATS, Columns, MediaSpec
 
 CHAT_URL, COMPLETIONS_URL = "/v1/chat/completions", "/v1/completions"
@@ -71,11 +71,11 @@ DEFAULT_TEXT_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class BatchOptions:
     """Request of a body."""
 
     sampling: dict[str, Json]
-    body: AskedBody = field(default_factory=AskedBody)
+    body: BatchBody = field(default_factory=BatchBody)
     messages: Json = None
     """Messages of a chat, unchanged."""
     token_ids: list[int] | None = None
@@ -87,7 +87,7 @@ class BatchReader(Reader):
 
     def __init__(self, media: MediaSpec, media_store: MediaStore | None = None) -> None:
         """`media_store` is where media that come inside a body are kept (None: nowhere)."""
-        self._media = MediaPlaces(Columns(), media, MediaReader(media_store or MediaStore(None), Fetcher(media)))
+        self._media = MediaPlacement(Columns(), media, MediaReader(media_store or MediaStore(None), Fetcher(media)))
         self._seen: set[int] = set()
         self._url: str | None = None
         self._model: Json = None
@@ -122,22 +122,22 @@ class BatchReader(Reader):
         self._check_unique(custom_id)
         body = as_json(row["body"], "The body")
         self._check_alike(url, body.get("model"))
-        wishes = read_chat_body(body) if url == CHAT_URL else read_text_body(body)
+        options = read_chat_body(body) if url == CHAT_URL else read_text_body(body)
         return PromptParts(
-            messages=self._read_messages(row, wishes),
+            messages=self._read_messages(row, options),
             source_id=custom_id,
             metadata={"url": url, "model": body.get("model")},
-            sampling=wishes.sampling,
-            prompt_token_ids=wishes.token_ids,
-            body=wishes.body,
+            sampling=options.sampling,
+            prompt_token_ids=options.token_ids,
+            body=options.body,
         )
 
-    def _read_messages(self, row: Row, wishes: Wishes) -> list[dict[str, Any]]:
-        if wishes.token_ids is not None:
+    def _read_messages(self, row: Row, options: BatchOptions) -> list[dict[str, Any]]:
+        if options.token_ids is not None:
             return []
-        if wishes.body.text is not None:
-            return [{"role": "user", "content": wishes.body.text}]
-        messages = read_messages(wishes.messages, lambda part, where: self._media.read_part(part, where, row))
+        if options.body.text is not None:
+            return [{"role": "user", "content": options.body.text}]
+        messages = read_messages(options.messages, lambda part, where: self._media.read_part(part, where, row))
         return self._media.place(messages, {})
 
     def _check_unique(self, custom_id: str) -> None:
@@ -179,7 +179,7 @@ def _check_line(row: Row) -> None:
         raise RowError(f"The body is {row['body']!r:.80}, expected an object with the request.")
 
 
-def read_chat_body(body: Mapping[str, Json]) -> Wishes:
+def read_chat_body(body: Mapping[str, Json]) -> BatchOptions:
     """Read the body of a line for /v1/chat/completions. Raises RowError for unsupported fields."""
     given = _drop_null(body)
     if "messages" not in given:
@@ -198,10 +198,12 @@ def read_chat_body(body: Mapping[str, Json]) -> Wishes:
     variables |= _read_template_kwargs(given.pop("chat_template_kwargs", {}))
     continues = _read_continuation(given)
     sampling |= _read_common(given, special_tokens=False)
-    return Wishes(sampling, AskedBody(variables=variables, continues=continues, samples=_read_samples(body)), messages)
+    return BatchOptions(
+        sampling, BatchBody(variables=variables, continues=continues, samples=_read_samples(body)), messages
+    )
 
 
-def read_text_body(body: Mapping[str, Json]) -> Wishes:
+def read_text_body(body: Mapping[str, Json]) -> BatchOptions:
     """Read the body of a line for /v1/completions. Raises RowError for unsupported fields."""
     given = _drop_null(body)
     prompt = given.pop("prompt", None)
@@ -213,9 +215,9 @@ def read_text_body(body: Mapping[str, Json]) -> Wishes:
     sampling |= _read_common(given, special_tokens=True)
     samples = _read_samples(body)
     if isinstance(prompt, str):
-        return Wishes(sampling, AskedBody(text=check_text(prompt, "The prompt"), samples=samples))
+        return BatchOptions(sampling, BatchBody(text=check_text(prompt, "The prompt"), samples=samples))
     if isinstance(prompt, list) and prompt and all(isinstance(one, int) and one >= 0 for one in prompt):
-        return Wishes(sampling, AskedBody(samples=samples), token_ids=prompt)
+        return BatchOptions(sampling, BatchBody(samples=samples), token_ids=prompt)
     raise RowError(
         f"The body's prompt is {prompt!r:.80}, expected one text, or token ids. Several prompts are a line each."
     )
