@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from assayline.engines import open_engine
-from assayline.engines.base import Engine, EngineHooks
+from assayline.engines.base import AnyEngine, EngineHooks
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.messages import Open
@@ -112,7 +112,7 @@ class SteppingEngine:
         self.writer = None
         evaluation = begin_evaluation(spec, settings, NEVER)
 
-        def open_one(sizes: Sizes, changed_args: dict[str, Any], generation: int) -> Engine:
+        def open_one(sizes: Sizes, changed_args: dict[str, Any], generation: int) -> AnyEngine:
             order = Open(
                 engine=spec.engine.with_args(changed_args),
                 model=spec.model,
@@ -125,7 +125,7 @@ class SteppingEngine:
             return open_engine(order, sizes.window_requests, setup, EngineHooks(on_sample=self._take))
 
         policy = RecoveryPolicy(sizes_of(spec.engine.args, spec.engine.max_concurrency))
-        self.engine: Engine = AdaptiveEngine(open_one, policy, lambda *_, **__: None, DeviceMemory(()))
+        self.engine: AnyEngine = AdaptiveEngine(open_one, policy, lambda *_, **__: None, DeviceMemory(()))
 
     def _take(self, sample: Any) -> None:
         self.steps = sample.engine_steps
@@ -136,7 +136,7 @@ class SteppingEngine:
 class KeptWorker(Worker):
     """A worker with an open engine that stays open."""
 
-    def __init__(self, order: WorkOrder, engine: Engine) -> None:
+    def __init__(self, order: WorkOrder, engine: AnyEngine) -> None:
         self._engine = engine
         super().__init__(order)
 

@@ -1,6 +1,6 @@
 """Engines, which answer requests. `open_engine` opens the one that an order asks for."""
 
-from assayline.engines.base import Engine, EngineHooks
+from assayline.engines.base import AnyEngine, EngineHooks
 from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
@@ -17,7 +17,7 @@ def open_engine(
     *,
     load: LoadProgress | None = None,
     pool: EnginePool | None = None,
-) -> Engine:
+) -> AnyEngine:
     """Open an engine and wait until it is ready. Raises EngineDiedError, DeviceError or SpecError.
 
     `window` is the most requests in flight, None for the engine's default; `load` the load that a streaming engine

@@ -143,7 +143,7 @@ def find_start_phase(line: str) -> str | None:
     return next((phase for part, phase in START_PHASES.items() if part in line), None)
 
 
-class Engine(Protocol):
+class AnyEngine(Protocol):
     """An engine that is ready to generate."""
 
     @property

@@ -328,7 +328,7 @@ class OfflineEngine(HostedEngine):
         super().__init__(order, setup, hooks, window, pool)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
-        """Answer every request once, in completion order; see `base.Engine.generate`."""
+        """Answer every request once, in completion order; see `base.AnyEngine.generate`."""
         source = RequestSource(requests)
         with self._generating():
             while True:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from assayline.clock import RunClock
 from assayline.engines import open_engine
-from assayline.engines.base import STARTING, Engine, EngineHooks, LoadEndedDetails, OpenedDetails, find_start_phase
+from assayline.engines.base import STARTING, AnyEngine, EngineHooks, LoadEndedDetails, OpenedDetails, find_start_phase
 from assayline.engines.devices import claims
 from assayline.engines.devices.claims import Device, list_devices
 from assayline.engines.devices.watch import DeviceMemory, DeviceSampler
@@ -152,7 +152,7 @@ class Worker:
     """A worker in this process. Its engine starts to open immediately, in a thread."""
 
     def __init__(
-        self, order: WorkOrder, open_engine: Callable[..., Engine] | None = None, pool: EnginePool | None = None
+        self, order: WorkOrder, open_engine: Callable[..., AnyEngine] | None = None, pool: EnginePool | None = None
     ) -> None:
         """Begin. The engine is from `pool`, and goes there in the end, if this is the run's only worker."""
         self._order = order = replace(order, clock=order.clock.on_this_machine())
@@ -375,7 +375,7 @@ def open_adaptive_engine(
     record: Recorder,
     *,
     pool: EnginePool | None = None,
-    open_engine_by: Callable[..., Engine] | None = None,
+    open_engine_by: Callable[..., AnyEngine] | None = None,
     may_isolate: Callable[[int], bool] = lambda isolated: True,
 ) -> AdaptiveEngine:
     """Open an engine that is replaced after a crash; see AdaptiveEngine.
@@ -384,7 +384,7 @@ def open_adaptive_engine(
     """
     spec, engine = order.spec, order.spec.engine
 
-    def open_one(sizes: Sizes, changed_args: dict[str, Json], generation: int) -> Engine:
+    def open_one(sizes: Sizes, changed_args: dict[str, Json], generation: int) -> AnyEngine:
         log_path = order.log_folder / f"{order.worker}-generation-{generation}.log"
         return (open_engine_by or open_engine)(
             Open(

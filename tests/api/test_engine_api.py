@@ -13,7 +13,7 @@ import pytest
 import assayline
 from assayline import Answer, Ask, Engine, evaluate
 from assayline.engines import open_engine
-from assayline.engines.base import Engine as AnyEngine
+from assayline.engines.base import AnyEngine
 from assayline.errors import Death, EngineDiedError, EngineError, ModelError, SpecError
 from assayline.evaluation import worker as worker_module
 from assayline.records import Completion, EngineEvent

@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from assayline.engines.base import Engine, EngineFacts, FailedDetails, IsolatedDetails, OpenedDetails, WarmedUpDetails
+from assayline.engines.base import (
+    AnyEngine,
+    EngineFacts,
+    FailedDetails,
+    IsolatedDetails,
+    OpenedDetails,
+    WarmedUpDetails,
+)
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.recovery.causes import Cause, classify
 from assayline.engines.recovery.policy import Isolate, Rebuild, RecoveryPolicy, Sizes, Stop, describe_changes
@@ -90,7 +97,7 @@ class AdaptiveEngine:
 
     def __init__(
         self,
-        open_engine: Callable[[Sizes, dict[str, Json], int], Engine],
+        open_engine: Callable[[Sizes, dict[str, Json], int], AnyEngine],
         policy: RecoveryPolicy,
         record: Recorder,
         memory: DeviceMemory,
@@ -117,7 +124,7 @@ class AdaptiveEngine:
         self._missing_bytes: int | None = None
         """Memory that other processes held when an engine started, and did not free in time."""
         self.generation = first_generation - 1
-        self._current: Engine | None = None
+        self._current: AnyEngine | None = None
         self._open()
 
     @property
@@ -135,7 +142,7 @@ class AdaptiveEngine:
         return self._warm_up_s
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
-        """Answer every request once, in completion order; see `base.Engine.generate`."""
+        """Answer every request once, in completion order; see `base.AnyEngine.generate`."""
         ledger = Ledger(requests)
         while True:
             try:
@@ -156,7 +163,7 @@ class AdaptiveEngine:
             self._record(self.generation, "closed", time.monotonic() - started)
 
     @property
-    def _engine(self) -> Engine:
+    def _engine(self) -> AnyEngine:
         if self._current is None:
             raise EngineError("The engine is closed. hint: open another one.")
         return self._current
