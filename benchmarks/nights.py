@@ -17,7 +17,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
-from scipy.special import bdtr, stdtr
+from scipy.special import bdtr, ndtr, stdtr
 
 from assayline.comparison.gate import NIGHTS
 from assayline.spec.criteria import GateSpec
@@ -116,9 +116,10 @@ def measure_speed(dice: Dice, histories: int) -> Iterator[Found]:
         failed = np.zeros((histories, NIGHTS), dtype=bool)
         for night in range(FEWEST, NIGHTS + 1):
             end = BASELINE_NIGHTS + night
-            compared = compare_windows(old, nights[..., max(BASELINE_NIGHTS, end - WINDOW_NIGHTS) : end])
-            is_beyond = (adjust(compared["p_value"]) <= LEVEL) & (compared["relative_shift"] > LIMITS)
-            failed[:, night - 1] = is_beyond.any(axis=1)
+            window = nights[..., max(BASELINE_NIGHTS, end - WINDOW_NIGHTS) : end]
+            compared = compare_windows(old, window / (1 + LIMITS[:, None]))
+            p_values = np.where(compared["relative_shift"] > 0, compared["p_value"], 1)
+            failed[:, night - 1] = (adjust(p_values) <= LEVEL).any(axis=1)
         share, delay = sum_up(failed, slowdown)
         yield {"slowdown": slowdown, "noise": noise, "correlation": correlation, "failed": share, "nights": delay}
 
@@ -132,14 +133,23 @@ def measure_accuracy(dice: Dice, histories: int) -> Iterator[Found]:
         for night in range(NIGHTS):
             ease_now = ease * (1 - drop / 0.7) if night >= FAULT_AFTER else ease
             differences = dice.binomial(samples, ease_now) / samples - baseline
-            p_value, mean = test_differences(differences, is_binary=samples * runs == 1), differences.mean(axis=1)
-            failed[:, night] = (p_value <= LEVEL) & (mean < -MAX_DROP)
+            failed[:, night] = find_p_beyond(differences, is_binary=samples * runs == 1) <= LEVEL
         luck = (baseline - ease).mean(axis=1)
         is_lucky = luck >= np.quantile(luck, 0.9)
         found: Found = {"prompts": prompts, "samples": samples, "drop": drop, "baseline_runs": runs}
         found["failed"], found["nights"] = sum_up(failed, drop)
         found["lucky"] = None if drop else float(failed[is_lucky].any(axis=1).mean())
         yield found
+
+
+def find_p_beyond(differences: np.ndarray, is_binary: bool) -> np.ndarray:
+    """Compute the p of a drop of exactly the limit, as `assayline.stats.pairs` does."""
+    n = differences.shape[1]
+    center = differences.sum(axis=1) / (n + 2)
+    error = np.sqrt((((differences**2).sum(axis=1) + 2) / (n + 2) - center**2) / (n + 2))
+    t = (center + MAX_DROP) / error
+    beyond = np.where(t < 0, 2 * (ndtr(t) if is_binary else stdtr(n - 1, t)), 1)
+    return np.maximum(beyond, test_differences(differences, is_binary))
 
 
 def test_differences(differences: np.ndarray, is_binary: bool) -> np.ndarray:

@@ -78,6 +78,8 @@ def compare_pairs(pairs: Pairs) -> dict[str, Any]:
         "scorer": "s",
         "prompts": n,
         "clusters": n,
+        "effective_pairs": float(n),
+        "mean_square": (worse + better) / n,
         "worse_prompts": worse,
         "better_prompts": better,
         "error_pairs": 0,
@@ -188,12 +190,12 @@ def measure_repeats(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
         mean, error = differences.mean(axis=1), differences.std(axis=1, ddof=1) / math.sqrt(prompts)
         padded = differences.sum(axis=1) / (prompts + 2)
         spread = ((differences**2).sum(axis=1) + 2) / (prompts + 2)
-        low = padded - stdtrit(prompts - 1, 0.975) * np.sqrt((spread - padded**2) / (prompts + 2))
+        half = stdtrit(prompts - 1, 0.975) * np.sqrt((spread - padded**2) / (prompts + 2))
         yield {
             "prompts": prompts,
             "drop": drop,
-            "fail": float(((mean / error < -stdtrit(prompts - 1, 0.975)) & (mean < -LIMIT)).mean()),
-            "pass": float((low >= -LIMIT).mean()),
+            "fail": float(((mean / error < -stdtrit(prompts - 1, 0.975)) & (padded + half < -LIMIT)).mean()),
+            "pass": float((padded - half >= -LIMIT).mean()),
         }
 
 

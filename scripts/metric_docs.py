@@ -77,11 +77,15 @@ UNITS = [
     (r"max_model_len", "tokens"),
     (r"max_num_seqs", "sequences"),
     (r"mean_in_flight_requests", "requests"),
-    (r"(.*_)?(tokens|steps|requests|prompts|clusters|samples|rows|events|parts|repeats|scores|engines|attempts)", None),
+    (
+        r"(.*_)?(tokens|steps|requests|prompts|clusters|samples|pairs|rows|events|parts|repeats|scores|engines|attempts)",
+        None,
+    ),
     (r".*logprobs?", "natural logarithm"),
     (r"percentile|confidence|correlation|p_value|adjusted_p|holm_p|mcnemar_p", "0 to 1"),
     (r"burstiness", "shape of the distribution"),
     (r"median_error_factor", "ratio"),
+    (r"mean_square", "score², 0 to 1"),
     (r"rank_correlation", "−1 to 1"),
 ]
 """Units by column name; None: the last word of the name is the unit."""

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from assayline.benchmark.suite import Cell, shorten_model
-from assayline.comparison.gate import NIGHTS, ROUNDING, Check, GateReport, Verdict
+from assayline.comparison.gate import NIGHTS, Check, GateReport
 from assayline.errors import AssaylineError
+from assayline.stats.worse import NOT_SHOWN, ROUNDING, Verdict, decide_worse
 from assayline.words import count
 
 Word = Literal["GO", "NO-GO", "INCONCLUSIVE"]
@@ -164,12 +165,19 @@ def judge_weighted(cells: Sequence[JudgedCell], level: float) -> Check:
     error = math.hypot(*(share * ((check.high or 0) - (check.low or 0)) / (2 * Z) for share, check in checks))
     center = math.fsum(share * ((check.high or 0) + (check.low or 0)) / 2 for share, check in checks)
     low, high = center - Z * error, center + Z * error
-    p_value = math.erfc(abs(candidate - baseline) / error / math.sqrt(2)) if error else float(candidate == baseline)
-    is_worse = baseline - candidate > limit + ROUNDING and p_value <= level
-    verdict: Verdict = "fail" if is_worse else "pass" if -low <= limit + ROUNDING else "inconclusive"
+    p_beyond, p_value = (_find_p(-center - least, error) for least in (limit, 0.0))
+    verdict = decide_worse(p_beyond, -low, limit, level)
     words = (
         f"The weighted mean over {count(len(cells), 'evaluation')} went from {baseline:.4f} to {candidate:.4f}, by "
-        f"{candidate - baseline:+.4f} (95% interval {low:+.4f} to {high:+.4f}, p {p_value:.2g}); the limit is a drop "
-        f"of {limit:.4g}."
+        f"{candidate - baseline:+.4f} (95% interval {low:+.4f} to {high:+.4f}); the limit is a drop of {limit:.4g}."
     )
-    return Check(name, verdict, words, candidate, baseline, limit, "share", p_value, low, high)
+    if verdict == "inconclusive" and p_value <= level:
+        words += f" It is {NOT_SHOWN}."
+    return Check(name, verdict, words, candidate, baseline, limit, "share", p_beyond, low, high)
+
+
+def _find_p(surplus: float, error: float) -> float:
+    """Return the two-sided p of a surplus above 0, normal with this standard error; 1 if it is not above 0."""
+    if surplus <= ROUNDING:
+        return 1.0
+    return math.erfc(surplus / error / math.sqrt(2)) if error else 0.0

@@ -1,21 +1,19 @@
 """The gate: whether a run is worse than its baseline beyond the limits.
 
 Accuracy is compared by prompt, speed over repeats of both configurations, both with the macros of
-`sql/models/30_comparison/`. A limit passes if the data show the run within it, fails if they show the run worse and
-beyond it, and is inconclusive otherwise. Runs that cannot be compared at all are an error.
+`sql/models/30_comparison/`. A limit passes if the data show the run within it, fails if they show the run beyond it,
+and is inconclusive otherwise (`assayline.stats.worse`). Runs that cannot be compared at all are an error.
 
 A nightly run is one of many looks at the same baseline. Its comparisons fail only on the evidence that keeps false
 failures of each limit to 5% of periods of `NIGHTS` nights: p is at most 0.05 / NIGHTS towards worse.
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.comparison.queries import (
@@ -35,12 +33,12 @@ from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_spec
 from assayline.spec.identity import use_current_names
+from assayline.stats.pairs import count_prompts_needed, find_p_beyond, find_reach
+from assayline.stats.worse import NOT_SHOWN, ROUNDING, Verdict, decide_worse
 from assayline.store.database import Connection, transaction
 from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
 from assayline.store.scoring import list_stale
 from assayline.words import count, show_value
-
-Verdict = Literal["pass", "fail", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,8 @@ class Check:
     limit: float | None = None
     unit: str = ""
     p_value: float | None = None
-    """Two-sided p of the verdict, Holm-adjusted over the limits on speed. None without a test."""
+    """Two-sided p of a run that is exactly at the limit, 1 if it is estimated within it; Holm-adjusted over the limits
+    on speed. None without a test."""
     low: float | None = None
     """Lower end of the interval of the difference in accuracy."""
     high: float | None = None
@@ -108,8 +107,6 @@ class GateReport:
 
 NIGHTS = 60
 """Length of the period in which a schedule of equal runs seldom has a failure."""
-ROUNDING = 1e-12
-"""Tolerance for rounding: a drop of exactly the limit is within it."""
 
 
 def judge_run(
@@ -277,21 +274,22 @@ def judge_scores(
         f"{row['prompts']} prompts{clusters}{paired}, by {row['difference']:+.4f} ({interval}; {changed}); "
         f"the limit is a drop of {limit:g}{required}."
     )
-    is_within = low is not None and -low <= limit + ROUNDING
-    would_fail = row["verdict"] == "worse" and drop > limit + ROUNDING
-    is_worse = would_fail and (nights == 1 or row["p_value"] <= _level(nights))
-    verdict: Verdict = "fail" if is_worse else "pass" if is_within else _leave_open(limits)
-    if would_fail and not is_worse:
-        words += f" That is not enough for a nightly run, which needs p ≤ {_level(nights):.2g}."
+    p_beyond, level = find_p_beyond(row, limit), _level(nights)
+    found = decide_worse(p_beyond, None if low is None else -low, limit, level)
+    verdict = _leave_open(limits) if found == "inconclusive" else found
+    if found == "inconclusive" and p_beyond is not None and p_beyond <= _level(1):
+        words += f" That is not enough for a nightly run, which needs p ≤ {level:.2g}."
+    elif found == "inconclusive" and drop > 0 and row["p_value"] is not None and row["p_value"] <= level:
+        words += f" It is {NOT_SHOWN}."
     return Check(
         f"accuracy, {row['scorer']}",
         verdict,
-        words + _say_reach(row, limit, is_worse, nights),
+        words + _say_reach(row, limit, found, level),
         row["candidate_mean"],
         row["baseline_mean"],
         limit,
         "share",
-        row["p_value"],
+        p_beyond,
         low,
         row["high"],
     )
@@ -306,44 +304,16 @@ def _level(nights: int) -> float:
     return 0.05 if nights == 1 else 0.1 / nights
 
 
-def _say_reach(row: dict[str, Any], limit: float, is_worse: bool, nights: int) -> str:
-    """Return the smallest drop that these prompts find with 80% power, and how many find the limit, if that is open."""
-    drop = find_detectable(row, nights)
+def _say_reach(row: dict[str, Any], limit: float, found: Verdict, level: float) -> str:
+    """Return the smallest drop that fails with 80% power on these prompts, and how many show twice the limit."""
+    drop = find_reach(row, limit, level)
     if drop is None:
         return ""
-    found = "No drop" if drop > 1 else f"A drop of {drop:.2g}"
-    needed = None if is_worse else count_prompts_needed(row, limit, nights)
-    more = f", one of {limit:g} with about {needed:,} prompts" if needed and needed > row["prompts"] else ""
-    return f" {found} would be found with 80% power{more}."
-
-
-def _power(nights: int) -> float:
-    """Return the squared sum of the normal quantiles of a two-sided test and of 80% power."""
-    return (NormalDist().inv_cdf(1 - _level(nights) / 2) + NormalDist().inv_cdf(0.8)) ** 2
-
-
-def find_detectable(row: dict[str, Any], nights: int) -> float | None:
-    """Return detectable_drop of a row of compare_runs, at the level for N nights."""
-    drop: float | None = row["detectable_drop"]
-    if drop is None or nights == 1:
-        return drop
-    scaled = drop * math.sqrt(_power(nights) / _power(1))
-    return scaled if row["mcnemar_p"] is None else max(scaled, _power(nights) / row["prompts"])
-
-
-def count_prompts_needed(row: dict[str, Any], limit: float, nights: int = 1) -> int | None:
-    """Return about how many prompts like those of a row of compare_runs find a drop of `limit` with 80% power.
-
-    As many show with 80% power that equal runs are within it. None for a limit of 0.
-    """
-    if not limit:
-        return None
-    if row["mcnemar_p"] is None:
-        needed = row["prompts"] * (row["detectable_drop"] / limit) ** 2 * _power(nights) / _power(1)
-    else:
-        discordant = (row["worse_prompts"] + row["better_prompts"] + 2) / (row["prompts"] + 2)
-        needed = _power(nights) * max(discordant / limit**2, 1 / limit)
-    return int(float(f"{needed:.2g}"))
+    reached = "No drop" if drop > 1 else f"A drop of {drop:.2g}"
+    needed = None if found == "fail" else count_prompts_needed(row, limit, level)
+    twice = f", one of {2 * limit:g} (twice the limit) with about {needed:,} prompts" if needed else ""
+    more = twice if needed and needed > row["prompts"] else ""
+    return f" {reached} would be found with 80% power{more}."
 
 
 def _check_speed(
@@ -366,7 +336,7 @@ def _check_speed(
     few = ", ".join(metric for metric in wanted if metric in rows and rows[metric]["verdict"] == "too_few")
     floors = read_noise_floors(connection, new.run_id, old.run_id)
     for metric, limit in wanted.items():
-        check = judge_speed(metric, limit, rows.get(metric), few)
+        check = judge_speed(metric, limit, rows.get(metric), few, nights=nights)
         if floors.get(metric) and check.candidate is not None and check.baseline is not None:
             check = replace(check, noise_ratio=abs(check.candidate - check.baseline) / floors[metric])
         yield check
@@ -397,7 +367,7 @@ def _find_obstacle(new: Side, old: Side) -> str | None:
     return None
 
 
-def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str = "") -> Check:
+def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str = "", *, nights: int = 1) -> Check:
     """Judge a speed limit by its row of compare_repeats, if there is one. `few` names all metrics with few repeats."""
     if row is None:
         words = f"{metric} was not measured on both sides."
@@ -423,9 +393,12 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
         f"{show_value(row['baseline_median'])} {row['unit']} "
         f"over {counts}, Holm-adjusted p {row['holm_p']:.2g}{neighbors}); the limit is {limit:.1%}."
     )
-    is_within = most <= limit * base * (1 + ROUNDING)
-    verdict: Verdict = "fail" if row["verdict"] == "worse" else "pass" if is_within else "inconclusive"
-    return Check(metric, verdict, words, limit=limit, p_value=row["holm_p"], **values)
+    is_worse = (row["shift"] < 0) == row["higher_is_better"]
+    p_beyond, level = row["beyond_p"] if is_worse else 1.0, _level(nights)
+    verdict = decide_worse(p_beyond, most, limit * base * (1 + ROUNDING), level)
+    if verdict == "inconclusive" and is_worse and row["holm_p"] <= level:
+        words += f" It is {NOT_SHOWN}."
+    return Check(metric, verdict, words, limit=limit, p_value=p_beyond, **values)
 
 
 def _say_change(worsening: float) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from assayline.errors import SpecError
+from assayline.stats.repeats import compare_repeats
 from assayline.store.database import Connection, read_rows
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
 
@@ -120,21 +121,10 @@ def compare_speed(
     limits: Mapping[str, float],
     nights: int = 1,
 ) -> dict[str, dict[str, Any]]:
-    """Read the rows of compare_repeats, by metric. The metrics of `limits` are one family of tests.
-
-    `nights`: above 1, the repeats are nights, judged every night over a period of that many.
-    """
+    """Compare the metrics of the repeats of two configurations, by metric; see `compare_repeats`."""
     ensure_metrics(connection, [*candidates, *baselines])
-    rows = read_rows(
-        connection,
-        "from compare_repeats(?::varchar[], ?::varchar[], limits := map(?::varchar[], ?::double[]), nights := ?)",
-        list(candidates),
-        list(baselines),
-        list(limits),
-        list(limits.values()),
-        nights,
-    )
-    return {row["metric"]: row for row in rows}
+    query = "from line_up_repeats(?::varchar[], ?::varchar[])"
+    return compare_repeats(read_rows(connection, query, list(candidates), list(baselines)), limits, nights=nights)
 
 
 def read_noise_floors(connection: Connection, candidate: str, baseline: str) -> dict[str, float]:
@@ -218,10 +208,13 @@ def say_trade(rows: Mapping[str, Row], change: str) -> str:
         told.pop("cost_per_million_output_tokens", None)
     if not told.keys() - {"output_tokens_per_s"}:
         return ""
-    return ", ".join(_say(SAID[metric], row[change], row.get("verdict")) for metric, row in told.items())
+    return ", ".join(_say(SAID[metric], row[change], row) for metric, row in told.items())
 
 
-def _say(words: Words, change: float, verdict: str | None) -> str:
+def _say(words: Words, change: float, row: Row) -> str:
+    verdict, p_value = row.get("verdict"), row.get("p_value")
     if abs(change) < LEAST_SHARE or verdict == "same":
         return words.same
-    return f"{100 * abs(change):.0f}% {words.higher if change > 0 else words.lower}{DOUBTS.get(verdict or '', '')}"
+    is_sure = verdict == "unclear" and p_value is not None and p_value <= 0.05
+    doubt = "" if is_sure else DOUBTS.get(verdict or "", "")
+    return f"{100 * abs(change):.0f}% {words.higher if change > 0 else words.lower}{doubt}"

@@ -5,8 +5,9 @@ from typing import Any
 
 from assayline.benchmark.decision import Decision, JudgedCell
 from assayline.benchmark.suite import SuitePlan, shorten_model
-from assayline.comparison.gate import Check, Verdict
+from assayline.comparison.gate import Check
 from assayline.report.document import Column, Document, Figure, Section, Table, tabulate
+from assayline.stats.worse import Verdict
 from assayline.words import count, show_name, show_note, show_number, show_points, show_range, show_share
 
 TIERS = ("critical", "supporting", "advisory")

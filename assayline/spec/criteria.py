@@ -348,7 +348,7 @@ class GateSpec(SpecPart):
     )
     confidence: Literal["significant", "required"] = Field(
         "significant",
-        description="When accuracy fails. significant: the drop exceeds the limit, and is more than chance; required: "
+        description="When accuracy fails. significant: the drop is shown to exceed the limit; required: "
         "also if the data do not show the run within the limit, so that its 95% interval reaches beyond it. Otherwise "
         "such a run is inconclusive, which fails nothing.",
     )

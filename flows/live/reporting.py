@@ -10,7 +10,6 @@ from typing import Any, cast
 from prefect import get_run_logger
 from prefect.states import Completed, Failed
 
-from assayline.comparison.gate import Verdict
 from assayline.errors import AssaylineError, JudgeNotTrustedError
 from assayline.report.board import read_board
 from assayline.report.document import Document, Paragraph, Section
@@ -19,6 +18,7 @@ from assayline.run.stages import try_report
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import AnswersSource, PairsSource
+from assayline.stats.worse import Verdict
 from assayline.tasks.artifacts import publish, record_sources
 from assayline.words import SPACE
 

@@ -111,8 +111,10 @@ def test_supporting_evaluations_count_by_their_weighted_mean():
     error = np.sqrt(((shares * halves / norm.ppf(0.975)) ** 2).sum())
     assert check.candidate == pytest.approx(MEAN + mean) and check.baseline == pytest.approx(MEAN)
     assert (check.low, check.high) == pytest.approx(norm.interval(0.95, mean, error))
-    assert check.p_value == pytest.approx(2 * norm.sf(abs(mean) / error))
     assert check.limit == pytest.approx(np.average(limits, weights=weights))
+    strict = [replace(one, cell=replace(one.cell, spec=cell("", limit=0).spec)) for one in cells]
+    (worse,) = decide(strict).weighted.values()
+    assert worse.p_value == pytest.approx(2 * norm.sf(-mean / error)), "that of a mean exactly at its limit"
 
 
 def test_a_failure_of_one_supporting_evaluation_is_outweighed():

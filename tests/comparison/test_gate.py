@@ -16,6 +16,7 @@ from assayline.report.make import make_report
 from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
+from assayline.stats.worse import NOT_SHOWN
 from assayline.store.database import Connection, connect
 
 pytestmark = pytest.mark.slow
@@ -91,7 +92,7 @@ def test_judge_run_against_is_inconclusive_on_what_forty_equal_answers_cannot_sh
     report = judge(settings, two_old[1], two_old[0])
     assert verdicts(report) == {"errors": "pass", "accuracy, exact_match": "inconclusive"}
     assert report.headline.endswith(" fails no limit against " + two_old[0] + ". Inconclusive: accuracy, exact_match.")
-    told = "A drop of 0.2 would be found with 80% power, one of 0.01 with about 3,700 prompts."
+    told = "A drop of 0.21 would be found with 80% power, one of 0.02 (twice the limit) with about 3,700 prompts."
     assert report.checks[1].words.endswith(told)
     required = judge(settings, two_old[1], two_old[0], confidence="required")
     assert verdicts(required)["accuracy, exact_match"] == "fail"
@@ -232,12 +233,13 @@ def test_five_repeats_a_side_are_judged(two_old, settings):
     limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
     with connect(settings.database_path, 10) as opened:
         runs = [*repeat(opened, old, 5), *repeat(opened, new, 5)]
-        for factor, verdict in ((0.85, "fail"), (1.0, "pass"), (0.97, "pass"), (1.2, "pass")):
+        for factor, verdict in ((0.85, "fail"), (0.945, "inconclusive"), (1.0, "pass"), (0.97, "pass"), (1.2, "pass")):
             shadow_speed(opened, runs, factor)
             report = judge_run_against(opened, new, old, limits)
             assert verdicts(report)["output_tokens_per_s"] == verdict, factor
             assert "over 5 and 5 repeats" in report.checks[-1].words and "95% interval" in report.checks[-1].words
             assert report.sentence.endswith("the limit is 5.0%.") == (verdict == "fail")
+            assert report.checks[-1].words.endswith(f"It is {NOT_SHOWN}.") == (verdict == "inconclusive")
 
 
 def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, old, settings):
@@ -247,7 +249,10 @@ def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, old, setti
     assert verdicts(night)["accuracy, exact_match"] == "inconclusive"
     words = night.checks[1].words
     assert "p 0.0039; 8 worse" in words and "not enough for a nightly run, which needs p ≤ 0.0017." in words
-    assert " A drop of 0.4 would be found with 80% power, one of 0.01 with about 38,000 prompts." in words
+    assert (
+        " A drop of 0.34 would be found with 80% power, one of 0.02 (twice the limit) with about 38,000 prompts."
+        in words
+    )
     assert verdicts(judge(settings, new, old, NIGHTS, confidence="required"))["accuracy, exact_match"] == "fail"
     worst = run(make(template=WRONG_FROM_20), settings)
     assert verdicts(judge(settings, worst, old, NIGHTS))["accuracy, exact_match"] == "fail", "on its first night"

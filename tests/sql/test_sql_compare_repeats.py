@@ -8,11 +8,15 @@ import pytest
 import scipy
 from row_kit import give_run_metric
 
+from assayline.spec.criteria import GateSpec
+from assayline.stats.repeats import compare_repeats
+
 pytestmark = pytest.mark.slow
 
 HEADLINES = ["output_tokens_per_s", "tpot_p50_s", "e2e_p95_s"]
 NIGHT = datetime(2026, 1, 1)
-ALL = f"map {{{', '.join(f'{name!r}: 0.01' for name in HEADLINES)}}}"
+ALL = dict.fromkeys(HEADLINES, 0.01)
+DEFAULTS = {str(metric): limit for metric, limit in GateSpec().max_slowdown.items()}
 
 
 def given_values(store, **sides):
@@ -35,8 +39,9 @@ def given_values(store, **sides):
     ]
 
 
-def compare(store, new, old, more=""):
-    return {row["metric"]: row for row in store.read(f"from compare_repeats(?, ?{more})", new, old)}
+def compare(store, new, old, limits=None, nights=1):
+    rows = store.read("from line_up_repeats(?::varchar[], ?::varchar[])", new, old)
+    return compare_repeats(rows, DEFAULTS if limits is None else limits, nights=nights)
 
 
 def distance(one, other, axis):
@@ -113,7 +118,7 @@ def test_verdicts_of_throughput_and_latency_look_opposite_ways(store, factor, ve
         a={"output_tokens_per_s": base * factor, "e2e_p95_s": base / factor},
         b={"output_tokens_per_s": base, "e2e_p95_s": base},
     )
-    found = compare(store, new, old, ", limits := map {'output_tokens_per_s': 0.02, 'e2e_p95_s': 0.02}")
+    found = compare(store, new, old, {"output_tokens_per_s": 0.02, "e2e_p95_s": 0.02})
     assert {row["verdict"] for row in found.values()} == {verdict}
     for row in found.values():
         assert row["worsening_share"] == pytest.approx(1 - factor, abs=0.02)
@@ -132,7 +137,7 @@ def test_the_family_is_adjusted_as_holm_says(store):
     dice = np.random.default_rng(5)
     new = {name: dice.normal(100 + 2 * i, 2, 6) for i, name in enumerate([*HEADLINES, "other"])}
     old = {name: dice.normal(100, 2, 6) for name in new}
-    found = compare(store, *given_values(store, a=new, b=old), f", limits := {ALL}")
+    found = compare(store, *given_values(store, a=new, b=old), ALL)
     p_values = [found[name]["p_value"] for name in HEADLINES]
     expected = multipletests(p_values, method="holm")[1]
     assert [found[name]["holm_p"] for name in HEADLINES] == pytest.approx(list(expected))
@@ -313,7 +318,7 @@ def test_compare_repeats_counts_similar_nights_for_fewer(store):
     dice = np.random.default_rng(3)
     new, old = (level + dice.normal(size=nights).cumsum() for level, nights in ((106, 8), (100, 10)))
     sides = given_values(store, a={"tpot_p50_s": new}, b={"tpot_p50_s": old})
-    single, nightly = (compare(store, *sides, more)["tpot_p50_s"] for more in ("", ", nights := 60"))
+    single, nightly = (compare(store, *sides, nights=nights)["tpot_p50_s"] for nights in (1, 60))
     splits = [(old, new[:split], new[split:]) for split in range(2, 7)]
     rests = min(([one - one.mean() for one in sides] for sides in splits), key=lambda rests: sum(x @ x for x in rests))
     power = sum(rest @ rest for rest in rests)
@@ -321,23 +326,23 @@ def test_compare_repeats_counts_similar_nights_for_fewer(store):
     correlation = found + 3 * (1 + 3 * found) / 18
     error = np.sqrt(power / 13 * (1 + correlation) / (1 - correlation) * (1 / 8 + 1 / 10))
     assert 0.3 < nightly["correlation"] == pytest.approx(correlation)
-    assert nightly["p_value"] == pytest.approx(2 * scipy.stats.t.sf((new.mean() - old.mean()) / error, 13), rel=0.01)
+    assert nightly["p_value"] == pytest.approx(2 * scipy.stats.t.sf((new.mean() - old.mean()) / error, 13), rel=1e-9)
     assert nightly["shift"] == single["shift"] and single["correlation"] is None
     half = scipy.stats.t.ppf(0.975, 13) * error
-    assert nightly["shift_low"] == pytest.approx(min(single["shift_low"], single["shift"] - half), rel=1e-4)
-    assert nightly["shift_high"] == pytest.approx(max(single["shift_high"], single["shift"] + half), rel=1e-4)
+    assert nightly["shift_low"] == pytest.approx(min(single["shift_low"], single["shift"] - half), rel=1e-9)
+    assert nightly["shift_high"] == pytest.approx(max(single["shift_high"], single["shift"] + half), rel=1e-9)
 
 
 @pytest.mark.parametrize(("nights", "verdict"), [(1, "worse"), (10, "worse"), (60, "unclear")])
 def test_compare_repeats_needs_the_evidence_of_the_period_of_nights(store, nights, verdict):
     old = [100, 101, 99, 102, 98, 101, 99]
-    new = [value + 3.2 for value in old]
+    new = [value + 4.2 for value in old]
     sides = given_values(store, a={"tpot_p50_s": new}, b={"tpot_p50_s": old})
-    row = compare(store, *sides, f", nights := {nights}, limits := map {{'tpot_p50_s': 0.01}}")["tpot_p50_s"]
+    row = compare(store, *sides, {"tpot_p50_s": 0.01}, nights)["tpot_p50_s"]
     assert row["verdict"] == verdict
 
 
 def test_compare_repeats_of_equal_nights_falls_back_on_the_permutation_test(store):
     sides = given_values(store, a={"tpot_p50_s": [2] * 5}, b={"tpot_p50_s": [1] * 5})
-    row = compare(store, *sides, ", nights := 60")["tpot_p50_s"]
+    row = compare(store, *sides, nights=60)["tpot_p50_s"]
     assert (row["p_value"], row["shift_low"], row["shift_high"]) == (pytest.approx(2 / 252), 1, 1)

@@ -17,11 +17,13 @@
 -- difference: candidate_mean − baseline_mean: the mean of the differences prompt by prompt.
 -- clusters: independent clusters of pairs, G: different values of prompts.columns.cluster, else prompt ids, of the run
 --     with fewer of them.
+-- effective_pairs: independent pairs that they are worth: effective_samples of the differences.
+-- mean_square: mean squared difference over the pairs.
 -- standard_error: of the difference, clustered: sqrt(G / (G − 1) × Σ over clusters of (Σ of (d − difference) in it)²) /
 --     prompts. If each pair is a cluster, it is that of the paired t-test. NULL for fewer than two clusters.
 -- low: lower end of the 95% interval of the difference, that of Bonett and Price 2012: with one pair more that is 1
---     better and one that is 1 worse, so that equal answers do not prove that nothing differs. For m effective pairs
---     (effective_samples of the differences) and q = mean of d²: d̃ ± z × sqrt(((m × q + 2) / (m + 2) − d̃²) / (m +
+--     better and one that is 1 worse, so that equal answers do not prove that nothing differs. For m
+--     effective_pairs and q = mean_square: d̃ ± z × sqrt(((m × q + 2) / (m + 2) − d̃²) / (m +
 --     2)), d̃ = m × difference / (m + 2). Unless mcnemar_p is there, z is the quantile of t with G − 1 degrees of
 --     freedom. NULL for fewer than five clusters, too few for an interval.
 -- high: upper end.
@@ -213,6 +215,8 @@ join_parts as (
         find_bounds.baseline_mean,
         find_bounds.difference,
         coalesce(find_bounds.clusters, 0) as clusters,
+        find_bounds.effective_pairs,
+        find_bounds.squares / prompts as mean_square,
         find_bounds.standard_error,
         case when half_width is not null then greatest(-1, padded_difference - half_width) end as low,
         case when half_width is not null then least(1, padded_difference + half_width) end as high,

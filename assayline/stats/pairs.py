@@ -1,0 +1,82 @@
+"""Scores of two runs, prompt by prompt: evidence of a drop against a limit, from a row of `compare_runs`.
+
+The interval is Bonett and Price's (2012), with one pair more that is 1 better and one that is 1 worse: a normal
+interval for scores of 0 and 1 (a row with mcnemar_p), otherwise one of Student's t over clusters.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+Row = Mapping[str, Any]
+POWER = 0.8
+
+
+def find_p_beyond(row: Row, limit: float) -> float | None:
+    """Return the two-sided p of a drop of exactly `limit`, at least the row's p_value; 1 if the drop is not larger.
+
+    None for a row without an interval.
+    """
+    if row["low"] is None:
+        return None
+    center, error = _spread(row["effective_pairs"], -row["difference"], row["mean_square"])
+    if center <= limit:
+        return 1.0
+    return max(float(row["p_value"]), 2 * _tail((center - limit) / error, _degrees(row)))
+
+
+def find_reach(row: Row, limit: float, level: float, prompts: float | None = None) -> float | None:
+    """Return the smallest drop that is shown to be beyond `limit` with 80% power, with `prompts` like the row's.
+
+    It can be above 1, so that no drop is found. None for a row without an interval.
+    """
+    from scipy.optimize import brentq
+
+    if row["low"] is None:
+        return None
+    pairs = row["effective_pairs"] * (1 if prompts is None else prompts / row["prompts"])
+    square = (row["effective_pairs"] * row["mean_square"] + 2) / (row["effective_pairs"] + 2)
+    quantile, power = -_quantile(level / 2, _degrees(row)), -_quantile(1 - POWER, None)
+
+    def surplus(drop: float) -> float:
+        """By how much the limit is cleared, if the estimate is low by as much as in one of five comparisons."""
+        differing = max(square, drop if row["mcnemar_p"] is not None else drop**2)
+        center, error = _spread(pairs, drop, differing)
+        return center - quantile * error - power * math.sqrt(max(0.0, differing - drop**2) / pairs) - limit
+
+    return float(brentq(surplus, limit, 1.0)) if surplus(1.0) >= 0 else 2.0
+
+
+def count_prompts_needed(row: Row, limit: float, level: float) -> int | None:
+    """Return about how many prompts like the row's show with 80% power that a drop of twice `limit` is beyond it.
+
+    About as many show with 80% power that equal runs are within it. None for a limit of 0.
+    """
+    from scipy.optimize import brentq
+
+    if not 0 < limit < 0.5 or row["low"] is None:
+        return None
+    found = brentq(lambda log: (find_reach(row, limit, level, math.exp(log)) or 0) - 2 * limit, 0.0, 30.0, xtol=1e-3)
+    return int(float(f"{math.exp(found):.2g}"))
+
+
+def _spread(pairs: float, difference: float, square: float) -> tuple[float, float]:
+    """Return center and standard error with the pairs that are added; `square` is the mean squared difference."""
+    center = pairs * difference / (pairs + 2)
+    return center, math.sqrt(((pairs * square + 2) / (pairs + 2) - center**2) / (pairs + 2))
+
+
+def _degrees(row: Row) -> int | None:
+    return None if row["mcnemar_p"] is not None else row["clusters"] - 1
+
+
+def _tail(t: float, degrees: int | None) -> float:
+    from scipy.special import ndtr, stdtr
+
+    return float(ndtr(-t) if degrees is None else stdtr(degrees, -t))
+
+
+def _quantile(share: float, degrees: int | None) -> float:
+    from scipy.special import ndtri, stdtrit
+
+    return float(ndtri(share) if degrees is None else stdtrit(degrees, share))

@@ -1,0 +1,194 @@
+"""A metric over repeats of two configurations, or over nights of one: shift, interval, test and verdict."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+
+from assayline.stats.families import adjust_holm
+from assayline.stats.worse import decide_worse
+
+FEWEST = 5
+"""Repeats a side that a test needs: the smallest p is then 0.008."""
+LARGEST_CORRELATION = 0.95
+ROUNDING = 1e-9
+"""Tolerance for rounding: sums this close, relatively, count as equal."""
+Values = Any
+"""A NumPy array."""
+
+
+def compare_repeats(
+    rows: Sequence[Mapping[str, Any]], limits: Mapping[str, float], other_limit: float = 0.02, nights: int = 1
+) -> dict[str, dict[str, Any]]:
+    """Compare each metric of rows of line_up_repeats, by metric.
+
+    `limits` are the relative changes that matter, and their metrics are one family of tests; `other_limit` is that of
+    all other metrics. `nights`: above 1, the repeats are nights in their order, judged every night over a period of
+    that many: neighbors may be correlated, and a verdict needs the evidence of the whole period.
+
+    shift: the median of all differences between a repeat of the candidate and one of the baseline (Hodges and Lehmann).
+    shift_low, shift_high: ends of an interval with at least 95% confidence, the (u + 1)-th smallest and largest of
+        those differences, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney; for nights at
+        least as wide as that of their test. None for fewer than five repeats on a side.
+    ratio, ratio_low, ratio_high: the same of ratios, by logarithms. None if a value is not above 0.
+    relative_shift: shift / |baseline_median|. None if that is 0. worsening_share: the same, positive if worse.
+    p_value: of no difference; see `compare_means`. holm_p: adjusted for the family. None outside it.
+    beyond_p: of a change of exactly minimum_effect in the direction found, adjusted for the
+        family; see `find_p_beyond`.
+    correlation: of neighboring nights, 0 to 0.95. None unless the repeats are nights.
+    verdict: too_few: fewer than five repeats on a side; worse, better: shown beyond minimum_effect, with beyond_p at
+        most 0.05, or 0.1 / nights for several nights; same: the interval is within ± minimum_effect; unclear:
+        otherwise.
+    """
+    sides: dict[str, dict[bool, list[float]]] = {}
+    first: dict[str, Mapping[str, Any]] = {}
+    units: dict[str, set[str]] = {}
+    for row in sorted(rows, key=lambda row: (row["metric"], row["position"])):
+        metric = row["metric"]
+        sides.setdefault(metric, {True: [], False: []})[row["is_candidate"]].append(row["value"])
+        first.setdefault(metric, row)
+        units.setdefault(metric, set()).add(row["unit"])
+    found = {
+        metric: {
+            "metric": metric,
+            "unit": first[metric]["unit"],
+            "higher_is_better": first[metric]["higher_is_better"],
+            **_compare(
+                np.array(values[True], dtype=float),
+                np.array(values[False], dtype=float),
+                first[metric]["higher_is_better"],
+                limits.get(metric, other_limit),
+                nights,
+            ),
+            "in_family": metric in limits,
+        }
+        for metric, values in sorted(sides.items(), key=lambda one: (one[0] not in limits, one[0]))
+        if values[True] and values[False] and len(units[metric]) == 1
+    }
+    family = [row for row in found.values() if row["in_family"] and row["p_value"] is not None]
+    for name, adjusted in (("p_value", "holm_p"), ("beyond_p", "beyond_p")):
+        for row, p_value in zip(family, adjust_holm(np.array([row[name] for row in family])), strict=True):
+            row[adjusted] = float(p_value)
+    level = 0.1 / nights if nights > 1 else 0.05
+    for row in found.values():
+        row["verdict"] = _judge(row, level)
+    return found
+
+
+def _judge(row: Mapping[str, Any], level: float) -> str:
+    if row["p_value"] is None:
+        return "too_few"
+    ends = max(abs(row["shift_low"]), abs(row["shift_high"]))
+    effect = row["minimum_effect"] * abs(row["baseline_median"])
+    verdict = decide_worse(row["beyond_p"], ends, effect * (1 + 1e-12), level)
+    if verdict == "fail":
+        return "better" if (row["shift"] > 0) == row["higher_is_better"] else "worse"
+    return "same" if verdict == "pass" else "unclear"
+
+
+def _compare(new: Values, old: Values, higher_is_better: bool, limit: float, nights: int) -> dict[str, Any]:
+    differences = np.sort(np.subtract.outer(new, old), axis=None)
+    base, shift = float(np.median(old)), float(np.median(differences))
+    relative = shift / abs(base) if base else None
+    worsening = None if relative is None else -relative if higher_is_better else relative
+    row: dict[str, Any] = {"candidate_repeats": len(new), "baseline_repeats": len(old)}
+    for side, values in (("candidate", new), ("baseline", old)):
+        row |= {f"{side}_median": float(np.median(values)), f"{side}_lowest": float(values.min())}
+        row[f"{side}_highest"] = float(values.max())
+    row |= {"shift": shift, "shift_low": None, "shift_high": None, "relative_shift": relative}
+    row |= {"ratio": None, "ratio_low": None, "ratio_high": None}
+    row |= {"worsening_share": worsening, "minimum_effect": limit, "p_value": None, "correlation": None}
+    row |= {"holm_p": None, "beyond_p": None}
+    ratios = np.sort(np.divide.outer(new, old), axis=None) if min(new.min(), old.min()) > 0 else None
+    if ratios is not None:
+        row["ratio"] = float(np.exp(np.median(np.log(ratios))))
+    if min(len(new), len(old)) < FEWEST:
+        return row
+    rank = _find_end_rank(len(new), len(old))
+    low, high = float(differences[rank]), float(differences[-1 - rank])
+    if ratios is not None:
+        row |= {"ratio_low": float(ratios[rank]), "ratio_high": float(ratios[-1 - rank])}
+    p_value, half, row["correlation"] = compare_means(new, old, nights)
+    row |= {"shift_low": min(low, shift - half), "shift_high": max(high, shift + half)} if half else {
+        "shift_low": low, "shift_high": high
+    }  # fmt: skip
+    row |= {"p_value": p_value, "beyond_p": find_p_beyond(new, old, limit, nights)}
+    return row
+
+
+def find_p_beyond(new: Values, old: Values, limit: float, nights: int = 1) -> float:
+    """Return the two-sided p of a change of exactly `limit`, in the direction found; 1 if the change is within it.
+
+    It is that of the candidate's values divided by 1 + `limit`, or by 1 − `limit` if they are lower, against the
+    baseline's.
+    """
+    direction = float(np.sign(np.median(np.subtract.outer(new, old))))
+    scale = 1 + direction * limit
+    if not direction or scale <= 0:
+        return 1.0
+    at_limit = new / scale
+    if direction * (at_limit.mean() - old.mean()) <= 0:
+        return 1.0
+    p_value, half, _ = compare_means(at_limit, old, nights)
+    return p_value if half else min(1.0, 2 * float(np.mean(_permute(at_limit, old) >= 1 - ROUNDING)))
+
+
+def compare_means(new: Values, old: Values, nights: int = 1) -> tuple[float, float, float | None]:
+    """Return the two-sided p of no difference of means, half the interval and the correlation of a test of nights.
+
+    The exact permutation test: the share of all ways to assign the values to the sides whose difference is at least as
+    large. It is of means and the interval is of ranks, so that one may leave out 0 when the other is above 0.05.
+
+    Of nights, a t-test whose standard error counts n nights as n × (1 − correlation) / (1 + correlation). The spread is
+    that around three means: of the baseline, and of the candidate before and after its best split into two or more
+    nights each, as a fault may have begun among them and would hide itself in the spread. It has n − 5 degrees of
+    freedom, as the split was chosen. The correlation has (1 + 3 × correlation) / n per mean added for the bias of few
+    nights (Marriott and Pope 1954, Kendall 1954). Equal nights have the permutation test.
+    """
+    correlation = None
+    if nights > 1:
+        from scipy.special import stdtr, stdtrit
+
+        splits = [(old, new[:split], new[split:]) for split in range(2, len(new) - 1)]
+        rests = [[part - part.mean() for part in parts] for parts in splits]
+        rest = min(rests, key=lambda parts: sum(part @ part for part in parts))
+        n, power = len(new) + len(old), sum(part @ part for part in rest)
+        if power > 1e-24 * n * max(np.abs(new).max(), np.abs(old).max()) ** 2:
+            found = sum(part[1:] @ part[:-1] for part in rest) / power
+            correlation = float(np.clip(found + 3 * (1 + 3 * max(found, 0)) / n, 0, LARGEST_CORRELATION))
+            variance = power / (n - 5) * (1 + correlation) / (1 - correlation)
+            error = float(np.sqrt(variance * (1 / len(new) + 1 / len(old))))
+            p_value = 2 * float(stdtr(n - 5, -abs(new.mean() - old.mean()) / error))
+            return p_value, float(stdtrit(n - 5, 0.975)) * error, correlation
+    return float(np.mean(np.abs(_permute(new, old)) >= 1 - ROUNDING)), 0.0, correlation
+
+
+def _permute(new: Values, old: Values) -> Values:
+    """Return the candidate's sum in every way to assign the values to the sides, over the measured one.
+
+    They are around the mean of all, so that the difference of means grows with them alone.
+    """
+    values = np.concatenate([new, old])
+    centered = values - values.mean()
+    measured = centered[: len(new)].sum()
+    largest = np.abs(centered).max()
+    if not largest or abs(measured) <= ROUNDING * largest:
+        return np.ones(1)
+    return centered[_list_assignments(len(values), len(new))].sum(axis=1) / measured
+
+
+@cache
+def _list_assignments(values: int, chosen: int) -> Values:
+    """Return the positions of the candidate's values in every assignment, at most 184,756 of twenty values."""
+    listed = np.fromiter(chain.from_iterable(combinations(range(values), chosen)), dtype=np.intp)
+    return listed.reshape(-1, chosen)
+
+
+@cache
+def _find_end_rank(new: int, old: int) -> int:
+    """Return the largest u with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney: a place counted from 0."""
+    ranks = _list_assignments(new + old, new).sum(axis=1)
+    below = np.cumsum(np.bincount(ranks - ranks.min())) / len(ranks)
+    return int(np.flatnonzero(below <= 0.025)[-1])
