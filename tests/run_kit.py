@@ -26,6 +26,7 @@ from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
 from assayline.evaluation.order import read_shard, shard_priority
 from assayline.evaluation.run import RunResult
 from assayline.evaluation.worker import Worker, WorkOrder
+from assayline.load.progress import LoadProgress
 from assayline.prompts import load_prompts
 from assayline.records import Completion, EngineEvent, Request, TelemetrySample
 from assayline.requests.build import PreparedPrompt, build_requests
@@ -165,7 +166,7 @@ class Work:
             clock=self.clock,
             worker=worker,
             attempt=self.attempt,
-            sent_before=self.sent_before,
+            load=LoadProgress(self.spec.load, settled=self.sent_before),
             first_generation=self.generations.get(worker, 0),
             log_folder=self.run_dir / "logs",
         )

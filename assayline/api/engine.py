@@ -21,7 +21,6 @@ from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.errors import EngineError
 from assayline.evaluation.prepare import open_renderer
 from assayline.evaluation.worker import WorkOrder, claim_device, locate_model, open_adaptive_engine
-from assayline.load.progress import LoadProgress
 from assayline.media.references import MediaStore
 from assayline.model import identify_spec_model
 from assayline.prompts import BadRow, RowError
@@ -221,7 +220,6 @@ class Engine:
             self._reader = RowReader(
                 self._spec.prompts.columns, None, self._spec.prompts.media, MediaStore(self._folder.absolute())
             )
-            device = claim_device(self._spec, self._settings, stack, f"an Engine of {model}")
             model_path, located = locate_model(self._spec, identity)
             order = WorkOrder(
                 run_id="",
@@ -234,14 +232,8 @@ class Engine:
                 log_folder=self._folder / "logs",
                 has_media=may_have_media(self._spec, identity.folder),
             )
-            self._engine = open_adaptive_engine(
-                order,
-                device,
-                EngineHooks(on_note=LOG.info),
-                LoadProgress(None),
-                self._record,
-                may_isolate=self._may_isolate,
-            )
+            device, hooks = claim_device(order, stack), EngineHooks(on_note=LOG.info)
+            self._engine = open_adaptive_engine(order, device, hooks, self._record, may_isolate=self._may_isolate)
             stack.callback(self._engine.close)
             self._stack = stack.pop_all()
 

@@ -24,6 +24,7 @@ from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.order import LENGTHS_NAME
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
 from assayline.evaluation.worker import WorkOrder, locate_model
+from assayline.load.progress import LoadProgress
 from assayline.model import ModelIdentity
 from assayline.records import EngineEvent
 from assayline.requests.chat import ChatRenderer
@@ -191,9 +192,12 @@ class Evaluation:
             worker=worker,
             attempt=self.manifest.attempt,
             first_generation=self.generations.get(worker, 0),
-            sent_before=progress.sent + (earlier.sent if earlier else 0),
-            errors_before=progress.sent_errors + (earlier.sent_errors if earlier else 0),
-            load_end_before=earlier.load_end if earlier else None,
+            load=LoadProgress(
+                spec.load,
+                settled=progress.sent + (earlier.sent if earlier else 0),
+                errors=progress.sent_errors + (earlier.sent_errors if earlier else 0),
+                end_before=earlier.load_end if earlier else None,
+            ),
             log_folder=self.run_dir / "logs",
             workers_here=self.dispatcher.workers,
             whole_machine=self.spec.runner == "local",

@@ -48,34 +48,6 @@ def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, EvalSpec]:
     return str(folder.absolute()) if local and folder else spec.model, spec.model_copy(update={"engine": engine})
 
 
-def claim_device(
-    spec: EvalSpec,
-    settings: Settings,
-    stack: contextlib.ExitStack,
-    holder: str,
-    *,
-    pool: EnginePool | None = None,
-    on_wait: Callable[[str], object] = str,
-    workers_here: int = 1,
-    whole_machine: bool = True,
-) -> Device:
-    """Claim a device for an engine, until `stack` is closed, or for as long as `pool` has room for it.
-
-    `holder` is the owner's name for other processes that want the device; for `on_wait` see `claims.claim_device`.
-    Without GPUs, `workers_here` workers share the machine's cores; `whole_machine`: the machine must have a device for
-    each of them. Raises DeviceError or SpecError.
-    """
-    if not spec.engine.needs_device or spec.engine.uses_ray_executor:
-        return NO_DEVICE
-    devices = list_devices(
-        spec.engine.device, workers_here, count_devices(spec.engine.args), whole_machine=whole_machine
-    )
-    if pool is not None:
-        holder = f"a benchmark, whose first run here was {holder}"
-        return pool.claim(devices, settings.lock_dir, settings.device_wait_s, holder, on_wait)
-    return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s, holder, on_wait))
-
-
 FIRST_WAIT_S = 0.05
 """Seconds between checks for a stop while the engine waits for its first request."""
 
@@ -100,17 +72,39 @@ class WorkOrder:
     """Number of the run's start, 1 for the first."""
     first_generation: int = 0
     """Number of this worker's first engine: one more than its last in earlier attempts."""
-    sent_before: int = 0
-    """Requests of the run that were sent and settled before this worker started."""
-    errors_before: int = 0
-    """Number of error rows among them."""
-    load_end_before: str | None = None
-    """Reason why an earlier attempt stopped sending, if one did."""
+    load: LoadProgress = field(default_factory=LoadProgress)
+    """The run's load, with the counts of requests that were settled before this worker started."""
     log_folder: Path
     workers_here: int = 1
     """Number of workers that share the machine's cores if it has no GPUs."""
     whole_machine: bool = True
     """Whether the machine must have a device for each of them, or only for this one."""
+
+    @property
+    def holder(self) -> str:
+        """Its name for other processes that want its device."""
+        return f"run {self.run_id} ({self.spec.name})" if self.run_id else f"an Engine of {self.spec.model}"
+
+
+def claim_device(
+    order: WorkOrder,
+    stack: contextlib.ExitStack,
+    pool: EnginePool | None = None,
+    on_wait: Callable[[str], object] = str,
+) -> Device:
+    """Claim a device for an engine, until `stack` is closed, or for as long as `pool` has room for it.
+
+    For `on_wait` see `claims.claim_device`. Raises DeviceError or SpecError.
+    """
+    engine, settings, holder = order.spec.engine, order.settings, order.holder
+    if not engine.needs_device or engine.uses_ray_executor:
+        return NO_DEVICE
+    gpus = count_devices(engine.args)
+    devices = list_devices(engine.device, order.workers_here, gpus, whole_machine=order.whole_machine)
+    if pool is not None:
+        holder = f"a benchmark, whose first run here was {holder}"
+        return pool.claim(devices, settings.lock_dir, settings.device_wait_s, holder, on_wait)
+    return stack.enter_context(claims.claim_device(devices, settings.lock_dir, settings.device_wait_s, holder, on_wait))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,9 +162,6 @@ class Worker:
         self._holders = ""
         """Holders of the devices that this worker waits for."""
         self._sampler = DeviceSampler((), order.worker, order.clock)
-        self._load = LoadProgress(
-            order.spec.load, settled=order.sent_before, errors=order.errors_before, end_before=order.load_end_before
-        )
         self._generation = order.first_generation
         self._pool = pool if order.workers_here == 1 else None
         self._thread = threading.Thread(target=self._run, name=order.worker, daemon=True)
@@ -223,7 +214,8 @@ class Worker:
 
     def _work(self, stack: contextlib.ExitStack) -> None:
         """Claim a device, open an engine and answer; record an error. `stack` undoes this in reverse order."""
-        self._claim(stack)  # if the device is taken, no engine has failed
+        # If the device is taken, no engine has failed.
+        self._device = claim_device(self._order, stack, self._pool, self._wait_for_device)
         try:
             engine = self._open(stack)
             stack.callback(engine.close)
@@ -233,19 +225,6 @@ class Worker:
         except AssaylineError as error:
             self._record(self._generation, "failed", message=str(error))
             raise
-
-    def _claim(self, stack: contextlib.ExitStack) -> None:
-        order = self._order
-        self._device = claim_device(
-            order.spec,
-            order.settings,
-            stack,
-            f"run {order.run_id} ({order.spec.name})",
-            pool=self._pool,
-            on_wait=self._wait_for_device,
-            workers_here=order.workers_here,
-            whole_machine=order.whole_machine,
-        )
 
     def _open(self, stack: contextlib.ExitStack) -> AdaptiveEngine:
         order = self._order
@@ -262,7 +241,7 @@ class Worker:
             on_load_ended=self._note_end,
         )
         return open_adaptive_engine(
-            order, self._device, hooks, self._load, self._record, pool=self._pool, open_engine_by=self._open_engine
+            order, self._device, hooks, self._record, pool=self._pool, open_engine_by=self._open_engine
         )
 
     def _wait_for_device(self, holders: str) -> None:
@@ -318,7 +297,7 @@ class Worker:
 
     def _note_end(self, end: LoadEnd) -> None:
         self._note(end.message)
-        details = LoadEndedDetails(reason=end.reason, sent_requests=self._load.settled)
+        details = LoadEndedDetails(reason=end.reason, sent_requests=self._order.load.settled)
         self._record(self._generation, "load_ended", message=end.message, details=details)
 
     def _note(self, line: str) -> None:
@@ -371,7 +350,6 @@ def open_adaptive_engine(
     order: WorkOrder,
     device: Device,
     hooks: EngineHooks,
-    load: LoadProgress,
     record: Recorder,
     *,
     pool: EnginePool | None = None,
@@ -404,12 +382,12 @@ def open_adaptive_engine(
             sizes.window_requests,
             HostSetup.of(order.settings, engine, device.env, log_path),
             hooks,
-            load=load,
+            load=order.load,
             pool=pool,
         )
 
-    sizes = sizes_of(engine.args, choose_window(engine, load))
-    policy = RecoveryPolicy(sizes, engine.recovery, has_window=not load.is_open_loop)
+    sizes = sizes_of(engine.args, choose_window(engine, order.load))
+    policy = RecoveryPolicy(sizes, engine.recovery, has_window=not order.load.is_open_loop)
     return AdaptiveEngine(
         open_one,
         policy,

@@ -41,7 +41,7 @@ def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model,
     evaluation = begin_evaluation(spec_of(tiny_model, CONSTANT), settings)
     evaluation.prepare()
     fresh = evaluation.order("worker-0")
-    assert (fresh.sent_before, fresh.errors_before, fresh.load_end_before) == (0, 0, None)
+    assert (fresh.load.settled, fresh.load.errors, fresh.load.end) == (0, 0, None)
     [shard] = list_parts(evaluation.run_dir, "requests")
     names = [request.request_id for request in read_shard(shard)]
     rows = [
@@ -53,8 +53,8 @@ def test_another_attempt_is_told_what_was_sent_and_why_sending_ended(tiny_model,
     write_part(evaluation.run_dir, "completions", "killed", rows)
     vanish(evaluation)
     order = begin_evaluation(spec_of(tiny_model, CONSTANT), settings).order("worker-0")
-    assert (order.attempt, order.sent_before, order.errors_before) == (2, 6, 1)
-    assert order.load_end_before == "it was over"
+    assert (order.attempt, order.load.settled, order.load.errors) == (2, 6, 1)
+    assert order.load.end is not None and order.load.end.message == "it was over"
 
 
 class Following(FakeEngine):

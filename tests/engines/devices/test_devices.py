@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import fake_spec, read_line, start_python
+from run_kit import Work, read_line, start_python
 
 from assayline.engines.devices import claims as devices
 from assayline.engines.devices.claims import Device, claim_device, count_workers, list_devices
@@ -61,13 +61,13 @@ def test_a_claim_excludes_other_processes_until_they_are_killed(holder, tmp_path
 
 
 def test_claim_device_names_the_run_that_holds_the_device_and_since_when(tmp_path, settings):
-    spec = fake_spec(engine={"device": "cpu"})
-    holder = rf"run 20261125-021200-nightly-d8fd \(nightly\), process {os.getpid()}, since 20.{{14}} UTC"
+    order = Work(tmp_path, settings, engine={"device": "cpu"}).order("worker-0")
+    holder = rf"run run \({order.spec.name}\), process {os.getpid()}, since 20.{{14}} UTC"
     told = rf"Every device is taken: cpu-\S+ by {holder}\. hint: wait for that run or stop it, or set ASSAYLINE_DEVICE"
     with contextlib.ExitStack() as stack:
-        worker_module.claim_device(spec, settings, stack, "run 20261125-021200-nightly-d8fd (nightly)")
+        worker_module.claim_device(order, stack)
         with pytest.raises(DeviceError, match=told):
-            worker_module.claim_device(spec, settings, contextlib.ExitStack(), "another run")
+            worker_module.claim_device(order, contextlib.ExitStack())
     assert [lock.read_text() for lock in settings.lock_dir.glob("*.lock")][:1] == [""]
 
 
@@ -75,10 +75,11 @@ def test_each_process_gets_a_device_of_its_own(holder):
     assert [holder()[1] for _ in range(3)] == ["cuda-0", "cuda-1", "cuda-2"]
 
 
-def test_claim_device_asks_for_as_many_as_a_model_is_split_over(no_driver, settings):
-    spec = fake_spec(engine={"device": "cuda", "args": {"tensor_parallel_size": 3, "pipeline_parallel_size": 2}})
+def test_claim_device_asks_for_as_many_as_a_model_is_split_over(no_driver, tmp_path, settings):
+    engine = {"device": "cuda", "args": {"tensor_parallel_size": 3, "pipeline_parallel_size": 2}}
+    order = Work(tmp_path, settings, engine=engine).order("worker-0")
     with pytest.raises(DeviceError, match="asks for 1 workers with 6 cuda"):
-        worker_module.claim_device(spec, settings, contextlib.ExitStack(), "a run")
+        worker_module.claim_device(order, contextlib.ExitStack())
 
 
 def test_a_gpu_is_not_shared_by_runs_that_group_gpus_differently(holder, tmp_path):
