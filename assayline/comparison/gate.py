@@ -152,7 +152,7 @@ def judge_run_against(
     pinned = _list_pinned(repeats, baseline)
     checks = [
         *_check_shares(new, old, limits),
-        _check_accuracy(connection, new, old, limits, pairing, pinned, nights),
+        *_check_accuracy(connection, new, old, limits, overlaps[pairing], pinned, nights),
         *_check_speed(connection, new, old, limits, repeats, nights),
     ]
     checks += _check_cost(connection, new, limits)
@@ -205,14 +205,16 @@ def _check_accuracy(
     new: Side,
     old: Side,
     limits: GateSpec,
-    pairing: str,
+    overlap: dict[str, Any],
     pinned: Sequence[str],
     nights: int,
-) -> Check:
+) -> Iterator[Check]:
     """Compare with the mean over the pinned runs by prompt: the baseline and its repeats."""
+    pairing = overlap["pairing"]
     rows = compare_scores(connection, new.run_id, old.run_id, pairing)
     if not rows and limits.scorer is None:
-        return Check("accuracy", _leave_open(limits), "Neither run has scores.")
+        yield Check("accuracy", _leave_open(limits), "Neither run has scores.")
+        return
     scorer = limits.scorer or next((name for name in new.scorers if name in rows), "") or next(iter(rows), "")
     for side in (new, old):
         if scorer not in side.scorers:
@@ -221,7 +223,8 @@ def _check_accuracy(
                 f"set gate.scorer to one that both have, or add it: `assayline score {side.run_id} --scorer …`."
             )
     if scorer not in rows:
-        return Check(f"accuracy, {scorer}", _leave_open(limits), f"Neither run has a score of {scorer}: no targets.")
+        yield Check(f"accuracy, {scorer}", _leave_open(limits), f"Neither run has a score of {scorer}: no targets.")
+        return
     row = rows[scorer]
     if row["same_scorer"] is False:
         raise ComparisonError(_explain_other_scorer(connection, scorer, new.run_id, old.run_id))
@@ -230,11 +233,18 @@ def _check_accuracy(
     if len(averaged) > 1:
         row = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)[scorer]
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
-    check = judge_scores(row, limits, said, max(1, len(averaged)), nights=nights)
+    unscored = sum(max(0, row[only] - overlap[only]) for only in ("only_candidate", "only_baseline"))
+    check = judge_scores(row, limits, said, max(1, len(averaged)), nights=nights, unscored=unscored)
     shares = [f"{side.truncated_share or 0:.0%}" for side in (old, new)]
     if row["difference"] and shares[0] != shares[1]:
         check = replace(check, words=f"{check.words} Truncated by max_tokens: {shares[0]} → {shares[1]}.")
-    return check
+    yield check
+    if unscored:
+        words = (
+            f"{count(unscored, 'prompt')} of {row['prompts'] + unscored} have a score of {scorer} in one run only: "
+            "accuracy leaves them out, and passes only if it would with all of them lost."
+        )
+        yield Check("unscored", "pass" if check.verdict == "pass" else "inconclusive", words)
 
 
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
@@ -255,8 +265,13 @@ def judge_scores(
     baseline_runs: int = 1,
     *,
     nights: int = 1,
+    unscored: int = 0,
 ) -> Check:
-    """Judge the accuracy limit by a row of compare_runs. `pairing` describes how prompts were paired."""
+    """Judge the accuracy limit by a row of compare_runs. `pairing` describes how prompts were paired.
+
+    `unscored`: prompts of both runs with a score in one run only. To pass, the run must be within the limit with all of
+    them counted against it.
+    """
     limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
     interval = (
         "no interval: at least five independent prompts are needed"
@@ -275,7 +290,8 @@ def judge_scores(
         f"the limit is a drop of {limit:g}{required}."
     )
     p_beyond, level = find_p_beyond(row, limit), _level(nights)
-    found = decide_worse(p_beyond, None if low is None else -low, limit, level)
+    lost = unscored / (row["prompts"] + unscored) if unscored else 0.0
+    found = decide_worse(p_beyond, None if low is None else lost - low, limit, level)
     verdict = _leave_open(limits) if found == "inconclusive" else found
     if found == "inconclusive" and p_beyond is not None and p_beyond <= _level(1):
         words += f" That is not enough for a nightly run, which needs p ≤ {level:.2g}."

@@ -204,6 +204,17 @@ def test_judge_run_against_tells_of_pairs_with_an_error(two_old, settings):
     assert "over 40 prompts" in words and "1 pair has an error" in words
 
 
+def test_judge_run_against_counts_unscored_prompts_against_the_run(two_old, settings):
+    old, new = two_old
+    with connect(settings.database_path, 10) as connection:
+        some = "prompt_id in (select prompt_id from scores where run_id = ? order by prompt_id limit 2)"
+        connection.execute(f"delete from scores where run_id = ? and {some}", [new, old])
+    report = judge(settings, new, old, max_accuracy_drop=0.1)
+    assert verdicts(report) == {"errors": "pass", "accuracy, exact_match": "inconclusive", "unscored": "inconclusive"}
+    assert report.checks[-1].words.startswith("2 prompts of 40 have a score of exact_match in one run only")
+    assert verdicts(judge(settings, new, old, max_accuracy_drop=0.2))["unscored"] == "pass"
+
+
 def test_runs_without_an_end_are_refused(make, old, settings):
     done = old
     left = begin_and_vanish(make(name="left"), settings, 3).run_id
