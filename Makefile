@@ -45,7 +45,7 @@ test: setup-dev ## run all tests except the rare ones, including those with vLLM
 	@echo "test 2/2: run the tests in two processes (a quarter of an hour); test-fast takes two minutes, without engines, servers and complete runs"
 	@$(VENV)/python -m pytest $(PARALLEL) --durations=40 -m "not rare"
 
-test-rare: setup-dev ## run the tests marked rare: orphaned vLLM, lost Ray node, server restart, reproducible bytes, DuckDB 1.5; ten minutes
+test-rare: setup-dev ## run the tests marked rare: orphaned vLLM, lost Ray node, server restart, kills at file events, reproducible bytes, DuckDB 1.5; a quarter of an hour
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest $(PARALLEL) -m rare
 
@@ -66,10 +66,10 @@ test-vllm: setup-dev ## run engine tests with another vLLM in a separate environ
 test-examples: setup-dev ## run property-based tests with many new random examples
 	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(PARALLEL) -m "hypothesis and not vllm"
 
-test-faults: setup-dev ## fault injection: 200 faults on one machine and 200 on four Ray nodes, 60 kills of a flow; half an hour
+test-faults: setup-dev ## fault injection: 200 faults on one machine and 200 on four Ray nodes, a kill at each file event of a run; half an hour
 	@$(VENV)/python -m pytest tests/evaluation/test_worker_faults.py -s --faults 200
 	@$(VENV)/python -m examples.tiny_model
-	@$(VENV)/python -m pytest tests/flows/test_kills.py -s --kills 60
+	@$(VENV)/python -m pytest -n 0 tests/flows/test_kills.py -s
 
 test-parallel: setup-dev ## test tensor parallelism over two processes; a minute on two cores
 	@$(VENV)/python -m pytest tests/engines/check_tensor_parallel.py -s

@@ -71,7 +71,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kills", help="how often tests/flows/test_kills.py kills a flow on a fake engine")
     parser.addoption("--faults", help="how often tests/evaluation/test_worker_faults.py hurts workers")
     parser.addoption("--kill-seed", default=1, help="its dice")
 

@@ -1,13 +1,13 @@
 """Kill the flow or its engine before an event of its files, then run the same command again.
 
 The points are enumerated, so a failure repeats: none is a time. With a fake engine, `make test` kills a judged run
-before some events, and `--kills N` before N of them. With a real engine, it kills the engine, then the flow, then the
-flow that has all its answers and no report.
+before some events, and `make test-rare` before a quarter of them, and a run without judges before each. With a real
+engine, it kills the engine, then the flow, then the flow that has all its answers and no report.
 """
 
-import hashlib
+import itertools
 import json
-import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,30 +32,33 @@ import pyarrow.parquet, duckdb, transformers.models.auto.tokenization_auto, toke
 from transformers import PreTrainedTokenizerFast
 import assayline.requests.chat, assayline.evaluation.prepare, vl_convert
 for line in sys.stdin:
-    arguments, points, log = json.loads(line)
+    spec, folder, points = json.loads(line)
     child = os.fork()
     if child == 0:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        output = os.open(folder + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1), os.dup2(output, 2)
-        sitecustomize.kill_at(os.environ["ASSAYLINE_DATA_DIR"], points)
-        os._exit(assayline.flows.cli.run("evaluate", arguments))
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        os.environ["ASSAYLINE_DATA_DIR"] = folder
+        sitecustomize.kill_at(folder, points)
+        os._exit(assayline.flows.cli.run("evaluate", [spec]))
+    _, status, usage = os.wait4(child, 0)
+    print(json.dumps([os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime]), flush=True)
 """
 """A process with the command's imports: each line of its input is a command, which a fork runs."""
 
 
 @contextmanager
-def forking(env: dict[str, str], log: Path) -> Iterator[Any]:
-    """Yield a function that runs the command to its end or to a point, and returns its exit code."""
+def forking(env: dict[str, str], spec: Path) -> Iterator[Any]:
+    """Yield a function that runs the command in a data folder, to its end or to a point; it returns its exit code
+    and CPU-seconds."""
     with subprocess.Popen(
         [sys.executable, "-c", FORKS], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None and process.stdout is not None
 
-        def run(spec: Path, *points: tuple[str, str, int]) -> int:
+        def run(folder: Path, *points: tuple[str, str, int]) -> Any:
             assert process.stdin is not None and process.stdout is not None
-            print(json.dumps([[str(spec)], points, str(log)]), file=process.stdin, flush=True)
-            return int(process.stdout.readline())
+            print(json.dumps([str(spec), str(folder), points]), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
 
         yield run
         process.stdin.close()
@@ -84,8 +87,9 @@ def check_runs(data_dir: Path, requests: int, runs: int) -> list[str]:
     return [run_id for run_id, _ in found]
 
 
-def judged_spec(model: Path, folder: Path) -> Path:
-    """Write a spec whose answers another fake engine judges: its answer is the end of its prompt."""
+def write_spec(model: Path, folder: Path, is_judged: bool) -> Path:
+    """Write a spec of 60 rows, whose answers another fake engine may judge: its answer is the end of its prompt."""
+    spec = flow_kit.trial_spec(model, flow_kit.write_rows(folder / "rows.jsonl", 60))
     judge = {
         "name": "judge",
         "model": str(model),
@@ -94,58 +98,46 @@ def judged_spec(model: Path, folder: Path) -> Path:
         "scorers": [{"kind": "verdict", "values": {"correct": 1, "incorrect": 0}}],
     }
     path = flow_kit.write_spec(folder / "judge.yaml", judge)
-    spec = flow_kit.trial_spec(model, flow_kit.write_rows(folder / "rows.jsonl", 60))
-    spec["scorers"] = ["exact_match", {"kind": "judge", "name": "right", "spec": str(path), "retries": 0}]
-    spec["prompts"]["repeats"] = 2
-    return flow_kit.write_spec(folder / "judged.yaml", spec)
+    if is_judged:
+        spec["scorers"] = ["exact_match", {"kind": "judge", "name": "right", "spec": str(path), "retries": 0}]
+    return flow_kit.write_spec(folder / "spec.yaml", spec)
 
 
-def list_states(data_dir: Path) -> list[str]:
-    manifests = sorted(data_dir.glob("runs/*/run.json"))
-    return [json.loads(path.read_text())["state"] for path in manifests]
+def is_done(data_dir: Path) -> bool:
+    """Return whether a killed command left nothing to do."""
+    manifests = [json.loads(path.read_text()) for path in data_dir.glob("runs/*-trial-????/run.json")]
+    return any(run["state"] == "completed" and not run["lacks_report"] for run in manifests)
 
 
-def digest_parts(data_dir: Path) -> dict[str, str]:
-    return {str(part): hashlib.sha256(part.read_bytes()).hexdigest() for part in flow_kit.answered_parts(data_dir)}
-
-
-def test_command_killed_before_file_events_goes_on_with_its_run(alone_env, modest_model, data_dir, tmp_path, request):
-    """One run, and that of its judge: each attempt is killed before a later event, and the last ends."""
-    wanted = int(request.config.getoption("--kills") or 0) or math.inf
-    spec, log = judged_spec(modest_model, tmp_path), tmp_path / "log"
-    kills: Counter[str] = Counter()
-    judged: dict[str, str] = {}
-
-    def attempt(*points: tuple[str, str, int]) -> int:
-        before = list_states(data_dir)
-        code = run(spec, *points)
-        assert code in (0, -signal.SIGKILL), log.read_text()
-        if code:
-            kills["answering" if "completed" not in before else f"{before.count('completed')} completed"] += 1
-        if "completed" in list_states(data_dir) and not judged:
-            judged.update(digest_parts(data_dir))
-        return code
-
-    with forking(alone_env, log) as run:
-        code, judged_run = 1, f"{data_dir}/runs/*-trial-????"
-        last = [f"{data_dir}/runs/*-judged-by-*", f"{judged_run}/report.html", f"{judged_run}/run.json"]
-        for completed, backstop in enumerate(last[: 3 if wanted < math.inf else 2]):
-            n = 2
-            while code and list_states(data_dir).count("completed") <= completed and kills.total() < wanted:
-                code = attempt(("flow", f"{data_dir}/*", n), ("flow", backstop, 1))
-                n += 1 if wanted < math.inf else 2 * n
-        for name in ("report.html", "report.md", "run.json") if code else ():
-            code = attempt(("flow", f"{judged_run}/{name}", 1))
-        if code:
-            assert attempt() == 0
-    assert {path: judged[path] for path in judged} == {
-        path: digest for path, digest in digest_parts(data_dir).items() if path in judged
-    }, "judging leaves the judged run's answers as they are"
-    run_id, _ = check_runs(data_dir, 120, 2)
-    scores = "select count(*), sum(value) from scores where run_id = ? and scorer = 'right'"
-    assert flow_kit.query(data_dir, scores, run_id) == [(120, 120)]
-    print(json.dumps({"kills": kills}))
-    assert kills["answering"] and kills["1 completed"] and kills["2 completed"] >= 3
+@pytest.mark.parametrize(
+    ("is_judged", "step"),
+    [(True, 40), pytest.param(True, 4, marks=pytest.mark.rare), pytest.param(False, 1, marks=pytest.mark.rare)],
+)
+def test_command_killed_before_a_file_event_goes_on_with_its_run(
+    is_judged, step, command_env, modest_model, charts, tmp_path
+):
+    """Each `step`-th point of a run of 60 rows is that of a run of its own, which the same command then completes."""
+    spec, seconds = write_spec(modest_model, tmp_path, is_judged), 0.0
+    with forking(command_env, spec) as run:
+        for point in itertools.count(1, step):
+            data_dir = tmp_path / f"killed-{point}"
+            data_dir.mkdir()
+            (data_dir / "cache").symlink_to(charts)
+            code, used_s = run(data_dir, ("flow", f"{data_dir}/*", point))
+            seconds += used_s
+            log = data_dir.with_suffix(".log")
+            assert code in (0, -signal.SIGKILL), log.read_text()
+            if code and not is_done(data_dir):
+                again, used_s = run(data_dir)
+                seconds += used_s
+                assert again == 0, f"point {point}: {log.read_text()}"
+            check_runs(data_dir, 60, 2 if is_judged else 1)
+            scores = "select count(*), sum(value) from scores where scorer = 'right'"
+            assert flow_kit.query(data_dir, scores) == [(60, 60) if is_judged else (0, None)], f"point {point}"
+            shutil.rmtree(data_dir)
+            if code == 0:
+                break
+    print(json.dumps({"events": point, "step": step, "cpu_s": round(seconds, 1)}))
 
 
 @pytest.mark.vllm
