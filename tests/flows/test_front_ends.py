@@ -1,14 +1,18 @@
 """The same specs from Python, on the command line and in a flow: the databases have the same rows."""
 
+import json
 import re
+import signal
+import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import flow_kit
 import pytest
-from run_kit import begin_and_vanish
+from media_kit import encode, picture
+from run_kit import PATIENCE_S, begin_and_vanish
 
 from assayline import evaluate
 from assayline.errors import RunFailedError
@@ -27,6 +31,13 @@ FRONT_ENDS: dict[str, Callable[[Path], object]] = {
     "command": lambda spec: cli.run("evaluate", [str(spec)]),
     "flow": lambda spec: evaluate_flow(str(spec)),
 }
+
+COMMANDS = {
+    "python": "from assayline import evaluate; evaluate({!r})",
+    "command": "from assayline.flows.cli import run; run('evaluate', [{!r}])",
+    "flow": "from assayline.flows.evaluate import evaluate; evaluate({!r})",
+}
+"""The same in a process of its own, which can be killed."""
 
 
 def change_judged(spec: dict[str, Any], folder: Path) -> None:
@@ -47,12 +58,38 @@ def change_failed(spec: dict[str, Any], folder: Path) -> None:
     spec["max_error_fraction"] = 0.1
 
 
+def change_media(spec: dict[str, Any], folder: Path) -> None:
+    for number in range(2):
+        (folder / f"{number}.png").write_bytes(encode(picture(8, 8, "L", number)))
+    rows = [{"question": f"What is {n}?", "answer": f"{n}?", "image": str(folder / f"{n}.png")} for n in range(2)]
+    spec["prompts"]["source"] = {"kind": "inline", "rows": rows}
+    spec["prompts"]["columns"]["images"] = "image"
+    spec["chat"] = {"placeholders": {"image": "<image>"}, "template": "plain"}
+
+
 CHANGES: dict[str, Callable[[dict[str, Any], Path], object]] = {
     "judged": change_judged,
     "repeated": lambda spec, folder: spec["prompts"].update(repeats=3),
     "resumed": lambda spec, folder: None,
     "failed": change_failed,
+    "media": change_media,
+    "killed": lambda spec, folder: None,
 }
+
+
+def kill_before_reports(spec: Path, folder: Path, env: dict[str, str], api: str) -> None:
+    """Kill a run of each front end when it has all its answers and no report."""
+    with ExitStack() as stack:
+        processes = {}
+        for name, code in COMMANDS.items():
+            point = json.dumps([("flow", "*/report.html", 1)])
+            own = {"ASSAYLINE_DATA_DIR": str(folder / name), "KILL_AT": point}
+            own["PREFECT_API_URL"] = api if name == "flow" else ""
+            words = [sys.executable, "-c", code.format(str(spec)), "evaluate"]
+            log = folder / f"{name}.log"
+            processes[log] = stack.enter_context(flow_kit.started(words, {**env, **own}, log))
+        for log, process in processes.items():
+            assert process.wait(PATIENCE_S) == -signal.SIGKILL, log.read_text()
 
 
 def read_database(data_dir: Path) -> dict[str, list[str]]:
@@ -66,9 +103,11 @@ def read_database(data_dir: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_front_ends_write_the_same_rows(change, fake_spec, tmp_path, monkeypatch, charts):
+def test_front_ends_write_the_same_rows(change, fake_spec, tmp_path, monkeypatch, charts, prefect_env, prefect_api):
     CHANGES[change](fake_spec, tmp_path)
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    if change == "killed":
+        kill_before_reports(spec, tmp_path, prefect_env, prefect_api)
     found = {}
     for name, start in FRONT_ENDS.items():
         data_dir = tmp_path / name
@@ -84,5 +123,6 @@ def test_front_ends_write_the_same_rows(change, fake_spec, tmp_path, monkeypatch
         states = flow_kit.query(data_dir, "select state from runs")
         assert states == {"judged": ["completed"] * 3, "failed": ["failed"]}.get(change, ["completed"])
         assert len(list(data_dir.glob("runs/*/report.html"))) == len(states)
+        assert change != "media" or all(".png" in row for row in found[name]["requests"])
     assert found["command"] == found["python"]
     assert found["flow"] == found["python"]
