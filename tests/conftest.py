@@ -147,14 +147,14 @@ def weeks(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="session", autouse=True)
 def copied_databases(empty_database: Path) -> Iterator[None]:
-    """New databases of this process are copies of an empty one."""
+    """New databases of this process are copies of an empty one, and all have one thread: the other worker's core."""
     connect_file = database._connect_file
 
     def copy_and_connect(path: Path, read_only: bool, config: database.Config) -> Any:
         if path.suffix == ".duckdb" and not path.exists() and not read_only:
             with contextlib.suppress(OSError):
                 shutil.copy(empty_database, path)
-        return connect_file(path, read_only, config)
+        return connect_file(path, read_only, {**config, "threads": 1})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_connect_file", copy_and_connect)

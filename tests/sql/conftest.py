@@ -11,7 +11,7 @@ from assayline.store.database import apply_schema, list_models
 
 @pytest.fixture(scope="session")
 def schema() -> Iterator[duckdb.DuckDBPyConnection]:
-    connection = duckdb.connect()
+    connection = duckdb.connect(config={"threads": 1})
     apply_schema(connection)
     yield connection
     connection.close()
