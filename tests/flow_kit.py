@@ -88,7 +88,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
         process.wait(timeout=10)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=10)
+    process.wait(timeout=PATIENCE_S)
 
 
 class Server:
