@@ -319,7 +319,7 @@ class Evaluation:
     def finish(self, counts: PromptCounts, *, lacks_report: bool = False) -> RunResult:
         """Load the remaining parts, check that every request was answered once, and compute the metrics.
 
-        `lacks_report`: the caller writes a report, then calls `end`; until then a repeated command goes on with it.
+        `lacks_report`: the caller writes a report, then records that; until then a repeated command goes on with it.
         Raises RunFailedError, with the counts, if the check fails or too many answers are errors, and StoreError if the
         database cannot record the end of the run. The run ends in these cases, too.
         """
@@ -354,11 +354,6 @@ class Evaluation:
         for idle in [worker.worker for worker in workers if not worker.answered and self.dispatcher.progress.sent]:
             generation = max(0, self.generations.get(idle, 0) - 1)
             self.writer.add(EngineEvent(idle, self.manifest.attempt, generation, "idle", self.clock.now_s()))
-
-    def end(self) -> None:
-        """Record that nothing is missing, and let go of the run. Raises StoreError."""
-        self.change(lacks_report=False)
-        self.lock.release()
 
     def abandon(self, state: str, message: str | None = None) -> None:
         """Stop all work and store the rows so far, with the state `failed` or `cancelled`. Raises StoreError.
