@@ -7,6 +7,7 @@ import sys
 
 import duckdb
 import pytest
+from run_kit import PATIENCE_S
 
 from assayline.errors import DatabaseLockedError, StoreError
 from assayline.store import database
@@ -80,7 +81,7 @@ class Holder:
 
     def release(self):
         if self.process.poll() is None:
-            self.process.communicate("\n", timeout=30)
+            self.process.communicate("\n", timeout=PATIENCE_S)
 
 
 @pytest.fixture
