@@ -33,14 +33,16 @@ FOLDERS = {
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""
 UNITS = [
-    (r"(scores?|show_samples)\.value|rankings?\.(value|low|high)|pair_board\.(\w+_total|squares)", "score, 0 to 1"),
+    (r"(scores?|show_samples)\.value|pair_board\.(\w+_total|squares)", "score, 0 to 1"),
     (r"(metric_values?|computed_value)\.n", "see `metric`"),
     (r"measure_judges\.\w+", "see `measure`"),
-    (r"(list_judgements|judgement|combine_judgements|show_judgements)\.(label_|mean_)?value", "verdict, 0 to 1"),
+    (
+        r"(list_comparisons|list_judgements|judgement|combine_judgements|show_judgements)\.(label_|mean_)?value",
+        "verdict, 0 to 1",
+    ),
     (r"(\w+_)?(kappa|bias)(_error|_low|_high)?|(nominal|interval)_alpha", "−1 to 1"),
-    (r"rank_judged\.(strength|low|high)|(compare|fit)_strengths\.(strength|influence|difference|low|high)", "ln(odds)"),
-    (r"compare_strengths\.standard_error", "ln(odds)"),
     (r"(agreement|sensitivity|specificity|\w+_share)(_error|_low|_high)?", "share"),
+    (r"rankings?\.(value|low|high)", "see `kind`"),
     (r"(run_metric|line_up_repeats|metric_values?|computed_value)\.(value|low|high)", "see `unit`"),
     (r"benchmark_metric\.\w+_value", "see `unit`"),
     (r"noise\.(mean|\w+_sd)|(noise|compare_metrics)\.noise_floor", "see `unit`"),

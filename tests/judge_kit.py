@@ -117,7 +117,7 @@ def give_texts(store: Store, run: str, items: list[str]) -> None:
     times = {"arrived_at_s": 1.0, "finished_at_s": 2.0, "output_tokens": 5, "prompt_tokens": 4}
     store.given(
         "completions",
-        *({**key, **times, "text": f"{run} answers {item}"} for key, item in zip(keys, items, strict=True)),
+        *({**key, **times, "text": f"{run:12} answers {item}"} for key, item in zip(keys, items, strict=True)),
     )
     messages = "json_array(json_object('role', 'user', 'content', 'question ' || prompt_id))"
     store.connection.execute(f"update raw.prompts set messages_json = {messages} where run_id = ?", [run])

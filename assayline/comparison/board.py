@@ -10,6 +10,7 @@ from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.board import compare_pairs
 from assayline.stats.families import rank_sides
+from assayline.stats.strengths import rank_judged
 from assayline.store.database import Connection, Row, read_rows, transaction
 from assayline.store.metrics import ensure_metrics
 from assayline.store.runs import insert_row
@@ -17,6 +18,8 @@ from assayline.words import as_sentence, nearest
 
 SCORES = "scores"
 """`ranking.kind` of a leaderboard, whose value is a mean score."""
+JUDGED = "judged pairs"
+"""The same of runs that judges compared in pairs, whose value is a strength."""
 SIDES = ("candidate", "baseline")
 UNRANKED: Row = dict.fromkeys(("best_rank", "worst_rank", "is_winner"))
 
@@ -80,6 +83,31 @@ def compare_entries(connection: Connection, entries: Sequence[Row]) -> list[Row]
     ]
     means = ("candidate_mean", "baseline_mean")
     return sorted(pairs, key=lambda pair: (pair["task"], *(-(pair[mean] or 0) for mean in means)))
+
+
+def rank_judged_runs(connection: Connection, rubric: str, judge_run_ids: Sequence[str]) -> list[Row]:
+    """Rank the runs whose answers these judges compared in pairs, and store the ranks; strongest first.
+
+    Rows have run_id, model (None if the database lacks the run) and the columns of `rank_judged` in
+    `stats/strengths.py`.
+    """
+    rows = read_rows(connection, "from list_comparisons(?::varchar[])", list(judge_run_ids))
+    if not rows:
+        return []
+    sides = ("judged_run_id", "other_run_id")
+    run_ids = sorted({row[side] for row in rows for side in sides})
+    models = dict(connection.execute("select run_id, model from runs").fetchall())
+    first, second = (np.searchsorted(run_ids, [row[side] for row in rows]) for side in sides)
+    prompt = np.unique([row["cluster"] for row in rows], return_inverse=True)[1]
+    value, longer = (np.array([row[key] for row in rows], float) for key in ("value", "longer"))
+    ranked = to_rows(rank_judged(first, second, prompt, value, longer, len(run_ids)))
+    found = [
+        {"run_id": run_id, "model": models.get(run_id), **row} for run_id, row in zip(run_ids, ranked, strict=True)
+    ]
+    kept = ("run_id", "model", "low", "high", "prompts", "best_rank", "worst_rank", "is_winner")
+    stored = [{"task": rubric, "value": row["strength"], **{key: row[key] for key in kept}} for row in found]
+    store_ranking(connection, JUDGED, judge_run_ids, stored)
+    return sorted(found, key=lambda row: (row["strength"] is None, -(row["strength"] or 0), -row["won_share"]))
 
 
 def store_ranking(connection: Connection, kind: str, names: Sequence[str], rows: Sequence[Row]) -> None:

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import altair as alt
 
-from assayline.comparison.board import rank_board
+from assayline.comparison.board import rank_board, rank_judged_runs
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
 from assayline.report.charts import Spec, finish, inline
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
@@ -66,7 +66,7 @@ class JudgedPairs:
     rubric: str
     judge_runs: int
     ranks: list[Row]
-    """Rows of `rank_judged`."""
+    """Rows of `rank_judged_runs`."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
 
 
 def _read_judged(connection: Connection, run_ids: list[str]) -> list[JudgedPairs]:
-    """Read the strengths of runs that judges compared in pairs, if both runs are on the board."""
+    """Rank the runs that judges compared in pairs, if both runs are on the board."""
     query = """
-        select rubric, list(judge_run_id) as judges
+        select rubric, list(judge_run_id order by judge_run_id) as judges
         from (
             select rubric, judge_run_id
             from judge_run
@@ -126,7 +126,7 @@ def _read_judged(connection: Connection, run_ids: list[str]) -> list[JudgedPairs
         order by rubric
     """
     found = [
-        JudgedPairs(row["rubric"], len(row["judges"]), read_rows(connection, "from rank_judged(?)", row["judges"]))
+        JudgedPairs(row["rubric"], len(row["judges"]), rank_judged_runs(connection, row["rubric"], row["judges"]))
         for row in read_rows(connection, query, run_ids)
     ]
     return [pairs for pairs in found if pairs.ranks]
@@ -451,9 +451,9 @@ def _describe_judged(judged: Sequence[JudgedPairs]) -> Section:
         section.add(tabulate(f"{pairs.rubric}: strengths from {runs}, highest first", JUDGED, pairs.ranks))
     section.say(
         "Judges compared two answers to the same prompt in both orders; pairs judged in one order are left out. A "
-        "strength is Bradley and Terry's: a difference of 1 means odds of 2.7 to 1. A rank is an interval, from "
-        "p-values adjusted with Holm's step-down procedure for all pairs of models of the rubric. The judges' errors "
-        "are not in the interval: their own reports compare them with labels."
+        "strength is Bradley and Terry's: a difference of 1 means odds of 2.7 to 1 between answers of equal length. A "
+        "rank is an interval, from p-values adjusted with Holm's step-down procedure for all pairs of models of the "
+        "rubric. The judges' errors are not in the interval: their own reports compare them with labels."
     )
     return section
 

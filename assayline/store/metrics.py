@@ -78,7 +78,9 @@ def forget_metrics(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None
 
 _FORGET_RANKINGS = """
     delete from raw.rankings
-    where (kind, names) in (select (kind, names) from raw.rankings where list_contains($run_ids::varchar[], run_id))
+    where (kind, names) in (
+        select (kind, names) from raw.rankings where list_has_any($run_ids::varchar[], list_append(names, run_id))
+    )
 """
 
 

@@ -334,4 +334,3 @@ def test_audit_runs_for_users_without_a_search_path(tmp_path):
     with connect(tmp_path / "a.duckdb", wait_s=1) as connection:
         connection.execute("set search_path = 'main'")
         assert connection.execute("from audit_judge(['x'])").fetchall() == []
-        assert connection.execute("from rank_judged(['x'])").fetchall() == []

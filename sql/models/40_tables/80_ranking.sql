@@ -9,4 +9,4 @@ order_ranks as (
 
 select * from order_ranks;
 
-comment on view main.ranking is 'One row per leaderboard × task × model, with score, 95% interval and rank as an interval: 1 to 3 if the data cannot separate the first three. `assayline report --leaderboard NAMES` stores it.';
+comment on view main.ranking is 'One row per ranking × task × run, with score or strength, 95% interval and rank as an interval: 1 to 3 if the data cannot separate the first three. `assayline report --leaderboard NAMES` stores it.';
