@@ -5,6 +5,7 @@ replaced atomically and synced, so that a crash leaves the old one or the new on
 to those of the spec are in `scorers.json` in the same folder.
 """
 
+import contextlib
 import difflib
 import json
 import re
@@ -34,6 +35,8 @@ STORE_MARK = "place.txt"
 """File with the run's URL, in run folders of earlier versions that are copies from an object store."""
 LAST = "last"
 """Name of the newest run on a command line."""
+SECOND = len("20260101-000000")
+"""Length of the time at the start of a run id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +182,14 @@ def match_run_id(given: str, run_ids: Sequence[str]) -> str | None:
 
 
 def list_run_ids(runs_dir: Path) -> list[str]:
-    """Return the names of the runs' folders, newest first; each begins with its time."""
-    return sorted((path.name for path in runs_dir.glob("*") if path.is_dir()), reverse=True)
+    """Return the names of the runs' folders, newest first: each begins with its second, whose ties manifests break."""
+    ids = sorted((path.name for path in runs_dir.glob("*") if path.is_dir()), reverse=True)
+    newest = [run_id for run_id in ids if run_id[:SECOND] == ids[0][:SECOND]]
+    started_s = dict.fromkeys(newest, 0.0)
+    for run_id in newest if len(newest) > 1 else ():
+        with contextlib.suppress(StoreError):
+            started_s[run_id] = read_manifest(runs_dir / run_id).clock.started_wall_s
+    return sorted(newest, key=lambda run_id: started_s[run_id], reverse=True) + ids[len(newest) :]
 
 
 def find_run(runs_dir: Path, run_id: str) -> Path:

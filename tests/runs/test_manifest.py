@@ -18,6 +18,7 @@ from assayline.runs.manifest import (
     PromptCounts,
     find_run,
     list_manifests,
+    list_run_ids,
     match_run_id,
     read_manifest,
     read_spec_json,
@@ -133,6 +134,18 @@ def test_an_unknown_run_is_answered_with_the_nearest(tmp_path):
         find_run(tmp_path, "..")
     with pytest.raises(SpecError, match="newest: none yet"):
         find_run(tmp_path / "missing", "x")
+
+
+def test_of_runs_that_began_in_one_second_the_last_is_the_one_that_began_last(tmp_path):
+    for number, name in enumerate(("20260101-000000-b", "20260101-000000-a", "20251231-235959-c")):
+        began = dataclasses.replace(
+            manifest_of(name), clock=dataclasses.replace(manifest_of().clock, started_wall_s=number)
+        )
+        write_manifest(tmp_path / name, began)
+    (tmp_path / "20260101-000000-d").mkdir()
+    found = list_run_ids(tmp_path)
+    assert len(found) == 4 and found[-1] == "20251231-235959-c"
+    assert match_run_id("last", found) == "20260101-000000-a"
 
 
 def test_match_run_id_takes_an_id_its_beginning_or_last():
