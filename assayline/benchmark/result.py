@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from assayline.comparison.queries import compare_speed, list_repeats, read_benchmark
+from assayline.comparison.queries import compare_accuracy, compare_speed, list_repeats, read_benchmark
 from assayline.store.database import Connection
 
 SHOWN = (
@@ -20,6 +20,10 @@ SHOWN = (
     "energy_per_output_token_joules",
 )
 """Metrics in the table; the database has all."""
+
+
+LEAST_DROP = 0.02
+"""The difference in accuracy between configurations that matters: two points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +48,7 @@ def read_measured(
         runs = repeats.get(config_id, [])
         metrics = {metric: row for (measured_id, metric), row in rows.items() if measured_id == config_id}
         compared = compare_speed(connection, runs, first, limits) if number and runs and first else {}
+        if "accuracy" in compared:
+            compared["accuracy"] |= compare_accuracy(connection, runs, first, LEAST_DROP)
         found.append(Measured(label, config_id, len(runs), metrics, compared))
     return found

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from assayline.errors import SpecError
+from assayline.stats.pairs import find_p_beyond
 from assayline.stats.repeats import compare_repeats
+from assayline.stats.worse import decide_worse
 from assayline.store.database import Connection, read_rows
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
 
@@ -83,11 +85,39 @@ def compare_scores(
     baseline: str,
     pair_by: str = "prompt",
     baseline_repeats: Sequence[str] = (),
+    candidate_repeats: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """Read the rows of compare_runs, by scorer."""
-    query = "from compare_runs(?, ?, pair_by := ?, baseline_repeats := ?::varchar[])"
-    rows = read_rows(connection, query, candidate, baseline, pair_by, list(baseline_repeats))
-    return {row["scorer"]: row for row in rows}
+    query = "from compare_runs(?, ?, pair_by := ?, baseline_repeats := ?::varchar[], candidate_repeats := ?::varchar[])"
+    repeats = list(baseline_repeats), list(candidate_repeats)
+    return {row["scorer"]: row for row in read_rows(connection, query, candidate, baseline, pair_by, *repeats)}
+
+
+def compare_accuracy(
+    connection: Connection, candidates: Sequence[str], baselines: Sequence[str], limit: float
+) -> dict[str, Any]:
+    """Compare the accuracy of two configurations by prompt, with the mean over their repeats.
+
+    Returns the columns of a row of compare_repeats that differ; empty if the scores have no common prompts. `limit` is
+    the change that matters, as an absolute share.
+    """
+    scorers = read_side(connection, candidates[-1]).scorers
+    rows = compare_scores(connection, candidates[-1], baselines[-1], "auto", baselines, candidates)
+    row = rows.get(scorers[0]) if scorers else None
+    if row is None or not row["prompts"]:
+        return {}
+    base, drop, low, high = row["baseline_mean"], -row["difference"], row["low"], row["high"]
+    found = {"shift": -drop, "shift_low": low, "shift_high": high, "minimum_effect": limit, "p_value": row["p_value"]}
+    ratios = {"ratio": -drop, "ratio_low": low, "ratio_high": high}
+    found |= {name: 1 + end / base if base and end is not None else None for name, end in ratios.items()}
+    found |= {"relative_shift": -drop / base if base else None, "worsening_share": drop / base if base else None}
+    worse = {**row, "difference": -abs(drop)}
+    if low is None:
+        return found | {"verdict": "too_few", "beyond_p": None}
+    beyond = find_p_beyond(worse, limit)
+    verdict = decide_worse(beyond, max(-low, high), limit)
+    apart = "worse" if drop > 0 else "better"
+    return found | {"beyond_p": beyond, "verdict": {"fail": apart, "pass": "same"}.get(verdict, "unclear")}
 
 
 def list_comparable(connection: Connection, baseline: str, repeats: Sequence[str], scorer: str) -> list[str]:

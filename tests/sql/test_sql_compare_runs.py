@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from assayline.comparison.queries import list_comparable
+from assayline.comparison.queries import compare_accuracy, list_comparable
 
 SEEDS = range(3)
 
@@ -421,3 +421,19 @@ def test_pair_prompts_counts_rows_of_a_repeat_as_rows_of_the_baseline(store, pai
         for more in ("", ", baseline_repeats := ['old2']")
     )
     assert alone == repeated
+
+
+def test_compare_accuracy_counts_copies_of_an_answer_once(store):
+    """Four of 155 answers become wrong in all of five equal repeats: four pairs, whatever the number of copies."""
+    for side in "ab":
+        for repeat in range(5):
+            run_id = f"{side}{repeat}"
+            store.given("runs", {"run_id": run_id})
+            store.given("scorers", {"run_id": run_id, "scorer": "s"})
+            values = [float(side == "b" or prompt >= 4) for prompt in range(155)]
+            rows = [{"run_id": run_id, "scorer": "s", "prompt_id": f"p{i}", "value": v} for i, v in enumerate(values)]
+            store.given("scores", *rows)
+    sides = ([f"{side}{repeat}" for repeat in range(5)] for side in "ab")
+    row = compare_accuracy(store.connection, *sides, 0.02)
+    assert (row["verdict"], row["p_value"]) == ("unclear", pytest.approx(0.0625))
+    assert row["shift_low"] < -0.05 and row["shift_high"] > 0

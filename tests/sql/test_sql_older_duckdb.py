@@ -81,6 +81,7 @@ ARGUMENTS = {
     "limits": "map {'requests_per_s': 0.1}",
     "other_limit": "0.05",
     "baseline_repeats": "['two']",
+    "candidate_repeats": "['one']",
     "nights": "60",
     "min_overlap": "0.9",
     **dict.fromkeys(["history", "spec"], "'spec'"),

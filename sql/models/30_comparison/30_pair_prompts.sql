@@ -1,8 +1,8 @@
 -- Grain: one row per scorer × pair of prompt rows, or prompt row that only one of the runs has.
 --
 -- `pair_by` is prompt, id or row, or auto, which chooses one of them; see overlap_prompts. Rows of a run with the same
--- id are averaged, as repeats are. `baseline_repeats` is a list of run ids, repeats of the baseline,
--- whose samples count like its own.
+-- id are averaged, as repeats are. `baseline_repeats` and `candidate_repeats` are lists of run ids, repeats of either
+-- run, whose samples count like its own.
 --
 -- scorer: the scorer, as in scores.
 -- pairing: how rows are paired: prompt, id or row.
@@ -20,7 +20,8 @@ create or replace macro internal.pair_prompts(
     candidate,
     baseline,
     pair_by := 'auto',
-    baseline_repeats := []::varchar[]
+    baseline_repeats := []::varchar[],
+    candidate_repeats := []::varchar[]
 ) as table
 with
 
@@ -32,7 +33,9 @@ choose_pairing as (
 
 -- Both sides below each other rather than a full join, which DuckDB 1.5 cannot do once per pair of a leaderboard.
 read_sides as (
-    select *, run_id as side_id, true as is_candidate from internal.prompt_score where run_id = candidate
+    select *, candidate as side_id, true as is_candidate
+    from internal.prompt_score
+    where run_id = candidate or list_contains(candidate_repeats, run_id)
     union all
     select *, baseline, false
     from internal.prompt_score

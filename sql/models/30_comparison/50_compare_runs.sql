@@ -2,6 +2,7 @@
 --
 -- `pair_by` is prompt, id or row, or auto, which chooses one of them; see overlap_prompts. `baseline_repeats` is a
 -- list of run ids, repeats of the baseline, whose samples count like its own: the baseline is their mean by prompt.
+-- `candidate_repeats` is the same for the candidate.
 --
 -- scorer: the scorer, as in scores.
 -- same_scorer: whether both runs were scored with the same kind, arguments and definition (scorers.definition). NULL if
@@ -48,12 +49,20 @@ create or replace macro main.compare_runs(
     candidate,
     baseline,
     pair_by := 'auto',
-    baseline_repeats := []::varchar[]
+    baseline_repeats := []::varchar[],
+    candidate_repeats := []::varchar[]
 ) as table
 with
 
 pair_scores as (
-    select * from internal.pair_prompts(candidate, baseline, pair_by := pair_by, baseline_repeats := baseline_repeats)
+    select *
+    from internal.pair_prompts(
+        candidate,
+        baseline,
+        pair_by := pair_by,
+        baseline_repeats := baseline_repeats,
+        candidate_repeats := candidate_repeats
+    )
 ),
 
 count_pairs as (
@@ -243,4 +252,4 @@ join_parts as (
 
 select * from join_parts;
 
-comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, clustered standard error, 95% interval, test, and the smallest drop that would have been found. pair_by is auto, prompt, id or row. baseline_repeats is a list of run ids that count like the baseline.';
+comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, clustered standard error, 95% interval, test, and the smallest drop that would have been found. pair_by is auto, prompt, id or row. baseline_repeats and candidate_repeats are lists of run ids that count like the baseline and the candidate.';

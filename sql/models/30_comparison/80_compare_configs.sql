@@ -1,7 +1,7 @@
 -- Grain: one row per metric of run_metric that both configurations have a value for.
 --
--- The columns are those of compare_repeats. Repeats are all runs of a configuration without an obstacle
--- (run_conditions), in the environment in which it ran last.
+-- The columns are those of compare_repeats. Accuracy is left out, as compare_runs compares it by prompt. Repeats are
+-- all runs of a configuration without an obstacle (run_conditions), in the environment in which it ran last.
 create or replace macro main.compare_configs(
     candidate,
     baseline,
@@ -34,8 +34,9 @@ compare_sides as (
         limits := limits,
         other_limit := other_limit
     )
+    where metric <> 'accuracy'
 )
 
 select * from compare_sides;
 
-comment on macro table main.compare_configs is 'compare_configs(candidate, baseline), two config_ids: one row per metric, speed and accuracy compared over the repeats of two configurations. See compare_repeats.';
+comment on macro table main.compare_configs is 'compare_configs(candidate, baseline), two config_ids: one row per metric, speed and cost compared over the repeats of two configurations. See compare_repeats.';
