@@ -315,6 +315,43 @@ def warn_truncated(connection: duckdb.DuckDBPyConnection, run_id: str) -> str | 
     )
 
 
+MOST_UNREAD = 0.1
+"""Share of answers or targets that a scorer hardly read, from which a scored run has a warning."""
+
+_FOUND = """
+    select
+        scorer,
+        kind,
+        count(*) as n,
+        count_if(extracted is null) as unread,
+        count_if(found_by = 'last') as guessed,
+        count_if(starts_with(explanation, 'no number in the target') or starts_with(explanation, 'the target is '))
+            as targets
+    from scores
+    inner join (select run_id, scorer, kind, ordinal from scorers) as scorers using (run_id, scorer)
+    where run_id = ? and kind in ('numeric', 'choice') and error_kind is null
+    group by scorer, kind, ordinal
+    order by ordinal
+"""
+
+
+def warn_unread(connection: duckdb.DuckDBPyConnection, run_id: str) -> str | None:
+    """Return a warning if a scorer read no answer, the last of several or no target in a tenth of its samples."""
+    sentences = []
+    for row in read_rows(connection, _FOUND, run_id):
+        what = {"numeric": "number", "choice": "letter"}[row["kind"]]
+        found = {
+            f"no {what} in the answer": row["unread"],
+            f"only the last of several {what}s": row["guessed"],
+            f"no {what} in the target": row["targets"],
+        }
+        told = [f"{words} in {show_share(n / row['n'])}" for words, n in found.items() if n / row["n"] >= MOST_UNREAD]
+        if told:
+            sentences.append(f"{row['scorer']} found {', '.join(told)} of {row['n']:,} answers.")
+    hint = "hint: ask for the form of the answer in the prompt; docs/guides/scoring.md says how one is found."
+    return " ".join([*sentences, hint]) if sentences else None
+
+
 def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
     """Return the metrics of a finished run, a row each: metric, value, unit, low, high, n, source.
 

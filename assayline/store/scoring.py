@@ -142,7 +142,9 @@ JSON_FUNCTION = "score_json"
 
 _INSERT = """
 insert into scores
-select run_id, $scorer, prompt_id, occurrence, repeat_index, score.value, score.extracted, score.explanation, error_kind
+select
+    run_id, $scorer, prompt_id, occurrence, repeat_index, score.value, score.extracted, score.explanation, error_kind,
+    score.found_by
 from (
     select
         *,
@@ -286,7 +288,8 @@ select
         when value is null then 'the SQL gave no number: NULL, or an error'
         else 'the SQL gave ' || value || '; expected a number from 0 to 1'
     end,
-    case when not is_valid then '{SCORER_ERROR}' end
+    case when not is_valid then '{SCORER_ERROR}' end,
+    null
 from (
     select *, coalesce(value between 0 and 1, false) as is_valid
     from (
@@ -304,7 +307,8 @@ _INSERT_VERDICTS = f"""
 insert into scores
 select
     run_id, $scorer, prompt_id, occurrence, repeat_index, score.value, score.extracted, score.explanation,
-    case when score.extracted is null then '{UNREADABLE}' end
+    case when score.extracted is null then '{UNREADABLE}' end,
+    null
 from (
     select
         samples.*,
@@ -494,12 +498,12 @@ def _json_function(connection: duckdb.DuckDBPyConnection, scorer: Scorer) -> Ite
         yield
         return
     score = json_match.make_json_scorer(scorer.json_schema)
-    result = duckdb.struct_type({"value": DOUBLE, "extracted": VARCHAR, "explanation": VARCHAR})
+    columns = {"value": DOUBLE, "extracted": VARCHAR, "explanation": VARCHAR, "found_by": VARCHAR}
     connection.create_function(
         JSON_FUNCTION,
-        lambda answer: score(answer)._asdict(),
+        lambda answer: {**score(answer)._asdict(), "found_by": None},
         [VARCHAR],
-        result,
+        duckdb.struct_type(columns),
         null_handling=FunctionNullHandling.SPECIAL,
     )
     try:

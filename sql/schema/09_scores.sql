@@ -9,7 +9,8 @@ create table if not exists raw.scores (
     value double not null,
     extracted varchar,
     explanation varchar,
-    error_kind varchar
+    error_kind varchar,
+    found_by varchar
 );
 
 comment on table raw.scores is 'One row per sample (prompt row × repeat) of a run and scorer. Prompts without a target have none if the scorer needs one.';
@@ -21,4 +22,5 @@ comment on column raw.scores.repeat_index is '0-based repeat.';
 comment on column raw.scores.value is '0 for wrong to 1 for right. Errors are 0; a request without an answer has no row.';
 comment on column raw.scores.extracted is 'Answer that the scorer extracted. NULL if it found none.';
 comment on column raw.scores.explanation is 'Why the value is what it is, in words.';
+comment on column raw.scores.found_by is 'How numeric and choice found the answer: stated, only (nothing else could be meant) or last (of several). NULL for none and for other scorers.';
 comment on column raw.scores.error_kind is 'Kind of error, as in completions. NULL if there was an answer to score.';

@@ -7,7 +7,7 @@ case
         [{'found': internal.take_number(answer, take), 'wanted': internal.take_number(target, 'last')}],
         lambda sides: case
             when sides.wanted.number is null
-            then internal.make_score(0, internal.write_number(sides.found.number, sides.found.is_percent), 'no number in the target')
+            then internal.make_score(0, internal.write_number(sides.found.number, sides.found.is_percent), 'no number in the target', sides.found.found_by)
             when sides.found.number is null then internal.make_score(0, null, 'no number in the answer')
             when internal.numbers_agree(sides.found.number, sides.wanted.number, tolerance, relative_tolerance)
                 or (
@@ -20,13 +20,14 @@ case
                     and not sides.found.is_percent
                     and internal.numbers_agree(sides.found.number * 100, sides.wanted.number, tolerance, relative_tolerance)
                 )
-            then internal.make_score(1, internal.write_number(sides.found.number, sides.found.is_percent), 'the number of the target')
+            then internal.make_score(1, internal.write_number(sides.found.number, sides.found.is_percent), 'the number of the target', sides.found.found_by)
             else internal.make_score(
                 0,
                 internal.write_number(sides.found.number, sides.found.is_percent),
                 internal.write_number(sides.found.number, sides.found.is_percent)
                 || ', not '
-                || internal.write_number(sides.wanted.number, sides.wanted.is_percent)
+                || internal.write_number(sides.wanted.number, sides.wanted.is_percent),
+                sides.found.found_by
             )
         end
     )[1]

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-for name in ("datasets", "ray", "scipy", "statsmodels"):
+for name in ("datasets", "ray", "statsmodels"):
     sys.modules.setdefault(name, None)
 sys.modules.setdefault("prefect_dask", ModuleType("prefect_dask"))  # Prefect would warn that it cannot be imported
 

@@ -121,6 +121,22 @@ def test_every_scorer_of_a_spec_scores(make_sums, settings):
     }  # fmt: skip
 
 
+def test_a_run_whose_answers_or_targets_are_hardly_read_says_so(make_sums, settings):
+    rows = [{"question": str(number), "answer": target} for number, target in enumerate(["1", "2", "none", "4"])]
+    spec = make_sums(rows=rows, scorers=[{"kind": "numeric"}])
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    answer(evaluation, "The answer is 1.", "1 or 2", "3", "I do not know")
+    result = evaluation.finish(counts)
+    assert (
+        "numeric found no number in the answer in 25%, only the last of several numbers in 25%, no number in the "
+        "target in 25% of 4 answers. hint: ask for the form of the answer in the prompt; docs/guides/scoring.md says "
+        "how one is found."
+    ) in result.notes
+    found = query(settings, "select found_by, count(*) from score group by found_by order by found_by nulls last")
+    assert found == [("last", 1), ("only", 1), ("stated", 1), (None, 1)]
+
+
 @pytest.mark.parametrize(
     ("keys", "answers"),
     [("1 2 4 C", "ABDC"), ("0 1 3 C", "ABDC"), ("1 2 3 C", "BCDC")],

@@ -89,7 +89,7 @@ def test_show_judgements_shows_the_lowest_verdict_on_the_worst_answers(store):
         ("p1", "judge", 0, 0.5),
     ]
     assert found[0]["reason"] == "because" and found[0]["judgements"] == 2
-    assert (found[0]["prompt"], found[0]["answer"]) == ("question p2", "judged answers p2")
+    assert (found[0]["prompt"], found[0]["answer"]) == ("question p2", f"{'judged':12} answers p2")
     assert len(store.read("from show_judgements(['judge'], false, 1)")) == 1
 
 
@@ -110,7 +110,7 @@ def test_show_judgements_shows_both_answers_of_a_pair(store):
     assert (row["first"], row["value"], row["answer"], row["other_answer"]) == (
         "a",
         1,
-        "one answers p0",
-        "two answers p0",
+        f"{'one':12} answers p0",
+        f"{'two':12} answers p0",
     )
     assert store.read("from show_judgements(['pairs'], false, 5)") == [], "a pair has no worst answer"

@@ -93,7 +93,7 @@ ARGUMENTS = {
     "asked_model_id": "'digest'",
     "asked_prompt_set": "'set'",
     "asking_benchmark_id": "'bench'",
-    **dict.fromkeys(["text", "answer", "extracted", "explanation"], "'The answer is 42, or B.'"),
+    **dict.fromkeys(["text", "answer", "extracted", "explanation", "found_by"], "'The answer is 42, or B.'"),
     "target": "'42'",
     **dict.fromkeys(["key", "field", "reason"], "'verdict'"),
     "is_swapped": "true",

@@ -219,7 +219,7 @@ def write_headline(rows: ReportRows) -> list[str]:
         _say_speed(rows),
         say_cost(rows),
         _say_trouble(rows.summary),
-        rows.truncation or "",
+        *rows.warnings,
     ]
     return [sentence for sentence in sentences if sentence]
 

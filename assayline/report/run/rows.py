@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import REPORT_FOLDERS, compute_runs, read_metric_table, read_run_summary, warn_truncated
+from assayline.store.metrics import (
+    REPORT_FOLDERS,
+    compute_runs,
+    read_metric_table,
+    read_run_summary,
+    warn_truncated,
+    warn_unread,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +109,8 @@ class ReportRows:
     worst: list[Row]
     """Incorrect samples by the run's first scorer, lowest score first."""
     best: list[Row]
-    truncation: str | None
-    """Warning that max_tokens cut off many scored answers."""
+    warnings: list[str]
+    """Warnings that max_tokens cut off many scored answers, and that many were hardly read."""
     load: LoadRows | None
     """None for a run without a load."""
     energy: Row | None
@@ -149,7 +156,7 @@ def _read_rows(connection: Connection, run_id: str, metrics: list[Row]) -> Repor
         slowest=of_run(_SLOWEST, SLOWEST),
         worst=of_run(_SAMPLES, 1, WORST),
         best=of_run(_SAMPLES, -1, BEST),
-        truncation=warn_truncated(connection, run_id),
+        warnings=[note for note in (warn_truncated(connection, run_id), warn_unread(connection, run_id)) if note],
         load=load,
         energy=_first(of_run("select * from run_energy where run_id = ?")),
         cost=of_run("select * from run_cost where run_id = ?")[0],

@@ -15,6 +15,7 @@ join_scorers as (
         scores.extracted,
         scores.explanation,
         scores.error_kind,
+        scores.found_by,
         scorers.definition
     from raw.scores
     left join raw.scorers on scorers.run_id = scores.run_id and scorers.scorer = scores.scorer
