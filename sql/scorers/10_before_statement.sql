@@ -9,4 +9,4 @@ create or replace macro internal.before_statement() as
 || '(?:\s*(?i:(?:is|was|would\s+be|should\s+be|must\s+be|ist|lautet|est|es|jest|adalah|ni|är|to)\b'
 || '|é\b|è\b|e''|это|là|是|为|為|은|는|は|คือ|هي|هو|হলো|হল))?(?:\s*[:=]|\s+[—–-]+\s)?';
 
-comment on macro internal.before_statement is 'Pattern of what is before a stated answer, in English and twenty other languages: "the answer is", "Correct option:", "Respuesta:", "答案是", "it must be", a tag <answer> or a JSON key of such a name. It has no group.';
+comment on macro internal.before_statement is 'Pattern of what is before a stated answer, in English and 25 other languages: "the answer is", "Correct option:", "Respuesta:", "答案是", "it must be", a tag <answer> or a JSON key of such a name. It has no group.';
