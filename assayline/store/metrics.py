@@ -323,10 +323,11 @@ _FOUND = """
         scorer,
         kind,
         count(*) as n,
-        count_if(extracted is null) as unread,
-        count_if(found_by = 'last') as guessed,
-        count_if(starts_with(explanation, 'no number in the target') or starts_with(explanation, 'the target is '))
-            as targets
+        count(*) filter (where extracted is null) as unread,
+        count(*) filter (where found_by = 'last') as guessed,
+        count(*) filter (
+            where starts_with(explanation, 'no number in the target') or starts_with(explanation, 'the target is ')
+        ) as targets
     from scores
     inner join (select run_id, scorer, kind, ordinal from scorers) as scorers using (run_id, scorer)
     where run_id = ? and kind in ('numeric', 'choice') and error_kind is null
