@@ -145,11 +145,11 @@ def _check_names(connection: Connection, names: Sequence[str], cells: Sequence[R
         named = sorted({row[key] for row in ended for key in ("name", "prompt_set")})
         near = nearest(name, named) if named else "no run has finished yet"
         raise SpecError(
-            f"There is no run, spec or prompt set {name!r} in the database: {as_sentence(near)} hint: pass run ids, "
+            f"The database has no run, spec or prompt set {name!r}: {as_sentence(near)} hint: pass run ids, "
             "spec names, prompt sets or benchmark ids, or nothing for all runs."
         )
     if not cells:
         raise SpecError(
-            "There are no runs for a leaderboard: no run outside a benchmark has finished, except for judges. hint: "
+            "A leaderboard has no runs yet: none outside a benchmark has finished, except for judges. hint: "
             "run `assayline evaluate SPEC` first."
         )

@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -277,6 +277,12 @@ def _reason(error: duckdb.Error) -> str:
 
 OWN_MACRO = "score_own"
 _OWN_CALL = f"try(cast({OWN_MACRO}(answer, target, metadata_json::json) as double))"
+_ANSWERS = """(
+    select samples.*, metadata_json
+    from (select * from stg_samples where run_id = $run_id and status = 'ok') as samples
+    inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id = $run_id) as prompts
+        using (run_id, prompt_id, occurrence)
+)"""
 _INSERT_OWN = f"""
 insert into scores
 select
@@ -292,17 +298,10 @@ select
     null
 from (
     select *, coalesce(value between 0 and 1, false) as is_valid
-    from (
-        select samples.*, {_OWN_CALL} as value
-        from (select * from stg_samples where run_id = $run_id and status = 'ok') as samples
-        inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id = $run_id) as prompts
-            using (run_id, prompt_id, occurrence)
-    )
+    from (select *, {_OWN_CALL} as value from {_ANSWERS})
     where value is not null or target is not null
 )
 """  # noqa: S608 - the names are ours
-
-
 _INSERT_VERDICTS = f"""
 insert into scores
 select
@@ -311,7 +310,7 @@ select
     null
 from (
     select
-        samples.*,
+        *,
         score_verdict(
             answer,
             coalesce(
@@ -321,9 +320,7 @@ from (
             ),
             $field, $reason, map($names::varchar[], $numbers::double[]), $scale::double[]
         ) as score
-    from (select * from stg_samples where run_id = $run_id and status = 'ok') as samples
-    inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id = $run_id) as prompts
-        using (run_id, prompt_id, occurrence)
+    from {_ANSWERS}
 )
 """  # noqa: S608 - the names are ours
 _OWN_INSERTS = {"sql": _INSERT_OWN, "verdict": _INSERT_VERDICTS}
@@ -362,34 +359,26 @@ def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Seq
 
 
 def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: Scorer) -> int:
-    if isinstance(scorer, SqlScorer):
-        with _own_macro(connection, scorer):
-            own = {"run_id": run_id, "scorer": scorer.title}
-            scored = int(connection.execute(_INSERT_OWN, own).fetchall()[0][0])
-        return scored + _insert_errors(connection, run_id, scorer)
-    if isinstance(scorer, VerdictScorer):
-        verdicts = {
-            "run_id": run_id,
-            "scorer": scorer.title,
-            "field": scorer.field,
-            "reason": scorer.reason,
-            "names": list(scorer.values or ()),
-            "numbers": list((scorer.values or {}).values()),
-            "scale": scorer.scale or [],
-        }
-        scored = int(connection.execute(_INSERT_VERDICTS, verdicts).fetchall()[0][0])
+    if isinstance(scorer, SqlScorer | VerdictScorer):
+        own: dict[str, Any] = {"run_id": run_id, "scorer": scorer.title}
+        if isinstance(scorer, VerdictScorer):
+            values = scorer.values or {}
+            own |= {"field": scorer.field, "reason": scorer.reason, "scale": scorer.scale or []}
+            own |= {"names": list(values), "numbers": list(values.values())}
+        with _own_macro(connection, scorer) if isinstance(scorer, SqlScorer) else nullcontext():
+            scored = int(connection.execute(_OWN_INSERTS[scorer.kind], own).fetchall()[0][0])
         return scored + _insert_errors(connection, run_id, scorer)
     call, arguments = _call(scorer)
-    values = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target, **arguments}
+    given = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target, **arguments}
     if _counts_from_one(connection, run_id, scorer):
         call = call.replace("target", _PLACE_FROM_ZERO)
     with _json_function(connection, scorer):
-        return int(connection.execute(_INSERT.format(call=call), values).fetchall()[0][0])
+        return int(connection.execute(_INSERT.format(call=call), given).fetchall()[0][0])
 
 
 _PLACE_FROM_ZERO = """
 case
-    when regexp_full_match(target, '\\d{1,6}') and list_position(options, target) is null
+    when regexp_full_match(target, '\\s*\\d{1,6}\\s*') and list_position(options, target) is null
     then cast(cast(target as integer) - 1 as varchar)
     else target
 end
@@ -397,7 +386,7 @@ end
 _COUNTS_FROM_ONE = """
 select coalesce(bool_and(place > 0) and bool_or(place = coalesce(len(options), $letters)), false)
 from (select try_cast(target as integer) as place, target, options from stg_samples where run_id = $run_id)
-where place is not null and list_position(options, target) is null
+where regexp_full_match(target, '\\s*\\d{1,6}\\s*') and list_position(options, target) is null
 """
 
 
@@ -485,10 +474,8 @@ def _call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
     if isinstance(scorer, JsonMatch):
         return f"{JSON_FUNCTION}(answer)", {}
     values = {name: getattr(scorer, name) for name in type(scorer).model_fields if name not in ("name", "kind")}
-    read = "answer, target"
-    if isinstance(scorer, Loglikelihood):
-        read = "options, option_logprobs, option_tokens, target"
-    return f"score_{scorer.kind}({', '.join([read, *(f'${name}' for name in values)])})", values
+    read = "options, option_logprobs, option_tokens" if isinstance(scorer, Loglikelihood) else "answer"
+    return f"score_{scorer.kind}({', '.join([read, 'target', *(f'${name}' for name in values)])})", values
 
 
 @contextmanager

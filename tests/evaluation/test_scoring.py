@@ -143,7 +143,7 @@ def test_a_run_whose_answers_or_targets_are_hardly_read_says_so(make_sums, setti
     ids=["from one, as the last shows", "from zero, as the first shows", "from zero, as nothing shows"],
 )
 def test_keys_of_options_are_counted_from_one_if_none_is_zero_and_one_is_the_last(make_sums, settings, keys, answers):
-    rows = [{"question": key, "answer": key} for key in keys.split()]
+    rows = [{"question": key, "answer": f"{key} "} for key in keys.split()]
     run_with(make_sums(rows=rows, scorers=[{"kind": "choice"}]), settings, *answers)
     assert query(settings, "select right_samples from accuracy") == [(4,)]
 

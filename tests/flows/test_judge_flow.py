@@ -226,7 +226,7 @@ def test_judge_that_fails_costs_its_panel_only_and_is_retried(fake_spec, data_di
 
     def refuse(self: FakeEngine, requests: Any) -> Any:
         if self.facts.window_requests == 7:
-            raise EngineError("There is no room for this.")
+            raise EngineError("The judge has no room.")
         return generate(self, requests)
 
     counts = "select scorer, count(*) from scores join runs using (run_id) where name = 'trial' group by all order by 1"
@@ -238,7 +238,7 @@ def test_judge_that_fails_costs_its_panel_only_and_is_retried(fake_spec, data_di
     runs = flow_kit.query(data_dir, "select run_id, state from runs order by started_at")
     assert [state for _, state in runs] == ["completed", "failed", *["completed"] * 3]
     messages = "select message from runs where name = 'trial'"
-    assert "helpful, judge 1: There is no room" in flow_kit.query(data_dir, messages)[0]
+    assert "helpful, judge 1: The judge has no room" in flow_kit.query(data_dir, messages)[0]
     page = (data_dir / "runs" / runs[0][0] / "report.md").read_text(encoding="utf-8")
     assert "Run completed: 40 of 40 requests answered. Run" in page and "no room" in page
     assert evaluate(spec).run_id == runs[0][0]

@@ -135,7 +135,7 @@ def test_the_command_prints_tables_and_says_what_it_does_not_know(board, monkeyp
     assert "2–3" in out and "race" not in out
     assert run("report", ["--leaderboard", "wonn"]) == 2
     error = capsys.readouterr().err
-    assert "There is no run, spec or prompt set 'wonn' in the database: did you mean 'won'?" in error
+    assert "The database has no run, spec or prompt set 'wonn': did you mean 'won'?" in error
     for arguments in (["night-000", "--history", "won"], ["--leaderboard", "--baseline", "x"]):
         with pytest.raises(SystemExit):
             run("report", arguments)
@@ -143,7 +143,7 @@ def test_the_command_prints_tables_and_says_what_it_does_not_know(board, monkeyp
 
 def test_an_empty_database_has_no_leaderboard(settings):
     given_nights(settings, [])
-    with pytest.raises(SpecError, match="There are no runs for a leaderboard"):
+    with pytest.raises(SpecError, match="A leaderboard has no runs yet"):
         make_leaderboard(settings)
 
 
