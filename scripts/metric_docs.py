@@ -47,7 +47,7 @@ UNITS = [
     (r"benchmark_metric\.\w+_value", "see `unit`"),
     (r"noise\.(mean|\w+_sd)|(noise|compare_metrics)\.noise_floor", "see `unit`"),
     (r"compare_metrics\.noise_ratio", "ratio"),
-    (r"compare_metrics\.\w+_value|compare_repeats\.(\w+_(median|lowest|highest)|shift\w*)", "see `unit`"),
+    (r"compare_metrics\.\w+_value|compare_configs\.\w+_(median|lowest|highest)", "see `unit`"),
     (r"(history|show_band)\.(value|low|high)|verdicts?\.\w+_value", "see `unit`"),
     (r"(compare|pair|show)_\w+\.(difference|low|high|detectable_drop)", "score, −1 to 1"),
     (r"(compare|pair|show)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),

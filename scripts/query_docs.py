@@ -107,9 +107,9 @@ order by output_tokens_per_s;
         "larger batch has more throughput, and each of its requests gets its tokens more slowly.",
     ),
     Question(
-        "Which configuration is faster, and is that more than chance?",
+        "Which configuration is faster?",
         """
-select metric, candidate_median, baseline_median, shift, shift_low, shift_high, p_value, verdict
+select metric, candidate_median, baseline_median, relative_shift, baseline_lowest, baseline_highest
 from compare_configs(
     (select any_value(config_id) from run where name = 'window-32'),
     (select any_value(config_id) from run where name = 'window-8')
@@ -117,8 +117,8 @@ from compare_configs(
 where metric in ('output_tokens_per_s', 'tpot_p50_s', 'e2e_p95_s')
 order by metric;
 """,
-        "The function compares whole runs, because requests of one run do not show how runs differ. With five repeats "
-        "a side, the exact test can fall below 0.01; with fewer it cannot.",
+        "The function compares whole runs, because requests of one run do not show how runs differ. The report of a "
+        "benchmark and the gate test whether a difference is more than chance.",
     ),
     Question(
         "Which model is best?",

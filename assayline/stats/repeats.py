@@ -22,7 +22,7 @@ Values = Any
 def compare_repeats(
     rows: Sequence[Mapping[str, Any]], limits: Mapping[str, float], other_limit: float = 0.02, nights: int = 1
 ) -> dict[str, dict[str, Any]]:
-    """Compare each metric of rows of line_up_repeats, by metric.
+    """Compare each metric of rows of the macro line_up_repeats, by metric.
 
     `limits` are the relative changes that matter, and their metrics are one family of tests; `other_limit` is that of
     all other metrics. `nights`: above 1, the repeats are nights in their order, judged every night over a period of

@@ -1,4 +1,4 @@
-"""compare_repeats and compare_configs, what they read and which runs they take: speed over repeats."""
+"""compare_speed and compare_configs, what they read and which runs they take: speed over repeats."""
 
 import json
 from datetime import datetime, timedelta
@@ -308,10 +308,9 @@ def test_configurations_are_compared_over_their_repeats(store):
         "insert into run_metric by name "
         "select * replace (run_id[1] || '99' as run_id) from run_metric where run_id like '_00'"
     )
-    ((repeats, others, p_value),) = store.connection.execute(
-        "select candidate_repeats, baseline_repeats, p_value from compare_configs('fast', 'slow')"
-    ).fetchall()
-    assert (repeats, others, p_value) == (5, 5, pytest.approx(2 / 252))
+    (row,) = store.read("from compare_configs('fast', 'slow')")
+    assert (row["candidate_repeats"], row["baseline_repeats"], row["candidate_median"]) == (5, 5, 13)
+    assert (row["baseline_lowest"], row["baseline_highest"], row["relative_shift"]) == (1, 5, pytest.approx(10 / 3))
 
 
 def test_compare_repeats_counts_similar_nights_for_fewer(store):

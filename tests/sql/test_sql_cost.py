@@ -8,6 +8,8 @@ import pytest
 import scipy.stats
 from row_kit import RUN, Store
 
+from assayline.comparison.queries import compare_speed
+
 HOUR = 3600.0
 Array = np.ndarray[Any, Any]
 
@@ -233,6 +235,6 @@ def test_costs_are_metrics_that_are_compared_in_one_currency_alone(store: Store)
     assert rows["cost_per_right_answer"] == ("EUR/right answer", pytest.approx(0.5 * 6 / 9 - 1), True)
     assert rows["cost_per_million_output_tokens"] == ("EUR/million tokens", pytest.approx(-0.5), True)
     assert store.connection.execute(compare, ["c", "a"]).fetchall() == []
-    repeats = "select metric, relative_shift from compare_repeats(?, ?) where metric like 'cost%right%'"
-    for candidate, found in (("b", [("cost_per_right_answer", pytest.approx(0.5 * 6 / 9 - 1))]), ("c", [])):
-        assert store.connection.execute(repeats, [[candidate], ["a"]]).fetchall() == found
+    for candidate, found in (("b", pytest.approx(0.5 * 6 / 9 - 1)), ("c", None)):
+        row = compare_speed(store.connection, [candidate], ["a"], {}).get("cost_per_right_answer")
+        assert (row and row["relative_shift"]) == found

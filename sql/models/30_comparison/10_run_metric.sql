@@ -47,7 +47,7 @@ name_metrics as (
 
 select * from name_metrics;
 
-comment on view internal.run_metric is 'One row per run that has ended × metric that can be compared between runs. compare_repeats compares them over repeats.';
+comment on view internal.run_metric is 'One row per run that has ended × metric that can be compared between runs.';
 comment on column internal.run_metric.run_id is 'The run.';
 comment on column internal.run_metric.metric is 'As in metric_values: requests_per_s, output_tokens_per_s, total_tokens_per_s, accuracy by the first scorer, or <latency>_p<percentile>_s: ttft, tpot and e2e at 50, 95 and 99; if they are known, cost_per_million_output_tokens, cost_per_thousand_requests, cost_per_right_answer, energy_per_output_token_joules and energy_per_request_joules.';
 comment on column internal.run_metric.value is 'Its value in this run. NULL if it is undefined or was not measured.';

@@ -43,4 +43,4 @@ number_values as (
 
 select * from number_values;
 
-comment on macro table internal.line_up_repeats is 'line_up_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric and run, with its value. Input of compare_repeats.';
+comment on macro table internal.line_up_repeats is 'line_up_repeats(candidate_runs, baseline_runs), two lists of run ids: one row per metric and run, with its value.';

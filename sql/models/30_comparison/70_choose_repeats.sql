@@ -81,4 +81,4 @@ part_sides as (
 
 select * from part_sides;
 
-comment on macro table internal.choose_repeats is 'choose_repeats(candidate, baseline), two run ids: one row per run that counts as a repeat of either. For compare_repeats.';
+comment on macro table internal.choose_repeats is 'choose_repeats(candidate, baseline), two run ids: one row per run that counts as a repeat of either.';

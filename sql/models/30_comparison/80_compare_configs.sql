@@ -1,42 +1,69 @@
--- Grain: one row per metric of run_metric that both configurations have a value for.
+-- Grain: one row per metric of run_metric that both configurations have a value for, in one unit.
 --
--- The columns are those of compare_repeats. Accuracy is left out, as compare_runs compares it by prompt. Repeats are
--- all runs of a configuration without an obstacle (run_conditions), in the environment in which it ran last.
-create or replace macro main.compare_configs(
-    candidate,
-    baseline,
-    limits := map {'output_tokens_per_s': 0.05, 'tpot_p50_s': 0.1, 'e2e_p95_s': 0.1},
-    other_limit := 0.02
-) as table
+-- Repeats are all runs of a configuration without an obstacle (run_conditions), in the environment in which it ran
+-- last; the newest ten with a value count. Accuracy is left out, as compare_runs compares it by prompt. Tests and
+-- intervals are those of a benchmark and of the gate.
+--
+-- metric: the metric, as in run_metric.
+-- unit: its unit.
+-- higher_is_better: as in run_metric.
+-- candidate_repeats: runs of the candidate that count.
+-- baseline_repeats: runs of the baseline that count.
+-- candidate_median: median over the candidate's repeats.
+-- candidate_lowest: their lowest value.
+-- candidate_highest: their highest value.
+-- baseline_median: median over the baseline's repeats.
+-- baseline_lowest: their lowest value.
+-- baseline_highest: their highest value.
+-- relative_shift: by how much the candidate's median is higher, relative to |baseline_median|. NULL if that is 0.
+-- worsening_share: relative_shift counted so that more is worse: its negative if higher is better.
+create or replace macro main.compare_configs(candidate, baseline) as table
 with
 
-compare_sides as (
-    select *
-    from internal.compare_repeats(
-        (
-            select list(run_id order by run_id)
-            from (
-                select run_id, environment, last(environment order by started_at, run_id) over () as last_environment
-                from internal.run_conditions
-                where config_id = candidate and obstacle is null
-            )
-            where environment = last_environment
-        ),
-        (
-            select list(run_id order by run_id)
-            from (
-                select run_id, environment, last(environment order by started_at, run_id) over () as last_environment
-                from internal.run_conditions
-                where config_id = baseline and obstacle is null
-            )
-            where environment = last_environment
-        ),
-        limits := limits,
-        other_limit := other_limit
+list_repeats as (
+    select config_id, list(run_id order by run_id) filter (environment = last_environment) as runs
+    from (
+        select
+            config_id,
+            run_id,
+            environment,
+            last(environment order by started_at, run_id) over (partition by config_id) as last_environment
+        from internal.run_conditions
+        where config_id in (candidate, baseline) and obstacle is null
+    )
+    group by config_id
+),
+
+describe_sides as (
+    select
+        metric,
+        any_value(unit) as unit,
+        any_value(higher_is_better) as higher_is_better,
+        count(*) filter (is_candidate) as candidate_repeats,
+        count(*) filter (not is_candidate) as baseline_repeats,
+        median(value) filter (is_candidate) as candidate_median,
+        min(value) filter (is_candidate) as candidate_lowest,
+        max(value) filter (is_candidate) as candidate_highest,
+        median(value) filter (not is_candidate) as baseline_median,
+        min(value) filter (not is_candidate) as baseline_lowest,
+        max(value) filter (not is_candidate) as baseline_highest
+    from internal.line_up_repeats(
+        (select runs from list_repeats where config_id = candidate),
+        (select runs from list_repeats where config_id = baseline)
     )
     where metric <> 'accuracy'
+    group by metric
+    having candidate_repeats > 0 and baseline_repeats > 0 and count(distinct unit) = 1
+),
+
+compare_medians as (
+    select
+        *,
+        (candidate_median - baseline_median) / nullif(abs(baseline_median), 0) as relative_shift,
+        case when higher_is_better then -relative_shift else relative_shift end as worsening_share
+    from describe_sides
 )
 
-select * from compare_sides;
+select * from compare_medians;
 
-comment on macro table main.compare_configs is 'compare_configs(candidate, baseline), two config_ids: one row per metric, speed and cost compared over the repeats of two configurations. See compare_repeats.';
+comment on macro table main.compare_configs is 'compare_configs(candidate, baseline), two config_ids: one row per metric, medians and ranges of speed and cost over the repeats of two configurations.';

@@ -30,7 +30,7 @@ summarize_repeats as (
 
 select * from summarize_repeats;
 
-comment on view internal.benchmark_metric is 'One row per benchmark × configuration × metric: median and range over its repeats. compare_repeats and compare_configs say whether two configurations differ.';
+comment on view internal.benchmark_metric is 'One row per benchmark × configuration × metric: median and range over its repeats. The report of the benchmark tests whether two configurations differ.';
 comment on column internal.benchmark_metric.benchmark_id is 'The benchmark.';
 comment on column internal.benchmark_metric.config_id is 'The configuration; see runs.config_id.';
 comment on column internal.benchmark_metric.metric is 'The metric, as in run_metric.';

@@ -52,4 +52,4 @@ join_runs as (
 
 select * from join_runs;
 
-comment on macro table internal.compare_metrics is 'compare_metrics(candidate, baseline), two run ids: one row per metric of run_metric, side by side, with the noise of equal runs if it was measured. Two runs alone cannot show chance: compare_configs takes into account how far repeats of a configuration differ.';
+comment on macro table internal.compare_metrics is 'compare_metrics(candidate, baseline), two run ids: one row per metric of run_metric, side by side, with the noise of equal runs if it was measured. Two runs alone cannot show chance: the gate takes into account how far repeats of a configuration differ.';
