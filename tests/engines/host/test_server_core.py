@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from engine_kit import with_core
+from hypothesis import given
+from hypothesis import strategies as st
 from run_kit import PATIENCE_S, plain_request
 from server_kit import ANSWER, FakeServer, Script
 
@@ -24,6 +26,7 @@ from assayline.engines.messages import Generate, Open, Opened
 from assayline.errors import ServerError, SpecError
 from assayline.records import Completion, Request
 from assayline.spec.engine import EngineSpec, ReasoningSpec, ServerSpec
+from assayline.store.parts import to_arrow
 
 pytestmark = pytest.mark.slow
 
@@ -283,6 +286,57 @@ def test_errors_in_the_middle_of_a_stream_are_not_retried(server, script, kind, 
     assert answer.finish_reason is None and answer.output_tokens is None
 
 
+PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Two and two."}]}, {"type": "text", "text": "4"}]
+DELTA = ("text", "content", "reasoning", "reasoning_content", "token_ids", "logprobs", "finish_reason", "stop_reason")
+FIELDS = (*DELTA, "type", "thinking", "token", "tokens", "logprob", "token_logprobs", "top_logprobs", "delta", "error",
+          "choices", "usage", "completion_tokens", "prompt_tokens_details", "cached_tokens")  # fmt: skip
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5) | st.just(10**400)
+    | st.sampled_from(["\ud800", "\0", "content", *PARTS]),
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(st.sampled_from(FIELDS) | st.text(), some, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@st.composite
+def some_events(draw):
+    """An event of a completion with a foreign value in one field, or in several."""
+    delta = {"content": "4"} | draw(st.dictionaries(st.sampled_from(DELTA), VALUES, max_size=2))
+    choice = {"finish_reason": "stop", draw(st.sampled_from(["delta", "index", *DELTA])): delta} | delta
+    event = {"choices": [choice], "usage": {"completion_tokens": draw(VALUES), "prompt_tokens_details": draw(VALUES)}}
+    return json.dumps(event | draw(st.dictionaries(st.sampled_from(FIELDS[-5:]), VALUES, max_size=1)))
+
+
+@pytest.mark.hypothesis
+def test_any_event_is_an_answer_or_an_error_row_sent_once(server):
+    events = ["[" * 100_000, '{"choices": ' + "[" * 900 + "]" * 900 + "}"]
+
+    @given(some_events())
+    def keep(event):
+        events.append(event)
+
+    keep()
+    server.scripts.extend(Script(break_after=1, break_with=event) for event in events)
+    answers = ask(make_order(server.url, endpoint="chat", retries=2), *map(make_chat, range(len(events))))
+    assert len(server.received) == len(events) > 60
+    assert {answer.error_kind for answer in answers} >= {None, "malformed_stream"}
+    assert all(isinstance(answer.text, str) != isinstance(answer.error_kind, str) for answer in answers)
+    stored = to_arrow("completions", answers)
+    assert stored.num_rows == len(events)
+
+
+@pytest.mark.parametrize(("content", "text", "reasoning"), [
+    (PARTS, "4", "Two and two."), (["4", {"type": "output_text", "text": "2"}], "42", None), ([], "", None),
+    ([{"type": "reasoning", "text": "Hm."}], "", "Hm."),
+])  # fmt: skip
+def test_content_in_parts_is_text_and_thinking(server, content, text, reasoning):
+    event = {"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]}
+    server.scripts.append(Script(break_after=0, break_with=json.dumps(event)))
+    [answer] = ask(make_order(server.url, endpoint="chat"), make_chat())
+    assert (answer.error_kind, answer.text, answer.reasoning) == (None, text, reasoning)
+
+
 def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server):
     server.scripts.append(Script(delay_s=3600))
     late, *good = sorted(ask(make_order(server.url, timeout_s=5), *map(make_request, range(8))),
@@ -504,7 +558,7 @@ def test_certificates(tmp_path):
             open_only(make_order(server.url, ca_file=str(tmp_path / "missing.pem")))
 
 
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_events_are_found_however_they_are_cut(line_end):
     text = line_end.join(['data: {"a": 1}', "", ": a comment", "event: x", 'data: {"b":', 'data: "ü"}', "",
                           "data: [DONE]", "", ""])  # fmt: skip

@@ -229,7 +229,6 @@ class ServerCore:
         elif order.reasoning is not None and thinks(order.reasoning, request.rendered):
             reasoning, text = split_reasoning(text, order.reasoning)
         stamps, token_stamps = answer.stamps, answer.stamp_tokens()
-        logprobs, cumulative = answer.list_logprobs() or (None, None)
         return {
             "first_token_at_s": at(stamps[0]) if stamps else None,
             "last_token_at_s": at(stamps[-1]) if stamps else None,
@@ -237,13 +236,13 @@ class ServerCore:
             "cached_tokens": answer.cached_tokens,
             "output_tokens": answer.output_tokens,
             "finish_reason": answer.finish_reason,
-            "stop_reason": None if answer.stop_reason is None else str(answer.stop_reason),
+            "stop_reason": answer.stop_reason,
             "text": text,
             "reasoning": reasoning,
             "output_token_ids": answer.token_ids or None,
             "token_at_s": None if token_stamps is None else [at(stamp) for stamp in token_stamps],
-            "logprobs": logprobs,
-            "cumulative_logprob": cumulative,
+            "logprobs": answer.logprobs or None,
+            "cumulative_logprob": answer.cumulative_logprob if answer.logprobs else None,
             **({"media_tokens": answer.media_tokens} if request.media else {}),
         }
 

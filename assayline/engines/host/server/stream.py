@@ -6,7 +6,9 @@ the parameters of OpenAI's interface; another name is an error, so that none is 
 """
 
 import base64
+import contextlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -160,12 +162,18 @@ class EventReader:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._was_cr = False
         self._data: list[bytes] = []
         self.has_ended = False
         """Whether the server sent the end marker."""
 
     def feed(self, chunk: bytes) -> Iterator[dict[str, Json]]:
-        """Yield the events that this chunk completes. Raises MalformedStreamError."""
+        """Yield the events that this chunk completes. CR, LF or both end a line. Raises MalformedStreamError."""
+        if self._was_cr:
+            chunk = chunk.removeprefix(b"\n")
+        self._was_cr = chunk.endswith(b"\r")
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LONGEST_EVENT_BYTES:
             raise MalformedStreamError(f"a line has more than {LONGEST_EVENT_BYTES} bytes")
@@ -184,17 +192,33 @@ class EventReader:
 def _parse(data: bytes) -> dict[str, Json]:
     try:
         event = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedStreamError(f"an event is not JSON ({error}): {data[:80]!r}") from None
     if not isinstance(event, dict):
         raise MalformedStreamError(f"an event is not an object: {data[:80]!r}")
     return event
 
 
+@contextlib.contextmanager
+def _understanding(event: Json) -> Iterator[None]:
+    """Raise MalformedStreamError for whatever reading the event raises: a server may send any JSON."""
+    try:
+        yield
+    except ServerReportedError:
+        raise
+    except Exception as error:
+        try:
+            shown = json.dumps(event)[:200]
+        except RecursionError:
+            shown = "it is nested too deeply"
+        raise MalformedStreamError(f"an event does not belong to a completion ({error!r}): {shown}") from None
+
+
 class ServedAnswer:
     """One answer as received so far. If the server sends token ids, they show which tokens an event holds."""
 
     __slots__ = (
+        "cumulative_logprob",
         "event_stamps",
         "finish_reason",
         "logprobs",
@@ -213,42 +237,49 @@ class ServedAnswer:
         self.token_stamps: list[float] = []
         self.event_stamps: list[float] = []
         """One per event with text; kept if the server sends no token ids."""
-        self.logprobs: list[Any] = []
-        self.usage: dict[str, Json] | None = None
+        self.logprobs: list[dict[str, float]] = []
+        """{token id: log-probability} per token, if requested."""
+        self.cumulative_logprob = 0.0
+        """Sum over the chosen tokens."""
+        self.usage: dict[str, Json] = {}
         self.finish_reason: str | None = None
-        self.stop_reason: Any = None
+        self.stop_reason: str | None = None
 
     def take(self, event: dict[str, Json], at: float) -> None:
         """Add one event that came at `at`. Raises MalformedStreamError or ServerReportedError."""
-        try:
+        with _understanding(event):
             if choices := event.get("choices"):
                 self._take_choice(choices[0], at)
             elif error := event.get("error"):
                 raise ServerReportedError(*read_error(error))
             if usage := event.get("usage"):
                 self.usage = dict(usage)
-        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-            shown = json.dumps(event)[:200]
-            raise MalformedStreamError(f"an event does not belong to a completion ({error!r}): {shown}") from None
 
     def _take_choice(self, choice: dict[str, Json], at: float) -> None:
         delta = choice.get("delta") or choice
-        text = delta.get("text") or delta.get("content")
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        text, thought = _read_parts(delta.get("text") or delta.get("content"))
+        thought += "".join(_read_parts(delta.get("reasoning_content") or delta.get("reasoning")))
         if text:
             self.texts.append(text)
         if thought:
             self.reasoning.append(thought)
         if ids := choice.get("token_ids"):
+            if None in map(_count, ids):
+                raise ValueError("token ids are whole numbers")
             self.token_ids += ids
             self.token_stamps += [at] * len(ids)
         elif (text or thought) and not self.token_ids:
             self.event_stamps.append(at)
-        if logprobs := choice.get("logprobs"):
-            self.logprobs.append(logprobs)
+        for chosen, logprob, others in _list_positions(choice.get("logprobs") or {"content": None}):
+            # vLLM writes token_id:42 on request.
+            tokens = {token.removeprefix("token_id:"): float(p) for token, p in {chosen: logprob, **others}.items()}
+            if not all(map(math.isfinite, tokens.values())):
+                raise ValueError("log-probabilities are finite numbers")
+            self.logprobs.append(tokens)
+            self.cumulative_logprob += logprob
         if finish_reason := choice.get("finish_reason"):
-            self.finish_reason = str(finish_reason)
-            self.stop_reason = choice.get("stop_reason")
+            self.finish_reason, _ = _read_parts(finish_reason)
+            self.stop_reason = None if (reason := choice.get("stop_reason")) is None else str(reason)
 
     @property
     def tokens(self) -> int:
@@ -262,8 +293,7 @@ class ServedAnswer:
 
     def count_usage(self, name: str) -> int | None:
         """Return one of the server's own counts, such as completion_tokens."""
-        value = (self.usage or {}).get(name)
-        return value if isinstance(value, int) else None
+        return _count(self.usage.get(name))
 
     @property
     def output_tokens(self) -> int | None:
@@ -274,33 +304,42 @@ class ServedAnswer:
     @property
     def cached_tokens(self) -> int | None:
         """Prompt tokens that were in the server's cache, if it reports them."""
-        details = (self.usage or {}).get("prompt_tokens_details")
-        value = details.get("cached_tokens") if isinstance(details, dict) else None
-        return value if isinstance(value, int) else None
+        details = self.usage.get("prompt_tokens_details")
+        return _count(details.get("cached_tokens")) if isinstance(details, dict) else None
 
     @property
     def media_tokens(self) -> int | None:
         """Prompt tokens that stand for media, if the server reports them."""
-        details = (self.usage or {}).get("prompt_tokens_details")
+        details = self.usage.get("prompt_tokens_details")
         counts = details.get("multimodal_tokens") if isinstance(details, dict) else None
-        return sum(counts.values()) if isinstance(counts, dict) else None
+        return _count(sum(_count(value) or 0 for value in counts.values())) if isinstance(counts, dict) else None
 
     def stamp_tokens(self) -> list[float] | None:
         """Return one stamp per output token; None if the number of tokens per event is unknown."""
         return self.stamps if self.stamps and len(self.stamps) == self.output_tokens else None
 
-    def list_logprobs(self) -> tuple[list[dict[str, float]], float] | None:
-        """Return {token id: log-probability} per token, and the sum over the chosen tokens; None if not requested."""
-        if not self.logprobs:
-            return None
-        positions: list[dict[str, float]] = []
-        total = 0.0
-        for part in self.logprobs:
-            for chosen, logprob, others in _list_positions(part):
-                tokens = {chosen: logprob, **others}.items()  # vLLM writes token_id:42 on request
-                positions.append({token.removeprefix("token_id:"): value for token, value in tokens})
-                total += logprob
-        return positions, total
+
+def _count(value: Json) -> int | None:
+    """Return a number of tokens or a token's id; None for anything else than a whole number that can be stored."""
+    return value if type(value) is int and 0 <= value < 2**31 else None
+
+
+def _read_parts(content: Json) -> tuple[str, str]:
+    """Return the text and the thinking of content: text, or a list of parts. Raises for anything else."""
+    if content is None or isinstance(content, str):
+        return content or "", ""
+    if not isinstance(content, list):
+        raise TypeError(f"{type(content).__name__} is not text")
+    text = thought = ""
+    for part in content:
+        kind = "text" if isinstance(part, str) else part["type"]
+        if kind in ("thinking", "reasoning"):
+            thought += "".join(_read_parts(part.get(kind) or part.get("text")))
+        elif kind in ("text", "output_text"):
+            text += part if isinstance(part, str) else part["text"]
+        else:
+            raise ValueError(f"parts of type {kind} are not supported")
+    return text, thought
 
 
 def read_error(error: Json) -> tuple[str, int]:
