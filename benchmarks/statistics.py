@@ -402,7 +402,6 @@ def measure_part_of_nights(seed: int) -> dict[str, Rows]:
 
 def measure_part_of_noise(seed: int) -> dict[str, Rows]:
     """Measure the noise floor."""
-    statistics_noise.check_against_sql(np.random.default_rng([seed, 0]))
     rows = list(statistics_noise.measure_noise(np.random.default_rng([seed, 1]), 20_000))
     print_rows(f"noise: {statistics_noise.measure_noise.__doc__}", rows)
     return {"noise": rows}

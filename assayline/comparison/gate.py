@@ -24,7 +24,6 @@ from assayline.comparison.queries import (
     compare_speed,
     list_comparable,
     read_costs,
-    read_noise_floors,
     read_overlaps,
     read_side,
     say_pairing,
@@ -60,8 +59,6 @@ class Check:
     """Lower end of the interval of the difference in accuracy."""
     high: float | None = None
     """Its upper end."""
-    noise_ratio: float | None = None
-    """Difference of candidate and baseline over the noise floor of single runs; None if noise was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,12 +347,8 @@ def _check_speed(
         return
     rows = compare_speed(connection, *repeats, wanted, nights)
     few = ", ".join(metric for metric in wanted if metric in rows and rows[metric]["verdict"] == "too_few")
-    floors = read_noise_floors(connection, new.run_id, old.run_id)
     for metric, limit in wanted.items():
-        check = judge_speed(metric, limit, rows.get(metric), few, nights=nights)
-        if floors.get(metric) and check.candidate is not None and check.baseline is not None:
-            check = replace(check, noise_ratio=abs(check.candidate - check.baseline) / floors[metric])
-        yield check
+        yield judge_speed(metric, limit, rows.get(metric), few, nights=nights)
 
 
 def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator[Check]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from assayline.errors import SpecError
+from assayline.stats import to_rows
+from assayline.stats.noise import find_floors
 from assayline.stats.pairs import find_p_beyond
 from assayline.stats.repeats import compare_repeats
 from assayline.stats.worse import decide_worse
@@ -157,10 +159,26 @@ def compare_speed(
     return compare_repeats(read_rows(connection, query, list(candidates), list(baselines)), limits, nights=nights)
 
 
+def read_noise(connection: Connection, condition: str, *values: Any) -> list[dict[str, Any]]:
+    """Read rows of the view noise under a condition, with the columns of `find_floors`."""
+    rows = read_rows(connection, f"select * from noise where {condition} order by runs, environment", *values)  # noqa: S608
+    names = ("runs", "engines", "runs_per_engine", "between_square", "within_square")
+    floors = to_rows(find_floors(*([row[name] for row in rows] for name in names))) if rows else []
+    return [{**row, **floor} for row, floor in zip(rows, floors, strict=True)]
+
+
 def read_noise_floors(connection: Connection, candidate: str, baseline: str) -> dict[str, float]:
-    """Read the noise floors that apply to a pair of runs, by metric; empty without a measurement."""
-    query = "select metric, noise_floor from compare_metrics(?, ?) where noise_floor is not null"
-    return {row["metric"]: row["noise_floor"] for row in read_rows(connection, query, candidate, baseline)}
+    """Read the noise floors that apply to a pair of runs, by metric; empty without a measurement.
+
+    If the configurations of both were measured, each in its run's environment, it is the larger one.
+    """
+    measured = (
+        "(config_id, environment) in (select (config_id, environment) from run_conditions where run_id in (?, ?))"
+    )
+    found = sorted(
+        (row["noise_floor"] or 0.0, row["metric"]) for row in read_noise(connection, measured, candidate, baseline)
+    )
+    return {metric: floor for floor, metric in found if floor}
 
 
 def read_accuracy(connection: Connection, run_id: str) -> float | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from assayline.benchmark.configurations import LEAST_RUNS
 from assayline.benchmark.result import SHOWN
+from assayline.comparison.queries import read_noise as read_noise_rows
 from assayline.report.document import Column, Figure, Section, Table, tabulate
 from assayline.store.database import Connection, Row, read_rows
 from assayline.words import count, show_share, show_value
@@ -14,19 +15,18 @@ class NoiseRows:
     """The noise of a benchmark's only configuration."""
 
     metrics: list[Row]
-    """Rows of the view noise; empty if too few runs count, or a newer measurement replaces them."""
+    """Rows of read_noise; empty if too few runs count, or a newer measurement replaces them."""
     flips: Row
     """Numbers of prompts, and of those whose text or score differs between runs."""
 
 
 def read_noise(connection: Connection, benchmark_id: str) -> NoiseRows:
     """Read the noise that a benchmark measured. The caller ensures its metrics."""
-    metrics = {row["metric"]: row for row in read_rows(connection, _NOISE, benchmark_id)}
+    metrics = {row["metric"]: row for row in read_noise_rows(connection, "benchmark_id = ?", benchmark_id)}
     (flips,) = read_rows(connection, _FLIPS, benchmark_id)
     return NoiseRows([metrics[metric] for metric in SHOWN if metric in metrics], flips)
 
 
-_NOISE = "select * from noise where benchmark_id = ? order by runs, environment"
 _FLIPS = """
     select
         count(*) as prompts,
@@ -91,7 +91,7 @@ def describe_noise(noise: NoiseRows) -> Section:
     if noise.metrics:
         section.add(tabulate_noise(noise))
         section.say(
-            "SD is a standard deviation: of runs on one engine, and what a new engine adds. Two single runs differ by "
-            "more than the noise floor in 5% of pairs of equal runs."
+            "SD is a standard deviation: of runs on one engine, and what a new engine adds. With 95% confidence, two "
+            "equal runs of one session differ by more than the noise floor in at most 5% of pairs."
         )
     return section

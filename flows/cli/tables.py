@@ -35,7 +35,6 @@ from assayline.words import (
     show_limit,
     show_number,
     show_rate,
-    show_ratio,
     show_share,
     show_value,
 )
@@ -53,7 +52,6 @@ LIMITS = (
     Column("candidate", "candidate", show_value),
     Column("baseline", "baseline", show_value),
     Column("limit", lambda row: show_limit(row["check"], row["limit"], row["unit"], row["baseline"]), show_number),
-    Column("noise", "noise_ratio", show_ratio),
     Column("unit", "unit"),
 )
 

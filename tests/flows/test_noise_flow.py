@@ -59,12 +59,11 @@ def test_failed_measurement_is_resumed_with_new_pairs_and_comparisons_show_the_n
     later = complete(parse_spec(fake_spec), load_settings(), NEVER).run_id
     configs = flow_kit.query(data_dir, "select distinct config_id from runs")
     assert len(configs) == 1, "the spec is measured as given"
-    query = "select count(noise_floor), count(*) from compare_metrics(?, ?) where metric = 'output_tokens_per_s'"
     (first,) = flow_kit.query(data_dir, "select min(run_id) from runs where state = 'completed'")
-    assert flow_kit.query(data_dir, query, later, first) == [(1, 1)]
     written = make_report(load_settings(), later, first)
-    assert " × noise | tokens/s |" in written.text and "two equal runs exceed in 5% of pairs" in written.text
-    assert " × noise │ tokens/s" in flow_kit.run_here("gate", later, "--baseline", first, "--dry-run").out
+    assert (
+        " × noise | tokens/s |" in written.text and "two equal runs of one session exceed in at most 5%" in written.text
+    )
 
 
 @pytest.mark.prefect

@@ -25,8 +25,6 @@ def test_values_stand_side_by_side_and_better_is_faster_and_sooner(store):
         "baseline_value": pytest.approx(5.0),
         "change_share": pytest.approx(3.0),
         "is_better": True,
-        "noise_floor": None,
-        "noise_ratio": None,
     }
     assert rows["e2e_p50_s"]["change_share"] == pytest.approx(-0.75)
     assert rows["e2e_p50_s"]["is_better"] is True

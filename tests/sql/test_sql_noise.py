@@ -5,7 +5,10 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 from row_kit import give_run_metric
-from scipy.stats import t
+from scipy.stats import chi2, norm
+
+from assayline.comparison import queries
+from assayline.stats.noise import find_floors
 
 START = datetime(2026, 1, 1)
 
@@ -25,13 +28,13 @@ def given_runs(store, engines, benchmark="noise", day=0, config="config", prefix
 
 
 def read_noise(store, *values, engines):
-    """The row of `noise` for runs with these values on these engines."""
+    """The row of read_noise for runs with these values on these engines."""
     runs = given_runs(store, engines)
     give_run_metric(
         store.connection,
         *({"run_id": run, "metric": "x", "value": float(v)} for run, v in zip(runs, values, strict=True)),
     )
-    return store.rows("noise", run_id=None)[0]
+    return queries.read_noise(store.connection, "true")[0]
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2, 2, 2), (2, 2, 2, 1), (1, 2, 2), (3, 2, 1, 2), (1, 1, 1, 1, 1)], ids=str)
@@ -46,17 +49,26 @@ def test_components_of_variance_are_those_of_numpy(store, sizes, between):
     msb = sum(len(g) * (g.mean() - everything.mean()) ** 2 for g in groups) / (a - 1)
     assert (row["runs"], row["engines"], row["mean"]) == (n, a, pytest.approx(everything.mean()))
     if n == a:
-        total, degrees = everything.var(ddof=1), a - 1
+        total = everything.var(ddof=1)
         assert (row["run_sd"], row["engine_sd"]) == (None, None)
     else:
         msw = sum(((g - g.mean()) ** 2).sum() for g in groups) / (n - a)
-        parts = np.array([msb / usual, (1 - 1 / usual) * msw])
         total = msw + max(0, (msb - msw) / usual)
-        degrees = n - a if msb <= msw else int(parts.sum() ** 2 / (parts**2 / [a - 1, n - a]).sum())
         assert row["run_sd"] == pytest.approx(np.sqrt(msw))
         assert row["engine_sd"] == pytest.approx(np.sqrt(max(0, (msb - msw) / usual)))
     assert row["total_sd"] == pytest.approx(np.sqrt(total))
-    assert row["noise_floor"] == pytest.approx(t.ppf(0.975, degrees) * np.sqrt(2 * total), rel=1e-5)
+    if n == a:
+        assert row["noise_floor"] == pytest.approx(1.959964 * np.sqrt(2 * total * (a - 1) / chi2.ppf(0.05, a - 1)))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_noise_floors_are_too_low_in_at_most_5_percent_of_measurements(share):
+    """Of five engines with two runs each, for any share of the engines in the variance."""
+    dice = np.random.default_rng(1)
+    runs = np.sqrt(share) * dice.normal(size=(4000, 5, 1)) + np.sqrt(1 - share) * dice.normal(size=(4000, 5, 2))
+    squares = 2 * runs.mean(2).var(1, ddof=1), runs.var(2, ddof=1).mean(1)
+    floor = find_floors(np.full(4000, 10), np.full(4000, 5), np.full(4000, 2.0), *squares)["noise_floor"]
+    assert np.mean(2 * norm.sf(floor / np.sqrt(2)) > 0.05) <= 0.055
 
 
 def test_equal_values_have_no_noise_at_all(store):
@@ -114,7 +126,7 @@ def test_noise_prompt_shares_are_of_pairs_of_runs(store):
     assert store.connection.execute("from noise_prompt(null)").fetchall() == []
 
 
-def test_compare_metrics_shows_the_noise_of_either_configuration_in_its_environment(store):
+def test_read_noise_floors_takes_the_noise_of_either_configuration_in_its_environment(store):
     noise = given_runs(store, [0, 0, 1, 1, 2, 2])
     given_runs(store, [0], None, day=1, prefix="candidate")
     given_runs(store, [0], None, day=1, prefix="baseline", config="other")
@@ -122,12 +134,10 @@ def test_compare_metrics_shows_the_noise_of_either_configuration_in_its_environm
     values = {**dict(zip(noise, (9, 11, 9, 11, 9, 11), strict=True)), "candidate00": 10, "baseline00": 20}
     values["elsewhere00"] = 20
     give_run_metric(store.connection, *({"run_id": run, "metric": "x", "value": float(v)} for run, v in values.items()))
-    query = "select noise_floor, noise_ratio from compare_metrics(?, ?)"
-    floor = t.ppf(0.975, 3) * np.sqrt(2) * np.sqrt(2)
+    (row,) = queries.read_noise(store.connection, "true")
     for pair in (("candidate00", "baseline00"), ("baseline00", "candidate00")):
-        (row,) = store.connection.execute(query, pair).fetchall()
-        assert row == (pytest.approx(floor, rel=1e-5), pytest.approx(10 / floor, rel=1e-5))
-    assert store.connection.execute(query, ["elsewhere00", "baseline00"]).fetchall() == [(None, None)]
+        assert queries.read_noise_floors(store.connection, *pair) == {"x": row["noise_floor"]} != {}
+    assert queries.read_noise_floors(store.connection, "elsewhere00", "baseline00") == {}
 
 
 def test_show_flips_marks_prompts_that_flip_between_equal_runs(store):

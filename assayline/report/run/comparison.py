@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing, say_trade
+from assayline.comparison.queries import choose_pairing, read_noise_floors, read_overlaps, say_pairing, say_trade
 from assayline.report.charts import draw_differences
 from assayline.report.document import Chart, Column, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows, cut_and_count
@@ -64,10 +64,20 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         environments=(environments[candidate], environments[baseline]),
         limits=read_rows(connection, _LIMITS, candidate, baseline),
         scores=read_rows(connection, _SCORES, candidate, baseline, pairing, candidate),
-        metrics=read_rows(connection, _SPEEDS, candidate, baseline),
+        metrics=_relate_noise(connection, candidate, baseline),
         worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
         better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
     )
+
+
+def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list[Row]:
+    """Read compare_metrics, with differences as multiples of the noise floor if that is known."""
+    floors = read_noise_floors(connection, candidate, baseline)
+    rows = read_rows(connection, _SPEEDS, candidate, baseline)
+    for row in rows:
+        floor, values = floors.get(row["metric"]), (row["candidate_value"], row["baseline_value"])
+        row["noise_ratio"] = abs(values[0] - values[1]) / floor if floor and None not in values else None
+    return rows
 
 
 _LIMITS = """
@@ -190,9 +200,11 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
             "configurations and use compare_configs."
         )
     )
-    if any(row["noise_ratio"] is not None for row in comparison.metrics):
+    if noisy := sum(row["noise_ratio"] is not None for row in comparison.metrics):
         section.say(
-            "Noise is the difference that two equal runs exceed in 5% of pairs on this machine, by `assayline noise`."
+            "Noise is the difference that two equal runs of one session exceed in at most 5% of pairs, with 95% "
+            f"confidence, as `assayline noise` measured. By chance, {noisy * 0.05:.1g} of {count(noisy, 'metric')} "
+            "exceed it; runs of different days may differ more."
         )
     return section
 
