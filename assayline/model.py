@@ -8,12 +8,13 @@ by a SHA-256 over the files that determine its answers.
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
 from assayline.digests import digest_file
 from assayline.errors import ModelError
+from assayline.spec.conflicts import SERVE_ADAPTER
 from assayline.spec.evaluation import EvalSpec
 from assayline.words import as_sentence
 
@@ -51,20 +52,23 @@ def identify_spec_model(spec: EvalSpec) -> ModelIdentity:
     """Identify a spec's model, by content if it has files. Raises ModelError.
 
     A running server that renders chats itself needs no local files. Then the model is identified by its name alone,
-    even if a hub has files of that name, because the server may serve other content.
+    even if a hub has files of that name, because the server may serve other content. If it has files, the server's name
+    for it counts too, because one server may have several adapters of one base.
     """
     if not spec.engine.is_remote:
         return identify_model(spec.model, spec.revision)
     if spec.engine.sends_messages and not _is_folder(spec.model):
         return ModelIdentity(None, f"{SERVED}:{spec.engine.server.model or spec.model}", SERVED)
     try:
-        return identify_model(spec.model, spec.revision)
+        found = identify_model(spec.model, spec.revision)
     except ModelError as error:
         raise ModelError(
             f"{error} The completions endpoint takes token ids, so it needs the model's tokenizer: set `model` to its "
             "folder or hub id and engine.server.model to the server's name for it, or set engine.server.endpoint to "
             "chat, where the server renders."
         ) from None
+    name = spec.model_name
+    return found if name == spec.model else replace(found, model_id=f"{SERVED}:{name}@{found.model_id}")
 
 
 def _is_folder(model: str) -> bool:
@@ -123,6 +127,10 @@ def _check_folder(folder: Path) -> None:
     try:
         json.loads(config.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if (folder / "adapter_config.json").exists():
+            raise ModelError(
+                f"Invalid model folder {folder}: it is an adapter, not a model. hint: {SERVE_ADAPTER}."
+            ) from None
         raise ModelError(
             f"Invalid model folder {folder}: no config.json in it. hint: pass a folder in Hugging Face layout: "
             "config.json, *.safetensors and the tokenizer's files."

@@ -42,7 +42,7 @@ def name_run() -> str:
         spec = as_spec(flow_run.parameters["spec"])
     except Exception:
         return "evaluate"  # the flow reports an invalid spec
-    return f"{spec.name} · {spec.model.rstrip('/').rsplit('/', 1)[-1]}"
+    return f"{spec.name} · {spec.model_name.rstrip('/').rsplit('/', 1)[-1]}"
 
 
 def as_spec(spec: SpecParameter | dict[str, Any]) -> EvalSpec:

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from assayline.benchmark.configurations import identify_config
 from assayline.digests import digest_json, digest_text
 from assayline.errors import ModelError
-from assayline.model import identify_model
+from assayline.model import identify_model, identify_spec_model
+from assayline.spec.file import parse_spec
+
+ROWS = {"source": {"kind": "inline", "rows": [{"prompt": "Hi"}]}}
 
 
 @pytest.fixture
@@ -105,6 +109,28 @@ def test_model_folder_without_config_is_rejected(model):
     (model / "config.json").unlink()
     with pytest.raises(ModelError, match=r"no config\.json in it\. hint: "):
         identify_model(str(model))
+
+
+def test_identify_model_names_an_adapter_as_such(model):
+    (model / "config.json").rename(model / "adapter_config.json")
+    with pytest.raises(ModelError, match=r"is an adapter, not a model\. hint: .*engine\.server\.model to NAME"):
+        identify_model(str(model))
+
+
+def test_a_servers_name_for_a_model_is_part_of_its_id(model):
+    """Unless it is the model's own: then the server has what the folder has."""
+
+    def identify(served):
+        server = {"url": "http://127.0.0.1:1/v1", "model": served}
+        spec = parse_spec({"model": str(model), "prompts": ROWS, "engine": {"backend": "server", "server": server}})
+        return spec.model_name, identify_spec_model(spec).model_id, identify_config(spec, known)
+
+    known, own = {}, identify_model(str(model)).model_id
+    asked = [identify(served) for served in (None, "model", str(model), "base", "tide")]
+    names, ids, configs = zip(*asked, strict=True)
+    assert names == (str(model),) * 3 + ("base", "tide")
+    assert ids == (own,) * 3 + (f"served:base@{own}", f"served:tide@{own}")
+    assert len(set(configs)) == 5 and len(known) == 3
 
 
 def test_model_error_names_an_invalid_config(model):

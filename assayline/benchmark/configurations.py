@@ -118,7 +118,7 @@ def add_rates(plan: BenchmarkPlan, achieved: Sequence[float | None]) -> tuple[Be
 def list_configurations(base: EvalSpec, variants: Sequence[tuple[str, Mapping[str, str]]]) -> list[Configuration]:
     """Build the configuration of each variant of the spec. Raises SpecError or ModelError."""
     found: dict[str, Configuration] = {}
-    models: dict[tuple[str, str | None], str] = {}
+    models: dict[tuple[str, str | None, str], str] = {}
     for label, overrides in variants:
         values = {field: parse_value(field, text) for field, text in overrides.items()}
         varied = override_spec(base, values, origin=label)
@@ -133,12 +133,12 @@ def list_configurations(base: EvalSpec, variants: Sequence[tuple[str, Mapping[st
     return list(found.values())
 
 
-def identify_config(spec: EvalSpec, models: dict[tuple[str, str | None], str]) -> str:
+def identify_config(spec: EvalSpec, models: dict[tuple[str, str | None, str], str]) -> str:
     """Check a spec and return its config_id. The files of a model are read once for all configurations."""
     check_arguments(spec)
     check_scorers(spec.scorers or [])
     check_trace(spec.load, spec.prompts.source)
-    key = (spec.model, spec.revision)
+    key = (spec.model, spec.revision, spec.model_name)
     if key not in models:
         models[key] = identify_spec_model(spec).model_id
     return config_id(spec, models[key])

@@ -74,7 +74,7 @@ def list_cells(suite: SuiteSpec) -> list[Cell]:
     Raises SpecError or ModelError.
     """
     cells: list[Cell] = []
-    models: dict[tuple[str, str | None], str] = {}
+    models: dict[tuple[str, str | None, str], str] = {}
     wanted: list[str | None] = [*suite.models] or [None]
     for model in wanted:
         for one in suite.evaluations:

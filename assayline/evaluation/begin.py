@@ -206,7 +206,7 @@ def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
         spec_hash=spec_hash(spec),
         config_id=config_id(spec, model.model_id),
         prompt_set=spec.prompts.set_name,
-        model=spec.model,
+        model=spec.model_name,
         model_id=model.model_id,
         tokenizer_id=model.tokenizer_id,
         sampling_id=digest_json(spec.sampling),

@@ -5,6 +5,7 @@ timeouts, tokens) are in `settings.py`; `file.py` reads YAML.
 """
 
 import operator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -96,6 +97,12 @@ class EvalSpec(SpecPart):
         if found := list_conflicts(self):
             raise PydanticCustomError("conflict", "{lines}", {"lines": "\n".join(found)})
         return self
+
+    @property
+    def model_name(self) -> str:
+        """The model as tables show it: a running server's name for it if that is another one, such as an adapter's."""
+        served = self.engine.server.model if self.engine.is_remote else None
+        return self.model if served is None or served == Path(self.model).name else served
 
     @property
     def asks_for_options(self) -> bool:

@@ -131,7 +131,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         if prepared.ready:
             media.take(prepared.prompt)
     print_text(f"spec      {spec.name}, digest {spec_hash(spec)}", console)
-    print_text(f"model     {spec.model}, {model.model_id}", console)
+    print_text(f"model     {spec.model_name}, {model.model_id}", console)
     print_text(
         f"prompts   {rows} rows of {spec.prompts.set_name}, {duplicates} duplicates, {requests} requests "
         f"({errors.requests} error rows), {tokens} prompt tokens",

@@ -58,7 +58,7 @@ LIMITS = (
 
 def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
     """Print the table of metrics, the paths of database and report, and a command to query the database."""
-    print_text(f"\n{spec.model} on {spec.prompts.set_name}, run {result.run_id}", console)
+    print_text(f"\n{spec.model_name} on {spec.prompts.set_name}, run {result.run_id}", console)
     print_table(tabulate_metrics(result), console)
     print_text(f"Database: {result.database}", console)
     for note in result.notes:

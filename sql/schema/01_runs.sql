@@ -30,7 +30,7 @@ comment on table raw.runs is 'One row per run of a spec: its spec and its model.
 comment on column raw.runs.run_id is 'Identity of the run.';
 comment on column raw.runs.name is 'The spec''s name.';
 comment on column raw.runs.prompt_set is 'Name of the prompt set.';
-comment on column raw.runs.model is 'The model as the spec names it: hub id or folder.';
+comment on column raw.runs.model is 'The model as the spec names it: hub id or folder; or a running server''s name for it, if that is another one.';
 comment on column raw.runs.model_id is 'Content identity of the model: hub commit, or digest over its files.';
 comment on column raw.runs.tokenizer_id is 'Digest over the tokenizer''s files.';
 comment on column raw.runs.template_id is 'Digest of the chat template that rendered the prompts.';

@@ -285,7 +285,7 @@ select * from summarize_runs;
 comment on view internal.run_summary is 'One row per run: its key figures. Counts, tokens and accuracy include all requests. Throughput is what finished per second in which an engine was at work, or between the load''s warm-up and cool-down windows if it has any. See engine_history for how each engine ended.';
 comment on column internal.run_summary.run_id is 'The run.';
 comment on column internal.run_summary.name is 'The spec''s name.';
-comment on column internal.run_summary.model is 'The model as the spec names it: hub id or folder.';
+comment on column internal.run_summary.model is 'The model as the spec names it: hub id or folder; or a running server''s name for it, if that is another one.';
 comment on column internal.run_summary.prompt_set is 'Name of the prompt set.';
 comment on column internal.run_summary.state is 'running, completed, failed, cancelled or interrupted.';
 comment on column internal.run_summary.attempts is 'How often the run was started: 1, unless it was resumed.';
