@@ -22,7 +22,8 @@ from typing import Any, Literal
 
 from assayline.benchmark.suite import Cell, shorten_model
 from assayline.comparison.gate import NIGHTS, Check, GateReport
-from assayline.errors import AssaylineError
+from assayline.errors import AssaylineError, SpecError
+from assayline.stats.repeats import FEWEST, MOST, count_repeats_needed
 from assayline.stats.worse import NOT_SHOWN, ROUNDING, Verdict, decide_worse
 from assayline.words import count
 
@@ -120,8 +121,7 @@ def decide(judged: Sequence[JudgedCell], *, is_nightly: bool = False) -> Decisio
     for one in judged:
         if one.cell.tier == "supporting":
             supporting.setdefault(one.cell.model, []).append(one)
-    tests = sum(one.cell.tests for one in judged if one.cell.tier == "critical") + len(supporting)
-    level = min(0.05, 0.1 / (max(1, tests) * (NIGHTS if is_nightly else 1)))
+    tests, level = _share_risk([one.cell for one in judged], is_nightly)
     return Decision(
         [_at_level(one, level) if one.cell.tier == "critical" else one for one in judged],
         {model: judge_weighted(cells, level) for model, cells in supporting.items()},
@@ -129,6 +129,35 @@ def decide(judged: Sequence[JudgedCell], *, is_nightly: bool = False) -> Decisio
         level,
         is_nightly,
     )
+
+
+def _share_risk(cells: Sequence[Cell], is_nightly: bool) -> tuple[int, float]:
+    """Return the number of tests of a decision, and the largest two-sided p of a failure."""
+    models = {cell.model for cell in cells if cell.tier == "supporting"}
+    tests = sum(cell.tests for cell in cells if cell.tier == "critical") + len(models)
+    return tests, min(0.05, 0.1 / (max(1, tests) * (NIGHTS if is_nightly else 1)))
+
+
+def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:
+    """Raise SpecError if limits on speed and cost cannot fail, however much worse a model is: for lack of repeats."""
+    tests, level = _share_risk(cells, is_nightly)
+    few: list[str] = []
+    for cell in cells:
+        metrics = len(cell.spec.gate.max_slowdown) + len(cell.spec.gate.max_cost_increase)
+        if cell.tier != "critical" or cell.baseline is None or not metrics:
+            continue
+        # A t-test judges nights: its p has no lower bound.
+        needed = FEWEST if is_nightly else count_repeats_needed(metrics, level)
+        if needed is None or cell.repeats < needed:
+            lacks = f"{cell.repeats} of {needed} repeats" if needed else f"even {MOST} repeats are too few"
+            few.append(f"{cell.label} ({lacks})")
+    if few:
+        raise SpecError(
+            f"Limits on speed or cost cannot be decided with so few repeats: {', '.join(few)}. {count(tests, 'test')} "
+            f"share the risk of a false NO-GO, so each needs p ≤ {level:.2g}. hint: set `repeats` of each evaluation "
+            "to the larger number and measure the baseline as often, or set `gate: {max_slowdown: {}}` to leave "
+            "speed out."
+        )
 
 
 def _at_level(one: JudgedCell, level: float) -> JudgedCell:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.benchmark.configurations import add_rates, can_share_engine, list_left
-from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, decide
+from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, check_repeats, decide
 from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, write_plan
 from assayline.benchmark.profile import ENDS
 from assayline.benchmark.result import Measured, read_measured
@@ -120,6 +120,7 @@ def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nigh
     of many nights. Raises NoGoError, and RunFailedError if runs did not complete, after deciding by the others.
     """
     settings, cells = front.settings, list_cells(wanted)
+    check_repeats(cells, is_nightly=is_nightly)
     undecided = None if resume == NEVER else find_undecided(cells, settings)
     plan = undecided or begin_suite(wanted, cells)
     lock = _lock("Suite", plan.suite_id, suite_dir(settings, plan.suite_id))

@@ -27,7 +27,9 @@ class SuiteEvaluation(SpecPart):
     baseline: str | None = Field(
         None, min_length=1, description="Name of a pinned baseline, or a run id (default: gate.baseline of the spec)."
     )
-    repeats: int = Field(1, ge=1, le=100, description="Runs per model. Limits on speed need at least five.")
+    repeats: int = Field(
+        1, ge=1, le=100, description="Runs per model. Limits on speed need at least five; a dry run names the number."
+    )
     overrides: dict[str, Any] = Field(
         default_factory=dict, description='Values of the spec by dotted field, such as {"prompts.limit": 100}.'
     )

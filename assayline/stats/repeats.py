@@ -12,6 +12,8 @@ from assayline.stats.worse import decide_worse
 
 FEWEST = 5
 """Repeats a side that a test needs: the smallest p is then 0.008."""
+MOST = 10
+"""Repeats a side that count."""
 LARGEST_CORRELATION = 0.95
 ROUNDING = 1e-9
 """Tolerance for rounding: sums this close, relatively, count as equal."""
@@ -133,6 +135,20 @@ def find_p_beyond(new: Values, old: Values, limit: float, nights: int = 1) -> fl
         return 1.0
     p_value, half, _ = compare_means(at_limit, old, nights)
     return p_value if half else min(1.0, 2 * float(np.mean(_permute(at_limit, old) >= 1 - ROUNDING)))
+
+
+@cache
+def count_repeats_needed(metrics: int, level: float) -> int | None:
+    """Return the fewest repeats a side with which the worst of a family of metrics fails at a level, if all are worse.
+
+    None if ten a side do not suffice, the most that count.
+    """
+    for repeats in range(FEWEST, MOST + 1):
+        old = np.arange(repeats, dtype=float)
+        p_value = find_p_beyond(old + 2 * repeats, old, 0.0)
+        if adjust_holm(np.full(metrics, p_value))[0] <= level:
+            return repeats
+    return None
 
 
 def compare_means(new: Values, old: Values, nights: int = 1) -> tuple[float, float, float | None]:

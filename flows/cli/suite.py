@@ -90,11 +90,13 @@ def print_decision(result: dict[str, Any], console: "Console") -> None:
 
 def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", fresh: bool) -> None:
     """Print the runs of a suite, and the suite that would go on."""
+    from assayline.benchmark.decision import check_repeats
     from assayline.benchmark.suite import find_undecided
     from assayline.prompts.sources.files import find_files
     from assayline.words import count
 
     console = plain_console()
+    check_repeats(cells)
     for name in {name for cell in cells for name in cell.spec.prompts.source.files or ()}:
         find_files(name)
     plan = None if fresh else find_undecided(cells, settings)

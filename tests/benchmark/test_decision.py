@@ -1,5 +1,6 @@
 """The decision of a suite: what counts, at which level, and the weighted mean."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -7,11 +8,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from assayline.benchmark.decision import Decision, JudgedCell, decide
+from assayline.benchmark.decision import Decision, JudgedCell, check_repeats, decide
 from assayline.benchmark.suite import Cell
-from assayline.comparison.gate import Check, GateReport, Verdict
+from assayline.comparison.gate import Check, GateReport, Verdict, judge_speed
+from assayline.errors import SpecError
+from assayline.spec.criteria import GateSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.suite import Tier
+from assayline.stats.repeats import compare_repeats
 
 SPEC = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}}}
 MEAN = 0.7
@@ -87,6 +91,39 @@ def test_tests_share_the_risk_of_a_false_alarm():
 
 def test_limits_on_speed_are_one_test_more():
     assert decide([judged(cell("a", speed=0.1), "pass")]).tests == 2
+
+
+@pytest.mark.parametrize("repeats", range(5, 11))
+def test_check_repeats_refuses_suites_that_no_slowdown_stops(repeats):
+    """A candidate that is three times slower in every repeat is NO-GO, unless the suite is refused."""
+    limits = {str(metric): limit for metric, limit in GateSpec().max_slowdown.items()}
+    spec = parse_spec({**SPEC, "gate": {"max_slowdown": limits}})
+    values = [(i < repeats, 1 + i / 1000 + 2 * (i < repeats)) for i in range(2 * repeats)]
+    rows = [
+        {"metric": metric, "unit": "", "higher_is_better": "per_s" in metric, "position": i, "is_candidate": is_new}
+        | {"value": 1 / seconds if "per_s" in metric else seconds}
+        for metric in limits
+        for i, (is_new, seconds) in enumerate(values)
+    ]
+    compared = compare_repeats(rows, limits)
+    checks = [judge_speed(metric, limit, compared[metric]) for metric, limit in limits.items()]
+    for evaluations in range(1, 21):
+        cells = [Cell(str(i), "models/m", "critical", 1, repeats, "stable", spec) for i in range(evaluations)]
+        decision = decide([JudgedCell(one, "run", GateReport("run", "stable", checks)) for one in cells])
+        try:
+            check_repeats(cells)
+        except SpecError as error:
+            needed = re.search(rf"0 · m \({repeats} of (\d+) repeats\)", str(error))
+            assert needed and decision.word == "INCONCLUSIVE"
+            check_repeats([replace(one, repeats=int(needed[1])) for one in cells])
+        else:
+            assert decision.word == "NO-GO"
+
+
+def test_check_repeats_asks_for_none_without_limits_on_speed_or_a_baseline():
+    check_repeats([cell("a"), replace(cell("b", speed=0.1), baseline=None), cell("c", "advisory", speed=0.1)])
+    with pytest.raises(SpecError, match=r"a · m \(1 of 5 repeats\)"):
+        check_repeats([cell("a", speed=0.1)], is_nightly=True)
 
 
 def test_failures_without_a_test_count_at_any_level():
