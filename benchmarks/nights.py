@@ -2,8 +2,8 @@
 
 The rule is that for nights (`assayline.comparison.gate.NIGHTS`).
 
-- `speed`: three independent metrics with the gate's limits, autoregressive of order one. The baseline is ten nights, up
-  to the pinned one.
+- `speed`: three metrics with the gate's limits, by the product's own functions. The baseline is ten nights, up to the
+  pinned one. `NOISES` has the processes; metrics are independent unless they move together.
 - `accuracy`: answers at a temperature above 0, so that nights differ by chance alone; prompts are of difficulties
   Beta(1.4, 0.6). `lucky` are periods whose baseline scored in its best tenth.
 
@@ -12,17 +12,16 @@ number of nights until then, of those found.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import duckdb
 import numpy as np
 from scipy.special import bdtr, ndtr, stdtr
 
 from assayline.comparison.gate import NIGHTS
 from assayline.spec.criteria import GateSpec
-from assayline.store.database import apply_schema
-from benchmarks.false_alarms import compare_levels, replace_metrics
+from assayline.stats.families import adjust_holm
+from assayline.stats.repeats import find_p_beyond as find_speed_p
 
 Dice = np.random.Generator
 Found = dict[str, Any]
@@ -32,71 +31,49 @@ FEWEST = 5
 FAULT_AFTER = 20
 WITHIN_NIGHTS = 20
 LEVEL = 0.1 / NIGHTS
-LIMITS = np.array(list(GateSpec().max_slowdown.values()))
+LIMITS = list(GateSpec().max_slowdown.values())
 MAX_DROP = GateSpec().max_accuracy_drop
 
 
-def draw_nights(dice: Dice, histories: int, noise: float, correlation: float, slowdown: float) -> np.ndarray:
-    """Draw seconds: histories × metrics × nights."""
-    nights = dice.normal(size=(histories, len(LIMITS), BASELINE_NIGHTS + NIGHTS))
-    for night in range(1, nights.shape[2]):
-        nights[..., night] = correlation * nights[..., night - 1] + (1 - correlation**2) ** 0.5 * nights[..., night]
-    nights = 1 + noise * nights
-    nights[..., BASELINE_NIGHTS + FAULT_AFTER :] *= 1 + slowdown
-    return nights
+def draw_waves(dice: Dice, shape: tuple[int, ...], correlation: float, noise: str = "normal") -> np.ndarray:
+    """Draw autoregressive series of order one and variance 1 along the last axis."""
+    series = dice.standard_t(4, shape) / 2**0.5 if noise == "heavy tails" else dice.normal(size=shape)
+    for night in range(1, shape[-1]):
+        series[..., night] = correlation * series[..., night - 1] + (1 - correlation**2) ** 0.5 * series[..., night]
+    return np.asarray(series)
 
 
-def add_up(nights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return sums of squares and of products of neighbors around the mean, on the last axis."""
-    rest = nights - nights.mean(axis=-1, keepdims=True)
-    return (rest**2).sum(axis=-1), (rest[..., 1:] * rest[..., :-1]).sum(axis=-1)
+def draw_episodes(dice: Dice, shape: tuple[int, ...], nights: int = 14) -> np.ndarray:
+    """Draw two levels, as of a neighbor on the machine that comes and goes, plus noise of the same variance."""
+    flips = np.cumsum(dice.random(shape) < 1 / nights, axis=-1) + dice.integers(0, 2, (*shape[:-1], 1))
+    return (2 * (flips % 2) - 1 + dice.normal(size=shape)) / 2**0.5
 
 
-def compare_windows(old: np.ndarray, new: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute columns of compare_repeats for nights on the last axis."""
-    n = old.shape[-1] + new.shape[-1]
-    splits = [map(add_up, (old, new[..., :split], new[..., split:])) for split in range(2, new.shape[-1] - 1)]
-    summed = np.array([[sum(parts) for parts in zip(*split, strict=True)] for split in splits])
-    best = summed[:, 0].argmin(axis=0)[None, None]
-    squares, products = np.take_along_axis(summed, np.broadcast_to(best, (1, *summed.shape[1:])), axis=0)[0]
-    found = products / squares
-    correlation = np.clip(found + 3 * (1 + 3 * np.maximum(found, 0)) / n, 0, 0.95)
-    variance = squares / (n - 5) * (1 + correlation) / (1 - correlation)
-    widened = np.sqrt(variance * (1 / old.shape[-1] + 1 / new.shape[-1]))
-    difference = new.mean(axis=-1) - old.mean(axis=-1)
-    all_differences = new[..., :, None] - old[..., None, :]
-    shift = np.median(all_differences.reshape(*difference.shape, -1), axis=-1) / np.median(old, axis=-1)
-    return {
-        "p_value": 2 * stdtr(n - 5, -abs(difference) / widened),
-        "correlation": correlation,
-        "relative_shift": shift,
-    }
+def draw_weeks(dice: Dice, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw a weekly cycle plus noise of the same variance."""
+    phase = np.arange(shape[-1]) + dice.uniform(0, 7, (*shape[:-1], 1))
+    return np.sin(2 * np.pi * phase / 7) + 0.5**0.5 * dice.normal(size=shape)
 
 
-def adjust(p_values: np.ndarray) -> np.ndarray:
-    """Adjust p-values on the last axis by Holm's step-down."""
-    order = p_values.argsort(axis=-1)
-    scaled = np.take_along_axis(p_values, order, axis=-1) * np.arange(p_values.shape[-1], 0, -1)
-    adjusted = np.empty_like(p_values)
-    np.put_along_axis(adjusted, order, np.maximum.accumulate(scaled, axis=-1), axis=-1)
-    return adjusted
+def mix(slow: np.ndarray, other: np.ndarray, share: float) -> np.ndarray:
+    """Add two series of variance 1 so that the first has this share of the variance."""
+    return np.asarray(share**0.5 * slow + (1 - share) ** 0.5 * other)
 
 
-def check_against_sql(seed: int) -> None:
-    """Raise unless compare_repeats, asked about nights, has these figures."""
-    connection = duckdb.connect(config={"threads": 1})
-    apply_schema(connection)
-    replace_metrics(connection)
-    old, new = np.split(draw_nights(np.random.default_rng(seed), 1, 0.05, 0.6, 0.0)[0, :, : 2 * BASELINE_NIGHTS], 2, 1)
-    for nights in (FEWEST, WINDOW_NIGHTS):
-        ours = compare_windows(old, new[:, :nights])
-        rows = compare_levels(connection, new[:, :nights].T, old.T, NIGHTS)
-        for column, metric in enumerate(GateSpec().max_slowdown):
-            if not str(metric).endswith("_per_s"):  # a rate is the inverse of these seconds
-                expected = {name: ours[name][column] for name in ("correlation", "p_value", "relative_shift")}
-                found = {name: rows[str(metric)][name] for name in expected}
-                same = np.allclose(list(found.values()), list(expected.values()), rtol=0.01)
-                assert same, f"{metric}: {found} in SQL, {expected} here"
+NOISES: dict[str, Callable[[Dice, tuple[int, ...]], np.ndarray]] = {
+    "independent": lambda dice, shape: dice.normal(size=shape),
+    "AR(1) 0.3": lambda dice, shape: draw_waves(dice, shape, 0.3),
+    "AR(1) 0.6": lambda dice, shape: draw_waves(dice, shape, 0.6),
+    "AR(1) 0.8": lambda dice, shape: draw_waves(dice, shape, 0.8),
+    "AR(1) 0.3, heavy tails": lambda dice, shape: draw_waves(dice, shape, 0.3, "heavy tails"),
+    "AR(1) 0.6, together": lambda dice, shape: mix(
+        draw_waves(dice, (*shape[:-2], 1, shape[-1]), 0.6), dice.normal(size=shape), 0.9
+    ),
+    "half AR(1) 0.95": lambda dice, shape: mix(draw_waves(dice, shape, 0.95), dice.normal(size=shape), 0.5),
+    "episodes of 14 nights": draw_episodes,
+    "weekly cycle": draw_weeks,
+}
+"""Series of variance 1 (the weekly cycle aside) along the last axis."""
 
 
 def sum_up(failed: np.ndarray, fault: float) -> tuple[float, int | None]:
@@ -108,20 +85,31 @@ def sum_up(failed: np.ndarray, fault: float) -> tuple[float, int | None]:
     return float(found.mean()), int(np.median(after.argmax(axis=1)[found] + 1)) if found.any() else None
 
 
+def judge_speed(nights: np.ndarray) -> np.ndarray:
+    """Return whether a limit fails: periods × nights, of seconds by period × metric × night."""
+    old = nights[..., :BASELINE_NIGHTS]
+    failed = np.zeros((len(nights), NIGHTS), dtype=bool)
+    for night in range(FEWEST, NIGHTS + 1):
+        end = BASELINE_NIGHTS + night
+        new = nights[..., max(BASELINE_NIGHTS, end - WINDOW_NIGHTS) : end]
+        is_slower = np.median(new[..., :, None] - old[..., None, :], axis=(-2, -1)) > 0
+        p_values = [find_speed_p(new[:, i], old[:, i], limit, NIGHTS) for i, limit in enumerate(LIMITS)]
+        adjusted = adjust_holm(np.where(is_slower, np.stack(p_values, axis=-1), 1))
+        failed[:, night - 1] = (adjusted <= LEVEL).any(axis=1)
+    return failed
+
+
 def measure_speed(dice: Dice, histories: int) -> Iterator[Found]:
     """Periods of 60 nights in which a speed limit fails, and nights until it does."""
-    for slowdown, noise, correlation in itertools.product((0.0, 0.1, 0.2), (0.01, 0.02, 0.05), (0.0, 0.3, 0.6)):
-        nights = draw_nights(dice, histories, noise, correlation, slowdown)
-        old = nights[..., :BASELINE_NIGHTS]
-        failed = np.zeros((histories, NIGHTS), dtype=bool)
-        for night in range(FEWEST, NIGHTS + 1):
-            end = BASELINE_NIGHTS + night
-            window = nights[..., max(BASELINE_NIGHTS, end - WINDOW_NIGHTS) : end]
-            compared = compare_windows(old, window / (1 + LIMITS[:, None]))
-            p_values = np.where(compared["relative_shift"] > 0, compared["p_value"], 1)
-            failed[:, night - 1] = (adjust(p_values) <= LEVEL).any(axis=1)
-        share, delay = sum_up(failed, slowdown)
-        yield {"slowdown": slowdown, "noise": noise, "correlation": correlation, "failed": share, "nights": delay}
+    for noise, spread in itertools.product(NOISES, (0.01, 0.02, 0.03, 0.05)):
+        equal = 1 + spread * NOISES[noise](dice, (histories, len(LIMITS), BASELINE_NIGHTS + NIGHTS))
+        found: Found = {"noise": noise, "sd": spread, "failed": sum_up(judge_speed(equal), 0)[0]}
+        for slowdown in (0.1, 0.2):
+            slow = equal.copy()
+            slow[..., BASELINE_NIGHTS + FAULT_AFTER :] *= 1 + slowdown
+            name = f"{slowdown:.0%}"
+            found[name], found[f"nights {name}"] = sum_up(judge_speed(slow), slowdown)
+        yield found
 
 
 def measure_accuracy(dice: Dice, histories: int) -> Iterator[Found]:

@@ -8,11 +8,14 @@ LEVEL = 0.05
 
 
 def adjust_holm(p: Floats) -> Floats:
-    """Return p-values adjusted by Holm's step-down (1979); tests without a p (NaN) count, and stay without."""
-    order = np.argsort(p, kind="stable")
-    scaled = np.minimum(1, p[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.maximum.accumulate(scaled)
+    """Return p-values of the last axis adjusted by Holm's step-down (1979).
+
+    Tests without a p (NaN) count, and stay without.
+    """
+    order = np.argsort(p, axis=-1, kind="stable")
+    scaled = np.minimum(1, np.take_along_axis(p, order, axis=-1) * np.arange(p.shape[-1], 0, -1))
+    adjusted = np.empty(p.shape)
+    np.put_along_axis(adjusted, order, np.maximum.accumulate(scaled, axis=-1), axis=-1)
     return adjusted
 
 

@@ -116,25 +116,25 @@ def _compare(new: Values, old: Values, higher_is_better: bool, limit: float, nig
     row |= {"shift_low": min(low, shift - half), "shift_high": max(high, shift + half)} if half else {
         "shift_low": low, "shift_high": high
     }  # fmt: skip
-    row |= {"p_value": p_value, "beyond_p": find_p_beyond(new, old, limit, nights)}
+    row |= {"p_value": p_value, "beyond_p": float(find_p_beyond(new, old, limit, nights))}
     return row
 
 
-def find_p_beyond(new: Values, old: Values, limit: float, nights: int = 1) -> float:
+def find_p_beyond(new: Values, old: Values, limit: float, nights: int = 1) -> Values:
     """Return the two-sided p of a change of exactly `limit`, in the direction found; 1 if the change is within it.
 
     It is that of the candidate's values divided by 1 + `limit`, or by 1 − `limit` if they are lower, against the
-    baseline's.
+    baseline's. Repeats are on the last axis; only nights may have others.
     """
-    direction = float(np.sign(np.median(np.subtract.outer(new, old))))
+    direction = np.sign(np.median(new[..., :, None] - old[..., None, :], axis=(-2, -1)))
     scale = 1 + direction * limit
-    if not direction or scale <= 0:
-        return 1.0
-    at_limit = new / scale
-    if direction * (at_limit.mean() - old.mean()) <= 0:
-        return 1.0
-    p_value, half, _ = compare_means(at_limit, old, nights)
-    return p_value if half else min(1.0, 2 * float(np.mean(_permute(at_limit, old) >= 1 - ROUNDING)))
+    at_limit = new / np.where(scale > 0, scale, 1)[..., None]
+    is_beyond = (scale > 0) & (direction * (at_limit.mean(axis=-1) - old.mean(axis=-1)) > 0)
+    if nights > 1:
+        p_value, half, _ = compare_nights(at_limit, old)
+        if at_limit.ndim > 1 or half:
+            return np.where(is_beyond, p_value, 1)
+    return min(1.0, 2 * float(np.mean(_permute(at_limit, old) >= 1 - ROUNDING))) if is_beyond else 1.0
 
 
 @cache
@@ -155,30 +155,48 @@ def compare_means(new: Values, old: Values, nights: int = 1) -> tuple[float, flo
     """Return the two-sided p of no difference of means, half the interval and the correlation of a test of nights.
 
     The exact permutation test: the share of all ways to assign the values to the sides whose difference is at least as
-    large. It is of means and the interval is of ranks, so that one may leave out 0 when the other is above 0.05.
-
-    Of nights, a t-test whose standard error counts n nights as n × (1 − correlation) / (1 + correlation). The spread is
-    that around three means: of the baseline, and of the candidate before and after its best split into two or more
-    nights each, as a fault may have begun among them and would hide itself in the spread. It has n − 5 degrees of
-    freedom, as the split was chosen. The correlation has (1 + 3 × correlation) / n per mean added for the bias of few
-    nights (Marriott and Pope 1954, Kendall 1954). Equal nights have the permutation test.
+    large. It is of means and the interval is of ranks, so that one may leave out 0 when the other is above 0.05. Nights
+    have the test of `compare_nights`, unless all are equal.
     """
     correlation = None
     if nights > 1:
-        from scipy.special import stdtr, stdtrit
-
-        splits = [(old, new[:split], new[split:]) for split in range(2, len(new) - 1)]
-        rests = [[part - part.mean() for part in parts] for parts in splits]
-        rest = min(rests, key=lambda parts: sum(part @ part for part in parts))
-        n, power = len(new) + len(old), sum(part @ part for part in rest)
-        if power > 1e-24 * n * max(np.abs(new).max(), np.abs(old).max()) ** 2:
-            found = sum(part[1:] @ part[:-1] for part in rest) / power
-            correlation = float(np.clip(found + 3 * (1 + 3 * max(found, 0)) / n, 0, LARGEST_CORRELATION))
-            variance = power / (n - 5) * (1 + correlation) / (1 - correlation)
-            error = float(np.sqrt(variance * (1 / len(new) + 1 / len(old))))
-            p_value = 2 * float(stdtr(n - 5, -abs(new.mean() - old.mean()) / error))
-            return p_value, float(stdtrit(n - 5, 0.975)) * error, correlation
+        p_value, half, correlation = (float(one) for one in compare_nights(new, old))
+        if half:
+            return p_value, half, correlation
     return float(np.mean(np.abs(_permute(new, old)) >= 1 - ROUNDING)), 0.0, correlation
+
+
+def compare_nights(new: Values, old: Values) -> tuple[Values, Values, Values]:
+    """Return p, half the interval and the correlation of a t-test of nights, which are on the last axis.
+
+    Its standard error counts n nights as n × (1 − correlation) / (1 + correlation). The spread is that around three
+    means: of the baseline, and of the candidate before and after its best split into two or more nights each, as a
+    fault may have begun among them and would hide itself in the spread. It has n − 5 degrees of freedom, as the split
+    was chosen. The correlation has (1 + 3 × correlation) / n per mean added for the bias of few nights (Marriott and
+    Pope 1954, Kendall 1954). Half is 0 if nights are equal.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    def add_up(part: Values) -> Values:
+        """Return the sums of squares and of products of neighbors around the mean."""
+        rest = part - part.mean(axis=-1, keepdims=True)
+        return np.stack([(rest**2).sum(axis=-1), (rest[..., 1:] * rest[..., :-1]).sum(axis=-1)])
+
+    before, n = add_up(old), new.shape[-1] + old.shape[-1]
+    splits = np.stack(
+        [before + add_up(new[..., :split]) + add_up(new[..., split:]) for split in range(2, new.shape[-1] - 1)]
+    )
+    best = splits[:, :1].argmin(axis=0, keepdims=True)
+    power, products = np.take_along_axis(splits, best, axis=0)[0]
+    largest = np.maximum(np.abs(new).max(axis=-1), np.abs(old).max(axis=-1))
+    power = np.where(power > 1e-24 * n * largest**2, power, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(power > 0, products / power, 0)
+        correlation = np.clip(found + 3 * (1 + 3 * np.maximum(found, 0)) / n, 0, LARGEST_CORRELATION)
+        variance = power / (n - 5) * (1 + correlation) / (1 - correlation)
+        error = np.sqrt(variance * (1 / new.shape[-1] + 1 / old.shape[-1]))
+        p_value = 2 * stdtr(n - 5, -np.abs(new.mean(axis=-1) - old.mean(axis=-1)) / error)
+    return p_value, stdtrit(n - 5, 0.975) * error, correlation
 
 
 def _permute(new: Values, old: Values) -> Values:
