@@ -151,6 +151,12 @@ class PrefectUnreachableError(AssaylineError):
     exit_code = 10
 
 
+class MachineError(AssaylineError):
+    """The environment prevents the command: a home or cache folder that cannot be written, or a proxy."""
+
+    exit_code = 14
+
+
 class Kind(StrEnum):
     """Kinds of engine crash, grouped by the action that can fix them."""
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -75,16 +75,27 @@ def write_json(path: Path, value: Any, hint: str) -> None:
 
 
 def check_data_folder(folder: Path) -> None:
-    """Raise StoreError unless the data folder, or the folder in which to create it, is writable."""
+    """Raise StoreError unless the data folder can be written."""
+    if reason := find_obstacle(folder):
+        raise StoreError(
+            f"Cannot write to the data folder {folder}: {reason}. hint: set ASSAYLINE_DATA_DIR to a writable folder, "
+            f"or {MAKE_ROOM}"
+        )
+
+
+def find_caches(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the caches of the user's programs."""
+    return Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path's raises
+
+
+def find_obstacle(folder: Path) -> str | None:
+    """Return why no file can be made in a folder, or in the nearest one that exists above it; None if it can."""
     there = next((one for one in (folder, *folder.absolute().parents) if one.exists()), folder)
     try:
         with tempfile.TemporaryFile(dir=there):
-            pass
+            return None
     except OSError as error:
-        raise StoreError(
-            f"Cannot write to the data folder {folder}: {error.strerror or error}. hint: set ASSAYLINE_DATA_DIR to a "
-            f"writable folder, or {MAKE_ROOM}"
-        ) from None
+        return error.strerror or str(error)
 
 
 def sync_folder(folder: Path) -> None:

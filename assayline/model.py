@@ -13,7 +13,8 @@ from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
 from assayline.digests import digest_file
-from assayline.errors import ModelError
+from assayline.errors import MachineError, ModelError
+from assayline.files import find_obstacle
 from assayline.spec.conflicts import SERVE_ADAPTER
 from assayline.spec.evaluation import EvalSpec
 from assayline.words import as_sentence
@@ -109,11 +110,17 @@ def identify_model(model: str, revision: str | None = None) -> ModelIdentity:
 
 def _identify_hub_model(model: str, revision: str | None) -> ModelIdentity:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(model, revision=revision, allow_patterns=[*CONFIGS, *TOKENIZERS, *TEMPLATES]))
     except (OSError, ValueError, HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        if obstacle := find_obstacle(cache := Path(HF_HUB_CACHE)):
+            raise MachineError(
+                f"Cannot write to the cache of Hugging Face models {cache}: {obstacle}. hint: set HF_HOME to a "
+                "writable folder, or `model` to a folder."
+            ) from None
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(
             f"Model {model!r} is neither a folder nor a readable Hugging Face model: {as_sentence(reason)} hint: "

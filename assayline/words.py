@@ -9,6 +9,8 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Control characters except \\n and tab, and lone surrogates, which cannot be written to a file."""
 MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|&~]")
 DASH = "–"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Names of this machine in URLs."""
 SPACE = "\u00a0"
 """Non-breaking space between a number and its unit."""
 

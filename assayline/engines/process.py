@@ -23,7 +23,7 @@ import psutil
 from assayline.engines.messages import Channel, Close
 from assayline.engines.recovery.causes import CAUSE_LINE
 from assayline.errors import Death, DeviceError, EngineDiedError, Witness
-from assayline.files import list_memory_groups
+from assayline.files import find_caches, find_obstacle, list_memory_groups
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 
@@ -82,11 +82,19 @@ MEMORY_LIMIT = "ASSAYLINE_ENGINE_MEMORY_LIMIT_BYTES"
 def engine_environment(
     settings: Settings, device_env: Mapping[str, str], spec_env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return this process's environment over the defaults, overridden by the device's and `engine.env`."""
+    """Return this process's environment over the defaults, overridden by the device's and `engine.env`.
+
+    If the home folder's caches cannot be written, the engine's home is in the data folder.
+    """
     token = {"HF_TOKEN": settings.hf_token.get_secret_value()} if settings.hf_token else {}
     limit = settings.engine_memory_limit_bytes
     limits = {} if limit is None else {MEMORY_LIMIT: str(limit)}
-    return {**DEFAULTS, **os.environ, **token, **limits, **device_env, **spec_env}
+    home = {}
+    if find_obstacle(caches := find_caches(os.environ)):
+        # Cached models are read from where they are.
+        hub = os.environ.get("HF_HOME") or str(caches / "huggingface")
+        home = {"HF_HOME": hub, "HOME": str(settings.data_dir.absolute() / "home")}
+    return {**DEFAULTS, **os.environ, **home, **token, **limits, **device_env, **spec_env}
 
 
 class Launched(Protocol):

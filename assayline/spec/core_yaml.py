@@ -55,7 +55,16 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole_number)
 
 def load_yaml(text: str) -> Any:
     """Return the value of a YAML text. Raises yaml.YAMLError, and DuplicateKeyError with both lines."""
+    return _load(text, _Loader)
+
+
+def load_texts(text: str) -> Any:
+    """Return the value of a YAML text with every scalar as it is written: `007` and `1e5` are text."""
+    return _load(text, yaml.BaseLoader)
+
+
+def _load(text: str, loader: Any) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, loader)
     except ValueError as error:
         raise yaml.YAMLError(str(error)) from None

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from assayline.errors import EngineError, SpecError
 from assayline.spec.checks import engine_argument_types, sampling_parameter_types
-from assayline.spec.core_yaml import DuplicateKeyError, load_yaml
+from assayline.spec.core_yaml import DuplicateKeyError, load_texts, load_yaml
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import RENAMED
 from assayline.spec.named import read_named
@@ -44,10 +44,11 @@ class SpecFile(BaseModel):
 
     def load(self) -> EvalSpec:
         """Read the file and apply the overrides. Raises SpecError."""
-        data = read_named(self.file) if self.file.startswith("@") else read_yaml(Path(self.file))
+        is_named = self.file.startswith("@")
+        data = read_named(self.file) if is_named else read_yaml(Path(self.file))
         for field, value in self.overrides.items():
             _set_field(data, field, value)
-        return parse_spec(data, origin=self.file)
+        return parse_spec(data, self.file, {} if is_named else load_texts(Path(self.file).read_text(encoding="utf-8")))
 
 
 def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None:
@@ -75,13 +76,32 @@ def override_spec(spec: EvalSpec, overrides: Mapping[str, Any], origin: str = "s
     return parse_spec(data, origin)
 
 
-def parse_spec(data: object, origin: str = "spec") -> EvalSpec:
-    """Validate a mapping. Raises SpecError with one line per problem."""
+def parse_spec(data: object, origin: str = "spec", written: object = None) -> EvalSpec:
+    """Validate a mapping. Raises SpecError with one line per problem.
+
+    `written` has the scalars of `data` as its file has them: a field of text gets `0123456`, not the number.
+    """
     try:
         return EvalSpec.model_validate(data)
     except ValidationError as error:
+        if written and _restore_texts(data, written, error):
+            return parse_spec(data, origin)
         problems = "\n".join(f"  {line}" for line in explain(error))
         raise SpecError(f"{origin} is not a valid spec:\n{problems}") from None
+
+
+def _restore_texts(data: Any, written: Any, error: ValidationError) -> bool:
+    """Put the written text where a field of text has a number or a boolean. Returns whether there was one."""
+    is_restored = False
+    for problem in error.errors():
+        here, text, parent, last = data, written, data, None
+        for part in problem["loc"]:
+            with suppress(LookupError, TypeError):  # without the tag of a union, which the data does not have
+                here, text, parent, last = here[part], text[part], here, part
+        if problem["type"] == "string_type" and isinstance(text, str) and load_yaml(text) == here:
+            parent[last] = text
+            is_restored = True
+    return is_restored
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -145,7 +165,8 @@ def _list_kinds(field: str) -> list[Any]:
     kinds: list[Any] = [EvalSpec]
     for name in field.split("."):
         models = [model for kind in kinds for model in _models_in(kind)]
-        kinds = [model.model_fields[name].annotation for model in models if name in model.model_fields]
+        values = [get_args(kind)[1] for kind in kinds if get_origin(kind) is dict]
+        kinds = values + [model.model_fields[name].annotation for model in models if name in model.model_fields]
     for kind in kinds:
         if get_origin(kind) in (Annotated, Union, UnionType):
             kinds += get_args(kind)  # visited by this loop, too

@@ -10,9 +10,14 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from assayline.errors import AssaylineError
+from assayline.errors import AssaylineError, MachineError
 from assayline.flows.cli.options import COMMANDS, REMOVED, make_front_parser, write_completion
 from assayline.flows.cli.process import Terminated, leave_after
+
+SOCKS = (
+    "The proxy of ALL_PROXY or HTTPS_PROXY is a SOCKS proxy, which needs the package socksio. hint: run `pip install "
+    "socksio`, or unset the variable for this command."
+)
 
 
 def main() -> NoReturn:
@@ -53,6 +58,11 @@ def run(name: str, arguments: list[str]) -> int:
     except AssaylineError as error:
         _say(f"error: {error}", error)
         return error.exit_code
+    except ImportError as error:
+        if "socksio" not in str(error):
+            raise
+        _say(f"error: {SOCKS}", error)
+        return MachineError.exit_code
     except KeyboardInterrupt as interrupt:
         _say("Interrupted. Finished results are stored.", interrupt)
         return 143 if isinstance(interrupt, Terminated) else 130

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import assayline
 from assayline import __version__
 from assayline.errors import AssaylineError
+from assayline.files import find_caches, find_obstacle
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.process import find_prefect_api
+from assayline.flows.cli.process import PROXIES, find_prefect_api, find_prefect_home
 from assayline.words import count, make_visible
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield check_space("memory", read_free_main_memory(), total, LEAST_MEMORY_BYTES, "close other programs.")
     yield check_shared_memory(Path("/dev/shm"))
     yield check_compiler(environ)
+    yield check_homes(environ)
+    yield check_terminal(environ, sys.stdout.encoding or "")
     api = find_prefect_api(environ)
     yield check_prefect_api(api)
     yield from check_deployments(api, Path.cwd())
@@ -284,6 +287,28 @@ def check_compiler(environ: Mapping[str, str], include: Path | None = None) -> F
         hint = "install gcc, g++ and Python's headers, or set engine.args.enforce_eager: true."
         return _report("compiler", f"missing: {', '.join(missing)}; vLLM cannot compile models", hint)
     return _report("compiler", ", ".join(compilers))
+
+
+def check_homes(environ: Mapping[str, str]) -> Finding:
+    """Check that the folders of Prefect and of the caches can be written."""
+    homes = {
+        "PREFECT_HOME": find_prefect_home(environ),
+        "HF_HOME": Path(environ.get("HF_HOME") or find_caches(environ) / "huggingface"),
+        "VLLM_CACHE_ROOT": Path(environ.get("VLLM_CACHE_ROOT") or find_caches(environ) / "vllm"),
+    }
+    closed = {name: folder for name, folder in homes.items() if find_obstacle(folder)}
+    listed = ", ".join(f"{folder} ({name})" for name, folder in closed.items())
+    hint = "set HOME, or these variables, to a writable folder." if closed else None
+    return _report("homes", f"cannot write to {listed}" if closed else "can be written", hint)
+
+
+def check_terminal(environ: Mapping[str, str], encoding: str) -> Finding:
+    """Check the encoding of the output, and that the packages for the proxies in the environment are there."""
+    socks = [name for name, value in environ.items() if name.lower() in PROXIES and value.startswith("socks")]
+    if socks and read_version("socksio") is None:
+        return _report("proxy", f"{socks[0]} is a SOCKS proxy", "run `pip install socksio`, or unset it.")
+    hint = "set PYTHONIOENCODING=utf-8; other characters are printed as `?`."
+    return _report("terminal", encoding, None if encoding.lower().startswith("utf") else hint)
 
 
 def check_prefect_api(url: str | None) -> Finding:

@@ -34,8 +34,8 @@ REMOVED = {
 """Replacements of commands of earlier versions."""
 
 COMMON_CODES = """\
-All commands: 10 Prefect's API is unreachable, 11 unexpected error, 130 and 143 interrupted,
-141 the output was closed, for example by `head`."""
+All commands: 10 Prefect's API is unreachable, 11 unexpected error, 14 a home folder or a proxy
+prevents it, 130 and 143 interrupted, 141 the output was closed, for example by `head`."""
 
 
 def make_front_parser() -> argparse.ArgumentParser:

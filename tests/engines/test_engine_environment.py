@@ -26,6 +26,17 @@ def test_engine_environment_numbers_gpus_as_the_driver_does_unless_told_otherwis
     assert engine_environment(Settings(), {}, {})["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
+def test_engine_environment_has_a_home_that_can_be_written(monkeypatch, tmp_path):
+    """Models that the closed home has are still found."""
+    for name in ("XDG_CACHE_HOME", "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/proc")
+    env = engine_environment(Settings(data_dir=tmp_path), {}, {})
+    assert (env["HOME"], env["HF_HOME"]) == (str(tmp_path / "home"), "/proc/.cache/huggingface")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert engine_environment(Settings(), {}, {})["HOME"] == str(tmp_path)
+
+
 def test_the_settings_token_reaches_the_hub_client(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "from the shell")
     assert engine_environment(Settings(hf_token=None), {}, {})["HF_TOKEN"] == "from the shell"

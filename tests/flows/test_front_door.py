@@ -171,11 +171,18 @@ def test_unreachable_prefect_api_prints_one_message_and_exits_with_10(url, reaso
     assert run.err.count("\n") == 1 and not run.out
 
 
-def test_prefect_server_that_does_not_start_prints_one_error_and_exits_with_10(tmp_path):
+@pytest.mark.parametrize(
+    ("home", "code", "words"),
+    [
+        ("home", 10, "error: Prefect's temporary server does not answer: Timed out while attempting"),
+        ("file/home", 14, "error: Cannot write to Prefect's folder {home}: Not a directory. hint: set PREFECT_HOME"),
+    ],
+)
+def test_prefect_server_that_does_not_start_prints_one_error(home, code, words, tmp_path):
     (tmp_path / "file").touch()
-    waits = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "1", "PREFECT_HOME": str(tmp_path / "file" / "home")}
+    waits = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "1", "PREFECT_HOME": str(tmp_path / home)}
     env = {**os.environ, "ASSAYLINE_DATA_DIR": str(tmp_path / "data"), "PREFECT_API_URL": "", **waits}
     run = flow_kit.run_command(flow_kit.evaluate_command("examples/arithmetic.yaml", "--prefect"), env)
-    assert run.code == 10, run.err
-    assert "\nerror: Prefect's temporary server does not answer: Timed out while attempting" in run.err
+    assert run.code == code, run.err
+    assert words.format(home=tmp_path / home) in run.err
     assert "Traceback" not in run.err and not run.out and not list(tmp_path.glob("data/runs/*"))

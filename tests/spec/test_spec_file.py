@@ -387,6 +387,20 @@ def test_lost_template_is_found_in_the_deployment_that_had_it(tmp_path):
     assert find_lost_template(arrived, tmp_path / "none.yaml") is None
 
 
+def test_a_text_field_of_a_file_is_as_written(tmp_path):
+    """Elsewhere a number is a number, and an override wins."""
+    path = tmp_path / "spec.yaml"
+    path.write_text(
+        "name: 007\nmodel: m\nrevision: 0123456\nsampling: {temperature: 1e-5, stop: [no]}\n"
+        "prompts: {source: {kind: inline, rows: [{q: 007}]}, columns: {target: 1e1}}\n"
+        "engine: {env: {A: 1e5, B: True}}\n"
+    )
+    spec = load_spec(path, {"revision": "0x10", "engine.env.C": "010"})
+    assert (spec.name, spec.revision, spec.prompts.columns.target) == ("007", "0x10", "1e1")
+    assert spec.engine.env == {"A": "1e5", "B": "True", "C": "010"}
+    assert spec.sampling == {"temperature": 1e-5, "stop": ["no"]} and spec.prompts.source.rows == [{"q": 7}]
+
+
 def test_spec_file_sets_fields_to_values(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text("name: sums\nmodel: m\nprompts: {source: {kind: file, path: rows.jsonl}}\n")

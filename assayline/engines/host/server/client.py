@@ -16,6 +16,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import httpx2
@@ -34,6 +35,7 @@ from assayline.engines.host.server.stream import (
 from assayline.errors import MediaError, SpecError
 from assayline.records import Json
 from assayline.spec.engine import ServerSpec
+from assayline.words import LOOPBACK
 
 REJECTED = "rejected_by_server"
 UNREACHABLE = "server_unreachable"
@@ -178,7 +180,6 @@ class ServedClient:
         """Connect with `key`, that of our own server. Raises SpecError for certificates that cannot be read."""
         self.server = server
         self.url = url
-        is_own = key is not None
         key = key or os.environ.get(server.api_key_env)
         headers = {"Accept-Encoding": "identity", **({} if key else {"Authorization": openai.Omit()})}
         self._options: Any = {"headers": headers}
@@ -193,7 +194,8 @@ class ServedClient:
             timeout=httpx2.Timeout(CONTROL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             http_client=openai.DefaultAioHttpClient(
                 verify=_trust(server.ca_file),
-                trust_env=not is_own,  # no proxy is between us and our own server
+                # No proxy is between us and a server of this machine.
+                trust_env=urlsplit(url).hostname not in LOOPBACK,
                 # 0 means no limit in aiohttp; None would mean its default of 100.
                 limits=httpx2.Limits(max_connections=0, keepalive_expiry=IDLE_CONNECTION_S),
             ),
