@@ -33,11 +33,11 @@ FOLDERS = {
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""
 UNITS = [
-    (r"(scores?|show_samples)\.value|pair_board\.(\w+_total|squares)", "score, 0 to 1"),
+    (r"(scores?|show_samples)\.value|(pair_board|count_votes)\.(\w*total|squares)", "score, 0 to 1"),
     (r"(metric_values?|computed_value)\.n", "see `metric`"),
-    (r"measure_judges\.\w+", "see `measure`"),
+    (r"judge_audits?\.(value|standard_error|low|high|n)", "see `measure`"),
     (
-        r"(list_comparisons|list_judgements|judgement|combine_judgements|show_judgements)\.(label_|mean_)?value",
+        r"(list_comparisons|list_judgements|count_votes|judgement|combine_judgements|show_judgements)\.(label_|mean_)?value",
         "verdict, 0 to 1",
     ),
     (r"(\w+_)?(kappa|bias)(_error|_low|_high)?|(nominal|interval)_alpha", "−1 to 1"),

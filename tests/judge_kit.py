@@ -6,6 +6,8 @@ from typing import Any
 import pyarrow
 from row_kit import Store
 
+from assayline.comparison.judges import audit_judges
+
 WORDS = {"correct": 1, "incorrect": 0}
 PLACES = {"first": 1, "tie": 0.5, "second": 0}
 
@@ -98,7 +100,7 @@ INSERTS = (
 
 
 def audit(store: Store, *judges: str) -> list[dict[str, Any]]:
-    return store.read("from audit_judge(?)", list(judges or ("judge",)))
+    return audit_judges(store.connection, judges or ("judge",))
 
 
 def give_judge_run(store: Store, judge: str, *judged: str, name: str = "rubric", **columns: Any) -> None:

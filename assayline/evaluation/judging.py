@@ -6,9 +6,11 @@ The flow completes these runs. This module plans them and reads their verdicts.
 
 import copy
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from assayline.comparison.judges import audit_judges
 from assayline.digests import digest_json
 from assayline.errors import SpecError
 from assayline.evaluation.begin import RunPlan, add_price, plan_run
@@ -183,12 +185,9 @@ def check_trust(settings: Settings, scorer: JudgeScorer, judge_run_ids: Sequence
     """Return why a judge or panel is not trusted; None if it agrees with the labels as much as it must."""
     if scorer.min_kappa is None:
         return None
-    query = """
-        select kappa, labelled_requests, unknown_labels from audit_judge(?::varchar[])
-        qualify (judge_run_id is null) = bool_or(judge_run_id is null) over ()
-        order by kappa nulls first limit 1
-    """
-    [row] = DatabaseThread(settings).run(lambda connection: read_rows(connection, query, list(judge_run_ids)))
+    audits = DatabaseThread(settings).run(lambda connection: audit_judges(connection, judge_run_ids))
+    panels = [audit for audit in audits if len(audit["judges"]) > 1]
+    row = min(panels or audits, key=lambda audit: -math.inf if audit["kappa"] is None else audit["kappa"])
     kappa = row["kappa"]
     if kappa is not None and kappa >= scorer.min_kappa:
         return None

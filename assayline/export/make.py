@@ -96,8 +96,10 @@ def _copy(connection: Connection, table: str, run_ids: Sequence[str], path: Path
         ).fetchall()
     )
     metadata = f"{{comment: {quote_text(comment)}, column_comments: {quote_text(json.dumps(column_comments))}}}"
-    run_column = "run_id" if "run_id" in column_comments else "judge_run_id"
-    chosen = f" where {run_column} in ({', '.join(map(quote_text, run_ids))})" if run_ids else ""
+    run_column = next(name for name in ("run_id", "judge_run_id", "judges") if name in column_comments)
+    wanted = ", ".join(map(quote_text, run_ids))
+    of_runs = f"list_has_any(judges, [{wanted}])" if run_column == "judges" else f"{run_column} in ({wanted})"
+    chosen = f" where {of_runs}" if run_ids else ""
     statement = (
         f"copy (from main.{table}{chosen}) to {quote_text(str(path))} "
         f"(format parquet, compression zstd, kv_metadata {metadata})"

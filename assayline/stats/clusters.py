@@ -1,10 +1,12 @@
-"""The standard error of means whose observations come in clusters of unequal size."""
+"""The standard error of means whose observations come in clusters of unequal size, and the interval of a mean score."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+ROUNDING = 1e-12
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
@@ -53,3 +55,31 @@ def spread_clusters(
         error = np.sqrt((clusters - 1) / clusters * np.maximum(0, add(moved)))
         effective = n**2 / add(count * size**2)
         return Spread(n, mean, clusters, effective, np.where(clusters > 1, error, np.nan))
+
+
+def bound_share(
+    mean: float, variance: float, samples: int, clusters: int, effective_clusters: float, error: float
+) -> tuple[float, float]:
+    """Return the 95% interval of a mean of scores from 0 to 1, as the macro mean_interval; NaN if there is none."""
+    from scipy.special import ndtri, stdtrit
+
+    chance = mean * (1 - mean)
+    is_binary = abs(variance - chance) <= ROUNDING
+    if clusters == samples:
+        worth = float(samples)
+    elif variance <= ROUNDING or clusters == 1:
+        worth = effective_clusters
+    else:
+        worth = min(samples, variance * clusters / (clusters - 1) / error**2) if error else samples
+    z = float(ndtri(0.975))
+    if effective_clusters >= 2:
+        wanted = float(stdtrit(samples - 1, 0.975)) if is_binary else z
+        worth *= (wanted / float(stdtrit(effective_clusters - 1, 0.975))) ** 2
+        worth *= (samples * chance + 0.25) / (samples * variance + 0.25)
+    elif is_binary:
+        worth = effective_clusters
+    else:
+        return math.nan, math.nan
+    share = z**2 / worth
+    center, half = (mean + share / 2) / (1 + share), math.sqrt(share * (chance + share / 4)) / (1 + share)
+    return max(0.0, min(mean, center - half)), min(1.0, max(mean, center + half))

@@ -69,19 +69,26 @@ def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str])
 
 
 def forget_metrics(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
-    """Delete the stored metrics of these runs, and the rankings they are in, in the caller's transaction."""
+    """Delete what is stored about these runs: metrics, rankings and audits, in the caller's transaction."""
     for table in ("measured_runs", "metric_values"):
         query = f"delete from raw.{table} where list_contains(?::varchar[], run_id)"  # noqa: S608 - names are ours
         connection.execute(query, [list(run_ids)])
-    connection.execute(_FORGET_RANKINGS, {"run_ids": list(run_ids)})
+    for query in _FORGET:
+        connection.execute(query, {"run_ids": list(run_ids)})
 
 
-_FORGET_RANKINGS = """
+_FORGET = (
+    """
     delete from raw.rankings
     where (kind, names) in (
         select (kind, names) from raw.rankings where list_has_any($run_ids::varchar[], list_append(names, run_id))
     )
-"""
+    """,
+    """
+    delete from raw.judge_audits
+    where list_has_any($run_ids::varchar[], judges || [judged_run_id, other_run_id])
+    """,
+)
 
 
 def list_unmeasured(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str] | None = None) -> list[str]:

@@ -54,14 +54,13 @@ def test_audit_finds_the_bias_that_a_trained_judge_learned(modest_model, data_di
         "scorers": [{"kind": "verdict", "values": {"first": 1, "second": 0}, "label": "human"}],
     }
     judge_run = evaluate(judge)["run_id"]
-    names = ["position_bias", "raw_share", "corrected_share", "sensitivity", "specificity"]
-    columns = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
-    query = f"select judged_requests, {', '.join(columns)} from audit_judge([?])"
-    [(judged, *values)] = flow_kit.query(data_dir, query, judge_run)
-    audit = dict(zip(columns, values, strict=True))
+    query = "select measure, value, low from judge_audit where judges = [?]"
+    rows = flow_kit.query(data_dir, query, judge_run)
+    audit = {measure: value for measure, value, _ in rows}
     print(json.dumps({"learned": learned, **audit}))
-    assert judged == 2 * PROMPTS
-    assert audit["position_bias_low"] > 0 and abs(audit["position_bias"] - learned) < 0.1
+    assert audit["judged_requests"] == 2 * PROMPTS
+    assert {measure: low for measure, _, low in rows}["position_bias"] > 0
+    assert abs(audit["position_bias"] - learned) < 0.1
     right = 1 - biased_judge.POSITION_BIAS / 2 - biased_judge.ERRORS
     assert abs(audit["raw_share"] - (BETTER * right + (1 - BETTER) * (1 - right))) < 0.06
     assert abs(audit["sensitivity"] - right) < 0.1 and abs(audit["specificity"] - right) < 0.1

@@ -1,5 +1,6 @@
-"""judgement and audit_judge: verdicts of judges against labels, against themselves and against their order."""
+"""judgement and audit_judges: verdicts of judges against labels, against themselves and against their order."""
 
+import json
 import math
 from statistics import NormalDist
 
@@ -8,7 +9,7 @@ import pytest
 import scipy
 from judge_kit import PLACES, audit, give_judge, vote
 
-from assayline.store.database import connect
+from assayline.store.metrics import forget_metrics
 
 SEEDS = range(2)
 CORRECT, INCORRECT = "correct", "incorrect"
@@ -26,9 +27,15 @@ def bounds(row, name):
 
 
 def clustered(x, clusters):
-    """Standard error of a mean, clustered."""
-    sums = np.array([np.sum((x - x.mean())[clusters == one]) for one in np.unique(clusters)])
-    return math.sqrt(len(sums) / (len(sums) - 1) * np.sum(sums**2)) / len(x)
+    """Standard error of a mean, by leaving out one cluster at a time."""
+    means = np.array([x[clusters != one].mean() for one in np.unique(clusters)])
+    return math.sqrt((len(means) - 1) / len(means) * np.sum((means - x.mean()) ** 2))
+
+
+def errors(store, judge="judge"):
+    """Standard errors by measure, from the table that another client reads."""
+    rows = store.read("select measure, standard_error from judge_audit where judges = ?", [judge])
+    return {row["measure"]: row["standard_error"] for row in rows}
 
 
 def test_judgement_has_a_row_per_request_with_its_status(store):
@@ -95,7 +102,7 @@ def test_audit_without_labels_repeats_and_pairs_is_null_not_zero(store):
     known = {name for name, value in row.items() if value is not None}
     counts = {name for name in known if name.endswith(("requests", "_labels"))}
     assert known - counts == {
-        "judge_run_id", "judge_runs", "scorer", "judged_run_id", "raw_share", "raw_share_low", "raw_share_high",
+        "judges", "scorer", "judged_run_id", "raw_share", "raw_share_low", "raw_share_high",
     }  # fmt: skip
     assert audit(store, "nobody") == []
 
@@ -141,7 +148,7 @@ def test_audit_kappa_is_that_of_statsmodels(store, seed):
     for name, weights in (("kappa", None), ("weighted_kappa", "fc")):
         known = cohens_kappa(table, wt=weights)
         assert row[name] == pytest.approx(known.kappa)
-        assert row[f"{name}_error"] == pytest.approx(known.std_kappa * math.sqrt(n / (n - 1)))
+        assert errors(store)[name] == pytest.approx(known.std_kappa * math.sqrt(n / (n - 1)))
         assert row[f"{name}_low"] < known.kappa < row[f"{name}_high"]
 
 
@@ -173,7 +180,7 @@ def test_audit_counts_repeats_of_a_prompt_as_one_cluster(store):
     chance = np.where(a == 1, b.mean(), 1 - b.mean()) + np.where(b == 1, a.mean(), 1 - a.mean())
     influence = ((a == b) * (1 - expected) - chance * (1 - observed)) / (1 - expected) ** 2
     assert row["kappa"] == pytest.approx((observed - expected) / (1 - expected))
-    assert row["kappa_error"] == pytest.approx(clustered(influence, clusters))
+    assert errors(store)["kappa"] == pytest.approx(clustered(influence, clusters))
     right = (a == b).astype(float)
     plain = np.mean((right - right.mean()) ** 2) / len(right)
     worth = len(right) * min(1, plain / (clustered(right, clusters) ** 2 * 29 / 30))
@@ -198,10 +205,10 @@ def test_audit_corrected_share_is_prediction_powered_inference(store, seed):
     assert row["corrected_share"] == pytest.approx(f.mean() + gap.mean())
     labelled_f = f[has_label]
     variance = f.var() / 200 + gap.var() / n + 2 * np.mean((labelled_f - f.mean()) * (gap - gap.mean())) / 200
-    assert row["corrected_share_error"] == pytest.approx(math.sqrt(variance * 200 / 199))
+    assert errors(store)["corrected_share"] == pytest.approx(math.sqrt(variance * 200 / 199))
     low, high = bounds(row, "corrected_share")
     assert (low + high) / 2 == pytest.approx(row["corrected_share"])
-    assert high - low > 2 * 1.96 * row["corrected_share_error"]
+    assert high - low > 2 * 1.96 * errors(store)["corrected_share"]
 
 
 def test_audit_has_no_interval_for_four_labels(store):
@@ -262,9 +269,9 @@ def test_audit_has_a_panel_for_judges_of_one_run(store):
         give_judge(store, votes)
     give_judge(store, [vote("p", CORRECT, judge="other", run="another run")])
     rows = audit(store, "j0", "j1", "j2", "other")
-    assert [row["judge_run_id"] for row in rows] == ["j0", "j1", "j2", "other", None]
+    assert [row["judges"] for row in rows] == [["j0"], ["j1"], ["j2"], ["other"], ["j0", "j1", "j2"]]
     panel = rows[-1]
-    assert (panel["judge_runs"], panel["judged_run_id"], panel["requests"]) == (3, "judged", 17)
+    assert (panel["judged_run_id"], panel["requests"]) == ("judged", 17)
     assert panel["agreement"] == pytest.approx(4 / 6)
     assert panel["raw_share"] == pytest.approx(np.mean([1, 2 / 3, 1 / 3, 0, 1 / 2, 1]))
     assert panel["flip_share"] == pytest.approx(3 / 6)
@@ -330,7 +337,25 @@ def test_audit_length_bias_is_the_share_for_the_longer_less_that_for_the_shorter
     assert bounds(row, "length_bias") == pytest.approx((x.mean() - half, 1.0)), "cut at 1"
 
 
-def test_audit_runs_for_users_without_a_search_path(tmp_path):
-    with connect(tmp_path / "a.duckdb", wait_s=1) as connection:
-        connection.execute("set search_path = 'main'")
-        assert connection.execute("from audit_judge(['x'])").fetchall() == []
+def test_judge_audit_has_the_last_audit_until_a_run_changes(store):
+    """Of clusters of unequal size: the passages that the judged prompts are about."""
+    dice = np.random.default_rng(1)
+    sizes = [30, 12, *[2] * 12]
+    passage = np.repeat(np.arange(len(sizes)), sizes)
+    right = dice.random(len(passage)) < np.repeat(dice.beta(1.5, 0.7, len(sizes)), sizes)
+    give_judge(store, [vote(f"p{i}", (INCORRECT, CORRECT)[int(one)]) for i, one in enumerate(right)])
+    spec = json.dumps({"prompts": {"columns": {"cluster": "passage"}}})
+    store.given("runs", {"run_id": "judged", "spec_json": spec})
+    named = json.dumps({f"p{i}": int(one) for i, one in enumerate(passage)})
+    place = "json_object('passage', json_extract_string(?, '$.' || prompt_id))"
+    store.connection.execute(f"update raw.prompts set metadata_json = {place} where run_id = 'judged'", [named])
+    audit(store), audit(store)
+    query = "select value, standard_error, low, high, n from judge_audit where measure = 'raw_share'"
+    ((value, error, low, high, n),) = store.connection.execute(query).fetchall()
+    assert (value, n) == (right.mean(), len(right)) and error == pytest.approx(clustered(right.astype(float), passage))
+    effective = sum(sizes) ** 2 / sum(size**2 for size in sizes)
+    worth = value * (1 - value) * len(sizes) / (len(sizes) - 1) / error**2
+    worth *= (scipy.stats.t.ppf(0.975, len(right) - 1) / scipy.stats.t.ppf(0.975, effective - 1)) ** 2
+    assert (low, high) == wilson(value * worth, worth)
+    forget_metrics(store.connection, "judged")
+    assert store.read("from judge_audit") == []

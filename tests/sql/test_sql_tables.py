@@ -10,10 +10,10 @@ from assayline.store.database import connect
 from assayline.store.metrics import forget_metrics
 
 TABLES = {
-    "answer", "engine", "judgement", "load_point", "metric_value", "prompt", "ranking", "request", "run", "score",
-    "timeline", "verdict",
+    "answer", "engine", "judge_audit", "judgement", "load_point", "metric_value", "prompt", "ranking", "request", "run",
+    "score", "timeline", "verdict",
 }  # fmt: skip
-FUNCTIONS = {"audit_judge", "compare_configs", "compare_runs", "history"}
+FUNCTIONS = {"compare_configs", "compare_runs", "history"}
 START = datetime(2026, 1, 1)
 ANSWER = {"arrived_at_s": 1.0, "scheduled_at_s": 1.0, "queued_at_s": 1.0, "first_token_at_s": 1.5, "prompt_tokens": 4}
 

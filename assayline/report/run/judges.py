@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
+from assayline.comparison.judges import audit_judges
 from assayline.report.document import Block, Column, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import cut_and_count
 from assayline.store.database import Connection, Row, read_rows
@@ -36,7 +37,7 @@ class Rubric:
     models: dict[str, str]
     """Models by judge run."""
     audits: list[Row]
-    """Rows of audit_judge: judge runs, then the panel."""
+    """Rows of audit_judges: judge runs, then the panel."""
     worst: list[Row]
     disagreements: list[Row]
 
@@ -75,7 +76,7 @@ def _read_rubric(connection: Connection, name: str, judges: list[Row]) -> Rubric
     return Rubric(
         name,
         models,
-        read_rows(connection, "from audit_judge(?::varchar[])", run_ids),
+        audit_judges(connection, run_ids),
         read_rows(connection, _JUDGEMENTS, run_ids, False, WORST),
         read_rows(connection, _JUDGEMENTS, run_ids, True, DISAGREEMENTS),
     )
@@ -125,7 +126,7 @@ AUDIT = (
     Column("95% CI", ("raw_share_low", "raw_share_high"), show_share),
     Column("corrected", "corrected_share", show_share),
     Column("95% CI", ("corrected_share_low", "corrected_share_high"), show_share),
-    Column("run", "judge_run_id", show_name),
+    Column("run", lambda row: None if len(row["judges"]) > 1 else row["judges"][0], show_name),
 )
 AGREEMENT = (
     Column("judge", "judge", show_name),
@@ -200,7 +201,7 @@ def say_distrust(judges: JudgeRows) -> list[str]:
     said = []
     for rubric in judges.rubrics:
         least = judges.limits.get(rubric.name)
-        panel = [audit["kappa"] for audit in rubric.audits if audit["judge_run_id"] is None]
+        panel = [audit["kappa"] for audit in rubric.audits if len(audit["judges"]) > 1]
         kappas = panel or [audit["kappa"] for audit in rubric.audits]
         kappa = None if None in kappas else min(kappas, default=None)
         if least is not None and (kappa is None or kappa < least):
@@ -282,9 +283,9 @@ def _describe_rubric(rubric: Rubric) -> list[Block]:
 
 
 def _name_judge(rubric: Rubric, audit: Row) -> str:
-    if audit["judge_run_id"] is None:
-        return f"panel of {audit['judge_runs']:,} runs"
-    return _shorten(rubric.models[audit["judge_run_id"]])
+    if len(audit["judges"]) > 1:
+        return f"panel of {len(audit['judges']):,} runs"
+    return _shorten(rubric.models[audit["judges"][0]])
 
 
 def _shorten(model: str) -> str:

@@ -4,13 +4,13 @@
 -- scorer of the same name, if there are at least two.
 --
 -- judge_index: number of the judge or panel: judge run × scorer, or scorer × judged runs.
--- judge_run_id: the judge's run. NULL for a panel.
--- judge_runs: number of its judge runs.
+-- is_panel: whether it is a panel.
+-- judge_run_id: the judge's run.
 -- scorer: the scorer, as in judgement.
 -- judged_run_id: the judged run; for pairs, of answer a.
 -- other_run_id: the run of answer b. NULL without pairs.
 -- first: answer that was shown first, a or b. NULL without pairs.
--- cluster: prompt of the judged answer, the unit of independent evidence.
+-- cluster: the unit of independent evidence: the judged prompt's value of prompts.columns.cluster, else the prompt.
 -- answer: key of the judged answer, or of the pair in either order.
 -- shown: the same with the order of the pair.
 -- ballot: the verdict that is compared with a label: that of a request, or in a panel that of all requests on `shown`.
@@ -79,23 +79,20 @@ measure_lengths as (
 ),
 
 find_panels as (
-    select scorer, judged_run_id, other_run_id, count(distinct judge_run_id) as judge_runs
+    select scorer, judged_run_id, other_run_id
     from read_judgements
     group by scorer, judged_run_id, other_run_id
-    having judge_runs > 1
+    having count(distinct judge_run_id) > 1
 ),
 
 unite_panels as (
     select
         *,
-        1 as judge_runs,
+        false as is_panel,
         concat_ws(' ', prompt_id, occurrence, repeat_index) as request
     from measure_lengths
     union all by name
-    select
-        measure_lengths.* exclude (judge_run_id, repeat_index),
-        0 as repeat_index,
-        find_panels.judge_runs
+    select measure_lengths.* replace (0 as repeat_index), true as is_panel
     from measure_lengths
     join find_panels
         on find_panels.scorer = measure_lengths.scorer
@@ -107,19 +104,19 @@ name_columns as (
     select
         dense_rank() over (
             order by
-                judge_run_id is null,
-                judge_run_id,
+                is_panel,
+                case when not is_panel then judge_run_id end,
                 scorer,
-                case when judge_run_id is null then judged_run_id end,
-                case when judge_run_id is null then other_run_id end
+                case when is_panel then judged_run_id end,
+                case when is_panel then other_run_id end
         ) as judge_index,
+        is_panel,
         judge_run_id,
-        judge_runs,
         scorer,
         judged_run_id,
         other_run_id,
         first,
-        judged_prompt_id as cluster,
+        coalesce(prompt_cluster.cluster, judged_prompt_id) as cluster,
         answer,
         concat_ws(' ', answer, first) as shown,
         coalesce(request, shown) as ballot,
@@ -140,8 +137,12 @@ name_columns as (
         has_scale,
         longer
     from unite_panels
+    left join internal.prompt_cluster
+        on prompt_cluster.run_id = judged_run_id
+        and prompt_cluster.prompt_id = judged_prompt_id
+        and prompt_cluster.occurrence = judged_occurrence
 )
 
 select * from name_columns;
 
-comment on macro table internal.list_judgements is 'list_judgements(run_ids), a list of run ids of judges: one row per judgement of each, and again per judgement of each panel: the judges of one run. Input of audit_judge.';
+comment on macro table internal.list_judgements is 'list_judgements(run_ids), a list of run ids of judges: one row per judgement of each, and again per judgement of each panel: the judges of one run.';

@@ -5,7 +5,7 @@
 --
 -- judged_run_id: the run of answer a.
 -- other_run_id: the run of answer b.
--- cluster: the prompt.
+-- cluster: see list_judgements.
 -- value: the mean of both orders over all judges and repeats, so that a position bias cancels: 1 if a wins, 0 if b
 --     does, ties counting half.
 -- longer: 1 if answer a has more characters than answer b, −1 if fewer, else 0.
@@ -20,7 +20,7 @@ average_orders as (
         (avg(value) filter (first = 'a') + avg(value) filter (first = 'b')) / 2 as value,
         cast(coalesce(any_value(longer), 0) as integer) as longer
     from internal.list_judgements(run_ids)
-    where status = 'judged' and judge_run_id is not null and other_run_id <> judged_run_id
+    where status = 'judged' and not is_panel and other_run_id <> judged_run_id
     group by judged_run_id, other_run_id, answer
     having value is not null
 )

@@ -1,0 +1,1 @@
+-- Audits of judges and comparisons are stored, in tables that sql/schema makes, and earlier versions had none.
