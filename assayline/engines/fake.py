@@ -13,7 +13,6 @@ from typing import Any
 
 from assayline.engines.base import EngineFacts, EngineHooks, OpenedDetails
 from assayline.engines.messages import Open
-from assayline.engines.reasoning import thinks
 from assayline.errors import EngineInterruptedError
 from assayline.records import Completion, Request, TelemetrySample
 
@@ -150,7 +149,7 @@ class FakeEngine:
         else:
             ids = [seed[i % len(seed)] for i in range(running.tokens)]
             answer = {"text": self._answer(request), "output_token_ids": ids}
-            if thinks(self._order.reasoning, request.rendered):
+            if self._order.find_reasoning(request):
                 answer["reasoning"] = "It is the fake engine's thinking."
         return Completion(
             **common,

@@ -16,6 +16,7 @@ from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.base import OpenedDetails
+from assayline.engines.reasoning import thinks
 from assayline.errors import DeviceError, ServerError, SpecError, Witness
 from assayline.records import NOT_SENT, Completion, Json, Request, TelemetrySample
 from assayline.spec.engine import EngineSpec, ReasoningSpec
@@ -41,6 +42,8 @@ class Open:
     """The spec's sampling parameters, checked before the model loads."""
     reasoning: ReasoningSpec | None = None
     """Set if the model thinks before it answers."""
+    prefill: str | None = None
+    """Text that begins every answer, at the prompt's end."""
     chat_kwargs: dict[str, Json] = field(default_factory=dict)
     """Variables of the chat template, if a server renders."""
     media: MediaSpec = field(default_factory=MediaSpec)
@@ -52,6 +55,10 @@ class Open:
     """Id of the run that this engine was opened for; shown when a later run takes it over."""
     worker: str = "worker-0"
     engine_generation: int = 0
+
+    def find_reasoning(self, request: Request) -> ReasoningSpec | None:
+        """Return the tags of the reasoning that an answer to this request begins with; None if it has none."""
+        return self.reasoning if thinks(self.reasoning, request.rendered, self.prefill) else None
 
 
 @dataclass(frozen=True, slots=True)

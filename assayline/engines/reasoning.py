@@ -7,7 +7,7 @@ character of the answer on.
 The answer begins with the first character after the closing tag that is not white space. Without a closing tag
 everything is thinking, and the answer is empty: mostly max_tokens was too small, as finish_reason shows. If a chat
 template opens the thinking in the prompt, the model writes no opening tag; if it closes it there (thinking switched
-off), everything is answer.
+off), everything is answer. A prefill begins the answer, unless the thinking is open in it or before it.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,15 @@ from collections.abc import Sequence
 from assayline.spec.engine import ReasoningSpec
 
 
-def thinks(spec: ReasoningSpec | None, prompt: str | None) -> bool:
-    """Return whether a model begins with thinking after this prompt."""
-    return spec is not None and not (prompt or "").rstrip().endswith(spec.close)
+def thinks(spec: ReasoningSpec | None, prompt: str | None, prefill: str | None = None) -> bool:
+    """Return whether a model begins with thinking after this prompt, which ends with the prefill, if there is one."""
+    if spec is None:
+        return False
+    prefill = (prefill or "").strip()  # as many templates do
+    if spec.open in prefill or spec.close in prefill:
+        return prefill.rfind(spec.open) > prefill.rfind(spec.close)
+    before = (prompt or "").rstrip().removesuffix(prefill).rstrip()
+    return before.endswith(spec.open) or not (prefill or before.endswith(spec.close))
 
 
 def split_reasoning(text: str, spec: ReasoningSpec) -> tuple[str, str]:

@@ -371,6 +371,7 @@ def open_adaptive_engine(
                 model_id=order.model_id,
                 sampling=spec.sampling_defaults,
                 reasoning=spec.reasoning,
+                prefill=spec.chat.prefill,
                 chat_kwargs=spec.chat.kwargs,
                 media=spec.prompts.media,
                 has_media=order.has_media,

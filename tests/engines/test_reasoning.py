@@ -35,6 +35,31 @@ def test_a_prompt_that_closes_the_thinking_gets_an_answer():
     assert not thinks(None, "<|assistant|><think>")
 
 
+CLOSED, OPENED, NEITHER = (
+    "a</think>b<|assistant|><think>\n\n</think>\n\n",
+    "<|assistant|><think>\n",
+    "a</think>b<|assistant|>",
+)
+
+
+@pytest.mark.parametrize(
+    ("head", "prefill", "expected"),
+    [
+        (CLOSED, "The answer is ", False),
+        (OPENED, "The answer is ", True),
+        (NEITHER, "The answer is ", False),
+        (NEITHER, "<think>\nOkay, ", True),
+        (CLOSED, "<think>\nOkay, ", True),
+        (NEITHER, "<think>\n\n</think>\n\n", False),
+        (OPENED, "Yes.</think>So: ", False),
+        (NEITHER, "", True),
+    ],
+)
+@pytest.mark.parametrize("trim", [str, str.strip, str.rstrip], ids=["as it is", "trimmed", "trimmed at its end"])
+def test_thinks_is_decided_before_the_prefill_and_in_it(head, prefill, expected, trim):
+    assert thinks(TAGS, head + trim(prefill), prefill) == expected
+
+
 def expected_stop(pieces: list[str], stops: list[str], least: int) -> tuple[str | None, str, int]:
     """The plain way: after each piece, look through the whole answer. (stop, text, pieces read)."""
     text, looked = "", 0

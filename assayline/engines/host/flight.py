@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from assayline.engines.messages import Generate, Open
-from assayline.engines.reasoning import AnswerStops, split_reasoning, thinks
+from assayline.engines.reasoning import AnswerStops, split_reasoning
 from assayline.records import Json, Request, TelemetrySample
 from assayline.spec.engine import ReasoningSpec
 
@@ -37,7 +37,7 @@ class Live:
     def __init__(self, message: Generate, arrived: float, reasoning: ReasoningSpec | None = None) -> None:
         self.message = message
         self.arrived = arrived
-        self.reasoning = reasoning if thinks(reasoning, message.request.rendered) else None
+        self.reasoning = reasoning
         self.stops: AnswerStops | None = None
         self.media: dict[str, Json] = {}
         """Columns that describe its media, once they are prepared."""

@@ -27,7 +27,7 @@ from assayline.engines.host.server.model import describe_server, find_model
 from assayline.engines.host.server.process import ServeProcess
 from assayline.engines.host.server.stream import RequestWriter, ServedAnswer, fill_messages
 from assayline.engines.messages import Generate, Open, Opened
-from assayline.engines.reasoning import split_reasoning, thinks
+from assayline.engines.reasoning import split_reasoning
 from assayline.errors import MediaError, ServerError, SpecError
 from assayline.media.load import Hearing
 from assayline.records import Completion, Json, Request, TelemetrySample
@@ -226,8 +226,8 @@ class ServerCore:
         text, reasoning = "".join(answer.texts), "".join(answer.reasoning).strip() or None
         if reasoning is not None:
             text = text.lstrip()
-        elif order.reasoning is not None and thinks(order.reasoning, request.rendered):
-            reasoning, text = split_reasoning(text, order.reasoning)
+        elif (tags := order.find_reasoning(request)) is not None:
+            reasoning, text = split_reasoning(text, tags)
         stamps, token_stamps = answer.stamps, answer.stamp_tokens()
         return {
             "first_token_at_s": at(stamps[0]) if stamps else None,

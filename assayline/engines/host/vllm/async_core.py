@@ -68,7 +68,11 @@ class AsyncCore:
     async def answer(self, message: Generate) -> Completion:
         """Hand the request to vLLM now, and return when it has finished. Raises the error that ends the engine."""
         arrived = time.monotonic()
-        live = Live(replace(message, sent_at_s=self._order.clock.at_s(arrived)), arrived, self._order.reasoning)
+        live = Live(
+            replace(message, sent_at_s=self._order.clock.at_s(arrived)),
+            arrived,
+            self._order.find_reasoning(message.request),
+        )
         self._in_flight += 1
         try:
             return await self._answer(live)
@@ -96,7 +100,7 @@ class AsyncCore:
         """Answer a request; retry once if vLLM gave it up for its media, and no token had arrived."""
         row = await self._ask(live)
         if row.error_kind == GAVE_UP and live.message.request.media and not live.token_ids:
-            again = Live(live.message, live.arrived, self._order.reasoning)
+            again = Live(live.message, live.arrived, live.reasoning)
             row = replace(await self._ask(again), retries=1)
         return row
 

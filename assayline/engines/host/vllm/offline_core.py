@@ -87,7 +87,7 @@ class VllmCore:
 
         Returns an error row if vLLM refuses it.
         """
-        live = Live(message, time.monotonic(), self._order.reasoning)
+        live = Live(message, time.monotonic(), self._order.find_reasoning(message.request))
         if message.request.media:
             self._prepare(live)
             return None
