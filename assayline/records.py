@@ -32,7 +32,7 @@ class Media(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class BatchBody:
-    """Fields of a batch file's request body other than messages and sampling."""
+    """Parts of a request other than messages and sampling: of a batch file's body, or a row's tools."""
 
     text: str | None = None
     """A raw prompt, which gets the tokenizer's special tokens and no chat template."""
@@ -40,8 +40,8 @@ class BatchBody:
     """Chat template variables, including tools."""
     continues: bool = False
     """Whether the last message is a prefix of the answer."""
-    samples: int = 1
-    """Number of answers; each is a separate request."""
+    samples: int | None = None
+    """Number of answers, each a separate request; None: the spec's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

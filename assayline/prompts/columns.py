@@ -20,12 +20,13 @@ from assayline.prompts.row import (
     as_text,
     find_column,
     list_names,
-    parse_json,
+    open_json,
+    read_count,
     read_messages,
     without_none,
 )
 from assayline.prompts.template import PromptTemplate
-from assayline.records import Media, MediaKind
+from assayline.records import BatchBody, Media, MediaKind
 from assayline.spec.prompts import Columns, MediaSpec, MessageTemplate
 
 
@@ -67,8 +68,10 @@ class RowReader(Reader):
         target = _find_optional(row, columns.target, "target")
         options = None if columns.options is None else find_column(row, columns.options, "prompts.columns.options")
         media = self._media.read_columns(row)
+        messages, body = self._read_messages(row, media)
         return PromptParts(
-            messages=self._media.place(self._read_messages(row, media), media),
+            messages=self._media.place(messages, media),
+            body=body,
             source_id=as_text(source_id, "The id"),
             target=as_text(target, "The target"),
             metadata={name: as_json(value, f"Metadata column {name!r}") for name, value in metadata.items()},
@@ -81,29 +84,53 @@ class RowReader(Reader):
         column = self._columns.output_tokens
         if column is None:
             return {}
-        value = find_column(row, column, "prompts.columns.output_tokens")
-        tokens = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-        if type(tokens) is not int or tokens < 1:
-            raise RowError(f"The column {column} holds {value!r:.80}, expected a number of tokens of at least 1.")
+        tokens = read_count(find_column(row, column, "prompts.columns.output_tokens"), column)
         return {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
 
     def identify(self, row: Row) -> tuple[str | None, str | None]:
         return _try_text(row, self._columns.id, "id"), _try_text(row, self._columns.target, "target")
 
-    def _read_messages(self, row: Row, media: dict[MediaKind, list[Media]]) -> list[Message]:
+    def _read_messages(self, row: Row, media: dict[MediaKind, list[Media]]) -> tuple[list[Message], BatchBody | None]:
+        """Return the messages, and what the chat template gets besides them."""
         columns = self._columns
         if self._template is not None:
-            return self._template.render(row | self._media.list_variables(row, media) if media else row)
+            return self._template.render(row | self._media.list_variables(row, media) if media else row), None
         if columns.messages or ("messages" in row and not columns.prompt):
-            messages = _find_optional(row, columns.messages, "messages")
-            return read_messages(messages, lambda part, where: self._media.read_part(part, where, row))
+            given = _find_optional(row, columns.messages, "messages")
+            messages = read_messages(given, lambda part, where: self._media.read_part(part, where, row))
+            system = as_text(row.get("system"), "The column system")
+            if system and all(message["role"] != "system" for message in messages):
+                messages = [{"role": "system", "content": system}, *messages]
+            return messages, _read_tools(row.get("tools"))
         if columns.prompt or "prompt" in row:
-            return _user_message(_find_optional(row, columns.prompt, "prompt"))
+            return _user_message(_find_optional(row, columns.prompt, "prompt")), None
         raise RowShapeError(
-            "It has neither a column `messages` nor a column `prompt`. hint: name yours in "
-            f"prompts.columns.messages or prompts.columns.prompt, or write prompts.template. Columns: "
-            f"{list_names(row)}."
+            "It has neither a column `messages` nor a column `prompt`. hint: "
+            f"{next((text for name, text in FAMILIAR.items() if name in row), NAME_YOURS)} Columns: {list_names(row)}."
         )
+
+
+NAME_YOURS = "name yours in prompts.columns.messages or prompts.columns.prompt, or write prompts.template."
+FAMILIAR = {
+    "conversations": "set prompts.source.kind to sharegpt.",
+    "chosen": "set prompts.columns.messages to chosen, and prompts.turns to first.",
+    "doc_id": 'for samples of lm-evaluation-harness, set prompts.template to "{{ arguments.gen_args_0.arg_0 }}".',
+    "custom_id": "set prompts.source.kind to openai_batch.",
+    "input_length": "set prompts.source.kind to trace, and format to mooncake.",
+    "ContextTokens": "set prompts.source.kind to trace, and format to azure.",
+    "Request tokens": "set prompts.source.kind to trace, and format to burstgpt.",
+}
+"""Hints for formats that a column gives away."""
+
+
+def _read_tools(value: Any) -> BatchBody | None:
+    """Return the variables of the chat template for a column `tools`: a list, or its JSON text."""
+    tools = as_json(open_json(value or None, "The column tools"), "The column tools")
+    if not tools:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise RowError(f"The column tools holds {tools!r:.80}, expected a list of objects.")
+    return BatchBody(variables={"tools": tools})
 
 
 def _user_message(prompt: Any) -> list[Message]:
@@ -121,7 +148,7 @@ def _read_sampling(value: Any, where: str) -> dict[str, Any]:
     """Return the overrides by name. None is "not overridden": Parquet cannot leave a key out of one row."""
     if value is None or value == "":
         return {}
-    overrides = parse_json(value, where) if isinstance(value, str) else value
+    overrides = open_json(value, where)
     if not isinstance(overrides, dict):
         raise RowError(f"{where} holds {overrides!r:.80}, expected an object such as {{max_tokens: 64}}.")
     return without_none(as_json(overrides, where))
@@ -132,8 +159,7 @@ def _read_options(value: Any, where: str) -> list[str]:
 
     Two equal ones are let pass: benchmarks have such rows, and which of the two is right is the scorer's to say.
     """
-    if isinstance(value, str):
-        value = parse_json(value, where)
+    value = open_json(value, where)
     if not isinstance(value, list) or len(value) < 2:
         raise RowError(f"{where} holds {value!r:.80}, expected a list of at least two answers.")
     options = [as_text(option, f"{where}, option {number}") for number, option in enumerate(value, start=1)]

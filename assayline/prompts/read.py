@@ -143,7 +143,7 @@ def _read_prompts(
             if isinstance(row, UnreadableRow):
                 raise RowError(row.message, "unreadable_row")
             parts = reader.read(row)
-            asked, turn_sizes = _choose_turns(spec, parts.messages)
+            asked, turn_sizes = _choose_turns(spec, parts)
             messages = few_shot.put_before(asked) if few_shot else asked
         except RowError as error:
             is_readable = not isinstance(row, UnreadableRow)
@@ -187,13 +187,15 @@ def _count(seen: Counter[int], prompt_id: str) -> int:
     return seen[key] - 1
 
 
-def _choose_turns(spec: PromptSpec, messages: list[Message]) -> tuple[list[Message], list[int] | None]:
+def _choose_turns(spec: PromptSpec, parts: PromptParts) -> tuple[list[Message], list[int] | None]:
     """Return the messages to send and, if they are sent turn by turn, the number that each turn adds."""
     if spec.turns == "given":
-        return messages, None
+        return parts.messages, None
     if spec.turns == "first":
-        return cut_first_turn(messages), None
-    turns = split_turns(messages)
+        return cut_first_turn(parts.messages), None
+    if parts.body is not None:
+        raise RowError("The row has tools, which cannot be used turn by turn. hint: set prompts.turns to given.")
+    turns = split_turns(parts.messages)
     return list(chain.from_iterable(turns)), list(map(len, turns))
 
 

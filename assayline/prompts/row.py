@@ -10,7 +10,7 @@ import datetime
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +25,9 @@ Row = dict[str, Any]
 Message = dict[str, Any]
 UNITS_PER_S = {"s": 1.0, "ms": 1000.0, "date": 1.0}
 """Of stamps, as `read_stamp` reads them."""
+
+MOST_TOKENS = 2**24
+"""A length beyond this is a mistake, and would fill the memory."""
 
 SPEAKERS = frozenset({"user", "system", "developer"})
 """Roles whose messages are said to the model."""
@@ -45,6 +48,46 @@ class UnreadableRow:
     """The row as in the file; bytes other than UTF-8 are written as \\xff."""
     message: str
     """File, line, what is wrong, and what was expected."""
+
+
+class Struct(dict[str, Any]):
+    """An object of a format in which all objects have the same fields, such as Parquet's.
+
+    A field without a value is there when it is asked for, and null; it is in no list, no JSON and no message, since
+    another row may be the only one that has it.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__({name: unpad(value) for name, value in fields.items() if value is not None})
+        self._fields = fields.keys()
+
+    def __missing__(self, name: str) -> None:
+        if name not in self._fields:
+            raise KeyError(name)
+
+
+def unpad(value: Any) -> Any:
+    """Return a column's value with a Struct for each object."""
+    if isinstance(value, dict):
+        return Struct(value)
+    return [unpad(item) for item in value] if isinstance(value, list) else value
+
+
+class Number(float):
+    """A number of a JSON file, which is written as it is there: 1.50 and 1e5, not 1.5 and 100000.0."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> "Number":
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class FileRow(Row):
@@ -120,22 +163,22 @@ def list_names(names: Iterable[str]) -> str:
     return ", ".join(shown[:40]) + (f" and {len(shown) - 40} more" if len(shown) > 40 else "") if shown else "(none)"
 
 
+def is_null(value: Any) -> bool:
+    """Return whether a value is missing: null, NaN, or pandas' NaT."""
+    return value is None or (isinstance(value, float | datetime.datetime) and value != value)
+
+
 def as_text(value: Any, where: str) -> str | None:
     """Format a value as a person would write it: 7 → "7", 7.0 → "7.0", True → "true", a list → JSON.
 
-    None and NaN are None. Raises RowError for bytes and for text that is not Unicode.
+    A missing value is None. Raises RowError for bytes and for text that is not Unicode.
     """
-    match value:
-        case str():
-            return check_text(value, where)
-        case bool():
-            return "true" if value else "false"
-        case float() if not math.isfinite(value):
-            return None if math.isnan(value) else _refuse_infinity(value, where)
-        case None | int() | float():
-            return None if value is None else str(value)
+    if isinstance(value, bool | datetime.date | datetime.time) and not is_null(value):
+        return str(value).lower() if isinstance(value, bool) else str(value)
     plain = as_json(value, where)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    if plain is None or isinstance(plain, str):
+        return plain
+    return str(value) if isinstance(value, int | float) else json.dumps(plain, ensure_ascii=False)
 
 
 def as_json(value: Any, where: str) -> Any:
@@ -148,16 +191,22 @@ def as_json(value: Any, where: str) -> Any:
             return value
         case str():
             return check_text(value, where)
+        case _ if is_null(value):
+            return None
         case float():
-            return value if math.isfinite(value) else None if math.isnan(value) else _refuse_infinity(value, where)
+            return float(value) if math.isfinite(value) else _refuse_infinity(value, where)
         case dict():
             return {check_text(str(key), where): as_json(item, where) for key, item in value.items()}
         case list() | tuple():
             return [as_json(item, where) for item in value]
         case datetime.date() | datetime.time():
             return value.isoformat()
+        case datetime.timedelta():
+            return str(value)
         case Decimal():
             return f"{value:f}"  # str() writes 0E-10 for a zero of ten places
+    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+        return as_json(value.tolist(), where)
     raise RowError(
         f"{where} holds {type(value).__name__}, expected text, a number, true or false, a date, a list or an object."
     )
@@ -195,6 +244,17 @@ def read_stamp(value: Any, unit: Literal["s", "ms", "date"]) -> float | None:
     return stamp if math.isfinite(stamp) else None
 
 
+def read_count(value: Any, column: str) -> int:
+    """Return a number of tokens, also of a text, or with a point and zeros as tables have it next to missing values."""
+    try:
+        tokens = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        tokens = math.nan
+    if not 1 <= tokens <= MOST_TOKENS or tokens % 1:
+        raise RowError(f"The column {column} holds {value!r:.80}, expected a number of tokens from 1 to {MOST_TOKENS}.")
+    return int(tokens)
+
+
 def parse_json(text: str, where: str) -> Any:
     """Parse JSON text, as CSV holds objects. Raises RowError."""
     try:
@@ -211,16 +271,19 @@ def explain_json(error: Exception) -> str:
 
 
 def read_messages(value: Any, read_part: ReadPart) -> list[Message]:
-    """Chat messages from a list of {role, content}, or from its JSON text. Raises RowError for another shape.
+    """Chat messages from a list of {role, content}, or from its JSON text, as vLLM's server gives them to a template.
 
-    Keys that are None are dropped: Parquet and hub rows have every key in every message, and templates ask whether a
-    key is there.
+    Keys that are null are dropped, since templates ask whether a key is there. Raises RowError for another shape.
     """
-    if isinstance(value, str):
-        value = parse_json(value, "The messages column")
+    value = open_json(value, "The messages column")
     if not isinstance(value, list) or not value:
         raise RowError(f"The messages are {value!r:.80}, expected a list of at least one {{role, content}}.")
     return [_read_message(message, f"Message {number}", read_part) for number, message in enumerate(value, start=1)]
+
+
+def open_json(value: Any, where: str) -> Any:
+    """Return a value of a column that holds lists or objects, or their JSON text."""
+    return parse_json(value, where) if isinstance(value, str) else value
 
 
 def _read_message(message: Any, where: str, read_part: ReadPart) -> Message:
@@ -233,21 +296,61 @@ def _read_message(message: Any, where: str, read_part: ReadPart) -> Message:
         )
     if isinstance(content, str) and len(message) == 2:
         return {"role": check_text(role, where), "content": check_text(content, where)}
-    if isinstance(content, list):
-        content = [
-            _read_part(part, f"{where}, part {number}", read_part) for number, part in enumerate(content, start=1)
-        ]
-    elif not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+    if content is None and role in MAY_BE_EMPTY:
+        content = ""
+    elif isinstance(content, list):
+        parts = [_read_part(part, f"{where}, part {number}", read_part) for number, part in enumerate(content, start=1)]
+        is_result = role == "tool" and all(part["type"] == "text" for part in parts)
+        content = "\n".join(part["text"] for part in parts) if is_result else parts
+    elif not isinstance(content, str):
         raise RowError(f"{where} has the content {content!r:.80}, expected text or a list of parts.")
-    return without_none(as_json({**message, "content": content}, where))
+    message = {**message, "content": content}
+    calls = open_json(message.pop("tool_calls", None) or None, f"{where}, tool_calls")
+    if role == "assistant":
+        message["tool_calls"] = [_read_call(call, where) for call in calls or ()] or None
+        thinking = next((message[key] for key in THINKING if message.get(key) is not None), None)
+        message |= dict.fromkeys(THINKING, thinking)
+    return without_none(as_json(message, where))
+
+
+MAY_BE_EMPTY = frozenset({"assistant", "tool"})
+"""Roles whose content may be null: a message with calls, a refusal, a tool without a result."""
+MEDIA_KEYS = ("image_url", "audio_url", "input_audio", "video_url")
+"""Keys of a part without a type that say what it is."""
+THINKING = ("reasoning", "reasoning_content")
+"""Names of an assistant's reasoning. Templates read one of them."""
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+"""Types of parts that are text, and the key that holds it."""
+
+
+def _read_call(call: Any, where: str) -> dict[str, Any]:
+    """Return a tool call with an object of arguments, which templates need; OpenAI's API has their JSON text."""
+    function = call.get("function") if isinstance(call, dict) and call.get("type") in (None, "function") else None
+    if not isinstance(function, dict):
+        raise RowError(
+            f"{where} has the tool call {call!r:.80}, expected {{type: function, function: {{name, arguments}}}}."
+        )
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):  # written by a model: what it was told afterwards can still be asked
+            arguments = None
+    return {**call, "function": {**function, "arguments": arguments if isinstance(arguments, dict) else {}}}
 
 
 def _read_part(part: Any, where: str, read_part: ReadPart) -> dict[str, Any]:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+    part = {"type": "text", "text": part} if isinstance(part, str) else part
+    kind = part.get("type") or next(filter(part.get, MEDIA_KEYS), None) if isinstance(part, dict) else None
+    if not isinstance(kind, str):
         raise RowError(f"{where} is {part!r:.80}, expected an object with a type, such as {{type: text, text: ...}}.")
-    if part["type"] == "text" and not isinstance(part.get("text"), str):
-        raise RowError(f"{where} has the text {part.get('text')!r:.80}, expected text.")
-    return without_none(part) if part["type"] == "text" else read_part(without_none(part), where)
+    if kind not in TEXT_PARTS:
+        return read_part({**without_none(part), "type": kind}, where)
+    part = dict(part)
+    text = part.pop(TEXT_PARTS[kind], None)
+    if not isinstance(text, str):
+        raise RowError(f"{where} has the text {text!r:.80}, expected text.")
+    return {**without_none(part), "type": "text", "text": text}
 
 
 def cut_first_turn(messages: list[Message]) -> list[Message]:

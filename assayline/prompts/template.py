@@ -5,25 +5,30 @@ a template is the user's own, or comes with a model that the user chose. A promp
 
 Strict: a variable that the row does not have is an error, not an empty text that nobody sees. So is a cell without a
 value, of which Jinja would write "None" into the prompt; `{{ column or '' }}` says what to write instead. Lists and
-objects are written as JSON and decimals as digits, not as Python shows them; bytes are refused. Lines that
-hold only a block leave no trace and the text's last newline is dropped, as in chat templates. A column whose name is
-not an identifier is reached as `row['my column']`.
+objects are written as JSON, decimals as digits, true as true, not as Python shows them; bytes, methods and other
+objects are refused. That holds for everything that becomes text: what is printed, joined by `~`, formatted, or given to
+a filter of texts. `table.values` is the key, and `table.values()` the method. Lines that hold only a block leave no
+trace and the text's last newline is dropped, as in chat templates. A column whose name is not an identifier is reached
+as `row['my column']`.
 """
 
+import functools
 import json
 import math
 import re
-from decimal import Decimal
+from collections.abc import Callable
+from types import BuiltinMethodType
 from typing import Any
 
 import jinja2
 import jinja2.meta
-import jinja2.nodes
+from jinja2 import nodes
 from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.filters import make_attrgetter
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 
 from assayline.errors import AssaylineError, PromptError
-from assayline.prompts.row import RowError, RowShapeError, as_json, as_text, check_text, hint, list_names
+from assayline.prompts.row import RowError, RowShapeError, as_json, as_text, check_text, hint, is_null, list_names
 from assayline.spec.prompts import MessageTemplate
 
 LONGEST_CHARS = 2**23
@@ -40,19 +45,13 @@ class PromptTemplate:
             raise PromptError(f"{setting} is an empty list, expected a text or at least one {{role, content}}.")
         self._setting = setting
         self._messages = [(one.role, _compile(setting, one.content)) for one in messages]
-        self._prints_self = any(_names_self(one.content) for one in messages)
         self._text = "\n".join(one.content for one in messages)
 
     def render(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         """Render a row; NaN becomes null.
 
         Raises RowShapeError for an undefined variable or a forbidden access, RowError for other failures."""
-        if self._prints_self and "self" in row:
-            raise RowShapeError(
-                f"{self._setting} uses `self`, which Jinja2 keeps for itself. hint: write row['self'] for the column.",
-                "template_error",
-            )
-        row = {name: None if _is_null(value) else value for name, value in row.items()}
+        row = {name: None if is_null(value) else value for name, value in row.items()}
         return [{"role": role, "content": self._render(template, row)} for role, template in self._messages]
 
     def _render(self, template: jinja2.Template, row: dict[str, Any]) -> str:
@@ -99,7 +98,13 @@ def describe_error(error: Exception) -> str:
 
 def _compile(setting: str, text: str) -> jinja2.Template:
     try:
-        return ENVIRONMENT.from_string(text)
+        tree = ENVIRONMENT.parse(text)
+        for call in tree.find_all(nodes.Call):
+            if isinstance(method := call.node, nodes.Getattr):
+                call.node = _filter(method.node, "_method", nodes.Const(method.attr))
+        for joined in tree.find_all(nodes.Concat):
+            joined.nodes = [_filter(node, "string") for node in joined.nodes]
+        return ENVIRONMENT.from_string(tree)
     except jinja2.TemplateSyntaxError as error:
         raise PromptError(
             f"{setting} is not Jinja2: {error.message} (line {error.lineno} of {text[:80]!r}). "
@@ -111,24 +116,24 @@ def _compile(setting: str, text: str) -> jinja2.Template:
         ) from None
 
 
+def _filter(node: nodes.Expr, name: str, *arguments: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(node, name, list(arguments), [], None, None, lineno=node.lineno)
+
+
 def list_variables(template: str | list[MessageTemplate]) -> list[str]:
     """Return the columns that a template cannot do without, sorted. Raises PromptError for a syntax error."""
     needed: set[str] = set()
     for text in [template] if isinstance(template, str) else [one.content for one in template]:
         _compile("prompts.template", text)
         tree = ENVIRONMENT.parse(text)
-        tested = (one.node for one in tree.find_all((jinja2.nodes.Test, jinja2.nodes.Filter)) if one.name in MAY_LACK)
-        optional = {one.name for one in tested if isinstance(one, jinja2.nodes.Name)}
+        tested = (one.node for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in MAY_LACK)
+        optional = {one.name for one in tested if isinstance(one, nodes.Name)}
         needed |= jinja2.meta.find_undeclared_variables(tree) - optional - ENVIRONMENT.globals.keys()
     return sorted(needed - {"row"})
 
 
 MAY_LACK = frozenset({"defined", "undefined", "default", "d"})
 """Tests and filters of Jinja2 for a variable that may be missing."""
-
-
-def _names_self(text: str) -> bool:
-    return any(name.name == "self" for name in ENVIRONMENT.parse(text).find_all(jinja2.nodes.Name))
 
 
 def _explain_undefined(message: str, row: dict[str, Any]) -> str:
@@ -145,25 +150,101 @@ def _to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(as_json(value, "What the filter tojson gets"), ensure_ascii=False, indent=indent)
 
 
-def _is_null(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
 def _write(value: Any) -> Any:
-    """Return the text of a value in a template.
+    """Return what a value of a template is as text, or the number that it is.
 
-    Raises NullOutputError for None and for NaN, which stands for it in tables, and RowError for bytes."""
-    if _is_null(value):
+    Raises NullOutputError for a missing value, and RowError for bytes, methods and the like."""
+    if is_null(value):
         raise NullOutputError("null")
-    is_infinite = isinstance(value, float) and math.isinf(value)
-    return as_text(value, "What the template writes") if is_infinite or isinstance(value, AS_COLUMNS) else value
+    if isinstance(value, jinja2.Undefined):
+        str(value)  # raises, naming the variable
+    is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return value if is_plain and value not in INFINITE else as_text(value, "What the template writes")
 
 
-AS_COLUMNS = (dict, list, tuple, Decimal, bytes)
-"""Types of which Python's own text is not what a person means. They become what they are as a column (`row.py`)."""
+INFINITE = (math.inf, -math.inf)
 
 
-ENVIRONMENT = ImmutableSandboxedEnvironment(
+class _Environment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which an object has its keys and no methods, unless they are called."""
+
+    intercepted_binops = frozenset({"*", "%"})
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if isinstance(obj, dict):
+            return self.getitem(obj, attribute)
+        value = super().getattr(obj, attribute)
+        return self.undefined(obj=obj, name=attribute) if isinstance(value, BuiltinMethodType) else value
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if not isinstance(obj, dict):
+            return super().getitem(obj, argument)
+        try:
+            return obj[argument]
+        except (KeyError, TypeError):
+            return self.undefined(obj=obj, name=argument)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str):
+            if isinstance(right, dict):
+                right = {key: _write(value) for key, value in right.items() if not is_null(value)}
+            else:
+                right = tuple(map(_write, right)) if isinstance(right, tuple) else _write(right)
+        elif operator == "*" and (hasattr(left, "__len__") or hasattr(right, "__len__")):
+            length = math.prod(value if isinstance(value, int) else len(value) for value in (left, right))
+            if length > LONGEST_CHARS:
+                words = f"The template makes {length} characters, expected at most {LONGEST_CHARS}."
+                raise RowError(words, "prompt_too_long")
+        return super().call_binop(context, operator, left, right)
+
+
+class _Formatter(SandboxedFormatter):
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        return super().format_field(_write(value), format_spec)
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return super().convert_field(_write(value) if conversion else value, conversion)
+
+
+@jinja2.pass_environment
+def _find_method(environment: jinja2.Environment, obj: Any, name: str) -> Any:
+    if isinstance(obj, str) and name == "format":
+        return functools.partial(_Formatter(environment).format, obj)
+    return ImmutableSandboxedEnvironment.getattr(environment, obj, name)  # type: ignore[arg-type]
+
+
+@jinja2.pass_environment
+def _join(environment: jinja2.Environment, items: Any, d: str = "", attribute: Any = None) -> str:
+    getter = make_attrgetter(environment, attribute) if attribute is not None else lambda item: item
+    return str(d).join(str(_write(getter(item))) for item in items)
+
+
+def _of_text(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter of Jinja that gets its value as text, and for some its arguments."""
+    at = int(hasattr(filter, "jinja_pass_arg"))
+
+    @functools.wraps(filter)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        value, rest = args[at], args[at + 1 :]
+        if name in ("format", "replace"):
+            rest, kwargs = tuple(map(_write, rest)), {key: _write(item) for key, item in kwargs.items()}
+        if name not in OF_NUMBERS or (is_null(value) and not rest):
+            value = _write(value)
+        return filter(*args[:at], value, *rest, **kwargs)
+
+    return read
+
+
+OF_TEXT = (
+    "capitalize", "center", "e", "escape", "forceescape", "format", "indent", "lower", "replace", "safe", "string",
+    "striptags", "title", "trim", "truncate", "upper", "urlize", "wordcount", "wordwrap",
+)  # fmt: skip
+"""Filters of Jinja that make their value a text. Python's own text would be None, True or {'a': 1}."""
+OF_NUMBERS = ("float", "int", "urlencode")
+"""Filters that take other values, too, and make something of None."""
+
+ENVIRONMENT = _Environment(
     undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True, finalize=_write
 )
-ENVIRONMENT.filters["tojson"] = _to_json
+ENVIRONMENT.filters |= {name: _of_text(name, ENVIRONMENT.filters[name]) for name in (*OF_TEXT, *OF_NUMBERS)}
+ENVIRONMENT.filters |= {"_method": _find_method, "join": _join, "pprint": _to_json, "tojson": _to_json}

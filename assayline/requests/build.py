@@ -113,7 +113,7 @@ def _prepare(
     sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
 ) -> PreparedPrompt:
     prompt = item.prompt if isinstance(item, BadRow) else item
-    repeats = repeats if prompt.body is None else prompt.body.samples
+    repeats = (prompt.body and prompt.body.samples) or repeats
     rendered = Rendered("", [])
     try:
         if isinstance(item, BadRow):

@@ -281,12 +281,7 @@ class ChatRenderer:
             return self._write_media(conversation, "\n")
         if self._content_form == "both":
             return conversation
-        return [
-            {**message, "content": [{"type": "text", "text": message["content"]}]}
-            if isinstance(message.get("content"), str)
-            else message
-            for message in conversation
-        ]
+        return [as_parts(message) for message in conversation]
 
     def _write_media(self, conversation: list[Message], between: str) -> list[Message]:
         """Every content as one text, with placeholders where media are."""
@@ -328,6 +323,14 @@ class ChatRenderer:
         if self._mode == "default":
             return ModelError(f"{message} Give another in chat.template: plain, a file, or inline Jinja2.")
         return SpecError(f"{message} It was given in chat.template.")
+
+
+def as_parts(message: Message) -> Message:
+    """Return a message whose content is parts; as in vLLM, a tool's result is text, and an empty answer has none."""
+    content, role = message.get("content"), message["role"]
+    if role == "tool" or not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}] if content or role != "assistant" else []}
 
 
 def _list_special(tokenizer: Any, wanted: str) -> tuple[dict[str, str], re.Pattern[str] | None]:
@@ -421,7 +424,7 @@ class ServedChat:
         if body is not None and (body.text is not None or body.variables or body.continues):
             what = "a text prompt" if body.text is not None else "tools, or other variables of the template"
             raise RowError(
-                f"The body has {what}, for which prompts must be rendered here. hint: set engine.server.endpoint to "
+                f"The row has {what}, for which prompts must be rendered here. hint: set engine.server.endpoint to "
                 "completions."
             )
         if self._system is not None and all(message.get("role") != "system" for message in messages):

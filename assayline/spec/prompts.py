@@ -163,7 +163,8 @@ class SyntheticSource(Source):
 
 
 class ShareGptSource(Source):
-    """Conversations in ShareGPT format: a JSON array, or JSONL, of {id, conversations: [{from, value}]}."""
+    """Conversations in ShareGPT format: a JSON array, or JSONL, of {id, conversations: [{from, value}]}, with `system`
+    and `tools` next to them if there are any; or [{role, content}]."""
 
     kind: Literal["sharegpt"] = "sharegpt"
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
@@ -184,9 +185,9 @@ class TraceSource(Source):
 
     kind: Literal["trace"] = "trace"
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
-    format: Literal["mooncake", "azure"] = Field(
+    format: Literal["mooncake", "azure", "burstgpt"] = Field(
         description="mooncake: timestamp (ms), input_length, output_length and, if present, hash_ids; azure: "
-        "TIMESTAMP (a date), ContextTokens, GeneratedTokens."
+        "TIMESTAMP (a date), ContextTokens, GeneratedTokens; burstgpt: Timestamp (s), Request tokens, Response tokens."
     )
     block_tokens: int = Field(512, ge=1, description="Number of tokens per entry of hash_ids.")
     seed: int = Field(0, description="Same seed, same prompts.")
@@ -195,6 +196,8 @@ class TraceSource(Source):
     def arrival(self) -> Trace:
         if self.format == "mooncake":
             return Trace(path=self.path, column="timestamp", unit="ms")
+        if self.format == "burstgpt":
+            return Trace(path=self.path, column="Timestamp", unit="s")
         return Trace(path=self.path, column="TIMESTAMP", unit="date")
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from assayline.prompts.row import RowError, read_messages
+from assayline.requests.chat import as_parts
 from assayline.spec.checks import NUMBERS, engine_argument_types, sampling_parameter_types
 
 pytestmark = pytest.mark.vllm
@@ -29,6 +31,8 @@ from assayline.spec.engine import EngineSpec
 
 from vllm import EngineArgs, SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.config import ModelConfig
+from vllm.renderers.chat_utils import parse_chat_messages
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 asked = json.loads(Path(sys.argv[1]).read_text())
@@ -80,6 +84,16 @@ def is_taken(name, value):
     return True
 
 
+def read_chat(messages):
+    "What vLLM makes of a chat before its template; None if it refuses it."
+    try:
+        return parse_chat_messages(messages, config, "openai")[0]
+    except Exception:
+        return None
+
+
+config = ModelConfig(asked["flags"]["model"])
+told["chats"] = [read_chat(chat) for chat in asked["chats"]]
 told["takes"] = [is_taken(*case) for case in asked["put"]]
 told["good"] = [check_before_load(order_of(*order)) for order in asked["good"]]
 told["bad"] = [hear(order_of(*order)) for order in asked["bad"]]
@@ -117,6 +131,36 @@ BAD: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
         )
     ),
 ]
+
+
+def called(*functions: Any, **message: Any) -> dict[str, Any]:
+    return {
+        "role": "assistant",
+        "tool_calls": [{"id": "c", "type": "function", "function": one} for one in functions],
+    } | message
+
+
+CHATS: list[dict[str, Any]] = [
+    *(called({"name": "f", "arguments": given}, content=None) for given in (
+        '{"a": "b"}', {"a": None}, "", None, "{", "[]", "42", '"text"', "null", [1], 7, '{"a": {"b": [1, null]}}'
+    )),
+    called({"name": "f"}, {"name": "g", "arguments": "{}"}),
+    called(content=None, reasoning="because"),
+    called({"name": "f", "arguments": "{}"}, content="Let me see."),
+    *({"role": "assistant", "content": "x", "tool_calls": calls} for calls in (
+        [], None, [7], [{"name": "f"}], [{"type": "custom", "function": {}}], [{"type": "function", "function": None}]
+    )),
+    {"role": "assistant", "content": None},
+    {"role": "assistant"},
+    {"role": "user", "content": "x", "tool_calls": [{"id": "c"}]},
+    {"role": "user", "content": ["a", {"type": "text", "text": "b"}, {"type": "input_text", "text": "c"}]},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}, {"type": "thinking", "thinking": "hm"}]},
+    {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+    {"role": "tool", "tool_call_id": "c", "content": "12:40"},
+    {"role": "tool", "tool_call_id": "c", "content": []},
+    {"role": "tool", "tool_call_id": "c"},
+    {"role": "system", "content": "s", "name": None},
+]  # fmt: skip
 WHOLE = ("top_k", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs")
 """Of these, only whole numbers are put to vLLM, which does not look at the type of each."""
 PUT = [
@@ -143,6 +187,7 @@ def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "flags": {"model": str(tiny_model), **FLAGS},
         "empty folder": str(folder / "empty"),
         "put": PUT,
+        "chats": [[chat] for chat in CHATS],
     }
     (folder / "asked").write_text(json.dumps(asked))
     command = [sys.executable, "-c", QUESTIONS, str(folder / "asked"), str(folder / "told")]
@@ -186,3 +231,12 @@ def test_rules_for_numbers_are_those_of_sampling_params(told):
     """Values around every bound, put to vLLM itself."""
     ours = [NUMBERS["sampling"][name][0](value) for name, value in PUT]
     assert [case for case, is_taken, is_ours in zip(PUT, told["takes"], ours, strict=True) if is_taken != is_ours] == []
+
+
+@pytest.mark.parametrize("number", range(len(CHATS)))
+def test_read_messages_gives_a_template_what_vllm_gives_it(told, number):
+    try:
+        ours = [as_parts(message) for message in read_messages([CHATS[number]], lambda part, where: part)]
+    except RowError:
+        ours = None
+    assert ours == told["chats"][number]

@@ -113,12 +113,7 @@ def test_a_template_may_be_a_list_of_messages():
             "row_error",
             "holds inf, which is not a number",
         ),  # as JSON's 1e999 and Infinity are read
-        (
-            "{{ self }}",
-            {"self": "me"},
-            "template_error",
-            "uses `self`, which Jinja2 keeps for itself. hint: write row['",
-        ),
+        ("{{ self }}", {"self": "me"}, "row_error", "holds TemplateReference, expected text"),
         (None, {"prompt": None}, "row_error", "expected text"),
         (None, {"prompt": [{"role": "user"}]}, "row_error", "expected text"),
         (None, {"prompt": {"a": 1}}, "row_error", "expected text"),
@@ -128,6 +123,42 @@ def test_a_row_that_makes_no_prompt_says_why(template, row, kind, words):
     with pytest.raises(RowError) as caught:
         reader(template).read(row)
     assert words in str(caught.value) and caught.value.kind == kind
+
+
+TABLE = {"values": [3, 4], "items": ["oak"], "title": "trees", "none": None, "yes": True, "size": Decimal("1.50")}
+PRINTED = {
+    "{{ t.values }} {{ t.items }} {{ t.title }} {{ row.t.values }}": '[3, 4] ["oak"] trees [3, 4]',
+    "{{ [t]|map(attribute='values')|list }} {{ ([t]|selectattr('items')|first).title }}": "[[3, 4]] trees",
+    "{{ ([t]|groupby('title')|first).list|length }} {{ [t]|join(attribute='values') }}": "1 [3, 4]",
+    "{% for k, v in t.items() %}{{ k }} {% endfor %}{{ t.get('title') }}": "values items title none yes size trees",
+    "{{ 'x' ~ t.values }} {{ t.items|string }} {{ t.values|upper }} {{ t.yes ~ '' }}": 'x[3, 4] ["oak"] [3, 4] true',
+    "{{ '%s' % t.values }} {{ '{} {}'.format(t.items, 7) }} {{ '%s'|format(t.yes) }}": '[3, 4] ["oak"] 7 true',
+    "{{ [t.values, t.yes, t.size]|join(' ') }} {{ t.values|replace('3', t.size) }}": "[3, 4] true 1.50 [1.50, 4]",
+    "{{ t.none|int(0) }} {{ t.none|default('-', true) }} {{ t.yes|int }} {{ t.none is none }}": "0 - 1 true",
+}
+
+
+@pytest.mark.parametrize("template", PRINTED)
+def test_template_prints_keys_and_json_in_filters_and_operators(template):
+    assert reader(template).read({"t": TABLE}).messages[0]["content"] == PRINTED[template]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["t.none", "''.title", "t.keys", "[''].count", "t.keys()", "cycler", "[1]|map('abs')"]
+)
+@pytest.mark.parametrize(
+    "way", ["{}", "{}|string", "'' ~ {}", "'%s' % ({},)", "'{{}}'.format({})", "{}|upper", "[{}]|join"]
+)
+def test_template_that_prints_a_null_or_an_object_of_python_is_an_error_row(wrong, way):
+    with pytest.raises(RowError):
+        reader("{{ " + way.format(wrong) + " }}").read({"t": TABLE})
+
+
+@pytest.mark.parametrize("text", ["'a' * 10**12", "10**12 * 'a'", "[1] * 10**12", "'%s' % ('a' * 10**12)"])
+def test_template_that_multiplies_without_end_is_stopped_before_it_takes_the_memory(text):
+    with pytest.raises(RowError, match="The template makes 1000000000000 characters") as raised:
+        reader("{{ " + text + " }}").read({})
+    assert raised.value.kind == "prompt_too_long"
 
 
 def test_an_undefined_variable_is_named_with_the_columns():
@@ -193,12 +224,22 @@ def test_messages_may_be_json_text():
     assert read_messages(json.dumps(CHAT), keep_part) == CHAT
 
 
-def test_nulls_that_parquet_adds_are_dropped():
-    content = [{"type": "text", "text": "t", "image": None}]
-    messages = [{"role": "user", "content": content, "name": None, "tool_calls": None}]
-    assert read_messages(messages, keep_part) == [{"role": "user", "content": [{"type": "text", "text": "t"}]}]
-    called = [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]
-    assert read_messages(called, keep_part) == [{"role": "assistant", "tool_calls": [{"id": "1"}]}]
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"content": [{"type": "text", "text": "t", "image": None}], "name": None, "tool_calls": []},
+         {"content": [{"type": "text", "text": "t"}]}),
+        ({"content": ["a", {"type": "input_text", "text": "b"}]},
+         {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
+        ({"content": [{"image_url": {"url": "u"}}]}, {"content": [{"type": "image_url", "image_url": {"url": "u"}}]}),
+        ({"role": "tool", "content": [{"type": "text", "text": "a"}, "b"]}, {"role": "tool", "content": "a\nb"}),
+        ({"role": "tool", "content": None}, {"role": "tool", "content": ""}),
+        ({"role": "assistant", "reasoning_content": "r"},
+         {"role": "assistant", "content": "", "reasoning": "r", "reasoning_content": "r"}),
+    ],
+)  # fmt: skip
+def test_messages_arrive_as_a_server_gives_them_to_a_template(message, expected):
+    assert read_messages([{"role": "user", **message}], keep_part) == [{"role": "user", **expected}]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +253,8 @@ def test_nulls_that_parquet_adds_are_dropped():
         ([CHAT[0], {"from": "human", "value": "x"}], r"Message 2 has the role None.*Its keys: from, value"),
         ([{"role": "user", "content": 7}], "Message 1 has the content 7"),
         ([{"role": "user", "content": None}], "Message 1 has the content None"),
-        ([{"role": "user", "content": ["x"]}], "Message 1, part 1 is 'x'"),
+        ([{"role": "user", "content": [7]}], "Message 1, part 1 is 7"),
+        ([{"role": "assistant", "tool_calls": [{"name": "f"}]}], "Message 1 has the tool call {'name': 'f'}, expected"),
         ([{"role": "user", "content": [{"type": "text"}]}], "part 1 has the text None"),
         ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
     ],
@@ -265,7 +307,10 @@ def test_a_turn_is_what_stands_between_two_answers(said, turns):
     [
         (messages_of("s a1"), "has no message from user"),
         ([*messages_of("u1"), {"role": "tool", "content": "4"}], "Message 2 has the role 'tool'"),
-        ([*messages_of("u1"), {"role": "assistant", "tool_calls": [{}]}], "Message 2 calls tools, which cannot be"),
+        (
+            [*messages_of("u1"), {"role": "assistant", "tool_calls": [{"function": {}}]}],
+            "Message 2 calls tools, which cannot be",
+        ),
     ],
 )
 def test_a_conversation_that_cannot_be_asked_so_says_why(messages, words):

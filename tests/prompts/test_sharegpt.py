@@ -44,6 +44,52 @@ def test_a_conversation_is_asked_up_to_its_last_question(tmp_path, ending):
     assert isinstance(prompt, Prompt) and prompt.source_id == "a"
 
 
+HELLO = [{"from": "human", "value": "Hello?"}]
+FRENCH = ("system", "In French.")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"system": "In French.", "conversations": HELLO}, [FRENCH, ("user", "Hello?")]),
+        ({"system": "", "conversations": HELLO}, [("user", "Hello?")]),
+        ({"system": None, "conversations": json.dumps(HELLO)}, [("user", "Hello?")]),
+        (
+            {"system": "In German.", "conversations": [{"from": "system", "value": "In French."}, *HELLO]},
+            [FRENCH, ("user", "Hello?")],
+        ),
+        ({"conversations": [{"role": "user", "content": "Hello?"}]}, [("user", "Hello?")]),
+        (
+            {"system": "In French.", "conversations": [{"role": "Human", "content": "Hello?"}]},
+            [FRENCH, ("user", "Hello?")],
+        ),
+    ],
+)
+def test_conversation_is_read_in_each_form_with_the_column_system(tmp_path, row, expected):
+    assert asked(tmp_path / "t.jsonl", row) == [expected]
+
+
+def test_calls_and_tools_of_a_conversation_reach_the_prompt(tmp_path):
+    call = {"name": "look", "arguments": {"at": "Wick"}}
+    row = said(
+        ("human", "1?"), ("function_call", json.dumps(call)), ("observation", "7"), ("gpt", "7."), ("human", "2?")
+    )
+    [prompt] = prompts_of(tmp_path / "t.jsonl", row | {"tools": json.dumps([{"name": "look"}])})
+    assert isinstance(prompt, Prompt) and prompt.body and prompt.body.variables == {"tools": [{"name": "look"}]}
+    assert prompt.messages[1] == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": call}],
+    }
+    assert prompt.messages[2] == {"role": "tool", "content": "7"}
+    bad = [{**CONVERSATION, "tools": "look"}, {**CONVERSATION, "tools": [7]}]
+    assert all(
+        isinstance(one, BadRow) and "tools holds" in one.message for one in prompts_of(tmp_path / "t.json", *bad)
+    )
+    [turns] = prompts_of(tmp_path / "t.json", {**CONVERSATION, "tools": [call]}, turns="each")
+    assert isinstance(turns, BadRow) and "has tools, which cannot be used turn by turn" in turns.message
+
+
 def test_an_answer_whose_question_is_lost_is_dropped(tmp_path):
     lost = said(("gpt", "so it goes on"), ("system", "s"), ("user", "1?"), ("chatgpt", "one"))
     assert asked(tmp_path / "t.json", lost) == [[("system", "s"), ("user", "1?")]]
@@ -56,7 +102,7 @@ def test_an_answer_whose_question_is_lost_is_dropped(tmp_path):
         (said(), "no message from human"),
         (said(("human", None)), "Message 1 of the conversation is"),
         (said(("human", "1?"), ("martian", "one")), "from 'martian', expected one of human, user, gpt"),
-        ({"id": "a", "conversations": "hello"}, "expected a list of"),
+        ({"id": "a", "conversations": {}}, "expected a list of"),
         ({"id": "a"}, "no column `conversations`"),
         (["a"], "element 2: it is list, expected a JSON object"),
     ],

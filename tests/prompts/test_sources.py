@@ -1,7 +1,7 @@
 """Rows from files: values, lazy reading, error messages, and lines that cannot be read."""
 
+import csv
 import datetime
-import gzip
 import itertools
 import json
 import sys
@@ -9,16 +9,20 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from assayline.errors import PromptError
+from assayline.prompts import load_prompts
 from assayline.prompts.columns import RowReader
 from assayline.prompts.read import split_head
 from assayline.prompts.row import RowError, UnreadableRow
 from assayline.prompts.sources import read_rows
-from assayline.spec.prompts import Columns, FileSource, HubSource
+from assayline.records import Prompt
+from assayline.spec.prompts import Columns, FileSource, HubSource, PromptSpec
 
 ROWS = [
     {"prompt": "one, two", "target": "3"},
@@ -161,9 +165,12 @@ ARRIVES = {
     "nanoseconds": (pa.array([1_234_567_890_123_456_789], pa.timestamp("ns")), "2009-02-13 23:31:30.123456"),
     "nanoseconds in a list": (pa.array([[1_500]], pa.list_(pa.timestamp("ns"))), '["1970-01-01T00:00:00.000001"]'),
     "a time": (pa.array([3_723_000_000_001], pa.time64("ns")), "01:02:03"),
-    "true": (pa.array([True]), "True"),
+    "true": (pa.array([True]), "true"),
+    "a whole number beside a missing one": (pa.array([7.0, None, float("nan")]), "7"),
+    "a double that is whole": (pa.array([7.0]), "7.0"),
+    "a day": (pa.array([datetime.datetime(2026, 1, 2)]), "2026-01-02"),
     "a list": (pa.array([["a", "it's", None]]), '["a", "it\'s", null]'),
-    "objects in a list": (pa.array([NESTED]), '[{"name": "ä", "size": "1.50", "day": "2026-01-02", "none": null}]'),
+    "objects in a list": (pa.array([NESTED]), '[{"name": "ä", "size": "1.50", "day": "2026-01-02"}]'),
     "a map": (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), '{"k": 1}'),
     "one of a few texts": (pa.array(["x", "x"]).dictionary_encode(), "x"),
     "text with everything": (pa.array([" a\tb\n"]), " a\tb\n"),
@@ -266,8 +273,146 @@ def test_hub_source_error_names_the_missing_extra(monkeypatch):
         next(read_rows(HubSource(dataset="org/name")))
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.jsonl", "rows.csv"])
-def test_read_rows_says_that_a_file_is_compressed(tmp_path, name):
-    (tmp_path / name).write_bytes(gzip.compress(b'{"prompt": "q"}\n'))
-    with pytest.raises(PromptError, match=r"is compressed.* hint: decompress it first"):
-        list(read_rows(FileSource(path=str(tmp_path / name))))
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.jsonl.gz", '{"a": "ü"}'), ("a.jsonl", '{"a": "ü"}'), ("a.json.zst", '[{"a": "ü"}]'), ("a.csv", "a\nü")],
+)
+def test_compressed_files_are_read(tmp_path, kind, name, text):
+    with pa.output_stream(str(tmp_path / name), compression=kind) as file:
+        file.write(text.encode())
+    assert read(tmp_path / name) == [{"a": "ü"}]
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(PromptError, match=r"a\..* cannot be read"):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize(("name", "sign"), [("a.csv", ";"), ("a.tsv", "\t"), ("a.csv", "|")])
+def test_csv_is_read_by_the_delimiter_of_its_header(tmp_path, name, sign):
+    path = write(tmp_path / name, f'a{sign}b\n"1{sign},2"{sign}3\n')
+    assert read(path) == [{"a": f"1{sign},2", "b": "3"}]
+
+
+def call(**arguments: Any) -> dict[str, Any]:
+    return {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+TALKS = [
+    [{"role": "user", "content": "Tide?"},
+     {"role": "assistant", "content": "", "tool_calls": [call(harbour="Wick", at={"h": 1})]},
+     {"role": "tool", "content": "12:40", "tool_call_id": "c"}, {"role": "user", "content": "And?"}],
+    [{"role": "user", "content": "Wind?"},
+     {"role": "assistant", "content": "", "tool_calls": [call(hour=12, units=["kn", "m/s"], at={"m": 0.5}), call()]},
+     {"role": "tool", "content": "14", "tool_call_id": "c"}, {"role": "user", "content": "And?"}],
+]  # fmt: skip
+TOOLS = [
+    {"type": "function", "function": {"name": "f", "parameters": {"properties": {"hour": {"type": "integer"}}}}},
+    {"type": "function", "function": {"name": "g", "parameters": {"properties": {"at": {"enum": ["x"]}}}}},
+]
+DOORS = [
+    "jsonl",
+    "json",
+    "csv",
+    "parquet",
+    "text in parquet",
+    "hub",
+    "inline",
+    "python",
+    "sharegpt",
+    "sharegpt in parquet",
+    "batch",
+]
+
+
+def open_door(door: str, rows: list[dict[str, Any]], folder: Path, monkeypatch: Any) -> dict[str, Any]:
+    """A source that gives these rows, written as files of its kind are."""
+    path = folder / {"json": "a.json", "csv": "a.csv"}.get(door, "a.parquet" if "parquet" in door else "a.jsonl")
+    texts = [{name: json.dumps(value) for name, value in row.items()} for row in rows]
+    if door.startswith("sharegpt"):
+        rows = [{"conversations": row["messages"], "tools": row["tools"]} for row in rows]
+    if door == "batch":
+        rows = [
+            {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", **row}}
+            for number, row in enumerate(rows)
+        ]
+        for row in rows:
+            for one in itertools.chain.from_iterable(m.get("tool_calls", []) for m in row["body"]["messages"]):
+                one["function"]["arguments"] = json.dumps(one["function"]["arguments"])
+    if "parquet" in door or door == "hub":
+        pq.write_table(pa.Table.from_pylist(texts if door.startswith("text") else rows), path.with_suffix(".parquet"))
+    elif door == "csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(texts)
+    else:
+        path.write_text(json.dumps(rows) if door == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    if door == "python":
+        monkeypatch.chdir(folder)
+        name = "door_" + folder.name
+        write(folder / f"{name}.py", f"import json\ndef rows(): return map(json.loads, open({str(path)!r}))\n")
+        return {"kind": "python", "function": f"{name}:rows"}
+    if door in ("hub", "inline"):
+        return (
+            {"kind": "hub", "dataset": str(folder), "split": "train"}
+            if door == "hub"
+            else {"kind": "inline", "rows": rows}
+        )
+    return {
+        "kind": {"batch": "openai_batch"}.get(door, door.split()[0] if door.startswith("sharegpt") else "file"),
+        "path": str(path),
+    }
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_conversation_is_the_same_through_every_door(tmp_path, monkeypatch, door):
+    if door == "hub":
+        pytest.importorskip("datasets")
+    rows = [{"messages": talk, "tools": [tool]} for talk, tool in zip(TALKS, TOOLS, strict=True)]
+    source = open_door(door, json.loads(json.dumps(rows)), tmp_path, monkeypatch)
+    prompts = [one for one in load_prompts(PromptSpec.model_validate({"source": source})) if isinstance(one, Prompt)]
+    assert [one.messages for one in prompts] == TALKS
+    assert [one.body and one.body.variables for one in prompts] == [{"tools": [tool]} for tool in TOOLS]
+
+
+def test_null_that_was_written_stays_and_padding_of_parquet_is_null_when_asked_for(tmp_path):
+    rows = [{"t": {"a": 1, "b": None}}, {"t": {"a": None, "b": 2}}]
+    jsonl = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for path, expected in ((jsonl, '{"a": 1, "b": null}-'), (tmp_path / "a.parquet", '{"a": 1}-')):
+        first = read(path)[0]
+        assert RowReader(Columns(), "{{ t }}{{ t.b or '-' }}").read(first).messages[0]["content"] == expected
+        with pytest.raises(RowError, match="null"):
+            RowReader(Columns(), "{{ t.b }}").read(first)
+
+
+@pytest.mark.parametrize("text", ["1.50", "1e5", "12345678901234567890.125", "0.10"])
+def test_number_of_a_json_file_is_printed_as_it_is_written(tmp_path, text):
+    (row,) = read(write(tmp_path / "a.jsonl", f'{{"value": {text}, "target": {text}}}'))
+    parts = RowReader(Columns(metadata=["value"]), "{{ value }} {{ 'x' ~ value }}").read(row)
+    assert (parts.messages[0]["content"], parts.target) == (f"{text} x{text}", text)
+    assert type(parts.metadata["value"]) is float
+
+
+def test_values_of_numpy_and_pandas_are_those_of_their_rows():
+    row = {"n": np.int64(7), "yes": np.bool_(True), "xs": np.array([1, 2]), "x": np.float64(0.5), "day": pd.NaT}
+    template = "{{ n }} {{ yes }} {{ xs }} {{ x }} {{ day or '-' }} {{ [n, yes] }}"
+    assert RowReader(Columns(), template).read(row).messages[0]["content"] == "7 true [1, 2] 0.5 - [7, true]"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (
+            {"chosen": [], "rejected": []},
+            r"columns.messages to chosen, and prompts.turns to first. Columns: chosen, rej",
+        ),
+        ({"doc_id": 0, "arguments": {}}, r'template to "{{ arguments.gen_args_0.arg_0 }}". Columns: arguments, doc_id'),
+        ({"Timestamp": 5, "Request tokens": 4}, "kind to trace, and format to burstgpt. Columns: Request tokens"),
+        ({"question": "q"}, "name yours in prompts.columns.messages or prompts.columns.prompt.*Columns: question"),
+    ],
+)
+def test_file_of_another_kind_is_refused_with_its_columns_and_the_line_to_write(row, words):
+    with pytest.raises(PromptError, match=words.replace("{", r"\{")):
+        RowReader(Columns(), None).check_first(row)

@@ -10,7 +10,8 @@ from run_kit import build_tokenizer
 
 from assayline.errors import PromptError
 from assayline.prompts import BadRow, load_prompts
-from assayline.prompts.sources.traces import MOST_TOKENS, TracePrompts
+from assayline.prompts.row import MOST_TOKENS
+from assayline.prompts.sources.traces import TracePrompts
 from assayline.records import Prompt
 from assayline.requests.build import build_requests
 from assayline.requests.chat import ChatRenderer
@@ -110,10 +111,24 @@ def test_azure_has_dates_and_no_blocks(tokenizer, tmp_path):
     assert [prompt.due_offset_s for prompt in prompts] == pytest.approx([0, 1.25, 2], abs=1e-6)
 
 
+def test_burstgpt_has_seconds_and_lengths_with_a_point(tokenizer, tmp_path):
+    path = tmp_path / "burst.csv"
+    path.write_text(
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,ChatGPT,30,3,33,Conversation log\n45.5,GPT-4,20.0,2.0,22.0,API log\n118,ChatGPT,10,0,10,Conversation log\n"
+    )
+    source = {"kind": "trace", "format": "burstgpt", "path": str(path)}
+    first, second, failed = read(PromptSpec.model_validate({"source": source}), tokenizer)
+    assert isinstance(first, Prompt) and isinstance(second, Prompt) and isinstance(failed, BadRow)
+    assert [len(one.prompt_token_ids or []) for one in (first, second)] == [30, 20]
+    assert (second.sampling["max_tokens"], second.due_offset_s) == (2, 40.5)
+    assert "Response tokens holds '0', expected a number of tokens from 1" in failed.message
+
+
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (row(-5), "input_length holds -5, expected tokens from 1"),
+        (row(-5), "input_length holds -5, expected a number of tokens from 1"),
         (row(0), "input_length holds 0"),
         (row(MOST_TOKENS + 1), f"from 1 to {MOST_TOKENS}"),
         (row(4, output=-1), "output_length holds -1"),

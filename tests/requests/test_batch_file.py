@@ -121,10 +121,7 @@ REFUSED = {
     "seed": ({"seed": "x"}, "seed is 'x', expected a whole number"),
     "message": ({"messages": [{"content": "x"}]}, "has the role None"),
     "no messages": ({"messages": None}, "The body has no messages"),
-    "arguments": (
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]},
-        "The arguments of a tool call are '{', expected JSON",
-    ),
+    "call": ({"messages": [{"role": "assistant", "tool_calls": [{"name": "f"}]}]}, "has the tool call {'name': 'f'}"),
 }
 
 

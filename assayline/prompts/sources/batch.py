@@ -184,7 +184,7 @@ def read_chat_body(body: Mapping[str, Json]) -> BatchOptions:
     given = _drop_null(body)
     if "messages" not in given:
         raise RowError(f"The body has no messages, expected a list. Its keys: {list_names(body)}.")
-    messages = _open_tool_calls(given.pop("messages"))
+    messages = given.pop("messages")
     sampling: dict[str, Json] = {}
     if given.pop("logprobs", False) is not False:
         sampling["logprobs"] = given.pop("top_logprobs", 0)
@@ -285,26 +285,3 @@ def _read_continuation(given: dict[str, Json]) -> bool:
             "one of them to be true and the other false."
         )
     return bool(continues)
-
-
-def _open_tool_calls(messages: Json) -> Json:
-    """Return tool calls with arguments as objects, which templates need; OpenAI's API has them as text."""
-    if not isinstance(messages, list):
-        return messages
-    return [
-        {**message, "tool_calls": [_open_call(call) for call in message["tool_calls"]]}
-        if isinstance(message, dict) and isinstance(message.get("tool_calls"), list)
-        else message
-        for message in messages
-    ]
-
-
-def _open_call(call: Json) -> Json:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except ValueError:
-        raise RowError(f"The arguments of a tool call are {function['arguments']!r:.80}, expected JSON.") from None
-    return {**call, "function": {**function, "arguments": arguments}}

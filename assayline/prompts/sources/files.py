@@ -5,22 +5,24 @@ there is no place to read on from, it is an error of the run: a CSV header witho
 a broken array, a damaged Parquet file. An object of an array is decoded as soon as all of it is read, as such files
 have hundreds of megabytes.
 
-Parquet's values are Python's own, the same on every machine. Three of Arrow's types would not arrive as a person wrote
-them, and are converted: a 32-bit 0.1 would be 0.10000000149011612; nanoseconds need pandas, which may not be there, and
-are cut to microseconds; a map would be a list of pairs and is an object.
+Parquet's values are Python's own, the same on every machine. What a table did to them is undone: an object has the keys
+of its own row (`Struct`), whole numbers stay whole next to missing ones, and days have no hour. Three of Arrow's
+types are converted: a 32-bit 0.1 would be 0.10000000149011612; nanoseconds need pandas, which may not be there, and are
+cut to microseconds; a map would be a list of pairs and is an object.
 """
 
 import codecs
 import csv
 import glob
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from assayline.errors import PromptError
-from assayline.prompts.row import FileRow, Row, UnreadableRow, explain_json
+from assayline.prompts.row import FileRow, Number, Row, UnreadableRow, explain_json, unpad
 from assayline.spec.prompts import HubSource
 from assayline.words import as_sentence
 
@@ -31,17 +33,21 @@ FORMATS = {
     ".json-lines": "jsonl",
     ".json": "json",
     ".csv": "csv",
+    ".tsv": "csv",
     ".parquet": "parquet",
 }
 LONGEST_LINE_BYTES = 2**27
 """Bytes of a line of JSON, or characters of a field of CSV. The csv module refuses fields over 131,072 unless told, and
 prompts are longer; without any limit, a quote that is never closed makes one field of the rest of the file."""
 
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""By the first bytes of a file."""
 CHUNK_BYTES = 2**20
 CUT_CHARACTERS = 3
 """With fewer behind it, a number may not be whole: 1e+5 begins with 1."""
 _BLANKS = re.compile(r"[ \t\n\r]*")
 BATCH_ROWS = 256
+SCAN_ROWS = 2**16
 
 
 def read_files(pattern: str, format: str = "auto") -> Iterator[FileRow | UnreadableRow]:
@@ -65,7 +71,8 @@ def find_files(pattern: str) -> list[Path]:
             f"Prompt file {pattern!r:.200} cannot be looked for: {error!s:.200}. hint: pass a path."
         ) from None
     if is_folder:
-        raise PromptError(f"Prompt file {pattern} is a folder. hint: pass a file, or a glob such as {pattern}/*.jsonl.")
+        ending = next((file.suffix for file in sorted(path.iterdir()) if file.suffix.lower() in FORMATS), ".jsonl")
+        raise PromptError(f"Prompt file {pattern} is a folder. hint: pass a file, or a glob such as {path}/*{ending}.")
     if is_there:
         return [path]
     if not glob.has_magic(pattern):
@@ -83,15 +90,14 @@ def find_files(pattern: str) -> list[Path]:
 
 
 def _format_of(path: Path) -> str:
-    if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip"):
-        raise PromptError(f"Prompt file {path} is compressed. hint: decompress it first, for example with gunzip.")
+    name = path.with_suffix("") if path.suffix.lower() in (".gz", ".zst") else path
     try:
-        return FORMATS[path.suffix.lower()]
+        return FORMATS[name.suffix.lower()]
     except KeyError:
         raise PromptError(
             f"Prompt file {path} has the ending {path.suffix or '(none)'}, expected one of "
-            f"{', '.join(FORMATS)}. hint: rename it, or set prompts.source.format to jsonl, json, csv or "
-            "parquet."
+            f"{', '.join(FORMATS)}, with .gz or .zst behind it if need be. hint: rename it, or set "
+            "prompts.source.format to jsonl, json, csv or parquet."
         ) from None
 
 
@@ -106,7 +112,7 @@ def read_jsonl(path: Path) -> Iterator[Row | UnreadableRow]:
         if not text.strip():
             continue
         try:
-            row = json.loads(text)
+            row = json.loads(text, parse_float=Number)
         except (ValueError, RecursionError) as error:
             problem = (
                 f"not JSON ({explain_json(error)}). Expected one JSON object per line; the line begins {text[:60]!r}."
@@ -127,7 +133,7 @@ def read_csv(path: Path) -> Iterator[Row | UnreadableRow]:
     that is still open at the end."""
     csv.field_size_limit(LONGEST_LINE_BYTES)
     lines = _CsvLines(path)
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader(lines, strict=True, delimiter=_find_delimiter(path))
     header: list[str] = []
     while True:
         first = reader.line_num + 1
@@ -158,6 +164,12 @@ def read_csv(path: Path) -> Iterator[Row | UnreadableRow]:
             yield {name: cell or None for name, cell in zip(header, fields, strict=True)}
         if problem:
             yield UnreadableRow(lines.text, f"{where}: {problem}")
+
+
+def _find_delimiter(path: Path) -> str:
+    """Return what is between the names of the header: a comma, or the first sign of these that is there."""
+    header = next((line for _, line in _numbered_lines(path) if line.strip()), b"").decode("latin-1")
+    return next((sign for sign in ",;\t|" if sign in header), ",")
 
 
 class _CsvLines:
@@ -211,10 +223,8 @@ def _check_header(fields: list[str], path: Path) -> list[str]:
 def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield line numbers from 1 and lines with their ends, without a byte order mark."""
     try:
-        with open(path, "rb") as file:
+        with _open(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE_BYTES), b""), start=1):
-                if number == 1 and line.startswith(b"\x1f\x8b"):
-                    raise PromptError(f"{path} is compressed (gzip). hint: decompress it first, with gunzip.")
                 if len(line) == LONGEST_LINE_BYTES:
                     raise PromptError(
                         f"{path}, line {number}: longer than {LONGEST_LINE_BYTES} bytes. Expected one row per line."
@@ -222,6 +232,18 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     except OSError as error:
         raise PromptError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a file for reading; one that begins like gzip or Zstandard is decompressed as it is read."""
+    with open(path, "rb") as file:
+        begin = file.read(4)
+    kind = next((name for mark, name in COMPRESSIONS.items() if begin.startswith(mark)), None)
+    if kind is None:
+        return open(path, "rb")
+    import pyarrow as pa
+
+    return io.BufferedReader(pa.input_stream(str(path), compression=kind))
 
 
 def _explain_bytes(error: UnicodeDecodeError) -> str:
@@ -243,7 +265,7 @@ def _json_type(value: Any) -> str:
 def read_json_array(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Row | UnreadableRow]:
     """Yield the array's objects. Raises PromptError if the file is not an array or is damaged."""
     try:
-        with open(path, "rb") as file:
+        with _open(path) as file:
             reader = _ArrayReader(path, iter(lambda: file.read(chunk_bytes), b""))
             yield from reader.read()
     except OSError as error:
@@ -293,7 +315,7 @@ class _ArrayReader:
 
     def _decode(self) -> tuple[Any, str]:
         """Return the value that begins here, and its text. Reads on until the value is complete."""
-        decoder = json.JSONDecoder()
+        decoder = json.JSONDecoder(parse_float=Number)
         while True:
             try:
                 value, end = decoder.raw_decode(self._text, self._place)
@@ -348,10 +370,14 @@ def read_parquet(path: Path) -> Iterator[Row]:
     rows_read = 0
     try:
         with parquet.ParquetFile(path) as file:
+            narrow = _find_narrow(file)
             for batch in file.iter_batches(BATCH_ROWS):
-                columns = [_as_python(column) for column in batch.columns]
+                columns = [
+                    _as_python(_without_nan(column).cast(narrow[name]) if name in narrow else column)
+                    for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                ]
                 rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="lossy")
-                yield from rows
+                yield from ({name: unpad(value) for name, value in row.items()} for row in rows)
                 rows_read += len(rows)
     except Exception as error:  # a foreign file: besides Arrow's errors there are those of dates, time zones, decimals
         raise PromptError(
@@ -359,6 +385,34 @@ def read_parquet(path: Path) -> Iterator[Row]:
             "damaged, of another format, or has values that Python cannot represent, such as a date in the year "
             "100,000. hint: write the file again."
         ) from None
+
+
+def _find_narrow(file: Any) -> dict[str, Any]:
+    """Return the types of columns whose values a table has widened: whole numbers next to missing ones, and days."""
+    import pyarrow as pa
+
+    found = {}
+    for field in file.schema_arrow:
+        is_day = pa.types.is_timestamp(field.type) and field.type.tz is None
+        if not is_day and field.type not in (pa.float32(), pa.float64()):
+            continue
+        narrow, missing = pa.date32() if is_day else pa.int64(), 0
+        for batch in file.iter_batches(SCAN_ROWS, columns=[field.name]):
+            column = _without_nan(batch.column(0))
+            missing += column.null_count
+            if not column.cast(narrow, safe=False).cast(field.type).equals(column):
+                break
+        else:
+            if is_day or missing:
+                found[field.name] = narrow
+    return found
+
+
+def _without_nan(column: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    return compute.if_else(compute.is_nan(column), None, column) if pa.types.is_floating(column.type) else column
 
 
 def _as_python(column: Any) -> Any:
@@ -410,7 +464,7 @@ def read_hub(source: HubSource) -> Iterator[Row]:
         rows = datasets.load_dataset(
             source.dataset, name=source.subset, split=source.split, revision=source.revision, streaming=True
         )
-        yield from (dict(row) for row in rows)
+        yield from ({name: unpad(value) for name, value in row.items()} for row in rows)
     except Exception as error:  # datasets raises a dozen unrelated types, network errors among them
         raise PromptError(
             f"Hub dataset {source.dataset!r} (subset {source.subset}, split {source.split}, revision "

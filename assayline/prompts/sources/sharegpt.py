@@ -1,8 +1,9 @@
 """ShareGPT's conversations as chat messages.
 
-A row is {id, conversations: [{from, value}]}. Files in the wild begin with an answer whose question is lost, and end
-with an answer: what stands before the first question is dropped except for system messages, and what follows the last.
-Where the lengths of recorded answers are wanted, the last question is the last one that has an answer.
+A row is {id, conversations: [{from, value}]}, or [{role, content}]; columns `system` and `tools` belong to it, and a
+message from function_call holds calls as JSON text. Files in the wild begin with an answer whose question is lost, and
+end with an answer: what stands before the first question is dropped except for system messages, and what follows the
+last. Where the lengths of recorded answers are wanted, the last question is the last one that has an answer.
 """
 
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 from assayline.media.references import MediaStore
 from assayline.prompts.columns import RowReader
-from assayline.prompts.row import PromptParts, Row, RowError, RowShapeError, list_names
+from assayline.prompts.row import PromptParts, Row, RowError, RowShapeError, list_names, open_json, parse_json
 from assayline.spec.prompts import PromptSpec, ShareGptSource
 
 ROLES = {
@@ -22,6 +23,9 @@ ROLES = {
     "bard": "assistant",
     "bing": "assistant",
     "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+    "function_call": "assistant",
 }
 
 
@@ -70,9 +74,9 @@ def _read_messages(row: Row) -> tuple[list[dict[str, Any]], list[int]]:
     """All messages, and the places of the questions among them."""
     if "conversations" not in row:
         raise RowShapeError(f"It has no column `conversations`, as ShareGPT's rows have. Columns: {list_names(row)}.")
-    said = row["conversations"]
+    said = open_json(row["conversations"], "The conversations")
     if not isinstance(said, list):
-        raise RowError(f"The conversations are {said!r:.80}, expected a list of {{from, value}}.")
+        raise RowError(f"The conversations are {said!r:.80}, expected a list of {{from, value}} or {{role, content}}.")
     messages = [_read_message(message, number) for number, message in enumerate(said, start=1)]
     questions = [place for place, message in enumerate(messages) if message["role"] == "user"]
     if not questions:
@@ -88,16 +92,22 @@ def _ask(row: Row, messages: list[dict[str, Any]], questions: list[int], last: i
 def _find_answer(messages: list[dict[str, Any]], question: int) -> str:
     """Return the answer after a question; empty if there is none."""
     following = messages[question + 1 : question + 2]
-    return next((message["content"] for message in following if message["role"] == "assistant"), "")
+    answer = next((message.get("content") for message in following if message["role"] == "assistant"), "")
+    return answer if isinstance(answer, str) else ""
 
 
 def _read_message(message: Any, number: int) -> dict[str, Any]:
+    """Return {role, content}; `read_messages` checks a message that has this form already."""
+    where = f"Message {number} of the conversation"
+    if isinstance(message, dict) and message.get("from") is None and isinstance(role := message.get("role"), str):
+        return {**message, "role": ROLES.get(role.lower(), role)}
     if not isinstance(message, dict) or not isinstance(message.get("value"), str):
-        raise RowError(f"Message {number} of the conversation is {message!r:.80}, expected {{from, value}} with text.")
+        raise RowError(f"{where} is {message!r:.80}, expected {{from, value}} with text, or {{role, content}}.")
     role = ROLES.get(str(message.get("from")).lower())
     if role is None:
-        raise RowError(
-            f"Message {number} of the conversation is from {message.get('from')!r:.40}, expected one of "
-            f"{', '.join(ROLES)}."
-        )
+        raise RowError(f"{where} is from {message.get('from')!r:.40}, expected one of {', '.join(ROLES)}.")
+    if message["from"] == "function_call":
+        calls = parse_json(message["value"], where)
+        calls = calls if isinstance(calls, list) else [calls]
+        return {"role": role, "tool_calls": [{"type": "function", "function": call} for call in calls]}
     return {"role": role, "content": message["value"]}

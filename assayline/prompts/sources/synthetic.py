@@ -32,15 +32,7 @@ class SyntheticPrompts(Reader):
 
     def __init__(self, source: SyntheticSource, tokenizer: Any) -> None:
         """Raise ModelError for a tokenizer without usable tokens, SpecError for impossible lengths."""
-        usable = usable_ids(tokenizer)
-        words = stable_words(tokenizer, usable)
-        self.round_trips = len(words) >= source.count
-        self._ids = words if self.round_trips else usable
-        if len(self._ids) < 2:
-            raise ModelError(
-                f"The tokenizer has {len(self._ids)} tokens that are not special, expected at least 2 to "
-                "make synthetic prompts from."
-            )
+        self._ids, self.round_trips = choose_ids(tokenizer, source.count)
         self.counter_tokens = _digits_needed(source.count, len(self._ids))
         self._source = source
         self._tokenizer = tokenizer
@@ -92,6 +84,18 @@ class SyntheticPrompts(Reader):
             number, digit = divmod(number, len(self._ids))
             digits.append(self._ids[digit])
         return digits
+
+
+def choose_ids(tokenizer: Any, words_wanted: int) -> tuple[list[int], bool]:
+    """Return ids to make prompts of, and whether the text encodes back to them. Raises ModelError for too few."""
+    usable = usable_ids(tokenizer)
+    words = stable_words(tokenizer, usable)
+    ids = words if len(words) >= words_wanted else usable
+    if len(ids) < 2:
+        raise ModelError(
+            f"The tokenizer has {len(ids)} tokens that are not special, expected at least 2 to make random prompts of."
+        )
+    return ids, ids is words
 
 
 def usable_ids(tokenizer: Any) -> list[int]:

@@ -13,13 +13,13 @@ A trace has a time and two lengths per request. Mooncake's traces also have `has
   `synthetic.py`.
 
 Mooncake: https://arxiv.org/abs/2407.00079, section 4. Azure: the columns of AzureLLMInferenceTrace, 2023 and 2024.
+BurstGPT: https://arxiv.org/abs/2401.17644.
 """
 
 import random
 from collections.abc import Iterator
 from typing import Any
 
-from assayline.errors import ModelError
 from assayline.prompts.row import (
     UNITS_PER_S,
     PromptParts,
@@ -28,20 +28,18 @@ from assayline.prompts.row import (
     RowError,
     UnreadableRow,
     find_column,
+    read_count,
     read_stamp,
 )
 from assayline.prompts.sources.files import read_files
-from assayline.prompts.sources.synthetic import stable_words, usable_ids
+from assayline.prompts.sources.synthetic import choose_ids
 from assayline.spec.prompts import TraceSource
 
 LEAST_WORDS = 64
-MOST_TOKENS = 2**24
-"""A length beyond this is a mistake, and would fill the memory."""
-
-
 LENGTH_COLUMNS = {
     "mooncake": ("input_length", "output_length"),
     "azure": ("ContextTokens", "GeneratedTokens"),
+    "burstgpt": ("Request tokens", "Response tokens"),
 }
 """Columns of a prompt's and of an answer's tokens, by format."""
 HASH_IDS = "hash_ids"
@@ -79,22 +77,17 @@ class TracePrompts(Reader):
 
     def __init__(self, source: TraceSource, tokenizer: Any) -> None:
         """Raise ModelError for a tokenizer without usable tokens."""
-        usable = usable_ids(tokenizer)
-        words = stable_words(tokenizer, usable)
-        self.round_trips = len(words) >= LEAST_WORDS
-        self._ids = words if self.round_trips else usable
-        if len(self._ids) < 2:
-            raise ModelError(
-                f"The tokenizer has {len(self._ids)} tokens that are not special, expected at least 2 to "
-                "make a trace's prompts from."
-            )
+        self._ids, self.round_trips = choose_ids(tokenizer, LEAST_WORDS)
         self._source = source
         self._stamp = source.arrival.column
         self._tokenizer = tokenizer
 
     def read(self, row: TraceRow) -> PromptParts:
         """Return the row's prompt. Raises RowShapeError for missing columns, RowError for impossible lengths."""
-        prompt_tokens, output_tokens = (_read_length(row, column) for column in LENGTH_COLUMNS[self._source.format])
+        prompt_tokens, output_tokens = (
+            read_count(find_column(row, column, "prompts.source.format"), column)
+            for column in LENGTH_COLUMNS[self._source.format]
+        )
         find_column(row, self._stamp, "prompts.source.format")
         ids = self._draw_prompt(row.number, prompt_tokens, self._read_blocks(row, prompt_tokens))
         text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -127,14 +120,3 @@ class TracePrompts(Reader):
 
     def _draw(self, seed: str, tokens: int) -> list[int]:
         return random.Random(seed).choices(self._ids, k=tokens)
-
-
-def _read_length(row: TraceRow, column: str) -> int:
-    value = find_column(row, column, "prompts.source.format")
-    try:
-        tokens = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
-    except ValueError:
-        tokens = -1
-    if not 1 <= tokens <= MOST_TOKENS:
-        raise RowError(f"The column {column} holds {value!r:.80}, expected tokens from 1 to {MOST_TOKENS}.")
-    return tokens
