@@ -7,7 +7,8 @@ false-positive rate among the metrics.
 
 Stable histories have no shift, so any detection is a false positive. Noise is normal, heavy-tailed (Student's t with
 three degrees of freedom), with outliers (one night in twenty is slow by four to eight standard deviations), or coarse
-(the number of right answers of 40 prompts); independent, or autocorrelated (order one, with correlation `alike`). The
+(the number of right answers of 40 prompts); independent, or autocorrelated (order one, with correlation `alike`), or
+one of `benchmarks.nights`, such as a slow drift. The
 metrics of a history are independent of each other, which is the worst case: metrics of one machine are correlated.
 
 In shifted histories, one metric shifts by a number of standard deviations of the noise. A shift is found if it is
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from assayline.report.history_rows import METRICS, LevelShift, find_level_shifts
+from benchmarks.nights import NOISES
 
 Dice = np.random.Generator
 NEAR_NIGHTS = 3
@@ -60,6 +62,7 @@ STABLE = [
     *(Stable(nights) for nights in (10, 14, 30, 60, 120)),
     *(Stable(nights, noise) for noise in ("heavy", "odd", "coarse") for nights in (14, 60)),
     *(Stable(nights, alike=alike) for alike in (0.2, 0.4, 0.6) for nights in (14, 30, 60, 120)),
+    *(Stable(60, noise) for noise in ("AR(1) 0.8", "half AR(1) 0.95", "episodes of 14 nights", "weekly cycle")),
 ]
 SHIFTED = [
     *(Shifted(30, size, last) for size in (1.5, 2, 3, 5) for last in (5, 10, 15)),
@@ -130,6 +133,8 @@ def draw(dice: Dice, nights: int, noise: str, alike: float) -> np.ndarray:
     """Draw values of successive nights, with standard deviation 1 for normal noise."""
     if noise == "heavy":
         return dice.standard_t(3, nights)
+    if noise in NOISES:
+        return NOISES[noise](dice, (1, nights))[0]
     if noise == "coarse":
         return dice.binomial(PROMPTS, 0.8, nights) / PROMPTS
     series = dice.normal(size=nights)

@@ -283,7 +283,7 @@ def find_intervals(latencies: np.ndarray, percentile: float) -> tuple[np.ndarray
 
 def measure_load(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
     """Coverage of the intervals of latency percentiles, by load (0: independent requests) and requests."""
-    for load, requests in itertools.product((0.0, 0.3, 0.5, 0.8, 0.9), (500, 2_000, 10_000)):
+    for load, requests in itertools.product((0.0, 0.3, 0.5, 0.8, 0.9), (2_000, 10_000)):
         latencies = draw_queue(dice, load, requests, cases)
         for percentile in PERCENTILES:
             true = -math.log(1 - percentile) / (1 - load)
@@ -297,6 +297,32 @@ def measure_load(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
                 "given": float(is_given.mean()),
                 "wrong": float((is_given & ~holds).mean()),
             }
+
+
+def measure_rates(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
+    """Coverage of the interval of throughput, as of rate_interval: by arrivals, ten a second, and requests."""
+    for arrivals, requests in itertools.product(("Poisson", "bursts", "two rates"), (2_000, 10_000)):
+        gaps = dice.standard_exponential((cases, requests)) / 10
+        if arrivals == "bursts":
+            gaps = dice.gamma(1 / 9, 9 / 10, (cases, requests))
+        elif arrivals == "two rates":  # half as many or half as many more, for about 300 requests
+            changes = np.cumsum(dice.random((cases, requests)) < 1 / 300, axis=1) + dice.integers(0, 2, (cases, 1))
+            gaps = gaps * np.where(changes % 2, 0.5, 1.5)
+        ended = np.cumsum(gaps, axis=1)
+        numbers = np.minimum(19, (20 * ended / ended[:, -1:]).astype(int))
+        counts = np.stack([(numbers == number).sum(axis=1) for number in range(20)], axis=1)
+        around = 20 * counts / requests - 1
+        r = (around[:, 1:] * around[:, :-1]).sum(axis=1) / (around**2).sum(axis=1) + 1 / 20 + 20**-0.5
+        r = np.where(r < 1, np.maximum(0, r), np.nan)
+        half = stdtrit(19, 0.975) * np.sqrt(around.var(axis=1, ddof=1) / 20 * (1 + r) / (1 - r))
+        rate, is_given = requests / ended[:, -1], ~np.isnan(half)
+        holds = abs(rate - 10) <= half * rate
+        yield {
+            "arrivals": arrivals,
+            "requests": requests,
+            "held": float(holds[is_given].mean()),
+            "given": float(is_given.mean()),
+        }
 
 
 def check_load_against_sql(dice: Dice) -> None:
@@ -342,7 +368,9 @@ def measure_part_of_load(seed: int) -> dict[str, Rows]:
     check_load_against_sql(dice)
     found = list(measure_load(dice, 1_000))
     print_rows(f"load: {measure_load.__doc__}", found)
-    return {"load": found}
+    rates = list(measure_rates(dice, 1_000))
+    print_rows(f"rates: {measure_rates.__doc__}", rates)
+    return {"load": found, "rates": rates}
 
 
 def measure_ratio(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:

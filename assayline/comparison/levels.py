@@ -51,7 +51,7 @@ Values = Any
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A change of level beyond chance."""
+    """A change of level beyond chance: a level shift, or a slow drift, which cannot be told from one."""
 
     index: int
     """Index of the first value of the new level."""
@@ -64,7 +64,8 @@ class Shift:
     change: float
     """Hodges-Lehmann estimate: the median of all differences between values of both levels."""
     low: float
-    """Lower end of its 95% interval, by the ranks of these differences (normal approximation)."""
+    """Lower end of its 95% interval, by the ranks of these differences (normal approximation), and wider by
+    sqrt((1 + correlation) / (1 − correlation)) for the correlation of neighbors."""
     high: float
     p_value: float
     """Share of surrogates whose largest statistic is at least this one: adjusted for all tested splits."""
@@ -87,7 +88,14 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
     found = dict(_split(scores, 0, len(series), limit))
     edges = [0, *sorted(found), len(series)]
     return [
-        describe_shift(series[before:index], series[index:until], index, until, float(np.mean(chance >= found[index])))
+        describe_shift(
+            series[before:index],
+            series[index:until],
+            index,
+            until,
+            float(np.mean(chance >= found[index])),
+            estimate_correlation(scores),
+        )
         for before, index, until in zip(edges, edges[1:], edges[2:], strict=False)
     ]
 
@@ -199,18 +207,21 @@ def list_splits(begin: int, end: int) -> Values:
     return np.array(splits, dtype=int).reshape(-1, 3)
 
 
-def describe_shift(before: Values, after: Values, index: int, until: int, p_value: float) -> Shift:
+def describe_shift(
+    before: Values, after: Values, index: int, until: int, p_value: float, correlation: float = 0.0
+) -> Shift:
     differences = np.sort((after[:, None] - before[None, :]).ravel())
     m, n = len(before), len(after)
     reach = 1.959963984540054 * (m * n * (m + n + 1) / 12) ** 0.5
     rank = max(0, int(np.floor(m * n / 2 - reach)))
+    change, widened = float(np.median(differences)), ((1 + correlation) / (1 - correlation)) ** 0.5
     return Shift(
         index,
         until,
         float(np.median(before)),
         float(np.median(after)),
-        float(np.median(differences)),
-        float(differences[rank]),
-        float(differences[-1 - rank]),
+        change,
+        change - widened * (change - float(differences[rank])),
+        change + widened * (float(differences[-1 - rank]) - change),
         max(p_value, 1 / (SURROGATES + 1)),
     )

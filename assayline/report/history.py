@@ -54,7 +54,8 @@ def say_shift(one: LevelShift, rows: HistoryRows) -> str:
     interval = show_interval(one)
     told = f" (95% interval {interval})" if interval else ""
     return (
-        f"{metric.title} has been {'worse' if one.is_worse else 'better'} since {show_night(one.run)}: "
+        f"{metric.title} has been {'worse' if one.is_worse else 'better'} since {show_night(one.run)}, by a "
+        f"level shift or slow drift: "
         f"{metric.show(shift.before)} before, {metric.show(shift.after)} after, "
         f"{metric.show_shift(shift.change, shift.before)}{told}.{_say_cause(one, rows)}"
     )

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 SEEDS = range(5)
 TIMES = {"ttft_s": 0.5, "tpot_s": 0.1, "e2e_s": 2.0}
@@ -169,3 +170,37 @@ def test_goodput_against_plain_python(store):
     rates = {row["run_id"]: row["requests_per_s"] for row in store.rows("run_summary", run_id=None)}
     for row in expected:
         assert row["good_requests_per_s"] <= rates[row["run_id"]], row["run_id"]
+
+
+@pytest.mark.parametrize(
+    ("arrival", "requests", "least"),
+    [("poisson", 2_100, 2_000), ("poisson", 1_900, 2_000), ("concurrency", 300, 200), ("all_at_once", 2_100, np.inf)],
+)
+def test_rate_intervals_are_batch_means_of_windows_of_sending(store, arrival, requests, least):
+    dice = np.random.default_rng(3)
+    sent = np.cumsum(dice.gamma(0.5, 0.2, requests))
+    ended, tokens = sent + dice.exponential(2, requests), dice.integers(1, 50, requests)
+    given_limits(store, e2e_s=1.0)
+    store.given("loads", {"arrival": arrival, "warmup_s": 0.0, "cooldown_s": 0.0})
+    store.given_answers(
+        *(
+            answer(at_s=at, e2e_s=end - at, ttft_s=0, tokens=n)
+            for at, end, n in zip(*map(list, (sent, ended, tokens)), strict=True)
+        )
+    )
+    found = {row["metric"]: row for row in store.rows("metric_values", "metric", "value", "low", "high", "statistic")}
+    for metric, counted, amounts in (
+        ("requests_per_s", True, np.ones(requests)),
+        ("output_tokens_per_s", True, tokens),
+        ("good_output_tokens_per_s", ended - sent <= 1, tokens),
+    ):
+        row = found[metric]
+        is_counted = (ended <= sent[-1]) & counted
+        if is_counted.sum() < least:
+            assert (row["low"], row["high"]) == (None, None)
+            continue
+        sums, _ = np.histogram(ended[is_counted], 20, (sent[0], sent[-1]), weights=amounts[is_counted])
+        around = sums / sums.mean() - 1
+        r = max(0, around[1:] @ around[:-1] / (around @ around) + 1 / 20 + 20**-0.5)
+        half = t.ppf(0.975, 19) * np.sqrt(around.var(ddof=1) / 20 * (1 + r) / (1 - r))
+        assert (row["low"], row["high"]) == pytest.approx((row["value"] * (1 - half), row["value"] * (1 + half)))

@@ -122,7 +122,7 @@ def test_durations_are_named_in_seconds(schema):
         "select distinct column_name from duckdb_columns() where not internal and data_type = 'DOUBLE'"
     ).fetchall()
     named = re.compile(
-        r"(_s|_sd|_floor|_share|_rate|_per_step|^mean_\w+|^accuracy\w*|^wilson_\w+|^mean|^standard_error|_value|_joules|_watts|^(\w+_)?cost(_\w+)?)$"
+        r"(_s|_square|_per_engine|_share|_rate|_per_step|^mean_\w+|^accuracy\w*|^wilson_\w+|^mean|^standard_error|_value|_joules|_watts|^(\w+_)?cost(_\w+)?)$"
     )
     assert sorted(name for (name,) in names if not named.search(name)) == [
         "burstiness",

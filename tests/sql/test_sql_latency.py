@@ -200,3 +200,12 @@ def test_intervals_of_metrics_with_different_n(store):
     found = {row["metric"]: row for row in store.rows("latency_percentile") if row["percentile"] == 0.5}
     assert (found["tpot_s"]["n"], found["tpot_s"]["value_s"], found["tpot_s"]["low_s"]) == (19, 1.0, None)
     assert (found["e2e_s"]["n"], found["e2e_s"]["low_s"], found["e2e_s"]["high_s"]) == (20, 3.0, 3.0)
+
+
+def test_intervals_of_open_loops_need_two_thousand_requests(store):
+    for n, arrival in ((1_999, "poisson"), (2_000, "poisson"), (1_999, "concurrency")):
+        run_id = f"{n} {arrival}"
+        given_latencies(store, draw_waves(np.random.default_rng(1), n, 0.0), run_id=run_id)
+        store.given("loads", {"run_id": run_id, "arrival": arrival, "warmup_s": 0.0, "cooldown_s": 0.0})
+    given = {run_id for (run_id, percentile), (low, _) in read_intervals(store).items() if percentile == 0.5 and low}
+    assert given == {"2000 poisson", "1999 concurrency"}

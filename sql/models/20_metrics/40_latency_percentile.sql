@@ -103,7 +103,8 @@ count_effective as (
     from correlate_batches
 ),
 
--- The median shows the correlation best: a run without a long queue does not show what one does to the tail.
+-- The median shows the correlation best: a run without a long queue does not show what one does to the tail. In an open
+-- loop, a run of few requests that looks calm is one that has seen no burst.
 keep_supported as (
     select *
     from (
@@ -113,7 +114,9 @@ keep_supported as (
                 as median_requests
         from count_effective
     )
+    left join raw.loads using (run_id)
     where median_requests * least(percentile, 1 - percentile) >= 10 - 1e-9
+        and (n >= 2000 or coalesce(arrival, 'concurrency') in ('concurrency', 'all_at_once'))
 ),
 
 -- How many of m independent values lie at or below the true percentile p is Binomial(m, p), whatever their
@@ -199,5 +202,5 @@ comment on column internal.latency_percentile.metric is 'ttft_s, queue_s, prefil
 comment on column internal.latency_percentile.percentile is 'As a fraction: 0.5, 0.9, 0.95, 0.99 or 0.999.';
 comment on column internal.latency_percentile.n is 'Values it was read from: measured ok requests for which the metric is defined; gaps between events for itl_s.';
 comment on column internal.latency_percentile.value_s is 'The percentile, seconds: quantile_cont, linear between the two nearest values at rank (n − 1) × percentile. NULL if n is 0.';
-comment on column internal.latency_percentile.low_s is 'Lower end of the 95% interval, seconds. Requests in a queue are not independent, so m of them count: m = min(n, s (1 − s) / V × (1.96 / t)² × (1 − r) / (1 + r)). In 20 equal batches in order of arrival, s is the mean share of values up to the percentile, V the variance of these shares / 20 (batch means: Schmeiser 1982), t has 19 degrees of freedom, and r is the correlation of neighboring batches + 1/20 + 1/√20 (bias and one standard error), at least 0. The end is the value at rank ⌊l n / m⌋, where l is the smallest k with P(B ≤ k) ≥ 0.025, B ~ Binomial(m, percentile). NULL unless the m of the median × min(percentile, 1 − percentile) is at least 10 (20, 100, 200, 1,000 and 10,000 requests by percentile, more if they are correlated); if m is too small for either end; and for itl_s, whose gaps share engine steps.';
+comment on column internal.latency_percentile.low_s is 'Lower end of the 95% interval, seconds. Requests in a queue are not independent, so m of them count: m = min(n, s (1 − s) / V × (1.96 / t)² × (1 − r) / (1 + r)). In 20 equal batches in order of arrival, s is the mean share of values up to the percentile, V the variance of these shares / 20 (batch means: Schmeiser 1982), t has 19 degrees of freedom, and r is the correlation of neighboring batches + 1/20 + 1/√20 (bias and one standard error), at least 0. The end is the value at rank ⌊l n / m⌋, where l is the smallest k with P(B ≤ k) ≥ 0.025, B ~ Binomial(m, percentile). NULL unless the m of the median × min(percentile, 1 − percentile) is at least 10 (20, 100, 200, 1,000 and 10,000 requests by percentile, more if they are correlated); unless an open loop has 2,000 requests; if m is too small for either end; and for itl_s, whose gaps share engine steps.';
 comment on column internal.latency_percentile.high_s is 'Upper end of the 95% interval, seconds: the value at rank ⌈(u − 1) n / m⌉ + 1, where u is 1 + the smallest k with P(B ≤ k) ≥ 0.975. NULL if low_s is.';

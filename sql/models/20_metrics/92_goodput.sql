@@ -18,22 +18,6 @@ spread_limits as (
     group by run_id, slo
 ),
 
-judge_requests as (
-    select
-        spread_limits.run_id,
-        spread_limits.slo,
-        stg_requests.phase,
-        stg_requests.output_tokens,
-        stg_requests.status = 'ok'
-            and (ttft_limit_s is null or coalesce(ttft_s <= ttft_limit_s, false))
-            and (tpot_limit_s is null or coalesce(output_tokens <= 1, false) or coalesce(tpot_s <= tpot_limit_s, false))
-            and (e2e_limit_s is null or coalesce(e2e_s <= e2e_limit_s, false)) as is_good,
-        stg_requests.is_finished
-    from spread_limits
-    join stg_requests using (run_id)
-    where stg_requests.status in ('ok', 'error')
-),
-
 count_requests as (
     select
         run_id,
@@ -43,7 +27,7 @@ count_requests as (
         count(*) filter (is_good) as all_good_requests,
         count(*) filter (is_finished and is_good) as finished_good_requests,
         sum(output_tokens) filter (is_finished and is_good) as finished_good_output_tokens
-    from judge_requests
+    from judged_request
     group by run_id, slo
 ),
 

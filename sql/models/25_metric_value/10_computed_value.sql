@@ -201,17 +201,21 @@ join_values as (
 
 name_columns as (
     select
-        run_id,
-        metric,
+        join_values.run_id,
+        join_values.metric,
         coalesce(statistic, 'mean') as statistic,
         cast(detail as varchar) as detail,
         cast(value as double) as value,
-        cast(low as double) as low,
-        cast(high as double) as high,
+        cast(coalesce(low, value * (1 - half_share)) as double) as low,
+        cast(coalesce(high, value * (1 + half_share)) as double) as high,
         cast(n as bigint) as n,
         unit,
         cast(higher_is_better as boolean) as higher_is_better
     from join_values
+    left join rate_interval
+        on rate_interval.run_id = join_values.run_id
+        and rate_interval.metric = join_values.metric
+        and rate_interval.slo is not distinct from cast(detail as varchar)
 )
 
 select * from name_columns;
