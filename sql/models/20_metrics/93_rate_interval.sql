@@ -92,10 +92,10 @@ find_widths as (
         metric,
         internal.t_quantile(19) * sqrt(variance * (1 + correlation) / (1 - correlation)) as half_share
     from correlate_windows
-    where correlation < 1
+    where correlation < 1 and half_share < 1
 )
 
-select * from find_widths where half_share < 1;
+select * from find_widths;
 
 comment on view internal.rate_interval is 'One row per run with a load × rate × service level objective, if any: half of the 95% interval of throughput and goodput, from the rates in 20 windows of the time of sending. Not for fewer than 200 results in a closed loop, and 2,000 in an open one.';
 comment on column internal.rate_interval.run_id is 'The run.';
