@@ -38,7 +38,7 @@ from assayline.spec.identity import canonical_json
 from assayline.store.answers import AnswerSurvey, lacks_media, open_answers, survey_answers
 from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
 from assayline.store.ingest import RunOutcome, load_parts, read_outcome
-from assayline.store.metrics import read_metric_table, store_metrics, warn_truncated, warn_unread
+from assayline.store.metrics import read_metric_table, store_metrics, warn_unread
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.score_files import read_function_scores, read_harness_scores, write_function_scores
@@ -383,7 +383,7 @@ class Evaluation:
             save_run(connection, ended, canonical_json(self.spec))
         store_metrics(connection, [self.run_id])
         [row] = read_rows(connection, "select obstacle from run_conditions where run_id = ?", self.run_id)
-        notes = [warn_truncated(connection, self.run_id), warn_unread(connection, self.run_id)]
+        notes = [warn_unread(connection, self.run_id)]
         if obstacle := row["obstacle"]:
             notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
         return ended, read_metric_table(connection, self.run_id), [note for note in notes if note]

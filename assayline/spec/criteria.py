@@ -76,7 +76,9 @@ class JsonMatch(ScorerPart):
     """1 if the answer is valid JSON, and matches the schema if one is given."""
 
     kind: Literal["json"] = "json"
-    json_schema: JsonSchema | None = Field(None, description="JSON schema that the answer must satisfy.")
+    json_schema: JsonSchema | None = Field(
+        None, description="JSON schema that the answer must satisfy (default: that of `output`)."
+    )
 
     needs_target: ClassVar[bool] = False
 

@@ -278,6 +278,34 @@ JsonSchema = Annotated[dict[str, Any], AfterValidator(_check_schema)]
 """A JSON schema; its `$schema` selects the draft."""
 
 
+TYPED = frozenset(
+    {
+        "contains", "dependentRequired", "exclusiveMaximum", "exclusiveMinimum", "format", "maxItems", "maxLength",
+        "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "pattern",
+        "patternProperties", "propertyNames", "uniqueItems",
+    }
+)  # fmt: skip
+"""Keywords that xgrammar, the default backend of vLLM's structured outputs, ignores in a schema without `type`."""
+
+NEVER = frozenset({"if", "not"})
+"""Keywords that it always ignores."""
+
+
+def list_ignored(schema: Any, where: str = "") -> list[str]:
+    """List the keywords of a JSON schema that vLLM does not enforce, with their places."""
+    if not isinstance(schema, dict):
+        return []
+    ignored = set(schema) & (NEVER if "type" in schema else TYPED | NEVER)
+    found = [f"{where}{keyword}" for keyword in sorted(ignored)]
+    for keyword, part in schema.items():
+        named = keyword in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+        parts = part if named else dict(enumerate(part)) if isinstance(part, list) else {"": part}
+        if keyword not in ("enum", "const", "default", "examples") and isinstance(parts, dict):
+            for name, below in parts.items():
+                found += list_ignored(below, f"{where}{keyword}{'.' if name != '' else ''}{name}.")
+    return found
+
+
 class ReasoningSpec(SpecPart):
     """A model that reasons before it answers: text up to the closing tag is stored separately and not scored."""
 

@@ -8,8 +8,16 @@ annotation, as in the drafts.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
+
+import duckdb
+from duckdb import DuckDBPyConnection
+from duckdb.func import FunctionNullHandling
+from duckdb.sqltypes import DOUBLE, VARCHAR
+
+from assayline.spec.criteria import JsonMatch, Scorer
 
 LONGEST_EXPLANATION = 200
 FENCE = re.compile(r"\A```[A-Za-z]*[ \t]*\n(.*)\n[ \t]*```\Z", re.DOTALL)
@@ -22,6 +30,41 @@ class Score(NamedTuple):
     extracted: str | None
     """The JSON text in the answer."""
     explanation: str
+
+
+JSON_FUNCTION = "score_json"
+
+
+@contextmanager
+def json_function(connection: DuckDBPyConnection, scorer: Scorer) -> Iterator[None]:
+    """Register the scorer as an SQL function during the block, if it is a Python function."""
+    if not isinstance(scorer, JsonMatch):
+        yield
+        return
+    score = make_json_scorer(scorer.json_schema)
+    columns = {"value": DOUBLE, "extracted": VARCHAR, "explanation": VARCHAR, "found_by": VARCHAR}
+    connection.create_function(
+        JSON_FUNCTION,
+        lambda answer: {**score(answer)._asdict(), "found_by": None},
+        [VARCHAR],
+        duckdb.struct_type(columns),
+        null_handling=FunctionNullHandling.SPECIAL,
+    )
+    try:
+        yield
+    finally:
+        connection.remove_function(JSON_FUNCTION)
+
+
+def take_demanded_form(connection: DuckDBPyConnection, run_id: str, scorer: Scorer) -> Scorer:
+    """Return the scorer; without a JSON schema of its own, with the one that the run demands of its answers, if any."""
+    if not isinstance(scorer, JsonMatch) or scorer.json_schema is not None:
+        return scorer
+    [(text,)] = connection.execute("select spec_json from runs where run_id = ?", [run_id]).fetchall()
+    spec = json.loads(text)
+    forms = spec.get("output") or {}, (spec.get("sampling") or {}).get("structured_outputs") or {}
+    schema = forms[0].get("json_schema") or forms[1].get("json")
+    return scorer.model_copy(update={"json_schema": schema}) if isinstance(schema, dict) else scorer
 
 
 def make_json_scorer(schema: dict[str, Any] | None) -> Callable[[str | None], Score]:

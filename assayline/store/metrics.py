@@ -296,67 +296,62 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
     return rows[0]
 
 
-MOST_TRUNCATED = 0.05
-"""Share of scored answers cut off by max_tokens above which a scored run has a warning."""
-
-_TRUNCATED = """
-    select metric, value, n, detail
-    from metric_values
-    left join (select run_id, scorer as detail, ordinal from scorers) as scorers using (run_id, detail)
-    where run_id = ? and metric in ('accuracy_truncated', 'accuracy_not_truncated')
-    order by ordinal desc
-"""
-
-
-def warn_truncated(connection: duckdb.DuckDBPyConnection, run_id: str) -> str | None:
-    """Return a warning if max_tokens cut off many scored answers, with the first scorer's accuracy of both groups."""
-    found = {row["metric"]: row for row in read_rows(connection, _TRUNCATED, run_id)}
-    cut, rest = found.get("accuracy_truncated"), found.get("accuracy_not_truncated")
-    total = sum(row["n"] for row in (cut, rest) if row)
-    if cut is None or cut["n"] / total <= MOST_TRUNCATED:
-        return None
-    others = f" and {show_share(rest['value'])} of the others" if rest else ""
-    return (
-        f"max_tokens cut off {cut['n']:,} of {total:,} scored answers ({show_share(cut['n'] / total)}): "
-        f"{show_share(cut['value'])} of these{others} are correct by {cut['detail']}. hint: raise sampling.max_tokens."
-    )
-
-
 MOST_UNREAD = 0.1
-"""Share of answers or targets that a scorer hardly read, from which a scored run has a warning."""
+"""Share of answers or targets without meaning for a scorer, from which a scored run has a warning."""
 
-_FOUND = """
+UNREAD_TARGET = "regexp_matches(explanation, '^(no number in the target|the target is (none of|empty))')"
+"""Whether a score is 0 for its target, as the scorer's explanation has it."""
+
+_FOUND = f"""
     select
         scorer,
-        kind,
+        case kind when 'numeric' then 'number' when 'choice' then 'letter' end as what,
         count(*) as n,
-        count(*) filter (where extracted is null) as unread,
+        count(*) filter (where not regexp_matches(answer, '\\S')) as empty,
+        count(*) filter (where truncated) as truncated,
+        count(*) filter (where what is not null and extracted is null) as unread,
         count(*) filter (where found_by = 'last') as guessed,
-        count(*) filter (
-            where starts_with(explanation, 'no number in the target') or starts_with(explanation, 'the target is ')
-        ) as targets
+        count(*) filter (where {UNREAD_TARGET}) as targets,
+        count(*) filter (where kind = 'json' and has_form and value = 0 and not truncated) as outside
     from scores
     inner join (select run_id, scorer, kind, ordinal from scorers) as scorers using (run_id, scorer)
-    where run_id = ? and kind in ('numeric', 'choice') and error_kind is null
+    inner join (
+        select run_id, prompt_id, occurrence, repeat_index, answer, truncated from stg_samples
+    ) as samples using (run_id, prompt_id, occurrence, repeat_index)
+    inner join (
+        select
+            run_id,
+            coalesce(
+                spec_json -> '$.output.json_schema', spec_json -> '$.sampling.structured_outputs.json', 'null'
+            ) <> 'null' as has_form
+        from runs
+    ) as forms using (run_id)
+    where run_id = ? and error_kind is null
     group by scorer, kind, ordinal
     order by ordinal
-"""
+"""  # noqa: S608 - the condition is ours
 
 
 def warn_unread(connection: duckdb.DuckDBPyConnection, run_id: str) -> str | None:
-    """Return a warning if a scorer read no answer, the last of several or no target in a tenth of its samples."""
+    """Return a warning if the scores of a tenth of a run's answers mean little; the counts are those of `_FOUND`."""
     sentences = []
-    for row in read_rows(connection, _FOUND, run_id):
-        what = {"numeric": "number", "choice": "letter"}[row["kind"]]
-        found = {
-            f"no {what} in the answer": row["unread"],
-            f"only the last of several {what}s": row["guessed"],
-            f"no {what} in the target": row["targets"],
+    for place, row in enumerate(read_rows(connection, _FOUND, run_id)):
+        of_run = {"nothing": row["empty"], "more than max_tokens": row["truncated"]} if place == 0 else {}
+        of_scorer = {
+            f"no {row['what']} in the answer": row["unread"],
+            f"only the last of several {row['what']}s": row["guessed"],
+            f"no {row['what'] or 'option'} in the target": row["targets"],
+            "another form than the demanded one": row["outside"],
         }
-        told = [f"{words} in {show_share(n / row['n'])}" for words, n in found.items() if n / row["n"] >= MOST_UNREAD]
-        if told:
-            sentences.append(f"{row['scorer']} found {', '.join(told)} of {row['n']:,} answers.")
-    hint = "hint: ask for the form of the answer in the prompt; docs/guides/scoring.md says how one is found."
+        for subject, found in (("The model wrote", of_run), (f"{row['scorer']} found", of_scorer)):
+            shares = {words: n / row["n"] for words, n in found.items()}
+            told = [f"{words} in {show_share(share)}" for words, share in shares.items() if share >= MOST_UNREAD]
+            if told:
+                sentences.append(f"{subject} {', '.join(told)} of {row['n']:,} answers.")
+    hint = (
+        "hint: ask for the form of the answer in the prompt, or raise sampling.max_tokens; docs/guides/scoring.md says "
+        "how an answer is found."
+    )
     return " ".join([*sentences, hint]) if sentences else None
 
 

@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
-from duckdb.func import FunctionNullHandling
-from duckdb.sqltypes import DOUBLE, VARCHAR
 
 from assayline import __version__
 from assayline.digests import digest_json
@@ -138,8 +136,6 @@ def _delete_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorers: 
         )
 
 
-JSON_FUNCTION = "score_json"
-
 _INSERT = """
 insert into scores
 select
@@ -191,9 +187,10 @@ def score_run(
     """
     forget_metrics(connection, run_id)
     counts = insert_harness_scores(connection, run_id, judged)
-    for ordinal, scorer in enumerate(scorers, start=len(judged.scorers)):
-        if only is not None and scorer.title not in only:
+    for ordinal, given_scorer in enumerate(scorers, start=len(judged.scorers)):
+        if only is not None and given_scorer.title not in only:
             continue
+        scorer = json_match.take_demanded_form(connection, run_id, given_scorer)
         _delete_scores(connection, run_id, [scorer.title])
         if isinstance(scorer, FunctionScorer | JudgeScorer):
             if (given := functions.get(scorer.title)) is None:
@@ -368,11 +365,11 @@ def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
         with _own_macro(connection, scorer) if isinstance(scorer, SqlScorer) else nullcontext():
             scored = int(connection.execute(_OWN_INSERTS[scorer.kind], own).fetchall()[0][0])
         return scored + _insert_errors(connection, run_id, scorer)
-    call, arguments = _call(scorer)
+    call, arguments = write_call(scorer)
     given = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target, **arguments}
     if _counts_from_one(connection, run_id, scorer):
         call = call.replace("target", _PLACE_FROM_ZERO)
-    with _json_function(connection, scorer):
+    with json_match.json_function(connection, scorer):
         return int(connection.execute(_INSERT.format(call=call), given).fetchall()[0][0])
 
 
@@ -466,34 +463,13 @@ def _define_now(kind: str, arguments_json: str) -> str | None:
         return None
 
 
-def _call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
+def write_call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
     """Return the macro call over the columns of stg_samples, and the values of its parameters.
 
     The fields of a scorer are the parameters of `score_KIND`, in order.
     """
     if isinstance(scorer, JsonMatch):
-        return f"{JSON_FUNCTION}(answer)", {}
+        return f"{json_match.JSON_FUNCTION}(answer)", {}
     values = {name: getattr(scorer, name) for name in type(scorer).model_fields if name not in ("name", "kind")}
     read = "options, option_logprobs, option_tokens" if isinstance(scorer, Loglikelihood) else "answer"
     return f"score_{scorer.kind}({', '.join([read, 'target', *(f'${name}' for name in values)])})", values
-
-
-@contextmanager
-def _json_function(connection: duckdb.DuckDBPyConnection, scorer: Scorer) -> Iterator[None]:
-    """Register the scorer as an SQL function during the block, if it is a Python function."""
-    if not isinstance(scorer, JsonMatch):
-        yield
-        return
-    score = json_match.make_json_scorer(scorer.json_schema)
-    columns = {"value": DOUBLE, "extracted": VARCHAR, "explanation": VARCHAR, "found_by": VARCHAR}
-    connection.create_function(
-        JSON_FUNCTION,
-        lambda answer: {**score(answer)._asdict(), "found_by": None},
-        [VARCHAR],
-        duckdb.struct_type(columns),
-        null_handling=FunctionNullHandling.SPECIAL,
-    )
-    try:
-        yield
-    finally:
-        connection.remove_function(JSON_FUNCTION)

@@ -2,7 +2,8 @@
 
 The database is read only for prompts that are answers of other runs.
 
-It prints the first error row of each kind, and fails if every request would be an error row.
+It prints the first error row of each kind. It fails if every request would be an error row, or if a scorer reads none
+of the first targets.
 """
 
 import json
@@ -22,14 +23,17 @@ from assayline.media.load import Hearing, load_all
 from assayline.records import Prompt
 from assayline.requests.build import PreparedPrompt
 from assayline.settings import Settings
+from assayline.spec.engine import list_ignored
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
 from assayline.store.answers import open_answers
+from assayline.store.targets import check_targets
 from assayline.store.thread import DatabaseThread
 
 TRIED_MEDIA = 100
 """Number of media files to decode. The existence of all files is checked."""
 
+TRIED_TARGETS = 100
 SHOWN_FAULTS = 3
 SHOWN_CHARACTERS = 400
 
@@ -118,6 +122,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     turns: Counter[int] = Counter()
     errors = ErrorTrial()
     first = None
+    targets: list[tuple[str, list[str] | None]] = []
     media = MediaTrial(spec)
     for prepared in preparation:
         rows += 1
@@ -125,6 +130,8 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         requests += len(prepared.requests)
         errors.take(prepared)
         turns.update(request.turns for request in prepared.requests if request.turn_index == 0 and request.turns)
+        if (target := prepared.prompt.target) is not None and len(targets) < TRIED_TARGETS:
+            targets.append((target, prepared.prompt.options))
         tokens += sum(len(request.prompt_token_ids) for request in prepared.requests)
         if first is None and prepared.ready:
             first = prepared.ready[0]
@@ -156,8 +163,15 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
             print_text("first prompt, rendered by the server:", console)
             shown = json.dumps(first.messages, indent=2, ensure_ascii=False)
             console.print(Syntax(shown, "json", word_wrap=True))
+    form = spec.sampling_defaults.get("structured_outputs")
+    if ignored := list_ignored(form.get("json") if isinstance(form, dict) else None):
+        notes.append(
+            f"vLLM does not enforce {', '.join(ignored)} of the JSON schema, so answers may break it. hint: add `type` "
+            "next to a keyword that is for one type; the scorer json checks all of the schema."
+        )
     for note in notes:
         print_text(note, console)
+    check_targets(spec.scorers or [], targets)
     if unreported:
         print_text(f"This would add judges and report to run {unreported}, which has all its answers.", console)
     elif found:

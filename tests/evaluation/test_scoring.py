@@ -130,8 +130,8 @@ def test_a_run_whose_answers_or_targets_are_hardly_read_says_so(make_sums, setti
     result = evaluation.finish(counts)
     assert (
         "numeric found no number in the answer in 25%, only the last of several numbers in 25%, no number in the "
-        "target in 25% of 4 answers. hint: ask for the form of the answer in the prompt; docs/guides/scoring.md says "
-        "how one is found."
+        "target in 25% of 4 answers. hint: ask for the form of the answer in the prompt, or raise sampling.max_tokens; "
+        "docs/guides/scoring.md says how an answer is found."
     ) in result.notes
     found = query(settings, "select found_by, count(*) from score group by found_by order by found_by nulls last")
     assert found == [("last", 1), ("only", 1), ("stated", 1), (None, 1)]

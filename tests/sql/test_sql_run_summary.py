@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from assayline.report.run.speed import judge_throughput
-from assayline.store.metrics import warn_truncated
+from assayline.store.metrics import warn_unread
 
 COUNTED = {
     "expected_requests",
@@ -86,9 +86,8 @@ def test_truncated_answers_are_counted_apart_from_the_context_and_scored_apart(s
         ("accuracy_not_truncated", 2 / 3, 3), ("accuracy_truncated", 0.25, 2),
         ("truncated_requests", 2, 6), ("truncated_share", 0.4, 6),
     ]  # fmt: skip
-    assert warn_truncated(store.connection, "run") == (
-        "max_tokens cut off 2 of 5 scored answers (40%): 25% of these and 66.7% of the others are correct by "
-        "exact_match. hint: raise sampling.max_tokens."
+    assert str(warn_unread(store.connection, "run")).startswith(
+        "The model wrote more than max_tokens in 40% of 5 answers. "
     )
 
 

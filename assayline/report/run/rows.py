@@ -13,7 +13,6 @@ from assayline.store.metrics import (
     compute_runs,
     read_metric_table,
     read_run_summary,
-    warn_truncated,
     warn_unread,
 )
 
@@ -156,7 +155,7 @@ def _read_rows(connection: Connection, run_id: str, metrics: list[Row]) -> Repor
         slowest=of_run(_SLOWEST, SLOWEST),
         worst=of_run(_SAMPLES, 1, WORST),
         best=of_run(_SAMPLES, -1, BEST),
-        warnings=[note for note in (warn_truncated(connection, run_id), warn_unread(connection, run_id)) if note],
+        warnings=list(filter(None, [warn_unread(connection, run_id)])),
         load=load,
         energy=_first(of_run("select * from run_energy where run_id = ?")),
         cost=of_run("select * from run_cost where run_id = ?")[0],
