@@ -78,16 +78,11 @@ def unpad(value: Any) -> Any:
 class Number(float):
     """A number of a JSON file, which is written as it is there: 1.50 and 1e5, not 1.5 and 100000.0."""
 
-    __slots__ = ("text",)
-    text: str
-
-    def __new__(cls, text: str) -> "Number":
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __str__(self) -> str:
-        return self.text
+        return self._text
 
 
 class FileRow(Row):

@@ -236,14 +236,13 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _open(path: Path) -> BinaryIO:
     """Open a file for reading; one that begins like gzip or Zstandard is decompressed as it is read."""
-    with open(path, "rb") as file:
-        begin = file.read(4)
-    kind = next((name for mark, name in COMPRESSIONS.items() if begin.startswith(mark)), None)
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    kind = next((name for mark, name in COMPRESSIONS.items() if file.peek(4).startswith(mark)), None)
     if kind is None:
-        return open(path, "rb")
+        return file
     import pyarrow as pa
 
-    return io.BufferedReader(pa.input_stream(str(path), compression=kind))
+    return io.BufferedReader(pa.input_stream(file, compression=kind))
 
 
 def _explain_bytes(error: UnicodeDecodeError) -> str:
@@ -373,7 +372,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
             narrow = _find_narrow(file)
             for batch in file.iter_batches(BATCH_ROWS):
                 columns = [
-                    _as_python(_without_nan(column).cast(narrow[name]) if name in narrow else column)
+                    _as_python(column.cast(narrow[name]) if name in narrow else column)
                     for name, column in zip(batch.schema.names, batch.columns, strict=True)
                 ]
                 rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="lossy")
@@ -398,21 +397,14 @@ def _find_narrow(file: Any) -> dict[str, Any]:
             continue
         narrow, missing = pa.date32() if is_day else pa.int64(), 0
         for batch in file.iter_batches(SCAN_ROWS, columns=[field.name]):
-            column = _without_nan(batch.column(0))
+            column = batch.column(0)
             missing += column.null_count
-            if not column.cast(narrow, safe=False).cast(field.type).equals(column):
+            if not column.cast(narrow, safe=False).cast(field.type, safe=False).equals(column):
                 break
         else:
             if is_day or missing:
                 found[field.name] = narrow
     return found
-
-
-def _without_nan(column: Any) -> Any:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    return compute.if_else(compute.is_nan(column), None, column) if pa.types.is_floating(column.type) else column
 
 
 def _as_python(column: Any) -> Any:

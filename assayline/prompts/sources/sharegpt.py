@@ -43,50 +43,35 @@ class ShareGptReader(RowReader):
     def read(self, row: Row) -> PromptParts:
         """Read one row. Raises RowShapeError without conversations, RowError if it has no question, or no answer
         whose length is wanted."""
-        if not self._counts_answers:
-            return super().read(read_conversation(row))
-        asked, answer = read_answered(row, first=self._turns == "first")
-        limit = {"max_tokens": len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"])}
-        parts = super().read(asked)
+        messages = _read_messages(row)
+        questions = [place for place, message in enumerate(messages) if message["role"] == "user"]
+        if not questions:
+            raise RowError("The conversation has no message from human, expected at least one.")
+        first, limit = questions[0], {}
+        if self._counts_answers:
+            candidates = questions[:1] if self._turns == "first" else questions
+            questions = [place for place in candidates if _find_answer(messages, place)]
+            if not questions:
+                which = "first message from human has" if self._turns == "first" else "messages from human have"
+                raise RowError(
+                    f"The conversation's {which} no answer, whose length prompts.source.max_tokens is to take. hint: "
+                    "remove the row, or that setting."
+                )
+            answer = _find_answer(messages, questions[-1])
+            ids = self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
+            limit = {"max_tokens": len(ids)}
+        before = [message for message in messages[:first] if message["role"] == "system"]
+        parts = super().read({**row, "messages": before + messages[first : questions[-1] + 1]})
         return replace(parts, sampling=limit | parts.sampling)
 
 
-def read_conversation(row: Row) -> Row:
-    """Return the row with a column `messages` for its `conversations`: up to its last question."""
-    messages, questions = _read_messages(row)
-    return _ask(row, messages, questions, questions[-1])
-
-
-def read_answered(row: Row, *, first: bool) -> tuple[Row, str]:
-    """Return the row up to its last (or first) question that has an answer, and the recorded answer."""
-    messages, questions = _read_messages(row)
-    answered = [place for place in (questions[:1] if first else questions) if _find_answer(messages, place)]
-    if not answered:
-        which = "first message from human has" if first else "messages from human have"
-        raise RowError(
-            f"The conversation's {which} no answer, whose length prompts.source.max_tokens is to take. hint: remove "
-            "the row, or that setting."
-        )
-    return _ask(row, messages, questions, answered[-1]), _find_answer(messages, answered[-1])
-
-
-def _read_messages(row: Row) -> tuple[list[dict[str, Any]], list[int]]:
-    """All messages, and the places of the questions among them."""
+def _read_messages(row: Row) -> list[dict[str, Any]]:
     if "conversations" not in row:
         raise RowShapeError(f"It has no column `conversations`, as ShareGPT's rows have. Columns: {list_names(row)}.")
     said = open_json(row["conversations"], "The conversations")
     if not isinstance(said, list):
         raise RowError(f"The conversations are {said!r:.80}, expected a list of {{from, value}} or {{role, content}}.")
-    messages = [_read_message(message, number) for number, message in enumerate(said, start=1)]
-    questions = [place for place, message in enumerate(messages) if message["role"] == "user"]
-    if not questions:
-        raise RowError("The conversation has no message from human, expected at least one.")
-    return messages, questions
-
-
-def _ask(row: Row, messages: list[dict[str, Any]], questions: list[int], last: int) -> Row:
-    before = [message for message in messages[: questions[0]] if message["role"] == "system"]
-    return {**row, "messages": before + messages[questions[0] : last + 1]}
+    return [_read_message(message, number) for number, message in enumerate(said, start=1)]
 
 
 def _find_answer(messages: list[dict[str, Any]], question: int) -> str:

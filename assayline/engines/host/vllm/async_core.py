@@ -68,11 +68,8 @@ class AsyncCore:
     async def answer(self, message: Generate) -> Completion:
         """Hand the request to vLLM now, and return when it has finished. Raises the error that ends the engine."""
         arrived = time.monotonic()
-        live = Live(
-            replace(message, sent_at_s=self._order.clock.at_s(arrived)),
-            arrived,
-            self._order.find_reasoning(message.request),
-        )
+        message = replace(message, sent_at_s=self._order.clock.at_s(arrived))
+        live = Live(message, arrived, self._order.find_reasoning(message.request))
         self._in_flight += 1
         try:
             return await self._answer(live)
