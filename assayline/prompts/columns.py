@@ -88,7 +88,7 @@ class RowReader(Reader):
         return {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
 
     def identify(self, row: Row) -> tuple[str | None, str | None]:
-        return _try_text(row, self._columns.id, "id"), _try_text(row, self._columns.target, "target")
+        return try_text(row, self._columns.id, "id"), try_text(row, self._columns.target, "target")
 
     def _read_messages(self, row: Row, media: dict[MediaKind, list[Media]]) -> tuple[list[Message], BatchBody | None]:
         """Return the messages, and what the chat template gets besides them."""
@@ -115,9 +115,7 @@ FAMILIAR = {
     "conversations": "set prompts.source.kind to sharegpt.",
     "chosen": "set prompts.columns.messages to chosen, and prompts.turns to first.",
     "doc_id": 'for samples of lm-evaluation-harness, set prompts.template to "{{ arguments.gen_args_0.arg_0 }}".',
-    "custom_id": "set prompts.source.kind to openai_batch.",
     "input_length": "set prompts.source.kind to trace, and format to mooncake.",
-    "ContextTokens": "set prompts.source.kind to trace, and format to azure.",
     "Request tokens": "set prompts.source.kind to trace, and format to burstgpt.",
 }
 """Hints for formats that a column gives away."""
@@ -174,7 +172,8 @@ def _find_optional(row: Row, named: str | None, default: str) -> Any:
     return row.get(default) if named is None else find_column(row, named, f"prompts.columns.{default}")
 
 
-def _try_text(row: Row, named: str | None, default: str) -> str | None:
+def try_text(row: Row, named: str | None, default: str) -> str | None:
+    """Return the text of a column; None if there is none."""
     try:
         return as_text(_find_optional(row, named, default), f"The {default}")
     except (RowError, RecursionError):

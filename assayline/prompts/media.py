@@ -15,11 +15,10 @@ from typing import Any
 
 from assayline.errors import MediaError
 from assayline.media.references import MediaReader
-from assayline.prompts.row import RowError, find_column
+from assayline.prompts.row import Message, RowError, find_column
 from assayline.records import Media, MediaKind
 from assayline.spec.prompts import Columns, MediaSpec
 
-Message = dict[str, Any]
 Waiting = dict[MediaKind, dict[int, Media]]
 """Media of the row's columns that no place has taken yet, by number."""
 

@@ -57,8 +57,6 @@ class Struct(dict[str, Any]):
     another row may be the only one that has it.
     """
 
-    __slots__ = ("_fields",)
-
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__({name: unpad(value) for name, value in fields.items() if value is not None})
         self._fields = fields.keys()
@@ -300,9 +298,12 @@ def _read_message(message: Any, where: str, read_part: ReadPart) -> Message:
     elif not isinstance(content, str):
         raise RowError(f"{where} has the content {content!r:.80}, expected text or a list of parts.")
     message = {**message, "content": content}
-    calls = open_json(message.pop("tool_calls", None) or None, f"{where}, tool_calls")
+    calls = message.pop("tool_calls", None) or []
     if role == "assistant":
-        message["tool_calls"] = [_read_call(call, where) for call in calls or ()] or None
+        calls = open_json(calls, f"{where}, tool_calls")
+        message["tool_calls"] = [
+            _read_call(call, where) for call in (calls if isinstance(calls, list) else [calls])
+        ] or None
         thinking = next((message[key] for key in THINKING if message.get(key) is not None), None)
         message |= dict.fromkeys(THINKING, thinking)
     return without_none(as_json(message, where))
@@ -388,5 +389,5 @@ def _has_question(turn: list[Message]) -> bool:
     return any(message["role"] == "user" for message in turn)
 
 
-def without_none(value: dict[str, Any]) -> dict[str, Any]:
+def without_none(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: item for key, item in value.items() if item is not None}

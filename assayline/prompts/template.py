@@ -159,10 +159,7 @@ def _write(value: Any) -> Any:
     if isinstance(value, jinja2.Undefined):
         str(value)  # raises, naming the variable
     is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
-    return value if is_plain and value not in INFINITE else as_text(value, "What the template writes")
-
-
-INFINITE = (math.inf, -math.inf)
+    return value if is_plain and value not in (math.inf, -math.inf) else as_text(value, "What the template writes")
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -201,9 +198,6 @@ class _Environment(ImmutableSandboxedEnvironment):
 class _Formatter(SandboxedFormatter):
     def format_field(self, value: Any, format_spec: str) -> Any:
         return super().format_field(_write(value), format_spec)
-
-    def convert_field(self, value: Any, conversion: Any) -> Any:
-        return super().convert_field(_write(value) if conversion else value, conversion)
 
 
 @jinja2.pass_environment

@@ -24,7 +24,7 @@ import jinja2
 
 from assayline.digests import digest_json
 from assayline.errors import AssaylineError, ModelError, SpecError
-from assayline.prompts.row import RowError, check_text
+from assayline.prompts.row import Message, RowError, check_text
 from assayline.prompts.template import LONGEST_CHARS, describe_error
 from assayline.records import BatchBody, MediaKind
 from assayline.requests.model_config import (
@@ -40,7 +40,6 @@ from assayline.words import nearest
 # A tokenizer needs no torch; a machine that only measures a server has none.
 logging.getLogger("transformers").addFilter(lambda line: "PyTorch was not found" not in line.getMessage())
 
-Message = dict[str, Any]
 RESERVED = frozenset({
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
     "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "strftime_now", "tokenize",

@@ -69,24 +69,15 @@ def test_conversation_is_read_in_each_form_with_the_column_system(tmp_path, row,
     assert asked(tmp_path / "t.jsonl", row) == [expected]
 
 
-def test_calls_and_tools_of_a_conversation_reach_the_prompt(tmp_path):
-    call = {"name": "look", "arguments": {"at": "Wick"}}
-    row = said(
-        ("human", "1?"), ("function_call", json.dumps(call)), ("observation", "7"), ("gpt", "7."), ("human", "2?")
-    )
-    [prompt] = prompts_of(tmp_path / "t.jsonl", row | {"tools": json.dumps([{"name": "look"}])})
-    assert isinstance(prompt, Prompt) and prompt.body and prompt.body.variables == {"tools": [{"name": "look"}]}
-    assert prompt.messages[1] == {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"type": "function", "function": call}],
-    }
-    assert prompt.messages[2] == {"role": "tool", "content": "7"}
+def test_tools_of_a_conversation_reach_the_template(tmp_path):
+    tools = [{"name": "look"}]
+    [prompt] = prompts_of(tmp_path / "t.jsonl", CONVERSATION | {"tools": json.dumps(tools)})
+    assert isinstance(prompt, Prompt) and prompt.body and prompt.body.variables == {"tools": tools}
     bad = [{**CONVERSATION, "tools": "look"}, {**CONVERSATION, "tools": [7]}]
     assert all(
         isinstance(one, BadRow) and "tools holds" in one.message for one in prompts_of(tmp_path / "t.json", *bad)
     )
-    [turns] = prompts_of(tmp_path / "t.json", {**CONVERSATION, "tools": [call]}, turns="each")
+    [turns] = prompts_of(tmp_path / "t.json", {**CONVERSATION, "tools": tools}, turns="each")
     assert isinstance(turns, BadRow) and "has tools, which cannot be used turn by turn" in turns.message
 
 

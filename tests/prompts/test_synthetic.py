@@ -50,7 +50,6 @@ def test_words_encode_back(tokenizer):
     words = stable_words(tokenizer, usable_ids(tokenizer))
     assert len(words) >= 50
     made = SyntheticPrompts(source(50, prompt_tokens=200, shared_prefix_tokens=20), tokenizer)
-    assert made.round_trips
     for number in range(50):
         parts = made.read(number)
         assert tokenizer(parts.messages[0]["content"], add_special_tokens=False)["input_ids"] == parts.prompt_token_ids
@@ -78,7 +77,6 @@ def test_a_word_that_does_not_come_back_is_left_out(tokenizer):
 def test_more_prompts_than_words_use_the_whole_vocabulary(tokenizer):
     count = len(usable_ids(tokenizer))
     made = SyntheticPrompts(source(count), tokenizer)
-    assert not made.round_trips
     assert made.counter_tokens == 1
     assert len({ids[0] for ids in ids_of(made, count)}) == count
 

@@ -16,6 +16,7 @@ from assayline.digests import digest_text
 from assayline.errors import PromptError
 from assayline.media.fetch import Fetcher
 from assayline.media.references import MediaReader, MediaStore
+from assayline.prompts.columns import try_text
 from assayline.prompts.media import MediaPlacement
 from assayline.prompts.row import (
     PromptParts,
@@ -27,6 +28,7 @@ from assayline.prompts.row import (
     check_text,
     list_names,
     read_messages,
+    without_none,
 )
 from assayline.records import BatchBody, Json
 from assayline.spec.prompts import MOST_REPEATS, Columns, MediaSpec
@@ -110,11 +112,7 @@ class BatchReader(Reader):
 
     def identify(self, row: Row) -> tuple[str | None, None]:
         """Return the custom_id of an unreadable line, if it has one; such lines have no target."""
-        name = row.get("custom_id")
-        try:
-            return check_text(name, "custom_id") if isinstance(name, str) and name else None, None
-        except RowError:
-            return None, None
+        return try_text(row, "custom_id", "custom_id") or None, None
 
     def _read(self, row: Row) -> PromptParts:
         _check_line(row)
@@ -181,7 +179,7 @@ def _check_line(row: Row) -> None:
 
 def read_chat_body(body: Mapping[str, Json]) -> BatchOptions:
     """Read the body of a line for /v1/chat/completions. Raises RowError for unsupported fields."""
-    given = _drop_null(body)
+    given = without_none(body)
     if "messages" not in given:
         raise RowError(f"The body has no messages, expected a list. Its keys: {list_names(body)}.")
     messages = given.pop("messages")
@@ -205,7 +203,7 @@ def read_chat_body(body: Mapping[str, Json]) -> BatchOptions:
 
 def read_text_body(body: Mapping[str, Json]) -> BatchOptions:
     """Read the body of a line for /v1/completions. Raises RowError for unsupported fields."""
-    given = _drop_null(body)
+    given = without_none(body)
     prompt = given.pop("prompt", None)
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
@@ -221,10 +219,6 @@ def read_text_body(body: Mapping[str, Json]) -> BatchOptions:
     raise RowError(
         f"The body's prompt is {prompt!r:.80}, expected one text, or token ids. Several prompts are a line each."
     )
-
-
-def _drop_null(body: Mapping[str, Json]) -> dict[str, Json]:
-    return {name: value for name, value in body.items() if value is not None}
 
 
 def _read_common(given: dict[str, Json], *, special_tokens: bool) -> dict[str, Json]:

@@ -47,7 +47,6 @@ CUT_CHARACTERS = 3
 """With fewer behind it, a number may not be whole: 1e+5 begins with 1."""
 _BLANKS = re.compile(r"[ \t\n\r]*")
 BATCH_ROWS = 256
-SCAN_ROWS = 2**16
 
 
 def read_files(pattern: str, format: str = "auto") -> Iterator[FileRow | UnreadableRow]:
@@ -396,7 +395,7 @@ def _find_narrow(file: Any) -> dict[str, Any]:
         if not is_day and field.type not in (pa.float32(), pa.float64()):
             continue
         narrow, missing = pa.date32() if is_day else pa.int64(), 0
-        for batch in file.iter_batches(SCAN_ROWS, columns=[field.name]):
+        for batch in file.iter_batches(columns=[field.name]):
             column = batch.column(0)
             missing += column.null_count
             if not column.cast(narrow, safe=False).cast(field.type, safe=False).equals(column):

@@ -1,9 +1,9 @@
 """ShareGPT's conversations as chat messages.
 
-A row is {id, conversations: [{from, value}]}, or [{role, content}]; columns `system` and `tools` belong to it, and a
-message from function_call holds calls as JSON text. Files in the wild begin with an answer whose question is lost, and
-end with an answer: what stands before the first question is dropped except for system messages, and what follows the
-last. Where the lengths of recorded answers are wanted, the last question is the last one that has an answer.
+A row is {id, conversations: [{from, value}]}, or [{role, content}]; columns `system` and `tools` belong to it. Files in
+the wild begin with an answer whose question is lost, and end with an answer: what stands before the first question is
+dropped except for system messages, and what follows the last. Where the lengths of recorded answers are wanted, the
+last question is the last one that has an answer.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from typing import Any
 
 from assayline.media.references import MediaStore
 from assayline.prompts.columns import RowReader
-from assayline.prompts.row import PromptParts, Row, RowError, RowShapeError, list_names, open_json, parse_json
+from assayline.prompts.row import PromptParts, Row, RowError, RowShapeError, list_names, open_json
 from assayline.spec.prompts import PromptSpec, ShareGptSource
 
 ROLES = {
@@ -24,8 +24,6 @@ ROLES = {
     "bing": "assistant",
     "system": "system",
     "tool": "tool",
-    "observation": "tool",
-    "function_call": "assistant",
 }
 
 
@@ -52,10 +50,9 @@ class ShareGptReader(RowReader):
             candidates = questions[:1] if self._turns == "first" else questions
             questions = [place for place in candidates if _find_answer(messages, place)]
             if not questions:
-                which = "first message from human has" if self._turns == "first" else "messages from human have"
                 raise RowError(
-                    f"The conversation's {which} no answer, whose length prompts.source.max_tokens is to take. hint: "
-                    "remove the row, or that setting."
+                    "The conversation has no answer, whose length prompts.source.max_tokens is to take. hint: remove "
+                    "the row, or that setting."
                 )
             answer = _find_answer(messages, questions[-1])
             ids = self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
@@ -91,8 +88,4 @@ def _read_message(message: Any, number: int) -> dict[str, Any]:
     role = ROLES.get(str(message.get("from")).lower())
     if role is None:
         raise RowError(f"{where} is from {message.get('from')!r:.40}, expected one of {', '.join(ROLES)}.")
-    if message["from"] == "function_call":
-        calls = parse_json(message["value"], where)
-        calls = calls if isinstance(calls, list) else [calls]
-        return {"role": role, "tool_calls": [{"type": "function", "function": call} for call in calls]}
     return {"role": role, "content": message["value"]}

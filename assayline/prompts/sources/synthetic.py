@@ -7,7 +7,7 @@ The engine is given token ids, so a count is exact by construction. What holds:
   there are ids to choose from. So no two prompts share even one token of it while `count` is at most that base, and
   no two share `counter_tokens` (2 up to base²) ever: no two share a block of a prefix cache.
 - Where the tokenizer has at least `count` words (a space and letters, one token each), only words are used, and the
-  text encodes back to the same ids (`round_trips`; without special tokens, as a server must be asked to do too). Each
+  text encodes back to the same ids (without special tokens, as a server must be asked to do too). Each
   word was tried. Else ids are drawn from the whole vocabulary, and the text is for reading only.
 - The same seed gives the same prompts; each depends on its number alone, so nothing is kept.
 """
@@ -32,7 +32,7 @@ class SyntheticPrompts(Reader):
 
     def __init__(self, source: SyntheticSource, tokenizer: Any) -> None:
         """Raise ModelError for a tokenizer without usable tokens, SpecError for impossible lengths."""
-        self._ids, self.round_trips = choose_ids(tokenizer, source.count)
+        self._ids = choose_ids(tokenizer, source.count)
         self.counter_tokens = _digits_needed(source.count, len(self._ids))
         self._source = source
         self._tokenizer = tokenizer
@@ -86,8 +86,8 @@ class SyntheticPrompts(Reader):
         return digits
 
 
-def choose_ids(tokenizer: Any, words_wanted: int) -> tuple[list[int], bool]:
-    """Return ids to make prompts of, and whether the text encodes back to them. Raises ModelError for too few."""
+def choose_ids(tokenizer: Any, words_wanted: int) -> list[int]:
+    """Return ids to make prompts of: words, if there are enough. Raises ModelError for fewer than two."""
     usable = usable_ids(tokenizer)
     words = stable_words(tokenizer, usable)
     ids = words if len(words) >= words_wanted else usable
@@ -95,7 +95,7 @@ def choose_ids(tokenizer: Any, words_wanted: int) -> tuple[list[int], bool]:
         raise ModelError(
             f"The tokenizer has {len(ids)} tokens that are not special, expected at least 2 to make random prompts of."
         )
-    return ids, ids is words
+    return ids
 
 
 def usable_ids(tokenizer: Any) -> list[int]:

@@ -66,10 +66,8 @@ def read_trace(source: TraceSource) -> Iterator[TraceRow | UnreadableRow]:
             continue
         stamp = read_stamp(row.get(arrival.column), arrival.unit)
         first = stamp if first is None else first
-        if stamp is None or first is None:
-            yield TraceRow(row, number, None)
-        else:
-            yield TraceRow(row, number, (stamp - first) / UNITS_PER_S[arrival.unit])
+        offset_s = None if stamp is None or first is None else (stamp - first) / UNITS_PER_S[arrival.unit]
+        yield TraceRow(row, number, offset_s)
 
 
 class TracePrompts(Reader):
@@ -77,7 +75,7 @@ class TracePrompts(Reader):
 
     def __init__(self, source: TraceSource, tokenizer: Any) -> None:
         """Raise ModelError for a tokenizer without usable tokens."""
-        self._ids, self.round_trips = choose_ids(tokenizer, LEAST_WORDS)
+        self._ids = choose_ids(tokenizer, LEAST_WORDS)
         self._source = source
         self._stamp = source.arrival.column
         self._tokenizer = tokenizer
