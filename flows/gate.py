@@ -14,8 +14,11 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from assayline.comparison.gate import GateFailedError
+from assayline.flows.evaluate import complete
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed, publish_gate, worse
+from assayline.flows.live.watch import FlowFront
+from assayline.run.campaign import remeasure
 from assayline.run.stages import gate_run
 from assayline.runs.manifest import list_run_ids, match_run_id
 
@@ -26,16 +29,21 @@ def name_gate() -> str:
 
 
 @flow(name="gate", flow_run_name=name_gate, persist_result=False)
-def gate(run_id: str, baseline: str | None = None, limits: dict[str, Any] | None = None) -> dict[str, Any]:
+def gate(
+    run_id: str, baseline: str | None = None, limits: dict[str, Any] | None = None, *, is_remeasured: bool = False
+) -> dict[str, Any]:
     """Fail if a run is worse than its baseline beyond its limits.
 
     Args:
         run_id: the run to judge, a unique prefix of its id, or `last`.
         baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the run's spec).
         limits: fields that override the gate of the run's spec: {"max_accuracy_drop": 0.02}.
+        is_remeasured: run both again, interleaved in one session, and judge the new runs.
     """
     settings = load_flow_settings()
     run_id = match_run_id(run_id, list_run_ids(settings.data_dir / "runs")) or run_id
+    if is_remeasured:
+        run_id, baseline = remeasure(FlowFront(settings, complete), run_id, baseline, limits or {})
     report = gate_run(settings, get_run_logger(), run_id, baseline, limits or {})
     publish_gate(settings, run_id, report.baseline, report.sentence)
     if report.failed:

@@ -102,6 +102,7 @@ class GateReport:
         return " ".join([self.headline, *(check.words for check in self.failed)])
 
 
+ANOTHER_SESSION = "The baseline is of another session; `assayline gate --remeasure` measures both in one."
 NIGHTS = 60
 """Length of the period in which a schedule of equal runs seldom has a failure."""
 
@@ -119,6 +120,13 @@ def judge_run(
 
     Raises SpecError for an unknown run, baseline or field, and the errors of `judge_run_against`.
     """
+    return judge_run_against(connection, run_id, *find_limits(connection, run_id, baseline, overrides), nights)
+
+
+def find_limits(
+    connection: Connection, run_id: str, baseline: str | None, overrides: Mapping[str, Any] | None
+) -> tuple[str, GateSpec]:
+    """Return the id of the baseline of a run, and its limits; see `judge_run`."""
     check_run(connection, run_id)
     stored = use_current_names(read_side(connection, run_id).spec_json)
     spec = parse_spec(json.loads(stored), origin=f"the spec of run {run_id}")
@@ -130,7 +138,7 @@ def judge_run(
             f"Run {run_id} has no baseline. hint: pass --baseline NAME, or set gate.baseline in its spec; "
             "`assayline baseline list` lists the names."
         )
-    return judge_run_against(connection, run_id, resolve_baseline(connection, name), limits, nights)
+    return resolve_baseline(connection, name), limits
 
 
 def judge_run_against(
@@ -347,8 +355,14 @@ def _check_speed(
         return
     rows = compare_speed(connection, *repeats, wanted, nights)
     few = ", ".join(metric for metric in wanted if metric in rows and rows[metric]["verdict"] == "too_few")
+    is_apart = nights == 1 and (new.benchmark_id is None or new.benchmark_id != old.benchmark_id)
     for metric, limit in wanted.items():
-        yield judge_speed(metric, limit, rows.get(metric), few, nights=nights)
+        check = judge_speed(metric, limit, rows.get(metric), few, nights=nights)
+        yield (
+            replace(check, words=f"{check.words} {ANOTHER_SESSION}")
+            if is_apart and check.p_value is not None
+            else check
+        )
 
 
 def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator[Check]:

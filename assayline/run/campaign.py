@@ -9,16 +9,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from assayline.benchmark.configurations import add_rates, can_share_engine, list_left
+from assayline.benchmark.configurations import add_rates, can_share_engine, identify_config, list_left, order_runs
 from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, check_repeats, decide
 from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, write_plan
 from assayline.benchmark.profile import ENDS
 from assayline.benchmark.result import Measured, read_measured
 from assayline.benchmark.suite import Cell, SuitePlan, begin_suite, find_undecided, list_cells, suite_dir, write_suite
-from assayline.comparison.gate import NIGHTS
-from assayline.comparison.queries import read_accuracy
+from assayline.clock import RunClock
+from assayline.comparison.gate import NIGHTS, find_limits
+from assayline.comparison.queries import read_accuracy, read_side
 from assayline.engines.pool import EnginePool
-from assayline.errors import AssaylineError, RunFailedError, StoreError
+from assayline.errors import AssaylineError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
 from assayline.report.suite import list_evaluations
@@ -26,8 +27,15 @@ from assayline.report.sweep import read_achieved_rates
 from assayline.run.driver import FrontEnd
 from assayline.run.stages import do_runs, gate_run, report_run, try_report
 from assayline.runs.locks import RunLock, lock_run, name_holder
+from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
+from assayline.spec.criteria import GateSpec
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_spec
+from assayline.spec.identity import use_current_names
 from assayline.spec.suite import SuiteSpec
+from assayline.stats.repeats import count_repeats_needed
+from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
 
 RATES = "rates"
@@ -111,6 +119,39 @@ def measure(plan: BenchmarkPlan, configurations: list[Configuration], settings: 
     labels = {one.config_id: one.label for one in configurations}
     limits = {str(name): limit for name, limit in configurations[0].spec.gate.max_slowdown.items()}
     return DatabaseThread(settings).run(lambda connection: read_measured(connection, plan.benchmark_id, labels, limits))
+
+
+def remeasure(front: FrontEnd, run_id: str, baseline: str | None, overrides: dict[str, Any]) -> tuple[str, str]:
+    """Run the specs of a run and of its baseline again, interleaved in one session; return the last run of each.
+
+    Each runs as often as the limits on speed and cost need. Raises SpecError, ModelError or RunFailedError.
+    """
+
+    def read(connection: Connection) -> tuple[GateSpec, list[EvalSpec]]:
+        against, limits = find_limits(connection, run_id, baseline, overrides)
+        stored = [use_current_names(read_side(connection, one).spec_json) for one in (against, run_id)]
+        return limits, [parse_spec(json.loads(text)) for text in stored]
+
+    front.settings.pass_on_token()
+    limits, specs = DatabaseThread(front.settings).run(read)
+    names = ("the baseline", "the candidate")
+    sides = [Configuration(name, spec, identify_config(spec, {})) for name, spec in zip(names, specs, strict=True)]
+    if sides[0].config_id == sides[1].config_id:
+        raise SpecError(
+            f"Run {run_id} and its baseline have the same configuration, so measuring them again compares nothing. "
+            "hint: leave out --remeasure."
+        )
+    metrics = len(limits.max_slowdown) + len(limits.max_cost_increase)
+    runs = list(order_runs(sides, (metrics and count_repeats_needed(metrics, 0.05)) or 1))
+    session, last = new_run_id(f"gate {specs[1].name}", RunClock.start()), {}
+
+    def complete(side: Configuration, name: str) -> None:
+        result = front.complete(side.spec, name, resume=NEVER, benchmark_id=session, purpose="benchmark")
+        last[side.label] = result.run_id
+
+    if failed := do_runs(runs, len(runs), front.log, complete):
+        raise RunFailedError(f"Run {run_id} cannot be measured again with its baseline. {' '.join(failed.values())}")
+    return last[names[1]], last[names[0]]
 
 
 def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nightly: bool = False) -> dict[str, Any]:

@@ -17,7 +17,7 @@ EPILOG = """Override any limit of the spec: --max_accuracy_drop 0.02, --confiden
 
 Exit codes: 0 no limit fails, 1 a limit fails, 2 an unknown run, baseline or field, 6 database, 8 the
 runs cannot be compared, 13 with --detailed-exit-code: no limit fails, and one is inconclusive."""
-PARSER = make_parser("gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--dry-run] [--FIELD VALUE ...]")
+PARSER = make_parser("gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--remeasure] [--FIELD VALUE ...]")
 PARSER.add_argument(
     "--baseline",
     metavar="NAME|RUN_ID",
@@ -28,6 +28,9 @@ PARSER.add_argument(
     "--pair_by",
     choices=("auto", "prompt", "id", "row"),
     help="column that pairs the prompts of the two runs (default: gate.pair_by of the run's spec)",
+)
+PARSER.add_argument(
+    "--remeasure", action="store_true", help="run both again, interleaved in one session, and judge the new runs"
 )
 PARSER.add_argument("--dry-run", action="store_true", help="judge without recording, in Prefect either")
 PARSER.add_argument(
@@ -52,16 +55,23 @@ def run(arguments: list[str]) -> int:
     run_id = complete_run_id(run_id, settings)
     if known.pair_by:
         limits["pair_by"] = known.pair_by
+    if known.remeasure and known.dry_run:
+        PARSER.error("--remeasure runs and records; leave out --dry-run")
     if known.dry_run:
         judged = DatabaseThread(settings).run(lambda opened: judge_run(opened, run_id, known.baseline, limits))
         return _end(judged, known.detailed_exit_code)
     if find_prefect_api(os.environ) is None:
         from assayline.flows.cli.terminal import open_terminal
+        from assayline.run.campaign import remeasure
         from assayline.run.stages import gate_run, report_run
 
-        with open_terminal(settings, logging.CRITICAL) as front:  # the verdicts are printed at the end
-            report = gate_run(settings, front.log, run_id, known.baseline, limits)
-            report_run(settings, front.log, run_id, report.baseline)
+        level = logging.INFO if known.remeasure else logging.CRITICAL  # the verdicts are printed at the end
+        with open_terminal(settings, level) as front:
+            judged_id, against = run_id, known.baseline
+            if known.remeasure:
+                judged_id, against = remeasure(front, run_id, against, limits)
+            report = gate_run(settings, front.log, judged_id, against, limits)
+            report_run(settings, front.log, judged_id, report.baseline)
         return _end(report, known.detailed_exit_code)
     os.environ.setdefault(
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL"
@@ -70,7 +80,7 @@ def run(arguments: list[str]) -> int:
         from assayline.flows.gate import gate
 
         try:
-            found = gate(run_id, known.baseline, limits)
+            found = gate(run_id, known.baseline, limits, is_remeasured=known.remeasure)
             report = GateReport(**{**found, "checks": [Check(**check) for check in found["checks"]]})
         except GateFailedError as failure:
             report = failure.report

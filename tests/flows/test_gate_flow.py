@@ -22,6 +22,7 @@ from assayline.flows.live.reporting import NOT_TRUSTED, WORSE
 from assayline.flows.nightly import nightly
 from assayline.flows.suite import suite
 from assayline.report.make import make_history_report
+from assayline.run import campaign
 from assayline.settings import Settings, load_settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
@@ -296,3 +297,17 @@ def test_nightly_leaves_open_a_drop_that_a_gate_by_hand_fails(modest_model, tmp_
     assert "not enough for a nightly run, which needs p ≤ 0.0017." in checks["accuracy, exact_match"]["words"]
     with pytest.raises(GateFailedError, match="8 worse, 0 better"):
         gate(night.result()["run_id"])
+
+
+def test_gate_remeasures_both_interleaved_in_one_session(runs, data_dir, monkeypatch):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(campaign, "count_repeats_needed", lambda metrics, level: 3)
+    limits = ["--max_accuracy_drop", "1", "--max_slowdown", "{output_tokens_per_s: 0.9}"]
+    said = flow_kit.run_here("gate", runs.bad, "--remeasure", *limits).out
+    assert "there are 3 of the run and 3 of the baseline" in said
+    query = "select config_id, benchmark_id from runs where benchmark_id is not null order by run_id"
+    sides, sessions = zip(*flow_kit.query(data_dir, query), strict=True)
+    old, new = dict.fromkeys(sides)
+    assert list(sides) == [old, new, new, old, old, new] and len(set(sessions)) == 1
+    with pytest.raises(SpecError, match="have the same configuration"):
+        gate(runs.same, "good", is_remeasured=True)
