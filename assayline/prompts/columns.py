@@ -98,16 +98,17 @@ class RowReader(Reader):
         if columns.messages or ("messages" in row and not columns.prompt):
             given = _find_optional(row, columns.messages, "messages")
             messages = read_messages(given, lambda part, where: self._media.read_part(part, where, row))
-            system = as_text(row.get("system"), "The column system")
-            if system and all(message["role"] != "system" for message in messages):
-                messages = [{"role": "system", "content": system}, *messages]
-            return messages, _read_tools(row.get("tools"))
-        if columns.prompt or "prompt" in row:
-            return _user_message(_find_optional(row, columns.prompt, "prompt")), None
-        raise RowShapeError(
-            "It has neither a column `messages` nor a column `prompt`. hint: "
-            f"{next((text for name, text in FAMILIAR.items() if name in row), NAME_YOURS)} Columns: {list_names(row)}."
-        )
+        elif columns.prompt or "prompt" in row:
+            messages = _user_message(_find_optional(row, columns.prompt, "prompt"))
+        else:
+            known = next((text for name, text in FAMILIAR.items() if name in row), NAME_YOURS)
+            raise RowShapeError(
+                f"It has neither a column `messages` nor a column `prompt`. hint: {known} Columns: {list_names(row)}."
+            )
+        system = as_text(row.get("system"), "The column system")
+        if system and all(message["role"] != "system" for message in messages):
+            messages = [{"role": "system", "content": system}, *messages]
+        return messages, _read_tools(row.get("tools"))
 
 
 NAME_YOURS = "name yours in prompts.columns.messages or prompts.columns.prompt, or write prompts.template."
@@ -127,7 +128,7 @@ def _read_tools(value: Any) -> BatchBody | None:
     if not tools:
         return None
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise RowError(f"The column tools holds {tools!r:.80}, expected a list of objects.")
+        raise RowError(f"The column tools holds {tools!r:.80}, expected a list of objects. hint: rename it.")
     return BatchBody(variables={"tools": tools})
 
 

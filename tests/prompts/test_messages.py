@@ -27,7 +27,10 @@ def test_the_default_columns_are_used_if_present():
     row = {"messages": CHAT, "prompt": "p", "target": 4, "id": 9, "other": 1}
     parts = reader().read(row)
     assert (parts.messages, parts.target, parts.source_id, parts.metadata) == (CHAT, "4", "9", {})
-    parts = reader().read({"prompt": "p"})
+    parts = reader().read({"prompt": "p", "system": "s", "tools": '[{"name": "f"}]'})
+    assert parts.messages == [CHAT[0], {"role": "user", "content": "p"}]
+    assert parts.body and parts.body.variables == {"tools": [{"name": "f"}]}
+    parts = reader().read({"prompt": "p", "system": None, "tools": []})
     assert (parts.messages, parts.target, parts.source_id) == ([{"role": "user", "content": "p"}], None, None)
 
 

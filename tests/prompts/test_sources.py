@@ -4,7 +4,9 @@ import csv
 import datetime
 import itertools
 import json
+import os
 import sys
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -293,6 +295,14 @@ def test_compressed_files_are_read(tmp_path, kind, name, text):
 def test_csv_is_read_by_the_delimiter_of_its_header(tmp_path, name, sign):
     path = write(tmp_path / name, f'a{sign}b\n"1{sign},2"{sign}3\n')
     assert read(path) == [{"a": f"1{sign},2", "b": "3"}]
+
+
+def test_csv_is_read_through_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "a.csv")
+    writing = threading.Thread(target=(tmp_path / "a.csv").write_text, args=("a;b\n1;2\n",))
+    writing.start()
+    assert read(tmp_path / "a.csv") == [{"a": "1", "b": "2"}]
+    writing.join()
 
 
 def call(**arguments: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import codecs
 import csv
 import glob
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -132,7 +133,7 @@ def read_csv(path: Path) -> Iterator[Row | UnreadableRow]:
     that is still open at the end."""
     csv.field_size_limit(LONGEST_LINE_BYTES)
     lines = _CsvLines(path)
-    reader = csv.reader(lines, strict=True, delimiter=_find_delimiter(path))
+    reader = csv.reader(lines, strict=True, delimiter=lines.find_delimiter())
     header: list[str] = []
     while True:
         first = reader.line_num + 1
@@ -165,22 +166,22 @@ def read_csv(path: Path) -> Iterator[Row | UnreadableRow]:
             yield UnreadableRow(lines.text, f"{where}: {problem}")
 
 
-def _find_delimiter(path: Path) -> str:
-    """Return what is between the names of the header: a comma, or the first sign of these that is there."""
-    header = next((line for _, line in _numbered_lines(path) if line.strip()), b"").decode("latin-1")
-    return next((sign for sign in ",;\t|" if sign in header), ",")
-
-
 class _CsvLines:
     """A file's lines for the csv module, which takes several for a row with line breaks in its fields."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = _numbered_lines(path)
+        self._lines: Iterator[tuple[int, bytes]] = _numbered_lines(path)
         self._of_row: list[str] = []
         self.problem = ""
         """Error in the bytes of the row's lines; empty if there is none."""
         self.are_read = False
         """Whether a line was asked for after the last one: the row then has no end."""
+
+    def find_delimiter(self) -> str:
+        """Return what is between the names in the first line: a comma, or the first of these signs that is there."""
+        head = list(itertools.islice(self._lines, 1))
+        self._lines = itertools.chain(head, self._lines)
+        return next((sign for sign in ",;\t|" if head and sign.encode() in head[0][1]), ",")
 
     @property
     def text(self) -> str:
