@@ -33,12 +33,13 @@ from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
-from scipy.special import bdtr, stdtrit
+from scipy.special import stdtrit
 from scipy.stats import binom
 
 from assayline.comparison.gate import Check, judge_scores
 from assayline.comparison.queries import compare_scores
 from assayline.spec.criteria import GateSpec
+from assayline.stats.pairs import judge_difference
 from assayline.store.database import apply_schema
 from benchmarks import nights, statistics_noise
 from benchmarks.statistics_suite import measure_suites
@@ -69,30 +70,28 @@ def judge_pairs(pairs: Pairs) -> str:
 def compare_pairs(pairs: Pairs) -> dict[str, Any]:
     """Compute the row of compare_runs."""
     n, worse, better = pairs
-    k = min(worse, better)
-    p_value = float(bdtr(k, worse + better, 0.5) + (bdtr(k - 1, worse + better, 0.5) if k else 0))
     padded, spread = (better - worse) / (n + 2), (better + worse + 2) / (n + 2)
     half = Z * math.sqrt((spread - padded**2) / (n + 2))
-    verdict = "same" if p_value == 1 and not worse else "unclear" if p_value >= 0.05 else ""
-    return {
+    row = {
         "scorer": "s",
+        "same_scorer": None,
         "prompts": n,
         "clusters": n,
         "effective_pairs": float(n),
         "mean_square": (worse + better) / n,
         "worse_prompts": worse,
         "better_prompts": better,
+        "is_proportion": True,
         "error_pairs": 0,
         "baseline_mean": 0.7,
         "candidate_mean": 0.7 + (better - worse) / n,
         "difference": (better - worse) / n,
         "low": max(-1.0, padded - half),
         "high": min(1.0, padded + half),
-        "p_value": p_value,
-        "mcnemar_p": p_value,
-        "detectable_drop": max(BOTH * math.sqrt(spread / n), BOTH**2 / n),
-        "verdict": verdict or ("worse" if worse > better else "better"),
+        "standard_error": None,
+        "different_clusters": worse + better,
     }
+    return row | judge_difference(row)
 
 
 def check_against_sql() -> None:
@@ -111,7 +110,7 @@ def check_against_sql() -> None:
             )
         found, expected = compare_scores(connection, "new", "old")["s"], compare_pairs(pairs)
         for name, value in expected.items():
-            if name not in ("baseline_mean", "candidate_mean"):
+            if name not in ("baseline_mean", "candidate_mean", "standard_error"):
                 same = np.isclose(found[name], value) if isinstance(value, float) else found[name] == value
                 assert same, f"{pairs}: {name} is {found[name]} in SQL, {value} here"
 

@@ -32,11 +32,11 @@ QUESTIONS = (
     Question(
         "Is it worse than last week?",
         """
-select scorer, candidate_mean, baseline_mean, difference, low, high, mcnemar_p, verdict
+select scorer, candidate_mean, baseline_mean, difference, low, high, worse_prompts, better_prompts
 from compare_runs('20261121-013000-nightly-0002', '20261114-013000-nightly-0001');
 """,
         "The function compares both runs prompt by prompt. `low` and `high` are the ends of a 95% interval for the "
-        "difference. The verdict follows the test: `worse` and `better` need a p below 0.05.",
+        "difference. The gate tests it against a limit.",
     ),
     Question(
         "Which prompts got worse?",

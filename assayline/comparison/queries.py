@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.noise import find_floors
-from assayline.stats.pairs import find_p_beyond
+from assayline.stats.pairs import find_p_beyond, judge_difference
 from assayline.stats.repeats import compare_repeats
 from assayline.stats.worse import decide_worse
 from assayline.store.database import Connection, read_rows
@@ -89,10 +89,11 @@ def compare_scores(
     baseline_repeats: Sequence[str] = (),
     candidate_repeats: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Read the rows of compare_runs, by scorer."""
+    """Read the rows of compare_runs with the columns of `judge_difference`, by scorer."""
     query = "from compare_runs(?, ?, pair_by := ?, baseline_repeats := ?::varchar[], candidate_repeats := ?::varchar[])"
     repeats = list(baseline_repeats), list(candidate_repeats)
-    return {row["scorer"]: row for row in read_rows(connection, query, candidate, baseline, pair_by, *repeats)}
+    rows = read_rows(connection, query, candidate, baseline, pair_by, *repeats)
+    return {row["scorer"]: row | judge_difference(row) for row in rows}
 
 
 def compare_accuracy(

@@ -8,6 +8,7 @@ import pytest
 import scipy
 
 from assayline.comparison.board import compare_entries, rank_board
+from assayline.comparison.queries import compare_scores
 
 START = datetime(2026, 1, 1)
 
@@ -220,7 +221,7 @@ def test_compare_entries_calls_nothing_for_equal_answers_few_prompts_and_no_shar
     assert compare_entries(store.connection, entries({"x": "alone"})) == []
 
 
-def test_compare_entries_is_compare_runs_for_repeats_and_clusters_of_equal_size(store):
+def test_compare_entries_is_compare_scores_for_repeats_and_clusters(store):
     dice = np.random.default_rng(4)
     for kind in ("repeats", "passages"):
         for model in "ab":
@@ -233,12 +234,12 @@ def test_compare_entries_is_compare_runs_for_repeats_and_clusters_of_equal_size(
                 ))  # fmt: skip
     spec = """{"prompts": {"columns": {"cluster": "passage"}}}"""
     store.connection.execute("update raw.runs set spec_json = ? where name = 'passages'", [spec])
-    of_three = "json_object('passage', cast(regexp_extract(prompt_id, '[0-9]+') as integer) // 3)"
-    store.connection.execute(f"update raw.prompts set metadata_json = {of_three} where prompt_id like 'passages%'")
+    passage = "json_object('passage', floor(cast(regexp_extract(prompt_id, '[0-9]+') as integer) ** 0.75))"
+    store.connection.execute(f"update raw.prompts set metadata_json = {passage} where prompt_id like 'passages%'")
     for row in compare_entries(
         store.connection, entries({f"{kind}-{m}": kind for kind in ("repeats", "passages") for m in "ab"})
     ):
-        (known,) = store.read("from compare_runs(?, ?, pair_by := 'prompt')", row["candidate"], row["baseline"])
+        (known,) = compare_scores(store.connection, row["candidate"], row["baseline"]).values()
         for name in ("difference", "standard_error", "low", "high", "p_value", "better_prompts", "worse_prompts"):
             assert row[name] == pytest.approx(known[name], abs=1e-6), (row["task"], name)
 

@@ -111,7 +111,7 @@ ARGUMENTS = {
     **dict.fromkeys(["ignore_case", "ignore_punctuation", "is_binary", "is_percent"], "true"),
     **dict.fromkeys(["value", "mean", "standard_error", "found", "wanted", "number"], "0.5"),
     **dict.fromkeys(["tolerance", "relative_tolerance"], "0.0"),
-    **dict.fromkeys(["effective_samples", "samples", "clusters", "degrees"], "12"),
+    **dict.fromkeys(["effective_samples", "samples", "clusters", "effective_clusters", "degrees"], "12"),
     **dict.fromkeys(["plain_squares", "clustered_squares"], "3.0"),
     "t": "2.5",
     "verdict": "'held'",

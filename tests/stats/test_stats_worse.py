@@ -23,7 +23,7 @@ def row_of(prompts, worse, better):
     row = {"scorer": "s", "prompts": prompts, "clusters": prompts, "effective_pairs": prompts, "error_pairs": 0}
     row |= {"worse_prompts": worse, "better_prompts": better, "mean_square": differ / prompts, "baseline_mean": 0.7}
     row |= {"candidate_mean": 0.7, "difference": (better - worse) / prompts, "low": center - half}
-    return row | {"high": center + half, "p_value": p_value, "mcnemar_p": p_value}
+    return row | {"high": center + half, "p_value": p_value, "is_proportion": True}
 
 
 @cache

@@ -4,7 +4,15 @@ import json
 import re
 from dataclasses import dataclass
 
-from assayline.comparison.queries import choose_pairing, read_noise_floors, read_overlaps, say_pairing, say_trade
+from assayline.comparison.queries import (
+    choose_pairing,
+    compare_scores,
+    read_noise_floors,
+    read_overlaps,
+    read_side,
+    say_pairing,
+    say_trade,
+)
 from assayline.report.charts import draw_differences
 from assayline.report.document import Chart, Column, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows, cut_and_count
@@ -55,6 +63,8 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     wanted = specs[0].get("gate", {})
     overlaps = read_overlaps(connection, candidate, baseline, wanted.get("min_overlap", GateSpec().min_overlap))
     pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
+    ordinals = {scorer: place for place, scorer in enumerate(read_side(connection, candidate).scorers)}
+    scores = compare_scores(connection, candidate, baseline, pairing).values()
     query = "select run_id, environment from run_conditions where run_id in (?, ?)"
     ensure_repeats(connection, candidate, baseline, only_benchmarks=True)
     environments = {row["run_id"]: row["environment"] for row in read_rows(connection, query, candidate, baseline)}
@@ -63,7 +73,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         pairing=say_pairing(pairing, *specs),
         environments=(environments[candidate], environments[baseline]),
         limits=read_rows(connection, _LIMITS, candidate, baseline),
-        scores=read_rows(connection, _SCORES, candidate, baseline, pairing, candidate),
+        scores=sorted(scores, key=lambda row: (ordinals.get(row["scorer"], len(ordinals)), row["scorer"])),
         metrics=_relate_noise(connection, candidate, baseline),
         worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
         better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
@@ -84,12 +94,6 @@ _LIMITS = """
     select * replace (current_verdict(verdict) as verdict) from verdicts where run_id = ? and baseline_run_id = ?
     qualify rank() over (order by judged_at desc) = 1
     order by ordinal
-"""
-_SCORES = """
-    select compared.*
-    from compare_runs(?, ?, pair_by := ?) as compared
-    left join scorers on scorers.run_id = ? and scorers.scorer = compared.scorer
-    order by scorers.ordinal nulls last, compared.scorer
 """
 _SPEEDS = """
     select * from compare_metrics(?, ?) where metric <> 'accuracy' order by unit = 's', metric

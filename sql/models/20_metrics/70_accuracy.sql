@@ -7,7 +7,7 @@ add_clusters as (
         run_id,
         scorer,
         coalesce(cluster, prompt_id) as cluster,
-        count(distinct prompt_id) as prompts,
+        list(distinct prompt_id) as prompts,
         count(*) as samples,
         sum(value) as total,
         sum(value ** 2) as squares,
@@ -24,11 +24,12 @@ add_clusters as (
 average_runs as (
     select
         *,
-        sum(total) over (partition by run_id, scorer) / sum(samples) over (partition by run_id, scorer) as mean
+        sum(samples) over (partition by run_id, scorer) as all_samples,
+        sum(total) over (partition by run_id, scorer) / all_samples as mean
     from add_clusters
 ),
 
--- clustered_squares: (sum of a cluster's deviations from the mean)², summed over clusters.
+-- moves: (by how much the mean moves without a cluster)², summed over clusters.
 -- plain_squares: each sample's deviation², summed over samples.
 sum_deviations as (
     select
@@ -38,10 +39,11 @@ sum_deviations as (
         sum(right_samples) as right_samples,
         sum(answered_total) / nullif(sum(answered_samples), 0) as mean_without_errors,
         sum(partial_samples) = 0 as is_binary,
-        sum(prompts) as prompts,
+        len(list_distinct(flatten(list(prompts)))) as prompts,
         count(*) as clusters,
         any_value(mean) as mean,
-        sum((total - samples * mean) ** 2) as clustered_squares,
+        sum(samples) ** 2 / sum(samples ** 2) as effective_clusters,
+        sum(((total - samples * mean) / nullif(all_samples - samples, 0)) ** 2) as moves,
         greatest(0, sum(squares - 2 * mean * total + samples * mean ** 2)) as plain_squares
     from average_runs
     group by run_id, scorer
@@ -50,17 +52,18 @@ sum_deviations as (
 judge_runs as (
     select
         *,
-        case
-            when clusters > 1 then sqrt(clustered_squares * clusters / (clusters - 1)) / samples
-        end as standard_error,
-        internal.effective_samples(samples, clusters, mean, plain_squares, clustered_squares) as effective_samples
+        sqrt(moves * (clusters - 1) / clusters) as standard_error,
+        internal.effective_samples(samples, clusters, effective_clusters, plain_squares, standard_error)
+            as effective_samples
     from sum_deviations
 ),
 
 find_intervals as (
     select
         *,
-        internal.mean_interval(mean, is_binary, samples, effective_samples, standard_error, clusters) as bounds
+        internal.mean_interval(
+            mean, is_binary, samples, effective_samples, effective_clusters, plain_squares
+        ) as bounds
     from judge_runs
 ),
 
@@ -99,9 +102,9 @@ comment on column internal.accuracy.right_samples is 'Those of them that are 1.'
 comment on column internal.accuracy.prompts is 'Different prompts among them.';
 comment on column internal.accuracy.clusters is 'Clusters among them: G. Repeats and duplicates of a prompt are one cluster, and so are prompts with one value of prompts.columns.cluster.';
 comment on column internal.accuracy.mean is 'Mean score, 0 to 1. NULL if n is 0.';
-comment on column internal.accuracy.standard_error is 'Standard error of the mean, sqrt(G / (G − 1) × Σ over clusters of (Σ of (x − mean) in the cluster)²) / n, the cluster-robust variance of Liang and Zeger 1986 with the usual small-sample factor. With one sample per cluster it is s / sqrt(n). NULL for fewer than two clusters.';
-comment on column internal.accuracy.effective_samples is 'Independent samples that the n are worth: n × Σ (x − mean)² / Σ over clusters of (Σ of (x − mean) in the cluster)², at most n (Kish''s design effect). n if every cluster has one sample; the number of clusters if samples of a cluster always agree, if mean is 0 or 1, or if there is one cluster. NULL if n is 0.';
-comment on column internal.accuracy.interval_kind is 'wilson if all scores are 0 or 1, with effective_samples for n, corrected for G − 1 degrees of freedom; otherwise t, with G − 1 degrees of freedom. See the macro mean_interval. NULL if there is no interval.';
+comment on column internal.accuracy.standard_error is 'Standard error of the mean, the jackknife''s over clusters (CR3): sqrt((G − 1) / G × Σ over clusters of (mean without the cluster − mean)²). With one sample per cluster it is s / sqrt(n). NULL for fewer than two clusters.';
+comment on column internal.accuracy.effective_samples is 'Independent samples that the n are worth; see the macro effective_samples. NULL if n is 0.';
+comment on column internal.accuracy.interval_kind is 'wilson if all scores are 0 or 1, otherwise t; see the macro mean_interval. The degrees of freedom are those of effective clusters, (Σ n)² / Σ n² over the clusters'' sizes (Kish), − 1. NULL if there is no interval.';
 comment on column internal.accuracy.mean_low is 'Lower end of the 95% interval for the mean.';
 comment on column internal.accuracy.mean_high is 'Upper end of the 95% interval for the mean.';
 comment on column internal.accuracy.mean_without_errors is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL if none was answered.';

@@ -53,6 +53,7 @@ add_clusters as (
 average_runs as (
     select
         *,
+        sum(prompt_rows) over runs_of_k as all_prompts,
         case
             when sum(prompt_rows) over runs_of_k = sum(all_rows) over runs_of_k
             then sum(total) over runs_of_k / sum(all_rows) over runs_of_k
@@ -70,7 +71,8 @@ sum_deviations as (
         count(*) as clusters,
         sum(partial_rows) = 0 as is_binary,
         any_value(mean) as mean,
-        sum((total - prompt_rows * mean) ** 2) as clustered_squares,
+        sum(prompt_rows) ** 2 / sum(prompt_rows ** 2) as effective_clusters,
+        sum(((total - prompt_rows * mean) / nullif(all_prompts - prompt_rows, 0)) ** 2) as moves,
         greatest(0, sum(squares - 2 * mean * total + prompt_rows * mean ** 2)) as plain_squares
     from average_runs
     group by run_id, scorer, k
@@ -79,15 +81,15 @@ sum_deviations as (
 judge_runs as (
     select
         *,
-        case
-            when clusters > 1 then sqrt(clustered_squares * clusters / (clusters - 1)) / prompts
-        end as standard_error,
-        internal.effective_samples(prompts, clusters, mean, plain_squares, clustered_squares) as worth
+        sqrt(moves * (clusters - 1) / clusters) as standard_error,
+        internal.effective_samples(prompts, clusters, effective_clusters, plain_squares, standard_error) as worth
     from sum_deviations
 ),
 
 find_intervals as (
-    select *, internal.mean_interval(mean, is_binary, prompts, worth, standard_error, clusters) as bounds
+    select
+        *,
+        internal.mean_interval(mean, is_binary, prompts, worth, effective_clusters, plain_squares) as bounds
     from judge_runs
 ),
 

@@ -113,6 +113,7 @@ add_clusters as (
         sum(weight) filter (value is not null) as weight,
         sum(value) as value,
         sum(unknown_requests) as unknown_requests,
+        count(value) as samples,
         coalesce(sum(ok_requests) filter (value is null), 0) as unscored_requests
     from score_samples
     left join internal.prompt_cluster using (run_id, prompt_id, occurrence)
@@ -123,11 +124,13 @@ share_clusters as (
     select
         *,
         weight / nullif(sum(weight) over (partition by run_id), 0) as weight_share,
-        value / nullif(sum(value) over (partition by run_id), 0) as value_share
+        value / nullif(sum(value) over (partition by run_id), 0) as value_share,
+        sum(samples) over (partition by run_id) as all_samples
     from add_clusters
 ),
 
--- Var(ln(C / A)) of a ratio of sums over clusters, by the delta method: Cochran 1977, "Sampling Techniques", chapter 6.
+-- Var(ln(C / A)) of a ratio of sums over clusters, by the delta method: Cochran 1977, "Sampling Techniques", chapter 6,
+-- with a cluster's deviation over 1 − its share of the samples (CR3), as in accuracy.
 spread_costs as (
     select
         run_id,
@@ -136,11 +139,16 @@ spread_costs as (
             when sum(unknown_requests) = 0 then sum(weight) / nullif(sum(all_weight), 0)
         end as scored_share,
         count(value) as clusters,
+        sum(samples) ** 2 / nullif(sum(samples ** 2), 0) as effective_clusters,
         case
             when sum(unknown_requests) = 0 and clusters > 1
-            then sqrt(sum((weight_share - value_share) ** 2) * clusters / (clusters - 1))
+            then sqrt(
+                sum(((weight_share - value_share) / (1 - samples / all_samples)) ** 2) * (clusters - 1) / clusters
+            )
         end as log_error,
-        case when log_error > 1e-9 then exp(internal.t_quantile(clusters - 1) * log_error) end as interval_factor
+        case
+            when log_error > 1e-9 then exp(internal.t_quantile(effective_clusters - 1) * log_error)
+        end as interval_factor
     from share_clusters
     group by run_id
 ),
@@ -257,7 +265,7 @@ comment on column internal.run_cost.cost_per_thousand_requests is 'The same per 
 comment on column internal.run_cost.full_cost_per_thousand_requests is 'cost / ok requests × 1000.';
 comment on column internal.run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL if nothing was scored.';
 comment on column internal.run_cost.cost_per_right_answer is 'Cost of the scored samples / right_answers: working_cost × their share of the cost of all ok requests, which is that of output tokens, or of the price of tokens if nothing else is paid for. NULL if none is right, or if some requests are not scored and tokens are not known.';
-comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95% interval, as a ratio of two sums over clusters, of which both vary: cost_per_right_answer / exp(t × e), with e² = G / (G − 1) × Σ over clusters of (share of the cost − share of right_answers)², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), t with G − 1 degrees of freedom. A cluster is a value of prompts.columns.cluster, or a prompt without one. NULL for fewer than two clusters, and if cost and right answers are distributed equally over clusters, for example if all answers are right: the method sees no variance then.';
+comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95% interval for other prompts at the speed of this run; runs differ by more. A ratio of two sums over clusters, of which both vary: cost_per_right_answer / exp(t × e), with e² = (G − 1) / G × Σ over clusters of ((share of the cost − share of right_answers) / (1 − share of the samples))², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), t with the degrees of freedom of effective clusters; see accuracy. A cluster is a value of prompts.columns.cluster, or a prompt without one. NULL for fewer than two clusters, and if both are distributed equally over clusters, for example if all answers are right: the method sees no variance then.';
 comment on column internal.run_cost.cost_per_right_answer_high is 'Upper end: cost_per_right_answer × exp(t × e).';
 comment on column internal.run_cost.full_cost_per_right_answer is 'The same with cost for working_cost.';
 comment on column internal.run_cost.full_cost_per_right_answer_low is 'Lower end of its 95% interval, by the same factor.';

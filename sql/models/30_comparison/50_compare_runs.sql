@@ -18,33 +18,25 @@
 -- difference: candidate_mean − baseline_mean: the mean of the differences prompt by prompt.
 -- clusters: independent clusters of pairs, G: different values of prompts.columns.cluster, else prompt ids, of the run
 --     with fewer of them.
+-- effective_clusters: G* = (Σ n)² / Σ n² over the clusters' sizes (Kish). Degrees of freedom are G* − 1.
+-- different_clusters: clusters whose mean differs.
 -- effective_pairs: independent pairs that they are worth: effective_samples of the differences.
 -- mean_square: mean squared difference over the pairs.
--- standard_error: of the difference, clustered: sqrt(G / (G − 1) × Σ over clusters of (Σ of (d − difference) in it)²) /
---     prompts. If each pair is a cluster, it is that of the paired t-test. NULL for fewer than two clusters.
+-- standard_error: of the difference, the jackknife's over clusters (CR3): sqrt((G − 1) / G × Σ over clusters of
+--     (difference without the cluster − difference)²). If each pair is a cluster, it is that of the paired t-test. NULL
+--     for fewer than two clusters.
 -- low: lower end of the 95% interval of the difference, that of Bonett and Price 2012: with one pair more that is 1
 --     better and one that is 1 worse, so that equal answers do not prove that nothing differs. For m
 --     effective_pairs and q = mean_square: d̃ ± z × sqrt(((m × q + 2) / (m + 2) − d̃²) / (m +
---     2)), d̃ = m × difference / (m + 2). Unless mcnemar_p is there, z is the quantile of t with G − 1 degrees of
---     freedom. NULL for fewer than five clusters, too few for an interval.
+--     2)), d̃ = m × difference / (m + 2). Unless is_proportion, z is the quantile of t with G* − 1 degrees of
+--     freedom. NULL for fewer than five effective clusters, too few for an interval.
 -- high: upper end.
+-- is_proportion: whether all scores are 0 or 1 and no cluster has several pairs.
 -- better_prompts: pairs in which the candidate scored higher.
 -- worse_prompts: pairs in which it scored lower.
--- mcnemar_p: McNemar's test with the mid-p value (Fagerland et al. 2013): of n = better + worse pairs, twice the
---     probability under Binomial(n, 1/2) of fewer pairs than the smaller of both counts, plus that of exactly as
---     many. 1 if n is 0. NULL if a score is neither 0 nor 1, or a cluster has several pairs, which are not
---     independent evidence.
--- p_value: mcnemar_p if there is one. Otherwise the two-sided p of difference / standard_error by t with G − 1 degrees
---     of freedom, but at least 2^(1 − D) for D clusters that differ, the smallest p if the signs of their differences
---     were flipped. 1 if no pair differs. NULL for fewer than five clusters.
--- detectable_drop: the smallest drop that a test like this one would find in 80% of comparisons, from the spread of
---     these differences: the larger of k × sqrt((m × q + 2) / (m + 2) / m) and, with mcnemar_p, k² / m, k = z + 0.84.
---     Above 1, no drop would be found. NULL without an interval.
 -- error_pairs: pairs in which a sample of either side is an error, which scores 0 whatever the model can do.
 -- candidate_errors: requests of the candidate with an error.
 -- baseline_errors: requests of the baseline with an error.
--- verdict: other_scorer: same_scorer is false, so that a difference may be the scorer's; too_few: no p_value; same: no
---     pair differs; worse, better: p_value is below 0.05; unclear: otherwise.
 create or replace macro main.compare_runs(
     candidate,
     baseline,
@@ -93,8 +85,9 @@ add_clusters as (
             when count_pairs.has_fewer_in_baseline then pair_scores.baseline_cluster
             else pair_scores.cluster
         end as pair_cluster,
+        count(*) as size,
         sum(pair_scores.difference) as total,
-        sum(pair_scores.difference - count_pairs.difference) as deviation
+        sum(pair_scores.difference - count_pairs.difference) / nullif(any_value(prompts) - size, 0) as move
     from pair_scores
     join count_pairs using (scorer)
     where pair_scores.difference is not null
@@ -105,8 +98,9 @@ spread_differences as (
     select
         scorer,
         count(*) as clusters,
+        sum(size) ** 2 / sum(size ** 2) as effective_clusters,
         count(*) filter (abs(total) > 1e-12) as different_clusters,
-        sum(deviation ** 2) as clustered_squares
+        sqrt(sum(move ** 2) * (count(*) - 1) / count(*)) as standard_error
     from add_clusters
     group by scorer
 ),
@@ -114,80 +108,36 @@ spread_differences as (
 measure_pairs as (
     select
         count_pairs.*,
-        clusters,
-        different_clusters,
-        is_binary and clusters = prompts as is_paired_proportion,
-        sqrt(clustered_squares * clusters / nullif(clusters - 1, 0)) / prompts as standard_error,
+        spread_differences.* exclude (scorer),
+        is_binary and clusters = prompts as is_proportion,
+        squares / prompts as mean_square,
         internal.effective_samples(
             prompts,
             clusters,
-            case when squares - prompts * difference ** 2 <= 1e-12 * squares then 0 end,
-            greatest(0, squares - prompts * difference ** 2),
-            clustered_squares
+            effective_clusters,
+            case
+                when squares - prompts * difference ** 2 > 1e-12 * squares
+                then squares - prompts * difference ** 2 else 0
+            end,
+            standard_error
         ) as effective_pairs
     from count_pairs
     left join spread_differences using (scorer)
 ),
 
-list_tails as (
-    select
-        scorer,
-        better_prompts + worse_prompts as n,
-        least(better_prompts, worse_prompts) as last_k,
-        unnest(range(0, least(better_prompts, worse_prompts) + 1)) as k
-    from measure_pairs
-    where is_paired_proportion
-),
-
--- In logarithms, as 2^n and the binomial coefficients overflow from some 1,030 discordant pairs on.
-add_tails as (
-    select
-        scorer,
-        least(1, sum(
-            case when k = last_k then 1 else 2 end
-            * exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) - n * ln(2))
-        )) as mcnemar_p
-    from list_tails
-    group by scorer
-),
-
--- One pair more in either direction: padded_square is the mean of squared differences with both.
-pad_pairs as (
-    select
-        measure_pairs.*,
-        mcnemar_p,
-        case
-            when clusters < 5 then null
-            when is_paired_proportion then 1.959963984540054
-            else internal.t_quantile(clusters - 1)
-        end as quantile,
-        effective_pairs * difference / (effective_pairs + 2) as padded_difference,
-        (effective_pairs * squares / prompts + 2) / (effective_pairs + 2) as padded_square
-    from measure_pairs
-    left join add_tails using (scorer)
-),
-
 find_bounds as (
     select
         *,
-        quantile * sqrt((padded_square - padded_difference ** 2) / (effective_pairs + 2)) as half_width,
-        greatest(
-            (quantile + 0.8416212335729143) * sqrt(padded_square / effective_pairs),
-            case when is_paired_proportion then (quantile + 0.8416212335729143) ** 2 / effective_pairs else 0 end
-        ) as detectable_drop,
+        effective_pairs * difference / (effective_pairs + 2) as padded_difference,
         case
-            when quantile is null then null
-            when better_prompts + worse_prompts = 0 then 1
-            when is_paired_proportion then mcnemar_p
-            else least(1, greatest(
-                case
-                    when standard_error = 0 then 0
-                    else internal.t_tail(difference / nullif(standard_error, 0), clusters - 1)
-                end,
-                2.0 ** (1 - different_clusters)
-            ))
-        end as p_value
-    from pad_pairs
+            when effective_clusters < 5 - 1e-9 then null
+            when is_proportion then 1.959963984540054
+            else internal.t_quantile(effective_clusters - 1)
+        end * sqrt(
+            ((effective_pairs * mean_square + 2) / (effective_pairs + 2) - padded_difference ** 2)
+            / (effective_pairs + 2)
+        ) as half_width
+    from measure_pairs
 ),
 
 count_errors as (
@@ -224,27 +174,19 @@ join_parts as (
         find_bounds.baseline_mean,
         find_bounds.difference,
         coalesce(find_bounds.clusters, 0) as clusters,
+        find_bounds.effective_clusters,
+        find_bounds.different_clusters,
         find_bounds.effective_pairs,
-        find_bounds.squares / prompts as mean_square,
+        find_bounds.mean_square,
         find_bounds.standard_error,
         case when half_width is not null then greatest(-1, padded_difference - half_width) end as low,
         case when half_width is not null then least(1, padded_difference + half_width) end as high,
+        find_bounds.is_proportion,
         find_bounds.better_prompts,
         find_bounds.worse_prompts,
-        find_bounds.mcnemar_p,
-        find_bounds.p_value,
-        find_bounds.detectable_drop,
         find_bounds.error_pairs,
         count_errors.candidate_errors,
-        count_errors.baseline_errors,
-        case
-            when not same_scorer then 'other_scorer'
-            when p_value is null then 'too_few'
-            when better_prompts + worse_prompts = 0 then 'same'
-            when p_value < 0.05 and difference < 0 then 'worse'
-            when p_value < 0.05 then 'better'
-            else 'unclear'
-        end as verdict
+        count_errors.baseline_errors
     from find_bounds
     cross join count_errors
     left join compare_scorers using (scorer)
@@ -252,4 +194,4 @@ join_parts as (
 
 select * from join_parts;
 
-comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, clustered standard error, 95% interval, test, and the smallest drop that would have been found. pair_by is auto, prompt, id or row. baseline_repeats and candidate_repeats are lists of run ids that count like the baseline and the candidate.';
+comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt: difference, clustered standard error and 95% interval. pair_by is auto, prompt, id or row. baseline_repeats and candidate_repeats are lists of run ids that count like the baseline and the candidate. The table comparison has the tests and verdicts that were made.';
