@@ -167,7 +167,7 @@ def test_a_changed_sql_file_is_another_scorer(make_sums, settings, project, run_
     assert run("score", [old]) == 0, "a run keeps its expression"
     assert query(settings, verdict) == [(False,)]
     assert run("score", [old, "--scorer", "{kind: sql, file: closer.sql}"]) == 0
-    assert query(settings, verdict)[0][1]
+    assert query(settings, verdict)[0][0]
 
 
 def test_a_run_whose_function_disappears_completes_without_its_scores(make_sums, settings, project, run_with, capsys):

@@ -259,16 +259,3 @@ def test_compare_entries_counts_unequal_clusters_by_their_effective_number(store
             )
     rows = compare_entries(store.connection, entries({f"{n}-{m}": n for n in ("uneven", "even") for m in "ab"}))
     assert {row["task"]: row["verdict"] for row in rows} == {"uneven": "too_few", "even": "better"}
-
-
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 30, 199, 1999, 2000])
-def test_tails_are_those_of_students_t(store, degrees):
-    for t in (0.0, -0.3, 1.96, 3.2, -5.0, 20.0, float("inf")):
-        ((tail,),) = store.connection.execute("select t_tail(?, ?)", [t, degrees]).fetchall()
-        assert tail == pytest.approx(2 * scipy.stats.t.sf(abs(t), degrees), abs=1e-11)
-
-
-def test_beyond_two_thousand_degrees_tails_are_too_long_by_a_hair(store):
-    ((tail,),) = store.connection.execute("select t_tail(3.89, 100000)").fetchall()
-    assert 1 < tail / (2 * scipy.stats.t.sf(3.89, 100_000)) < 1.04
-    assert store.connection.execute("select t_tail(3, 0), t_tail(null, 9)").fetchall() == [(None, None)]
