@@ -189,6 +189,21 @@ def test_accuracy_clusters_by_the_named_metadata_column(store):
     assert (row["mean_low"], row["mean_high"]) == (near(low), near(high))
 
 
+def test_accuracy_counts_a_prompt_in_two_clusters_once(store):
+    """One prompt_id under two passages; one of three answers is an error, which the metric without errors lacks."""
+    spec = '{"prompts": {"columns": {"cluster": "passage"}}}'
+    store.given("runs", {"run_id": "run", "spec_json": spec})
+    store.given("scorers", {"run_id": "run"})
+    rows = [("p", 0, None), ("p", 1, "timeout"), ("q", 0, None)]
+    for prompt, occurrence, error in rows:
+        key = {"run_id": "run", "prompt_id": prompt, "occurrence": occurrence}
+        store.given("prompts", {**key, "metadata_json": json.dumps({"passage": occurrence})})
+        store.given("scores", {**key, "value": float(error is None), "error_kind": error})
+    found = {row["metric"]: (row["value"], row["n"]) for row in store.rows("metric_values", run_id="run")}
+    expected = {"accuracy": (2 / 3, 3), "accuracy_without_errors": (1, 2), "scored_prompts": (2, 3)}
+    assert {name: found[name] for name in expected} == expected
+
+
 def test_scores_between_0_and_1_have_the_interval_that_scipy_gives(store):
     """Clusters of one to four samples; 40 equal scores have a width, too."""
     for clusters in (2, 3, 8, 11, 12, 40):

@@ -37,6 +37,7 @@ sum_deviations as (
         scorer,
         sum(samples) as samples,
         sum(right_samples) as right_samples,
+        sum(answered_samples) as answered_samples,
         sum(answered_total) / nullif(sum(answered_samples), 0) as mean_without_errors,
         sum(partial_samples) = 0 as is_binary,
         len(list_distinct(flatten(list(prompts)))) as prompts,
@@ -75,6 +76,7 @@ fill_scorers as (
         scorers.ordinal,
         cast(coalesce(find_intervals.samples, 0) as bigint) as samples,
         cast(coalesce(find_intervals.right_samples, 0) as bigint) as right_samples,
+        cast(coalesce(find_intervals.answered_samples, 0) as bigint) as answered_samples,
         cast(coalesce(find_intervals.prompts, 0) as bigint) as prompts,
         coalesce(find_intervals.clusters, 0) as clusters,
         find_intervals.mean,
@@ -99,6 +101,7 @@ comment on column internal.accuracy.kind is 'Which scorer it is.';
 comment on column internal.accuracy.ordinal is 'Its place among the run''s scorers; the lowest is the one that run_summary shows.';
 comment on column internal.accuracy.samples is 'Scores: n.';
 comment on column internal.accuracy.right_samples is 'Those of them that are 1.';
+comment on column internal.accuracy.answered_samples is 'Scores of answers, without errors.';
 comment on column internal.accuracy.prompts is 'Different prompts among them.';
 comment on column internal.accuracy.clusters is 'Clusters among them: G. Repeats and duplicates of a prompt are one cluster, and so are prompts with one value of prompts.columns.cluster.';
 comment on column internal.accuracy.mean is 'Mean score, 0 to 1. NULL if n is 0.';

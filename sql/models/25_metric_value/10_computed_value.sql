@@ -5,9 +5,9 @@ with
 list_runs as (
     select run_id, named.*
     from run_summary, lateral (values
-        ('requests_per_s', 'mean', requests_per_s, ok_requests, 'requests/s', true),
-        ('output_tokens_per_s', 'mean', output_tokens_per_s, ok_requests, 'tokens/s', true),
-        ('total_tokens_per_s', 'mean', total_tokens_per_s, ok_requests, 'tokens/s', true),
+        ('requests_per_s', 'mean', requests_per_s, round(requests_per_s * measured_s), 'requests/s', true),
+        ('output_tokens_per_s', 'mean', output_tokens_per_s, round(requests_per_s * measured_s), 'tokens/s', true),
+        ('total_tokens_per_s', 'mean', total_tokens_per_s, round(requests_per_s * measured_s), 'tokens/s', true),
         ('in_flight_requests', 'mean', mean_in_flight_requests, null, 'requests', null),
         ('in_flight_requests', 'max', max_in_flight_requests, null, 'requests', null),
         ('prefix_cache_hit_rate', 'mean', prefix_cache_hit_rate, prompt_tokens, 'share', true),
@@ -67,12 +67,12 @@ join_latencies as (
 ),
 
 list_accuracies as (
-    select run_id, scorer as detail, named.*, samples as n
+    select run_id, scorer as detail, named.*
     from accuracy, lateral (values
-        ('accuracy', 'mean', mean, mean_low, mean_high, 'share', true),
-        ('accuracy_without_errors', 'mean', mean_without_errors, null, null, 'share', true),
-        ('scored_prompts', 'total', prompts, null, null, 'prompts', null)
-    ) as named(metric, statistic, value, low, high, unit, higher_is_better)
+        ('accuracy', 'mean', mean, mean_low, mean_high, samples, 'share', true),
+        ('accuracy_without_errors', 'mean', mean_without_errors, null, null, answered_samples, 'share', true),
+        ('scored_prompts', 'total', prompts, null, null, samples, 'prompts', null)
+    ) as named(metric, statistic, value, low, high, n, unit, higher_is_better)
 ),
 
 -- Answers that max_tokens cut off, and the others.
@@ -159,9 +159,9 @@ list_costs as (
 list_energies as (
     select run_id, 'total' as statistic, 'J' as unit, named.*
     from run_energy, lateral (values
-        ('energy_joules', energy_joules, energy_joules - energy_error_joules, energy_joules + energy_error_joules),
-        ('idle_joules', idle_joules, null, null)
-    ) as named(metric, value, low, high)
+        ('energy_joules', energy_joules),
+        ('idle_joules', idle_joules)
+    ) as named(metric, value)
 ),
 
 join_costs as (
