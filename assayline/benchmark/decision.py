@@ -143,11 +143,10 @@ def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:
     tests, level = _share_risk(cells, is_nightly)
     few: list[str] = []
     for cell in cells:
-        metrics = len(cell.spec.gate.max_slowdown) + len(cell.spec.gate.max_cost_increase)
-        if cell.tier != "critical" or cell.baseline is None or not metrics:
+        if not cell.measures:
             continue
         # A t-test judges nights: its p has no lower bound.
-        needed = FEWEST if is_nightly else count_repeats_needed(metrics, level)
+        needed = FEWEST if is_nightly else count_repeats_needed(cell.measures, level)
         if needed is None or cell.repeats < needed:
             lacks = f"{cell.repeats} of {needed} repeats" if needed else f"even {MOST} repeats are too few"
             few.append(f"{cell.label} ({lacks})")
@@ -155,8 +154,7 @@ def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:
         raise SpecError(
             f"Limits on speed or cost cannot be decided with so few repeats: {', '.join(few)}. {count(tests, 'test')} "
             f"share the risk of a false NO-GO, so each needs p ≤ {level:.2g}. hint: set `repeats` of each evaluation "
-            "to the larger number and measure the baseline as often, or set `gate: {max_slowdown: {}}` to leave "
-            "speed out."
+            "to the larger number, or set `gate: {max_slowdown: {}}` to leave speed out."
         )
 
 

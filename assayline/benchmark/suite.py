@@ -49,6 +49,13 @@ class Cell:
         return f"{self.evaluation} · {shorten_model(self.model)}"
 
     @property
+    def measures(self) -> int:
+        """Limits on speed and cost that count for a decision, and for which its baseline is measured again."""
+        gate = self.spec.gate
+        is_counted = self.tier == "critical" and self.baseline is not None
+        return len(gate.max_slowdown) + len(gate.max_cost_increase) if is_counted else 0
+
+    @property
     def tests(self) -> int:
         """Tests that can fail a critical cell by chance: of its accuracy, and of its speed and cost as one family."""
         return 1 + bool(self.spec.gate.max_slowdown or self.spec.gate.max_cost_increase)

@@ -6,6 +6,7 @@ A run that fails is recorded with its reason. The others go on, and the conclusi
 import dataclasses
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from assayline.benchmark.profile import ENDS
 from assayline.benchmark.result import Measured, read_measured
 from assayline.benchmark.suite import Cell, SuitePlan, begin_suite, find_undecided, list_cells, suite_dir, write_suite
 from assayline.clock import RunClock
+from assayline.comparison.baselines import resolve_baseline
 from assayline.comparison.gate import NIGHTS, find_limits
 from assayline.comparison.queries import read_accuracy, read_side
 from assayline.engines.pool import EnginePool
@@ -168,9 +170,11 @@ def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nigh
     try:
         with EnginePool() as engines:
             shared = engines if all(can_share_engine(cell.spec) for cell in cells) else None
-            failed = _do_cells(plan, cells, front, AUTO if undecided else NEVER, shared)
+            baselines = {} if is_nightly else _find_baselines(cells, settings)
+            failed = _do_cells(plan, cells, baselines, front, AUTO if undecided else NEVER, shared)
         nights = NIGHTS if is_nightly else 1
-        decision = decide([_judge(cell, plan, failed, front, nights) for cell in cells], is_nightly=is_nightly)
+        judged = [_judge(cell, baselines.get(cell.key), plan, failed, front, nights) for cell in cells]
+        decision = decide(judged, is_nightly=is_nightly)
         written = make_suite_report(settings, plan, decision)
         if not failed:
             write_suite(dataclasses.replace(plan, decision=decision.word), settings)
@@ -188,38 +192,82 @@ def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nigh
     return result
 
 
+def _find_baselines(cells: list[Cell], settings: Settings) -> dict[str, Cell]:
+    """Return what to run for the baselines of cells with limits on speed, by the key of the cell.
+
+    None for a baseline of the cell's own configuration, or one that cannot run here.
+    """
+
+    def read(connection: Connection, cell: Cell) -> EvalSpec:
+        side = read_side(connection, resolve_baseline(connection, str(cell.baseline)))
+        return parse_spec(json.loads(use_current_names(side.spec_json)))
+
+    found: dict[str, Cell] = {}
+    for cell in (cell for cell in cells if cell.measures):
+        try:
+            spec = DatabaseThread(settings).run(partial(read, cell=cell))
+            if identify_config(spec, {}) != identify_config(cell.spec, {}):
+                name = f"{cell.evaluation}, baseline"
+                found[cell.key] = dataclasses.replace(cell, evaluation=name, model=spec.model, spec=spec)
+        except AssaylineError:
+            continue  # the gate names an unknown baseline, and one of another session
+    return found
+
+
 def _do_cells(
-    plan: SuitePlan, cells: list[Cell], front: FrontEnd, resume: str, engines: EnginePool | None
+    plan: SuitePlan,
+    cells: list[Cell],
+    baselines: dict[str, Cell],
+    front: FrontEnd,
+    resume: str,
+    engines: EnginePool | None,
 ) -> dict[str, str]:
-    """Do the remaining runs, and store each in the plan. A new suite has new runs only."""
-    left = [cell for cell in cells for _ in range(cell.repeats - len(plan.runs.get(cell.key, [])))]
-    total = sum(cell.repeats for cell in cells)
+    """Do the remaining runs, and store each in the plan. A new suite has new runs only.
+
+    Runs of a cell and of its baseline alternate, and only those of this suite count as their repeats.
+    """
+    left: list[Cell] = []
+    for cell in cells:
+        sides = [baselines[cell.key], cell] if cell.key in baselines else [cell]
+        for number in range(cell.repeats):
+            in_turn = sides if number % 2 == 0 else sides[::-1]
+            left += [side for side in in_turn if number >= len(plan.runs.get(side.key, []))]
+    total = sum(cell.repeats * (1 + (cell.key in baselines)) for cell in cells)
+    apart = {*baselines, *(baseline.key for baseline in baselines.values())}
     front.log.info("Suite %s: %d of %d runs to do", plan.suite_id, len(left), total)
     write_suite(plan, front.settings)
 
     def complete(cell: Cell, name: str) -> None:
-        result = front.complete(cell.spec, name, resume=resume, purpose="suite", engines=engines)
+        session = plan.suite_id if cell.key in apart else None
+        result = front.complete(cell.spec, name, resume=resume, benchmark_id=session, purpose="suite", engines=engines)
         plan.runs.setdefault(cell.key, []).append(result.run_id)
         write_suite(plan, front.settings)
 
     return do_runs(left, total, front.log, complete)
 
 
-def _judge(cell: Cell, plan: SuitePlan, failed: dict[str, str], front: FrontEnd, nights: int) -> JudgedCell:
-    """Judge the newest run of a cell. A cell that cannot be judged has the reason instead of a report."""
+def _judge(
+    cell: Cell, measured: Cell | None, plan: SuitePlan, failed: dict[str, str], front: FrontEnd, nights: int
+) -> JudgedCell:
+    """Judge the newest run of a cell, against the newest of its baseline if that was `measured` again.
+
+    A cell that cannot be judged has the reason instead of a report.
+    """
     runs = plan.runs.get(cell.key, [])
     run_id = runs[-1] if runs else None
-    if cell.key in failed or run_id is None:
-        return JudgedCell(cell, run_id, None, failed.get(cell.key, "It has no run."))
+    why = failed.get(cell.key) or (measured and failed.get(measured.key))
+    if why or run_id is None:
+        return JudgedCell(cell, run_id, None, why or "It has no run.")
     mean = DatabaseThread(front.settings).run(lambda connection: read_accuracy(connection, run_id))
     if cell.baseline is None:
         why = f"It has no baseline. hint: pin a run, such as `assayline baseline pin NAME {run_id}`, and set baseline."
         return JudgedCell(cell, run_id, None, why, mean)
+    baseline = plan.runs[measured.key][-1] if measured else cell.baseline
     try:
-        report = gate_run(front.settings, front.log, run_id, cell.baseline, {}, front.flow_run_id, nights)
+        report = gate_run(front.settings, front.log, run_id, baseline, {}, front.flow_run_id, nights)
     except AssaylineError as error:
         return JudgedCell(cell, run_id, None, f"{error} The run is {run_id}.", mean)
-    report_run(front.settings, front.log, run_id, cell.baseline)
+    report_run(front.settings, front.log, run_id, baseline)
     return JudgedCell(cell, run_id, report, mean_score=mean)
 
 

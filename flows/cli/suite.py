@@ -107,6 +107,7 @@ def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", 
     for cell in cells:
         tier = f"{cell.tier}, weight {cell.weight:g}" if cell.tier == "supporting" else cell.tier
         against = f"against {cell.baseline}" if cell.baseline else "without a baseline"
+        against += ", which is measured again in turn" if cell.measures else ""
         runs = f"{done.get(cell.key, 0)} of {count(cell.repeats, 'run')} done"
         print_text(f"  {cell.label}: {tier}, {against}, {runs}", console)
     print_text("Dry run: nothing was run or stored.", console)

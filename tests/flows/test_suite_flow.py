@@ -16,6 +16,7 @@ from assayline.comparison.baselines import pin_baseline
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError
 from assayline.flows.suite import suite
+from assayline.run import campaign
 from assayline.run.campaign import run_suite
 from assayline.run.driver import FrontEnd
 from assayline.settings import Settings, load_settings
@@ -162,3 +163,22 @@ def test_suite_goes_on_where_a_failure_stopped_it(path, data_dir, monkeypatch):
     after = flow_kit.query(data_dir, "select run_id from runs where state = 'completed' order by run_id")
     assert flow_kit.query(data_dir, few) == [2], "an undecided suite resumes its run"
     assert len(before) == 2 and len(after) == 3, "what was completed is not run again"
+
+
+def test_suite_measures_the_baseline_again_in_turn_with_the_candidate(path, data_dir, monkeypatch):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(campaign, "check_repeats", lambda cells, is_nightly: None)
+    speed = {"gate.max_slowdown": {"output_tokens_per_s": 0.9}}
+    file = write_suite(path, {"name": "wrong", "repeats": 3, "overrides": {**WRONG, **speed}})
+    ended = flow_kit.run_here("suite", str(file))
+    assert "NO-GO: beyond the limit: wrong" in ended.out, ended.err
+    runs = flow_kit.query(
+        data_dir, "select run_id, config_id, benchmark_id from runs where purpose = 'suite' order by 1"
+    )
+    old, new = dict.fromkeys(config for _, config, _ in runs)
+    assert [config for _, config, _ in runs] == [old, new, new, old, old, new]
+    assert {session for *_, session in runs} == {folder.name for folder in (data_dir / "suites").iterdir()}
+    judged = "select distinct run_id, baseline_run_id, words from verdict where limit_on = 'output_tokens_per_s'"
+    ((run_id, baseline, words),) = flow_kit.query(data_dir, judged)
+    assert (run_id, baseline) == (runs[5][0], runs[4][0])
+    assert "there are 3 of the run and 3 of the baseline" in words
