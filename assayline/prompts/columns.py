@@ -69,23 +69,19 @@ class RowReader(Reader):
         options = None if columns.options is None else find_column(row, columns.options, "prompts.columns.options")
         media = self._media.read_columns(row)
         messages, body = self._read_messages(row, media)
+        length: dict[str, Any] = {}
+        if (column := columns.output_tokens) is not None:
+            tokens = read_count(find_column(row, column, "prompts.columns.output_tokens"), column)
+            length = {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
         return PromptParts(
             messages=self._media.place(messages, media),
             body=body,
             source_id=as_text(source_id, "The id"),
             target=as_text(target, "The target"),
             metadata={name: as_json(value, f"Metadata column {name!r}") for name, value in metadata.items()},
-            sampling=_read_sampling(sampling, f"Sampling column {columns.sampling!r}") | self._read_length(row),
+            sampling=_read_sampling(sampling, f"Sampling column {columns.sampling!r}") | length,
             options=None if columns.options is None else _read_options(options, f"Options column {columns.options!r}"),
         )
-
-    def _read_length(self, row: Row) -> dict[str, Any]:
-        """Sampling that generates as many tokens as the row says."""
-        column = self._columns.output_tokens
-        if column is None:
-            return {}
-        tokens = read_count(find_column(row, column, "prompts.columns.output_tokens"), column)
-        return {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
 
     def identify(self, row: Row) -> tuple[str | None, str | None]:
         return try_text(row, self._columns.id, "id"), try_text(row, self._columns.target, "target")

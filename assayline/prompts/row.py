@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from assayline.errors import PromptError
 from assayline.errors import RowError as RowError
@@ -186,8 +186,13 @@ def as_json(value: Any, where: str) -> Any:
             return check_text(value, where)
         case _ if is_null(value):
             return None
+        case float() if math.isinf(value):
+            raise RowError(
+                f"{where} holds {value}, which is not a number; JSON reads 1e999 and Infinity so. hint: write it as "
+                "text, or leave the cell empty."
+            )
         case float():
-            return float(value) if math.isfinite(value) else _refuse_infinity(value, where)
+            return float(value)
         case dict():
             return {check_text(str(key), where): as_json(item, where) for key, item in value.items()}
         case list() | tuple():
@@ -202,13 +207,6 @@ def as_json(value: Any, where: str) -> Any:
         return as_json(value.tolist(), where)
     raise RowError(
         f"{where} holds {type(value).__name__}, expected text, a number, true or false, a date, a list or an object."
-    )
-
-
-def _refuse_infinity(value: float, where: str) -> NoReturn:
-    raise RowError(
-        f"{where} holds {value}, which is not a number; JSON reads 1e999 and Infinity so. hint: write it as text, or "
-        "leave the cell empty."
     )
 
 
