@@ -31,7 +31,7 @@ from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
 from assayline.files import MAKE_ROOM, list_memory_groups, storing, sync_folder
 from assayline.runs.locks import lock_file, name_holder
-from assayline.store.views import Model, make_models, name_model, read_models
+from assayline.store.views import Model, make_models, name_model, quote_text, read_models
 from assayline.words import as_sentence
 
 OLDEST_VERSION = 4
@@ -174,9 +174,11 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
         )
 
 
-def find_in_schemas(connection: duckdb.DuckDBPyConnection) -> None:
-    """Resolve unqualified names in all schemas on this connection."""
-    connection.execute("set search_path = 'internal,raw,main'")
+def find_in_schemas(connection: duckdb.DuckDBPyConnection, *databases: str) -> None:
+    """Resolve unqualified names in all schemas of these databases (default: the current one), in this order."""
+    schemas = ("internal", "raw", "main")
+    path = [f"{database}.{schema}" for database in databases for schema in schemas] or schemas
+    connection.execute(f"set search_path = {quote_text(','.join(path))}")
 
 
 def _move_tables(connection: duckdb.DuckDBPyConnection, names: list[str]) -> None:

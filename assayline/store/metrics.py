@@ -29,7 +29,7 @@ SOURCE_FOLDER = "25_metric_value"
 STORED_FOLDERS = ("scorers", "05_load", "10_staging", "20_metrics", SOURCE_FOLDER)
 """Folders of the macros and views behind stored metrics."""
 
-REPORT_FOLDERS = (*STORED_FOLDERS, "30_comparison", "30_report")
+REPORT_FOLDERS = ("05_load", "10_staging", "20_metrics", "30_comparison", "30_report")
 COMPUTED_FOLDERS = ("05_load", "20_metrics", SOURCE_FOLDER, "30_report")
 """Folders of views in which each row depends on the rows of one run only."""
 
@@ -139,9 +139,9 @@ def compute_runs(
 ) -> Iterator[str]:
     """Resolve all names in a scratch database in memory that has these runs only; yield the name of the database.
 
-    Its `raw` has views of the runs' rows, and its macros and views are made from the files of `folders`. Views of
-    which each row depends on one run become tables, so each is computed once. DuckDB writes to one database in a
-    transaction, so the block begins outside of one.
+    Its `raw` has views of the runs' rows, and its views are made from the files of `folders`; macros are found in the
+    database itself. Views of which each row depends on one run become tables, so each is computed once. DuckDB writes
+    to one database in a transaction, so the block begins outside of one.
     """
     [(name,)] = connection.execute("select current_database()").fetchall()
     database, scratch = (quote_name(each) for each in (name, f"scratch of {name}"))
@@ -151,12 +151,12 @@ def compute_runs(
         connection.execute(f"use {scratch}")
         connection.execute("create schema raw")
         connection.execute("create schema internal")
-        find_in_schemas(connection)
+        find_in_schemas(connection, scratch, database)
         for table, is_of_runs in connection.execute(_RAW_TABLES, [name]).fetchall():
             rows = f"select * from {database}.raw.{table} {of_runs if is_of_runs else ''}"  # noqa: S608 - names are ours
             connection.execute(f"create view raw.{table} as {rows}")
         for model in list_models().values():
-            if model.folder in folders:
+            if model.is_view and model.folder in folders:
                 is_computed = model.folder in COMPUTED_FOLDERS or model.name == "stg_requests"
                 view, made = "create or replace view", "create table" if is_computed else "create view"
                 connection.execute(model.statement.replace(view, made, 1))

@@ -91,7 +91,7 @@ def test_computed_views_have_the_rows_that_they_have_in_the_database(runs: Conne
     assert all(expected.values()), "each view has rows here, or nothing is proven"
     run_ids = [run_id for (run_id,) in runs.execute("select run_id from runs").fetchall()]
     for together in (run_ids[:1], run_ids[1:4], run_ids[4:]):
-        with compute_runs(runs, together, REPORT_FOLDERS):
+        with compute_runs(runs, together, (*REPORT_FOLDERS, SOURCE_FOLDER)):
             found = read_all(runs, names)
             runs.execute("delete from stg_requests")
             assert read_all(runs, names) == found, "a view was computed again"
