@@ -36,9 +36,9 @@ from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json
 from assayline.store.answers import AnswerSurvey, lacks_media, open_answers, survey_answers
-from assayline.store.database import TABLE_VERSION, Connection, read_rows, transaction
+from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.ingest import RunOutcome, load_parts, read_outcome
-from assayline.store.metrics import read_metric_table, store_metrics, warn_unread
+from assayline.store.metrics import read_metric_table, read_notes
 from assayline.store.parts import PartWriter, list_parts, remove_unfinished
 from assayline.store.runs import save_run
 from assayline.store.score_files import read_function_scores, read_harness_scores, write_function_scores
@@ -121,10 +121,15 @@ class RunResult:
 
 def read_result(run: Manifest, settings: Settings) -> RunResult:
     """Return the result of a completed run, from its parts and the database, without its report. Raises StoreError."""
-    database = DatabaseThread(settings)
-    metrics = database.run(lambda connection: read_metric_table(connection, run.run_id))
     answered = run.prompts.requests if run.prompts else 0
-    return RunResult(run.run_id, str(settings.database_path), answered, metrics)
+
+    def read(connection: Connection) -> RunResult:
+        metrics = read_metric_table(connection, run.run_id)
+        return RunResult(
+            run.run_id, str(settings.database_path), answered, metrics, notes=read_notes(connection, run.run_id)
+        )
+
+    return DatabaseThread(settings).run(read)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -317,9 +322,10 @@ class Evaluation:
         return None
 
     def finish(self, counts: PromptCounts, *, lacks_report: bool = False) -> RunResult:
-        """Load the remaining parts, check that every request was answered once, and compute the metrics.
+        """Load the remaining parts, check that every request was answered once, score, and compute the metrics.
 
-        `lacks_report`: the caller writes a report, then records that; until then a repeated command goes on with it.
+        `lacks_report`: the caller writes a report, which computes the metrics, then records that; until then a repeated
+        command goes on with it, and the result has no metrics.
         Raises RunFailedError, with the counts, if the check fails or too many answers are errors, and StoreError if the
         database cannot record the end of the run. The run ends in these cases, too.
         """
@@ -334,10 +340,13 @@ class Evaluation:
             notes = judge_task(self.spec, task, self.run_dir, answers, renderer)
         try:
             notes += self._score_by_functions()
-            self.manifest, metrics, more = self.database.run(self._conclude)
+            self.manifest = self.database.run(self._conclude)
+            lacks_report = lacks_report and self.manifest.state == "completed"
+            found = RunResult(self.run_id, str(self.settings.database_path), counts.requests, metrics=[])
+            if not lacks_report:
+                found = read_result(self.manifest, self.settings)
         except StoreError as error:
             raise self._end_unrecorded("failed", error) from error
-        lacks_report = lacks_report and self.manifest.state == "completed"
         self.manifest = replace(self.manifest, lacks_report=lacks_report)
         write_manifest(self.run_dir, self.manifest)
         self._is_over = True
@@ -345,8 +354,7 @@ class Evaluation:
             self.lock.release()
         if self.manifest.state == "failed":
             raise RunFailedError(str(self.manifest.message))
-        notes += more
-        return RunResult(self.run_id, str(self.settings.database_path), counts.requests, metrics, notes=notes)
+        return replace(found, notes=[*notes, *found.notes])
 
     def _record_idle_workers(self) -> None:
         """Record workers without a request while others had some: the run's speed does not count."""
@@ -373,20 +381,15 @@ class Evaluation:
         finally:
             self._let_go()
 
-    def _conclude(self, connection: Connection) -> tuple[Manifest, list[dict[str, Any]], list[str]]:
-        """Record the run's end in the database. Return the manifest to write, the metrics, and notes."""
+    def _conclude(self, connection: Connection) -> Manifest:
+        """Record the run's end in the database. Return the manifest to write."""
         self._load_and_save(connection)
         self._score(connection)
         outcome = read_outcome(connection, self.run_id)
         ended = conclude_run(self.manifest, outcome, self.spec.max_error_fraction)
         with transaction(connection):
             save_run(connection, ended, canonical_json(self.spec))
-        store_metrics(connection, [self.run_id])
-        [row] = read_rows(connection, "select obstacle from run_conditions where run_id = ?", self.run_id)
-        notes = [warn_unread(connection, self.run_id)]
-        if obstacle := row["obstacle"]:
-            notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
-        return ended, read_metric_table(connection, self.run_id), [note for note in notes if note]
+        return ended
 
     def _score_by_functions(self) -> list[str]:
         """Score the answers by functions, and keep the scores in the run's folder. Return notes for the run's log.

@@ -129,9 +129,7 @@ def evaluate(
         if isinstance(error, Exception):
             report_run(settings, front.log, evaluation.run_id, spec.gate.baseline)
         raise
-    for note in result.notes:
-        front.log.warning(note)
-    return _complete_stages(evaluation.run_id, spec, front, engines, evaluation.lock, result)
+    return _complete_stages(evaluation.run_id, spec, front, engines, evaluation.lock, result.notes)
 
 
 def _complete_stages(
@@ -140,11 +138,11 @@ def _complete_stages(
     front: FrontEnd,
     engines: EnginePool | None,
     lock: RunLock | None = None,
-    result: RunResult | None = None,
+    notes: Sequence[str] = (),
 ) -> RunResult:
-    """Complete the judges of a run that has all its answers, then write its report, even if a judge failed.
+    """Complete the judges of a run that has all its answers, then its metrics and its report, even if a judge failed.
 
-    `result` is that of the run without judges, if it has just ended.
+    `notes`: remarks for the user on its end, if it has just ended.
     """
     settings, failure = front.settings, None
 
@@ -164,12 +162,13 @@ def _complete_stages(
         is_missing = failure and not isinstance(failure, JudgeNotTrustedError)
         manifest = _record_missing(settings, run_id, str(failure) if is_missing else None)
         written = report_run(settings, front.log, run_id, spec.gate.baseline)
+        result = read_result(manifest, settings)
+        report = str(written.html.absolute()) if written else None
+        result = dataclasses.replace(result, report=report, notes=[*notes, *result.notes])
+        for note in result.notes:
+            front.log.warning(note)
         if failure and is_missing:
             raise failure
-        if judges or result is None:
-            notes = result.notes if result else []
-            result = dataclasses.replace(read_result(manifest, settings), notes=notes)
-        result = dataclasses.replace(result, report=str(written.html.absolute()) if written else None)
         if not failure:
             front.publish(spec, result, written)
         write_manifest(settings.run_dir(run_id), dataclasses.replace(manifest, lacks_report=False))

@@ -52,6 +52,15 @@ def _list_sources() -> list[str]:
 
 def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> None:
     """Compute and store the metrics of these runs, in transactions of its own."""
+    with measure_runs(connection, run_ids):
+        pass
+
+
+@contextmanager
+def measure_runs(
+    connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], folders: Sequence[str] = STORED_FOLDERS
+) -> Iterator[str]:
+    """Store the metrics of these runs. The block reads from the scratch database that computed them (compute_runs)."""
     values = " union all by name ".join(f"select '{name}' as source, * from {name}" for name in _list_sources())  # noqa: S608 - ours
     facts = (
         "select run_id, map(?::varchar[], ?::varchar[]) as definitions, prompts_digest, is_longest_first, "
@@ -60,12 +69,14 @@ def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str])
     definitions, now = _define(), datetime.now(UTC).replace(tzinfo=None)
     with transaction(connection):
         forget_metrics(connection, *run_ids)
-    with compute_runs(connection, run_ids) as database, transaction(connection):
-        connection.execute(f"insert into {database}.raw.metric_values by name {values}")
-        connection.execute(
-            f"insert into {database}.raw.measured_runs by name {facts}",
-            [list(definitions), list(definitions.values()), now],
-        )
+    with compute_runs(connection, run_ids, folders) as database:
+        with transaction(connection):
+            connection.execute(f"insert into {database}.raw.metric_values by name {values}")
+            connection.execute(
+                f"insert into {database}.raw.measured_runs by name {facts}",
+                [list(definitions), list(definitions.values()), now],
+            )
+        yield database
 
 
 def forget_metrics(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
@@ -294,6 +305,15 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
     if not rows:
         raise StoreError(f"There is no run {run_id} in the database. hint: list the runs with `from run`.")
     return rows[0]
+
+
+def read_notes(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
+    """Return remarks for the user on a finished run: what its scores and its speed may not mean."""
+    notes = [warn_unread(connection, run_id)]
+    for row in read_rows(connection, "select obstacle from run_conditions where run_id = ?", run_id):
+        if obstacle := row["obstacle"]:
+            notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
+    return [note for note in notes if note]
 
 
 MOST_UNREAD = 0.1

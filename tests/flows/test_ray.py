@@ -1,6 +1,7 @@
 """Runs on a Ray cluster of several nodes on loopback, of which nodes, actors and the flow are killed in the middle."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,16 +16,18 @@ from typing import Any, TextIO
 import flow_kit
 import psutil
 import pytest
-from run_kit import PATIENCE_S, ROOT, Work, request_of, rows_of, write_shards
+from run_kit import PATIENCE_S, ROOT, Work, begin_and_vanish, request_of, rows_of, write_shards
+from test_front_ends import CHANGES, read_database
 
 from assayline.digests import digest_bytes
-from assayline.errors import Death, DeviceError, EngineDiedError, ModelError, SpecError
+from assayline.errors import Death, DeviceError, EngineDiedError, ModelError, RunFailedError, SpecError
 from assayline.evaluation import drive
+from assayline.flows import cli
 from assayline.model import identify_model
 from assayline.records import Media
-from assayline.settings import Settings
+from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import parse_spec
+from assayline.spec.file import load_spec, parse_spec
 from assayline.store.parts import write_part
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray]
@@ -420,6 +423,28 @@ def test_ray_flow_outlives_a_node_and_uses_one_that_joins(nodes, slow_spec, env,
     check_complete(data_dir, flow_kit.SLOW_ROWS, attempts=1)
     opened = "select count(distinct worker) from engine_events where event = 'opened'"
     assert flow_kit.query(data_dir, opened)[0] >= 3, "the node that joined has a worker, whatever was left for it"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["judged", *(pytest.param(one, marks=pytest.mark.rare) for one in CHANGES if one not in ("judged", "killed"))],
+)
+def test_ray_writes_the_rows_of_a_run_in_threads(change, nodes, fake_spec, tmp_path, monkeypatch, charts):
+    """Two actors on two nodes against workers of this process; what a front end may change is in test_front_ends.py."""
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    CHANGES[change](fake_spec, tmp_path)
+    found = {}
+    for runner, place in (("local", {}), ("ray", {"runner": "ray", "ray_address": nodes.address})):
+        spec = flow_kit.write_spec(tmp_path / f"{runner}.yaml", {**fake_spec, **place})
+        monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / runner))
+        if change == "resumed":
+            begin_and_vanish(load_spec(spec), load_settings(), 3)
+        with suppress(RunFailedError):
+            cli.run("evaluate", [str(spec)])
+        found[runner] = read_database(tmp_path / runner)
+        runs = found[runner]["runs"]
+        found[runner]["runs"] = [re.sub(r'"(runner|ray_address)": ("[^"]*"|null)', "", run) for run in runs]
+    assert found["ray"] == found["local"]
 
 
 def test_ray_actors_end_with_a_killed_flow(nodes, slow_spec, env, data_dir, tmp_path):

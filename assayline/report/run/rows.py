@@ -4,13 +4,16 @@ Queries select, sort and truncate; they compute no metric. Texts are cut to `TEX
 length, because one answer may be megabytes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import (
     REPORT_FOLDERS,
+    SOURCE_FOLDER,
     compute_runs,
+    list_unmeasured,
+    measure_runs,
     read_metric_table,
     read_run_summary,
     warn_unread,
@@ -119,13 +122,23 @@ class ReportRows:
 
 
 def read_report(connection: Connection, run_id: str) -> ReportRows:
-    """Read the report rows of a stored run. Raises StoreError if the run is missing."""
-    metrics = read_metric_table(connection, run_id)
-    with compute_runs(connection, [run_id], REPORT_FOLDERS):
-        return _read_rows(connection, run_id, metrics)
+    """Read the report rows of a stored run, and store its metrics if they are missing.
+
+    Both read one scratch database, since making it takes longer than the metrics of a small run. Raises StoreError if
+    the run is missing.
+    """
+    if list_unmeasured(connection, [run_id]):
+        computed = measure_runs(connection, [run_id], (*REPORT_FOLDERS, SOURCE_FOLDER))
+    else:
+        computed = compute_runs(connection, [run_id], REPORT_FOLDERS)
+    with computed:
+        rows = _read_rows(connection, run_id)
+    return replace(rows, metrics=read_metric_table(connection, run_id))
 
 
-def _read_rows(connection: Connection, run_id: str, metrics: list[Row]) -> ReportRows:
+def _read_rows(connection: Connection, run_id: str) -> ReportRows:
+    """Read what depends on the run alone: all but its metrics, which count its judges."""
+
     def of_run(query: str, *values: Any) -> list[Row]:
         return read_rows(connection, query, run_id, *values)
 
@@ -134,7 +147,7 @@ def _read_rows(connection: Connection, run_id: str, metrics: list[Row]) -> Repor
     return ReportRows(
         run=of_run("select runs.*, obstacle from runs left join run_conditions using (run_id) where run_id = ?")[0],
         summary=summary,
-        metrics=metrics,
+        metrics=[],
         accuracy=of_run("select * from accuracy where run_id = ? order by ordinal, scorer"),
         pass_at_k=of_run("select * from pass_at_k where run_id = ? order by scorer, k"),
         majority_vote=of_run("select * from majority_vote where run_id = ? order by scorer"),
