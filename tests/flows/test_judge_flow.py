@@ -86,7 +86,8 @@ def test_rebuild_makes_a_lost_database_again_table_by_table(fake_spec, data_dir,
     settings = load_settings()
     front = driver.FrontEnd(settings)
     assert stages.gate_run(settings, front.log, last, "good", {"max_slowdown": {}}).failed
-    gated = flow_kit.write_spec(tmp_path / "gated.yaml", {**fake_spec, "gate": {"baseline": "good"}})
+    limits = {"baseline": "good", "max_slowdown": {}}
+    gated = flow_kit.write_spec(tmp_path / "gated.yaml", {**fake_spec, "gate": limits})
     run_suite(parse_suite({"name": "s", "evaluations": [{"spec": str(gated)}]}), front)
     plan, configurations = plan_benchmark(parse_spec(fake_spec), {}, 1)
     write_plan(plan, settings)
