@@ -54,35 +54,17 @@ list_rates as (
     having sum(requests) >= case when is_closed then 200 else 2000 end
 ),
 
-spread_windows as (
+center_windows as (
     select
         run_id,
         slo,
         metric,
-        unnest(range(20)) as number,
-        coalesce(amounts[number], 0) * 20 / list_sum(map_values(amounts)) as share
+        list_transform(
+            range(20), lambda number: coalesce(amounts[number], 0) * 20 / list_sum(map_values(amounts)) - 1
+        ) as deviations,
+        list_sum(list_transform(deviations, lambda one: one ** 2)) as squares,
+        list_sum(list_transform(range(1, 20), lambda place: deviations[place] * deviations[place + 1])) as products
     from list_rates
-),
-
-pair_windows as (
-    select
-        *,
-        share - 1 as deviation,
-        lag(share - 1) over (partition by run_id, slo, metric order by number) as previous_deviation
-    from spread_windows
-),
-
-correlate_windows as (
-    select
-        run_id,
-        slo,
-        metric,
-        var_samp(share) / 20 as variance,
-        greatest(
-            0, coalesce(sum(deviation * previous_deviation) / nullif(sum(deviation ** 2), 0), 0) + 1 / 20 + 1 / sqrt(20)
-        ) as correlation
-    from pair_windows
-    group by run_id, slo, metric
 ),
 
 find_widths as (
@@ -90,12 +72,21 @@ find_widths as (
         run_id,
         slo,
         metric,
-        internal.t_quantile(19) * sqrt(variance * (1 + correlation) / (1 - correlation)) as half_share
-    from correlate_windows
-    where correlation < 1 and half_share < 1
+        greatest(0, coalesce(products / nullif(squares, 0), 0) + 1 / 20 + 1 / sqrt(20)) as correlation,
+        case
+            when correlation < 1
+            then internal.t_quantile(19) * sqrt(squares / 19 / 20 * (1 + correlation) / (1 - correlation))
+        end as half_share
+    from center_windows
+),
+
+keep_narrow as (
+    select run_id, slo, metric, half_share
+    from find_widths
+    where half_share < 1
 )
 
-select * from find_widths;
+select * from keep_narrow;
 
 comment on view internal.rate_interval is 'One row per run with a load × rate × service level objective, if any: half of the 95% interval of throughput and goodput, from the rates in 20 windows of the time of sending. Not for fewer than 200 results in a closed loop, and 2,000 in an open one.';
 comment on column internal.rate_interval.run_id is 'The run.';
