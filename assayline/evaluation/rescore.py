@@ -19,7 +19,6 @@ from assayline.runs.manifest import Manifest, keep_added, merge_scorers, read_ma
 from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
-from assayline.store.metrics import store_metrics
 from assayline.store.score_files import FunctionScores, read_function_scores, read_harness_scores, write_function_scores
 from assayline.store.scoring import check_scorers, list_stale, read_samples, score_run
 from assayline.store.thread import DatabaseThread
@@ -63,6 +62,8 @@ def rescore_run(
 ) -> Rescored:
     """Score a run by these scorers, or by all its own if none are given. Without `keep`, nothing is stored.
 
+    Its metrics are forgotten with its old scores, and computed when they are read next, or by ensure_metrics.
+
     `scores` has the judges' scores, by scorer. With `is_added`, the scorers become part of the run.
     Raises SpecError for a scorer that does not apply to this run and, unless `force`, for a run that is not completed;
     StoreError for a run that is in use or not in the database.
@@ -90,19 +91,17 @@ def rescore_run(
         def score(connection: Connection) -> Rescored:
             _check_loaded(connection, run.run_id)
             rescored = Rescored(run, notes=notes)
-            with suppress(_NotKept):
-                with transaction(connection):
-                    judged = read_harness_scores(run_dir)
-                    counts = score_run(connection, run.run_id, everything, asked, judged, given)
-                    _check_counts(run.run_id, counts, [scorer.title for scorer in added])
-                    rescored.accuracies, rescored.wrong = _read_results(connection, run.run_id, asked, most_examples)
-                    if not keep:
-                        raise _NotKept
-                    if given:
-                        write_function_scores(run_dir, given)
-                    if added:
-                        keep_added(run_dir, added)
-                store_metrics(connection, [run.run_id])
+            with suppress(_NotKept), transaction(connection):
+                judged = read_harness_scores(run_dir)
+                counts = score_run(connection, run.run_id, everything, asked, judged, given)
+                _check_counts(run.run_id, counts, [scorer.title for scorer in added])
+                rescored.accuracies, rescored.wrong = _read_results(connection, run.run_id, asked, most_examples)
+                if not keep:
+                    raise _NotKept
+                if given:
+                    write_function_scores(run_dir, given)
+                if added:
+                    keep_added(run_dir, added)
             return rescored
 
         return database.run(score)

@@ -85,16 +85,20 @@ def run(arguments: list[str]) -> int:
     from assayline.evaluation.rescore import list_stale_runs, rescore_run
     from assayline.runs.manifest import find_run, parse_scorer
     from assayline.settings import load_settings
+    from assayline.store.metrics import ensure_metrics
+    from assayline.store.thread import DatabaseThread
 
     settings = load_settings()
     runs_dir = settings.data_dir / "runs"
     if known.judge:
         return _judge(complete_run_id(known.run_id, settings), known.judge, known.model, console)
     scorers = [parse_scorer(text) for text in known.scorer]
-    for run_id in list_stale_runs(settings) if known.stale else [complete_run_id(known.run_id, settings)]:
+    run_ids = list_stale_runs(settings) if known.stale else [complete_run_id(known.run_id, settings)]
+    for run_id in run_ids:
         run_dir = find_run(runs_dir, run_id)
         force = known.force or known.stale  # a run with scores may be incomplete
         _print_rescored(rescore_run(run_dir, settings, scorers, not known.dry_run, force, known.show), console)
+    DatabaseThread(settings).run(lambda connection: ensure_metrics(connection, run_ids))
     database = str(settings.database_path)
     print_text("Dry run: nothing was stored." if known.dry_run else f"Database: {database}", console)
     return 0

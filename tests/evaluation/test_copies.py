@@ -127,10 +127,12 @@ def resume(copy: Copy, spec: EvalSpec, here: Settings, is_finished: bool) -> int
     return before.total()
 
 
-def test_evaluate_resumes_a_copy_made_at_any_moment_in_any_order(copies, spec, tmp_path):
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.rare)])
+def test_evaluate_resumes_a_copy_made_at_any_moment_in_any_order(copies, spec, tmp_path, step):
     kept = [
         resume(copy, spec, settings_in(tmp_path / f"copy-{number}"), number % 8 == 0)
         for number, copy in enumerate(copies)
+        if number % step == 0
     ]
     assert min(kept) == 0 and max(kept) > ROWS // 2
 

@@ -311,6 +311,7 @@ def test_interrupted_judging_goes_on_although_the_source_is_named_latest(fake_sp
         evaluate(chained)
 
 
+@pytest.mark.rare
 @pytest.mark.vllm
 def test_workers_of_a_judge_have_their_own_devices_next_to_an_idle_engine(
     fake_spec, tiny_model, data_dir, tmp_path, monkeypatch, caplog

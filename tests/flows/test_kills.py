@@ -140,6 +140,7 @@ def test_command_killed_before_a_file_event_goes_on_with_its_run(
     print(json.dumps({"events": point, "step": step, "cpu_s": round(seconds, 1)}))
 
 
+@pytest.mark.rare
 @pytest.mark.vllm
 def test_command_with_a_killed_real_engine_answers_each_request_once(alone_env, tiny_model, data_dir, tmp_path):
     """The engine dies at the first answers, the flow at later ones, and again when it has all answers and no report."""

@@ -241,7 +241,7 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
     accuracy = "select scorer, kind, mean from accuracy order by ordinal limit 1"
     assert query(settings, accuracy) == expected
     assert query(settings, "select scorer from run_summary") == [("acc,none",)]
-    with connect(settings.database_path, 10, read_only=True) as connection:
+    with connect(settings.database_path, 10) as connection:
         shown = {row["metric"]: row["value"] for row in read_metric_table(connection, run_id)}
     assert shown["sums (acc,none)"] == 0.5 and shown["accuracy (acc,none)"] == expected[0][2]
     assert shown["words (word_perplexity,none)"] == 7.25 and "accuracy (word_perplexity,none)" not in shown
