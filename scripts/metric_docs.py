@@ -50,6 +50,7 @@ UNITS = [
     (r"noise\.runs_per_engine", "runs"),
     (r"compare_metrics\.\w+_value|compare_configs\.\w+_(median|lowest|highest)", "see `unit`"),
     (r"(history|show_band)\.(value|low|high)|verdicts?\.\w+_value", "see `unit`"),
+    (r"comparisons?\.(value|baseline_value|difference|low|high)", "see `metric`"),
     (r"(compare|pair|show)_\w+\.(difference|low|high|detectable_drop)", "score, −1 to 1"),
     (r"(compare|pair|show)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),
     (r".*_at_s", "s since the run's start"),

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from assayline.comparison.queries import compare_accuracy, compare_speed, list_repeats, read_benchmark
+from assayline.comparison.queries import (
+    compare_accuracy,
+    compare_speed,
+    describe_repeats,
+    list_repeats,
+    read_benchmark,
+    store_comparisons,
+)
 from assayline.store.database import Connection
 
 SHOWN = (
@@ -50,5 +57,8 @@ def read_measured(
         compared = compare_speed(connection, runs, first, limits) if number and runs and first else {}
         if "accuracy" in compared:
             compared["accuracy"] |= compare_accuracy(connection, runs, first, LEAST_DROP)
+        sides = {"run_id": runs[-1], "baseline_run_id": first[-1]} if compared else {}
+        described = [describe_repeats(row) | sides | {"verdict": row["verdict"]} for row in compared.values()]
+        store_comparisons(connection, "benchmark", described)
         found.append(Measured(label, config_id, len(runs), metrics, compared))
     return found

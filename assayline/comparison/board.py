@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
+from assayline.comparison.queries import describe_scores, store_comparisons
 from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.board import compare_pairs
@@ -52,6 +53,13 @@ def rank_board(connection: Connection, names: Sequence[str] = ()) -> tuple[list[
         for cell in cells
     ]
     store_ranking(connection, SCORES, names, rows)
+    scorers = {entry["run_id"]: entry["scorer"] for entry in entries}
+    described = [
+        describe_scores(pair, scorers[pair["candidate"]])
+        | {"run_id": pair["candidate"], "baseline_run_id": pair["baseline"], "verdict": pair["verdict"]}
+        for pair in pairs
+    ]
+    store_comparisons(connection, "leaderboard", described)
     return cells, pairs
 
 

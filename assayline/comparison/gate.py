@@ -22,11 +22,14 @@ from assayline.comparison.queries import (
     choose_repeats,
     compare_scores,
     compare_speed,
+    describe_repeats,
+    describe_scores,
     list_comparable,
     read_costs,
     read_overlaps,
     read_side,
     say_pairing,
+    store_comparisons,
 )
 from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.spec.criteria import GateSpec
@@ -59,6 +62,8 @@ class Check:
     """Lower end of the interval of the difference in accuracy."""
     high: float | None = None
     """Its upper end."""
+    compared: Mapping[str, Any] | None = None
+    """Its columns of the table `comparison`; None if nothing was compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +318,7 @@ def judge_scores(
         p_beyond,
         low,
         row["high"],
+        describe_scores(row, row["scorer"]),
     )
 
 
@@ -421,7 +427,7 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
     verdict = decide_worse(p_beyond, most, limit * base * (1 + ROUNDING), level)
     if verdict == "inconclusive" and is_worse and row["holm_p"] <= level:
         words += f" It is {NOT_SHOWN}."
-    return Check(metric, verdict, words, limit=limit, p_value=p_beyond, **values)
+    return Check(metric, verdict, words, limit=limit, p_value=p_beyond, compared=describe_repeats(row), **values)
 
 
 def _say_change(worsening: float) -> str:
@@ -466,6 +472,9 @@ def save_verdicts(connection: Connection, data_dir: Path, report: GateReport, fl
         }
         for ordinal, check in enumerate(report.checks)
     ]
+    sides = {"run_id": report.candidate, "baseline_run_id": report.baseline}
+    compared = [{**check.compared, **sides, "verdict": check.verdict} for check in report.checks if check.compared]
+    store_comparisons(connection, "gate", compared)
     with transaction(connection):
         for row in rows:
             add_verdict(connection, row)

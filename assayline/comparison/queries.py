@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from assayline.errors import SpecError
@@ -10,8 +11,9 @@ from assayline.stats.noise import find_floors
 from assayline.stats.pairs import find_p_beyond, judge_difference
 from assayline.stats.repeats import compare_repeats
 from assayline.stats.worse import decide_worse
-from assayline.store.database import Connection, read_rows
+from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
+from assayline.store.runs import insert_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,50 @@ def compare_accuracy(
     verdict = decide_worse(beyond, max(-low, high), limit)
     apart = "worse" if drop > 0 else "better"
     return found | {"beyond_p": beyond, "verdict": {"fail": apart, "pass": "same"}.get(verdict, "unclear")}
+
+
+def store_comparisons(connection: Connection, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store rows of `describe_scores` and `describe_repeats` with run_id, baseline_run_id and verdict.
+
+    They replace those of the same kind and runs.
+    """
+    compared_at = datetime.now(UTC).replace(tzinfo=None)
+    with transaction(connection):
+        for pair in {(row["run_id"], row["baseline_run_id"]) for row in rows}:
+            query = "delete from comparisons where kind = ? and run_id = ? and baseline_run_id = ?"
+            connection.execute(query, [kind, *pair])
+        for row in rows:
+            insert_row(connection, "comparisons", {"kind": kind, **row, "compared_at": compared_at})
+
+
+def describe_scores(row: Mapping[str, Any], scorer: str) -> dict[str, Any]:
+    """Return the columns of `comparison` from a row of `compare_scores` or `compare_entries`."""
+    means = {"value": row["candidate_mean"], "baseline_value": row["baseline_mean"], "n": row["prompts"]}
+    kept = {name: row[name] for name in ("difference", "low", "high")}
+    return {
+        "metric": "accuracy",
+        "detail": scorer,
+        **means,
+        **kept,
+        "p_value": row.get("holm_p", row["p_value"]),
+        "method": "prompts",
+    }
+
+
+def describe_repeats(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of `comparison` from a row of `compare_repeats`."""
+    is_scored = row["metric"] == "accuracy"
+    return {
+        "metric": row["metric"],
+        "value": row["candidate_median"],
+        "baseline_value": row["baseline_median"],
+        "difference": row["shift"],
+        "low": row["shift_low"],
+        "high": row["shift_high"],
+        "p_value": row["p_value"] if row["holm_p"] is None else row["holm_p"],
+        "n": row["candidate_repeats"] + row["baseline_repeats"],
+        "method": "prompts" if is_scored else "repeats" if row["correlation"] is None else "nights",
+    }
 
 
 def list_comparable(connection: Connection, baseline: str, repeats: Sequence[str], scorer: str) -> list[str]:

@@ -80,7 +80,7 @@ def measure_runs(
 
 
 def forget_metrics(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
-    """Delete what is stored about these runs: metrics, rankings and audits, in the caller's transaction."""
+    """Delete what is stored about these runs: metrics, ranks, audits, comparisons, in the caller's transaction."""
     for table in ("measured_runs", "metric_values"):
         query = f"delete from raw.{table} where list_contains(?::varchar[], run_id)"  # noqa: S608 - names are ours
         connection.execute(query, [list(run_ids)])
@@ -95,6 +95,7 @@ _FORGET = (
         select (kind, names) from raw.rankings where list_has_any($run_ids::varchar[], list_append(names, run_id))
     )
     """,
+    "delete from raw.comparisons where list_has_any($run_ids::varchar[], [run_id, baseline_run_id])",
     """
     delete from raw.judge_audits
     where list_has_any($run_ids::varchar[], judges || [judged_run_id, other_run_id])

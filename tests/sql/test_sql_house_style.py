@@ -127,6 +127,7 @@ def test_durations_are_named_in_seconds(schema):
     assert sorted(name for (name,) in names if not named.search(name)) == [
         "burstiness",
         "cumulative_logprob",
+        "difference",
         "effective_samples",
         "gpu_memory_utilization",
         "high",

@@ -10,8 +10,8 @@ from assayline.store.database import connect
 from assayline.store.metrics import forget_metrics
 
 TABLES = {
-    "answer", "engine", "judge_audit", "judgement", "load_point", "metric_value", "prompt", "ranking", "request", "run",
-    "score", "timeline", "verdict",
+    "answer", "comparison", "engine", "judge_audit", "judgement", "load_point", "metric_value", "prompt", "ranking",
+    "request", "run", "score", "timeline", "verdict",
 }  # fmt: skip
 FUNCTIONS = {"compare_configs", "compare_runs", "history"}
 START = datetime(2026, 1, 1)
@@ -146,5 +146,13 @@ def test_ranking_has_the_last_leaderboard_of_each_name_until_a_run_changes(store
         ("bad", 0.25, 2, 2, False, None),
         ("other prompts", 40 / 41, None, None, False, "it was asked other prompts"),
     ]
+    compared = store.rows("comparison", run_id=None)
+    kept = ("kind", "run_id", "baseline_run_id", "metric", "difference", "n", "method", "verdict")
+    assert [tuple(row[name] for name in kept) for row in compared] == [
+        ("leaderboard", "good", "bad", "accuracy", 0.75, 40, "prompts", "better")
+    ]
+    (row,) = compared
+    assert row["low"] < 0.75 < row["high"] and 0 < row["p_value"] < 1e-6
     forget_metrics(store.connection, "bad")
+    assert store.rows("comparison", run_id=None) == []
     assert store.connection.execute("select names, model from ranking").fetchall() == [(["good"], "good")]
