@@ -1,5 +1,6 @@
 -- The letter that an answer settles on, and how it was found. The first rule that finds one decides. Letters that are
--- listed together ("A and C", "A or B") do not count and are taken out first; so are an article A and a pronoun I.
+-- listed together ("A and C", "A or B") do not count and are taken out first; so are an article A, a pronoun I and the
+-- letters before options that are listed line by line.
 create or replace macro internal.take_letter(text, letters) as
 list_transform(
     [regexp_replace(
@@ -53,7 +54,15 @@ list_transform(
             )),
             'capitals': regexp_extract_all(
                 regexp_replace(
-                    regexp_replace(plain, '\bA\s+(because|since|as|is|was|fits)\b', 'A. \1', 'g'), '\b[AI]\s+\p{Ll}', '', 'g'
+                    regexp_replace(
+                        case
+                            when len(regexp_extract_all(plain, '(?m)^[\s*_(]*[' || letters || '][.:)][ \t]*[^\s*_]')) < 2
+                            then plain
+                            else regexp_replace(plain, '(?m)^[\s*_(]*[' || letters || '][.:)][ \t]*[^\s*_]', ' ', 'g')
+                        end,
+                        '\bA\s+(because|since|as|is|was|fits)\b', 'A. \1', 'g'
+                    ),
+                    '\b[AI]\s+\p{Ll}', '', 'g'
                 ),
                 '\b([' || letters || '])\b(?:[^''’]|$)',
                 1
@@ -70,4 +79,4 @@ list_transform(
     )[1]
 )[1];
 
-comment on macro internal.take_letter is 'The letter that a text settles on, in upper case, and how it was found: {letter, found_by}. `stated`: the last in \boxed{B}, else behind words that announce an answer (before_statement: "the answer is (B)", "Answer: b", "答案是B", a JSON key or tag), else before "is correct". `only`: the last line that is a letter, else the one that the text begins with ("B. Paris") unless it lists several, else the only capital. `last`: the last of several capitals. An article A, a pronoun I and letters that are listed together ("A or B") never count. NULL if none is found.';
+comment on macro internal.take_letter is 'The letter that a text settles on, in upper case, and how it was found: {letter, found_by}. `stated`: the last in \boxed{B}, else behind words that announce an answer (before_statement: "the answer is (B)", "Answer: b", "答案是B", a JSON key or tag), else before "is correct". `only`: the last line that is a letter, else the one that the text begins with ("B. Paris") unless it lists several, else the only capital. `last`: the last of several capitals. An article A, a pronoun I, letters that are listed together ("A or B") and those before the options of a list, one per line, never count. NULL if none is found.';
