@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs fails after this many seconds and prints the stack of each thread.
 TIMEOUT = --timeout 600
 # Tests of one file run in one worker, as they share engines and servers; the slowest files come first.
-PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
+PARALLEL = -n 3 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
 .PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench-tasks gpu-check gpu-bundle docs clean

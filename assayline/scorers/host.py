@@ -19,6 +19,7 @@ from typing import Any, cast
 
 def main() -> None:
     """Answers until standard input ends."""
+    sys.dont_write_bytecode = True  # it is checked by second and size: code edited at once would run as it was
     answers_to = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     order = json.loads(sys.stdin.readline())

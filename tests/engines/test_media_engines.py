@@ -180,6 +180,7 @@ def test_a_process_that_prepares_may_die(sighted, asked):
     assert all(child.status() == psutil.STATUS_ZOMBIE for child in left), "none is forked again"
 
 
+@pytest.mark.rare
 def test_an_async_engine_sees_the_same_and_its_death_loses_nothing(tiny_vlm, sighted, asked, tmp_path):
     log = tmp_path / "async.log"
     with closing(open_async(tiny_vlm, log, args={**ONE_CORE, **LIMIT}, has_media=True, window=16)) as engine:
@@ -263,7 +264,7 @@ GPUModelRunner._execute_mm_encoder = encode_and_count
 """A module for vLLM's engine core: a letter for each image that the vision tower encodes."""
 
 
-@pytest.mark.parametrize("open_one", [open_engine, open_async])
+@pytest.mark.parametrize("open_one", [open_engine, pytest.param(open_async, marks=pytest.mark.rare)])
 def test_a_run_that_takes_an_engine_over_encodes_its_images_again(open_one, tiny_vlm, asked, tmp_path):
     encoded, counted = tmp_path / "encoded", []
     images = {request.media[0]["digest"]: request for request in asked if len(request.media or []) == 1}

@@ -107,6 +107,7 @@ def test_every_answer_of_the_json_example_is_valid(settings):
     assert {row["value"] for row in query(settings, "from scores")} == {1.0}
 
 
+@pytest.mark.rare
 @pytest.mark.vllm
 def test_the_likelihood_example_runs_on_a_real_engine(settings):
     completions = run(ROOT / "examples" / "mmlu_loglikelihood.yaml", settings, {})
