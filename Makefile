@@ -42,7 +42,7 @@ pictures: real-model ## retake the screenshots in docs/pictures from runs of Smo
 test: setup-dev ## run all tests except the rare ones, including those with vLLM; a quarter of an hour
 	@echo "test 1/2: build the tiny model from its trained weights (seconds)"
 	@$(VENV)/python -m examples.tiny_model
-	@echo "test 2/2: run the tests in two processes (a quarter of an hour); test-fast takes two minutes, without engines, servers and complete runs"
+	@echo "test 2/2: run the tests in three processes (a quarter of an hour); test-fast takes two minutes, without engines, servers and complete runs"
 	@$(VENV)/python -m pytest $(PARALLEL) --durations=40 -m "not rare"
 
 test-rare: setup-dev ## run the tests marked rare: orphaned and killed vLLM, lost Ray node, server restart, kills and copies at each file event, reproducible bytes, DuckDB 1.5; a quarter of an hour

@@ -14,7 +14,7 @@ from assayline.stats.families import rank_sides
 from assayline.stats.strengths import rank_judged
 from assayline.store.database import Connection, Row, read_rows, transaction
 from assayline.store.metrics import ensure_metrics
-from assayline.store.runs import insert_row
+from assayline.store.runs import insert_rows
 from assayline.words import as_sentence, nearest
 
 SCORES = "scores"
@@ -123,8 +123,8 @@ def store_ranking(connection: Connection, kind: str, names: Sequence[str], rows:
     ranked_at = datetime.now(UTC).replace(tzinfo=None)
     with transaction(connection):
         connection.execute("delete from rankings where kind = ? and names = ?::varchar[]", [kind, list(names)])
-        for row in rows:
-            insert_row(connection, "rankings", {"kind": kind, "names": list(names), **row, "ranked_at": ranked_at})
+        key = {"kind": kind, "names": list(names), "ranked_at": ranked_at}
+        insert_rows(connection, "rankings", [{**key, **row} for row in rows])
 
 
 def _list_candidates(connection: Connection, names: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from assayline.stats.judges import MEASURES, audit_judge
 from assayline.store.database import Connection, Row, read_rows, transaction
-from assayline.store.runs import insert_row
+from assayline.store.runs import insert_rows
 
 ENDS = {"": "value", "_low": "low", "_high": "high"}
 COUNTS = (
@@ -35,8 +35,9 @@ def audit_judges(connection: Connection, run_ids: Sequence[str]) -> list[Row]:
             key = {name: value for name, value in judge.items() if name not in COUNTS}
             known = [key["judges"], key["scorer"]]
             connection.execute("delete from judge_audits where judges = ? and scorer = ?", known)
-            for row in [*counted, *measures]:
-                insert_row(connection, "judge_audits", {**key, **row, "audited_at": now})
+            insert_rows(
+                connection, "judge_audits", [{**key, **row, "audited_at": now} for row in [*counted, *measures]]
+            )
             found = {f"{row['measure']}{end}": row[name] for row in measures for end, name in ENDS.items()}
             audits.append({**dict.fromkeys(f"{name}{end}" for name in MEASURES for end in ENDS), **judge, **found})
     return audits

@@ -13,7 +13,7 @@ from assayline.stats.repeats import compare_repeats
 from assayline.stats.worse import decide_worse
 from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
-from assayline.store.runs import insert_row
+from assayline.store.runs import insert_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,12 @@ def store_comparisons(connection: Connection, kind: str, rows: Sequence[Mapping[
     """
     compared_at = datetime.now(UTC).replace(tzinfo=None)
     with transaction(connection):
-        for pair in {(row["run_id"], row["baseline_run_id"]) for row in rows}:
-            query = "delete from comparisons where kind = ? and run_id = ? and baseline_run_id = ?"
-            connection.execute(query, [kind, *pair])
-        for row in rows:
-            insert_row(connection, "comparisons", {"kind": kind, **row, "compared_at": compared_at})
+        query = """
+            delete from comparisons
+            where kind = ? and (run_id, baseline_run_id) in (select (unnest(?::varchar[]), unnest(?::varchar[])))
+        """
+        connection.execute(query, [kind, *([row[side] for row in rows] for side in ("run_id", "baseline_run_id"))])
+        insert_rows(connection, "comparisons", [{"kind": kind, **row, "compared_at": compared_at} for row in rows])
 
 
 def describe_scores(row: Mapping[str, Any], scorer: str) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """The tables `runs`, `loads` and `slos`: a run's manifest and spec as rows."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from assayline.errors import StoreError
 from assayline.runs.locks import is_worked_on
@@ -79,6 +81,16 @@ def insert_row(connection: duckdb.DuckDBPyConnection, table: str, row: dict[str,
     names, marks = ", ".join(row), ", ".join("?" * len(row))
     query = f"insert into {table} ({names}) values ({marks})"  # noqa: S608 - names are ours
     connection.execute(query, list(row.values()))
+
+
+def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows, given by column, all at once. A column that a row lacks is NULL."""
+    if rows:
+        names = dict.fromkeys(name for row in rows for name in row)
+        given = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
+        connection.register("given_rows", given)
+        connection.execute(f"insert into {table} by name from given_rows")
+        connection.unregister("given_rows")
 
 
 def mark_interrupted(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> None:
