@@ -160,13 +160,14 @@ def open_database(settings: Settings) -> DatabaseThread:
 
 def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir: Path) -> Document:
     check_report_run(connection, run_id)
+    rows = read_report(connection, run_id)  # first: to store metrics deletes audits and rankings, which judges store
     if baseline is None:
         other = _find_last_baseline(connection, run_id)
     else:
         other = find_baseline_run(connection, baseline, run_id)
     comparison = None if other is None else read_comparison(connection, run_id, other)
     judges = read_judges(connection, run_id)
-    return compose_report(read_report(connection, run_id), comparison, run_dir, judges)
+    return compose_report(rows, comparison, run_dir, judges)
 
 
 def _find_last_baseline(connection: Connection, run_id: str) -> str | None:

@@ -193,6 +193,8 @@ def test_answers_too_long_for_the_judge_have_no_score_and_stay_known(fake_spec, 
     assert flow_kit.query(data_dir, "select distinct error_kind from answer where error_kind is not null") == [
         "prompt_too_long"
     ]
+    audited = "select value from judge_audit where judged_run_id = ? and measure = 'judged_requests'"
+    assert flow_kit.query(data_dir, audited, run_id) == [20], "stored with the report"
 
 
 def test_judge_that_agrees_too_little_with_labels_is_not_trusted(fake_spec, data_dir, tmp_path):
