@@ -16,12 +16,12 @@ from urllib.request import getproxies
 from assayline.errors import MediaError
 from assayline.records import MediaKind
 from assayline.spec.prompts import MediaSpec
-from assayline.words import hide_secrets
+from assayline.words import LOOPBACK, hide_secrets
 
 MOST_REDIRECTS = 3
 CHUNK_BYTES = 2**16
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+LOOPBACK_NAMES = frozenset({*LOOPBACK, "[::1]"})
 """Private hosts that are fetched from if the spec allows them by name."""
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")

@@ -195,7 +195,7 @@ def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nigh
 def _find_baselines(cells: list[Cell], settings: Settings) -> dict[str, Cell]:
     """Return what to run for the baselines of cells with limits on speed, by the key of the cell.
 
-    None for a baseline of the cell's own configuration, or one that cannot run here.
+    A baseline of the cell's own configuration is left out, and so is one that cannot run here.
     """
 
     def read(connection: Connection, cell: Cell) -> EvalSpec:

@@ -129,6 +129,8 @@ def evaluate(
         if isinstance(error, Exception):
             report_run(settings, front.log, evaluation.run_id, spec.gate.baseline)
         raise
+    for note in result.notes:
+        front.log.warning(note)
     return _complete_stages(evaluation.run_id, spec, front, engines, evaluation.lock, result.notes)
 
 
@@ -162,13 +164,13 @@ def _complete_stages(
         is_missing = failure and not isinstance(failure, JudgeNotTrustedError)
         manifest = _record_missing(settings, run_id, str(failure) if is_missing else None)
         written = report_run(settings, front.log, run_id, spec.gate.baseline)
-        result = read_result(manifest, settings)
-        report = str(written.html.absolute()) if written else None
-        result = dataclasses.replace(result, report=report, notes=[*notes, *result.notes])
-        for note in result.notes:
-            front.log.warning(note)
         if failure and is_missing:
             raise failure
+        result = read_result(manifest, settings)
+        for note in result.notes:
+            front.log.warning(note)
+        report = str(written.html.absolute()) if written else None
+        result = dataclasses.replace(result, report=report, notes=[*notes, *result.notes])
         if not failure:
             front.publish(spec, result, written)
         write_manifest(settings.run_dir(run_id), dataclasses.replace(manifest, lacks_report=False))

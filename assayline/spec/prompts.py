@@ -194,11 +194,9 @@ class TraceSource(Source):
 
     @property
     def arrival(self) -> Trace:
-        if self.format == "mooncake":
-            return Trace(path=self.path, column="timestamp", unit="ms")
-        if self.format == "burstgpt":
-            return Trace(path=self.path, column="Timestamp", unit="s")
-        return Trace(path=self.path, column="TIMESTAMP", unit="date")
+        stamps = {"mooncake": ("timestamp", "ms"), "azure": ("TIMESTAMP", "date"), "burstgpt": ("Timestamp", "s")}
+        column, unit = stamps[self.format]
+        return Trace.model_validate({"path": self.path, "column": column, "unit": unit})
 
 
 class LmEvalSource(RemoteSource):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from assayline.stats import to_rows
-from assayline.stats.clusters import Floats, Places, bound_share, spread_clusters
+from assayline.stats.clusters import ROUNDING, Floats, Places, bound_share, spread_clusters
 
 MEASURES = (
     "agreement", "kappa", "weighted_kappa", "sensitivity", "specificity", "raw_share", "corrected_share", "flip_share",
@@ -21,7 +21,6 @@ MEASURES = (
 )  # fmt: skip
 FEWEST_CLUSTERS = 5
 """Effective prompts that an interval with Student's t needs."""
-ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def run(arguments: list[str]) -> int:
         run_dir = find_run(runs_dir, run_id)
         force = known.force or known.stale  # a run with scores may be incomplete
         _print_rescored(rescore_run(run_dir, settings, scorers, not known.dry_run, force, known.show), console)
-    DatabaseThread(settings).run(lambda connection: ensure_metrics(connection, run_ids))
+    if not known.dry_run:
+        DatabaseThread(settings).run(lambda connection: ensure_metrics(connection, run_ids))
     database = str(settings.database_path)
     print_text("Dry run: nothing was stored." if known.dry_run else f"Database: {database}", console)
     return 0

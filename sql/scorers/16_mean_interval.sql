@@ -17,7 +17,6 @@ case
                 'half': sqrt(share * (mean * (1 - mean) + share / 4)) / (1 + share)
             }],
             lambda wilson: {
-                'kind': case when is_binary then 'wilson' else 't' end,
                 'low': cast(greatest(0, least(mean, wilson.center - wilson.half)) as double),
                 'high': cast(least(1, greatest(mean, wilson.center + wilson.half)) as double)
             }
@@ -25,4 +24,4 @@ case
     )[1]
 end;
 
-comment on macro internal.mean_interval is 'The 95% interval of a mean of scores from 0 to 1: {kind, low, high}. Wilson''s score interval (1927): (mean + z²/2m ± z × sqrt(mean × (1 − mean)/m + z²/4m²)) / (1 + z²/m), z = 1.96. For scores of 0 and 1 (kind wilson), m = effective_samples × (t(n − 1) / t(G* − 1))² for n samples in G* effective clusters and t the 97.5% quantile (Korn and Graubard 1998); below two effective clusters m = G*. For other scores (kind t), m = effective_samples × (z / t(G* − 1))² × (n × mean × (1 − mean) + 1/4) / (Σ (x − mean)² + 1/4): their own variance in place of mean × (1 − mean), each with one pseudo-observation of 0 or 1 with equal chances. NULL without a mean or, of other scores, below two effective clusters.';
+comment on macro internal.mean_interval is 'The 95% interval of a mean of scores from 0 to 1: {low, high}. Wilson''s score interval (1927): (mean + z²/2m ± z × sqrt(mean × (1 − mean)/m + z²/4m²)) / (1 + z²/m), z = 1.96. For scores of 0 and 1, m = effective_samples × (t(n − 1) / t(G* − 1))² for n samples in G* effective clusters and t the 97.5% quantile (Korn and Graubard 1998); below two effective clusters m = G*. For other scores, m = effective_samples × (z / t(G* − 1))² × (n × mean × (1 − mean) + 1/4) / (Σ (x − mean)² + 1/4): their own variance in place of mean × (1 − mean), each with one pseudo-observation of 0 or 1 with equal chances. NULL without a mean or, of other scores, below two effective clusters.';

@@ -66,7 +66,6 @@ def test_a_scorer_without_scores_has_a_row_of_nothing(store):
             "mean": None,
             "standard_error": None,
             "effective_samples": None,
-            "interval_kind": None,
             "mean_low": None,
             "mean_high": None,
         },
@@ -112,7 +111,7 @@ def test_one_prompt_with_other_scores_than_0_and_1_has_no_interval(store):
     given_values(store, [0.25, 0.75])
     store.expect(
         "accuracy",
-        {"mean": 0.5, "standard_error": None, "interval_kind": None, "mean_low": None, "mean_high": None},
+        {"mean": 0.5, "standard_error": None, "mean_low": None, "mean_high": None},
     )
 
 
@@ -161,7 +160,6 @@ def test_accuracy_counts_repeats_of_a_prompt_as_one_cluster(store):
                 "mean": mean,
                 "standard_error": standard_error,
                 "effective_samples": effective,
-                "interval_kind": "wilson",
                 "mean_low": near(low),
                 "mean_high": near(high),
             }

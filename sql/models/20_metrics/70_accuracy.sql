@@ -82,7 +82,6 @@ fill_scorers as (
         find_intervals.mean,
         find_intervals.standard_error,
         cast(find_intervals.effective_samples as double) as effective_samples,
-        find_intervals.bounds.kind as interval_kind,
         find_intervals.bounds.low as mean_low,
         find_intervals.bounds.high as mean_high,
         find_intervals.mean_without_errors
@@ -107,7 +106,6 @@ comment on column internal.accuracy.clusters is 'Clusters among them: G. Repeats
 comment on column internal.accuracy.mean is 'Mean score, 0 to 1. NULL if n is 0.';
 comment on column internal.accuracy.standard_error is 'Standard error of the mean, the jackknife''s over clusters (CR3): sqrt((G − 1) / G × Σ over clusters of (mean without the cluster − mean)²). With one sample per cluster it is s / sqrt(n). NULL for fewer than two clusters.';
 comment on column internal.accuracy.effective_samples is 'Independent samples that the n are worth; see the macro effective_samples. NULL if n is 0.';
-comment on column internal.accuracy.interval_kind is 'wilson if all scores are 0 or 1, otherwise t; see the macro mean_interval. The degrees of freedom are those of effective clusters, (Σ n)² / Σ n² over the clusters'' sizes (Kish), − 1. NULL if there is no interval.';
-comment on column internal.accuracy.mean_low is 'Lower end of the 95% interval for the mean.';
-comment on column internal.accuracy.mean_high is 'Upper end of the 95% interval for the mean.';
+comment on column internal.accuracy.mean_low is 'Lower end of the 95% interval for the mean; see the macro mean_interval. Its degrees of freedom are those of effective clusters, (sum of sizes)² / sum of sizes² (Kish), less 1. NULL if there is no interval.';
+comment on column internal.accuracy.mean_high is 'Upper end.';
 comment on column internal.accuracy.mean_without_errors is 'Mean score of the answered samples, 0 to 1: without errors, which count as 0 in mean. Far from mean, errors decide the accuracy. NULL if none was answered.';
