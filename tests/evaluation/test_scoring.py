@@ -20,6 +20,7 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store import database, scoring
 from assayline.store.database import SQL_FOLDER, connect
+from assayline.store.metrics import forget_metrics
 from assayline.store.parts import write_part
 
 pytestmark = pytest.mark.slow
@@ -284,12 +285,14 @@ def test_define_scorer_changes_with_the_macros_that_a_scorer_uses(tmp_path, monk
 
 def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
     before = query(settings, SCORES)
+    with connect(settings.database_path, 10) as connection:
+        forget_metrics(connection, run_dir.name)
     assert run("score", [run_dir.name, "--scorer", "numeric", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "Dry run: nothing was stored." in shown and "0.5" in shown
     assert query(settings, SCORES) == before
     assert not (run_dir / SCORERS_NAME).exists()
-    assert query(settings, "select run_id from measured_runs") == [(run_dir.name,)]
+    assert query(settings, "select run_id from measured_runs") == []
 
 
 @pytest.mark.parametrize(
