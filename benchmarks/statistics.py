@@ -1,13 +1,12 @@
 """Coverage, false verdicts and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,suite,noise] [--seed 1]
+    python -m benchmarks.statistics [--parts verdicts,load,ratio,nights,noise,suite,clusters] [--seed 1]
 
 Each part prints a table per question and returns its rows; the last line is all of them as JSON. A part takes at most
 four minutes of CPU.
 
 Part `verdicts` simulates with NumPy what SQL computes, after it has compared some cases with the SQL; less than a
-minute of CPU: the gate's verdict on accuracy, for scores of 0 and 1 asked once and for means of samples, and the
-interval of a single accuracy over clusters.
+minute of CPU: the gate's verdict on accuracy, for scores of 0 and 1 asked once and for means of samples.
 
 Part `load`: intervals of latency percentiles in an M/M/1 queue (sojourn times, which are exponential). `held` is the
 share of the intervals `given` that hold the true percentile.
@@ -20,6 +19,8 @@ Part `nights`: false and true failures over a schedule; see benchmarks.nights.
 Part `noise`: how often equal runs differ by more than the noise floor (`benchmarks.statistics_noise`).
 
 Part `suite`: decisions of suites with critical and supporting evaluations; see benchmarks.statistics_suite.
+
+Part `clusters`: intervals and verdicts over clusters of unequal size; see benchmarks.statistics_clusters.
 """
 
 import argparse
@@ -41,7 +42,7 @@ from assayline.comparison.queries import compare_scores
 from assayline.spec.criteria import GateSpec
 from assayline.stats.pairs import judge_difference
 from assayline.store.database import apply_schema
-from benchmarks import nights, statistics_noise
+from benchmarks import nights, statistics_clusters, statistics_noise
 from benchmarks.statistics_suite import measure_suites
 
 Dice = np.random.Generator
@@ -198,22 +199,6 @@ def measure_repeats(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def measure_accuracy(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
-    """Coverage of Wilson's interval of an accuracy with repeats, with the degrees of freedom of clusters."""
-    for prompts, repeats in ((10, 5), (20, 5), (20, 20), (50, 5)):
-        n = prompts * repeats
-        right = dice.binomial(repeats, dice.beta(1.4, 0.6, (cases, prompts)))
-        mean = right.sum(axis=1) / n
-        clustered = ((right - repeats * mean[:, None]) ** 2).sum(axis=1)
-        with np.errstate(all="ignore"):
-            effective = np.minimum(n, n * n * mean * (1 - mean) / clustered)
-        effective = np.where((mean == 0) | (mean == 1), prompts, np.where(clustered == 0, n, effective))
-        m = effective * (stdtrit(n - 1, 0.975) / stdtrit(prompts - 1, 0.975)) ** 2
-        center, half = (mean + Z**2 / 2 / m), Z * np.sqrt(mean * (1 - mean) / m + Z**2 / 4 / m**2)
-        inside = abs(center - 0.7 * (1 + Z**2 / m)) <= half
-        yield {"prompts": prompts, "repeats": repeats, "held": float(inside.mean())}
-
-
 def measure_part_of_verdicts(seed: int) -> dict[str, Rows]:
     """Measure the verdicts on accuracy."""
     check_against_sql()
@@ -225,7 +210,6 @@ def measure_part_of_verdicts(seed: int) -> dict[str, Rows]:
         ("coverage", measure_coverage, 20_000),
         ("power", measure_power, 20_000),
         ("repeats", measure_repeats, 4_000),
-        ("accuracy", measure_accuracy, 20_000),
     ):
         found[name] = list(measure(dice, cases))
         print_rows(f"{name}: {measure.__doc__}", found[name])
@@ -433,6 +417,19 @@ def measure_part_of_noise(seed: int) -> dict[str, Rows]:
     return {"noise": rows}
 
 
+def measure_part_of_clusters(seed: int) -> dict[str, Rows]:
+    """Measure intervals and verdicts over clusters, and intervals of partial scores."""
+    dice = np.random.default_rng(seed)
+    found: dict[str, Rows] = {}
+    for name, measure in (
+        ("clusters", statistics_clusters.measure_clusters),
+        ("partial", statistics_clusters.measure_partial),
+    ):
+        found[name] = list(measure(dice, 4_000))
+        print_rows(f"{name}: {measure.__doc__}", found[name])
+    return found
+
+
 def measure_part_of_suite(seed: int) -> dict[str, Rows]:
     """Measure the decisions of suites."""
     check_against_sql()
@@ -453,6 +450,7 @@ PARTS: dict[str, Callable[[int], dict[str, Rows]]] = {
     "nights": measure_part_of_nights,
     "noise": measure_part_of_noise,
     "suite": measure_part_of_suite,
+    "clusters": measure_part_of_clusters,
 }
 """Parts by name: a function of the seed that prints its tables and returns their rows."""
 

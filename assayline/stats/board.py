@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from assayline.stats.clusters import Floats, Places, spread_clusters
+from assayline.stats.clusters import ROUNDING, Floats, Places, spread_clusters
 from assayline.stats.families import adjust_holm, judge_pairs
 
 FEWEST_CLUSTERS = 5
 """Effective clusters that a test or interval needs."""
-ROUNDING = 1e-12
 
 
 def compare_pairs(pair: Places, sums: Mapping[str, Any], pairs: int) -> dict[str, Any]:
