@@ -2,21 +2,10 @@
 create or replace view internal.judged_request as
 with
 
-spread_limits as (
-    select
-        run_id,
-        slo,
-        max(limit_s) filter (metric = 'ttft_s') as ttft_limit_s,
-        max(limit_s) filter (metric = 'tpot_s') as tpot_limit_s,
-        max(limit_s) filter (metric = 'e2e_s') as e2e_limit_s
-    from raw.slos
-    group by run_id, slo
-),
-
 judge_requests as (
     select
-        spread_limits.run_id,
-        spread_limits.slo,
+        slo_limit.run_id,
+        slo_limit.slo,
         stg_requests.request_id,
         stg_requests.phase,
         stg_requests.is_finished,
@@ -26,7 +15,7 @@ judge_requests as (
             and (ttft_limit_s is null or coalesce(ttft_s <= ttft_limit_s, false))
             and (tpot_limit_s is null or coalesce(output_tokens <= 1, false) or coalesce(tpot_s <= tpot_limit_s, false))
             and (e2e_limit_s is null or coalesce(e2e_s <= e2e_limit_s, false)) as is_good
-    from spread_limits
+    from slo_limit
     join stg_requests using (run_id)
     where stg_requests.status in ('ok', 'error')
 )

@@ -7,17 +7,6 @@
 create or replace view internal.goodput as
 with
 
-spread_limits as (
-    select
-        run_id,
-        slo,
-        max(limit_s) filter (metric = 'ttft_s') as ttft_limit_s,
-        max(limit_s) filter (metric = 'tpot_s') as tpot_limit_s,
-        max(limit_s) filter (metric = 'e2e_s') as e2e_limit_s
-    from raw.slos
-    group by run_id, slo
-),
-
 count_requests as (
     select
         run_id,
@@ -33,11 +22,11 @@ count_requests as (
 
 fill_objectives as (
     select
-        spread_limits.run_id,
-        spread_limits.slo,
-        spread_limits.ttft_limit_s,
-        spread_limits.tpot_limit_s,
-        spread_limits.e2e_limit_s,
+        slo_limit.run_id,
+        slo_limit.slo,
+        slo_limit.ttft_limit_s,
+        slo_limit.tpot_limit_s,
+        slo_limit.e2e_limit_s,
         coalesce(count_requests.requests, 0) as requests,
         coalesce(count_requests.good_requests, 0) as good_requests,
         count_requests.good_requests / nullif(count_requests.requests, 0) as good_share,
@@ -53,7 +42,7 @@ fill_objectives as (
             else count_requests.finished_good_output_tokens
         end / nullif(run_summary.measured_s, 0) as good_output_tokens_per_s,
         count_requests.all_good_requests / nullif(run_summary.attempted_s, 0) as good_requests_per_attempted_s
-    from spread_limits
+    from slo_limit
     left join count_requests using (run_id, slo)
     left join run_summary using (run_id)
 )
