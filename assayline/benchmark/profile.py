@@ -87,14 +87,12 @@ def list_points(spec: "EvalSpec", profile: SweepProfile) -> list[tuple[str, dict
     """Return labels and load overrides as YAML text by field: the two ends, then the known rates."""
     given = spec.load.model_dump(mode="json", exclude_none=True) if spec.load else {}
     load = _limit(given, profile)
-    # The ends have no rate that could be too high. All at once, everything is sent in the first second, of which
-    # warm-up and cool-down would leave nothing.
-    synchronous = {**load, "arrival": {"kind": "concurrency", "requests": 1}, "stop_when_saturated": False}
+    # All at once, everything is sent in the first second, of which warm-up and cool-down would leave nothing.
+    synchronous = {**load, "arrival": {"kind": "concurrency", "requests": 1}}
     at_once = {
         "max_requests": THROUGHPUT_REQUESTS,
         **load,
         "arrival": {"kind": "all_at_once"},
-        "stop_when_saturated": False,
         "warmup_s": 0,
         "cooldown_s": 0,
     }

@@ -33,7 +33,6 @@ from assayline.engines.pool import EnginePool, IdleEngine, own_variables
 from assayline.engines.process import POLL_INTERVAL_S, HostProcess, HostSetup
 from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, SpecError, Witness
 from assayline.load.progress import LoadEnd, LoadProgress, Schedule
-from assayline.load.saturation import SaturationWatch
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
 
 Answer = TypeVar("Answer")
@@ -204,7 +203,6 @@ class HostedEngine:
             case Beat(sample):
                 self._hooks.on_sample(sample)
                 self._check_progress(sample)
-                self._observe(sample)
                 return []
             case Refused(error):
                 raise error
@@ -228,9 +226,6 @@ class HostedEngine:
             words = "A process of the split model failed, and the others wait for it."
             death = self._host.evidence(message=words, witness=Witness.LOG)
             raise EngineDiedError(f"{words} {self._host.describe_death()}", death)
-
-    def _observe(self, sample: TelemetrySample) -> None:
-        """Read the engine's counters, about once a second."""
 
     def _receive(self, timeout_s: float) -> Any | None:
         """Return the next message, or None. Raises EngineDiedError if the host has been silent for too long."""
@@ -380,17 +375,13 @@ class StreamingEngine(HostedEngine):
     ) -> None:
         """Open it. Without `load`, it is a closed loop without end."""
         self._load = load or LoadProgress()
-        self._watch: SaturationWatch | None = None
-        self._finished = 0
         self._is_stopping = self._is_late = False
         super().__init__(order, setup, hooks, window, pool)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         """Answer every request once, in completion order; those that a load leaves unsent are `not_sent` rows."""
         source, schedule = RequestSource(requests), Schedule(self._load)
-        self._watch = SaturationWatch() if self._load.watches_saturation else None
         self._is_stopping = False
-        self._finished = 0
         with self._generating():
             while True:
                 has_more = yield from self._take_turn(source, schedule)
@@ -444,8 +435,6 @@ class StreamingEngine(HostedEngine):
     def _hand_over(self, message: Generate) -> bool:
         """Send a request to the host. False if the host is gone: later reads return what it had sent, then raise."""
         self._in_flight += 1
-        if self._watch is not None and message.due_at_s is not None:
-            self._watch.expect(message.due_at_s)
         try:
             self._host.send(message)
         except EngineError:
@@ -463,11 +452,7 @@ class StreamingEngine(HostedEngine):
         """Count a completion, and report the load's end with the first row that was not sent."""
         load = self._load
         load.settle(completion)
-        if completion.error_kind != NOT_SENT:
-            self._finished += 1
-            if self._watch is not None and completion.due_at_s is not None:
-                self._watch.finish(completion.due_at_s, self._order.clock.now_s())
-        elif load.end is not None and not load.is_announced:
+        if completion.error_kind == NOT_SENT and load.end is not None and not load.is_announced:
             load.is_announced = True
             self._hooks.on_load_ended(load.end)
         return completion
@@ -481,9 +466,3 @@ class StreamingEngine(HostedEngine):
                 "Prompts are prepared more slowly than they are due: requests are sent late (see send lag). "
                 "hint: lower the rate, or `shard_requests`"
             )
-
-    def _observe(self, sample: TelemetrySample) -> None:
-        if self._watch is None or self._load.end is not None:
-            return
-        if why := self._watch.observe(sample.at_s, sample.in_flight_requests, self._finished):
-            self._load.stop("saturated", why)

@@ -1,1 +1,1 @@
-"""Load: due times of requests (`arrivals`), the end of sending (`progress`), and overload (`saturation`)."""
+"""Load: due times of requests (`arrivals`), and the end of sending (`progress`)."""

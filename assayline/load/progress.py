@@ -17,7 +17,7 @@ class LoadEnd:
     """Reason for the end of sending."""
 
     reason: str
-    """max_requests, max_duration_s, max_errors, saturated or end_of_trace; before: it ended in an earlier attempt."""
+    """max_requests, max_duration_s, max_errors or end_of_trace; before: it ended in an earlier attempt."""
     message: str
     """Message for the log."""
     is_sudden: bool
@@ -55,11 +55,6 @@ class LoadProgress:
         if self.spec is not None and isinstance(self.spec.arrival, Concurrency):
             return self.spec.arrival.requests
         return None
-
-    @property
-    def watches_saturation(self) -> bool:
-        """True if a saturated engine ends the load."""
-        return self.spec is not None and self.spec.stop_when_saturated
 
     def list_offsets(self) -> Iterator[float]:
         """Return due times of the requests not settled yet, in seconds since the pattern's start."""

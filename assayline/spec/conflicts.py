@@ -97,7 +97,6 @@ WORKERS = _when("workers {spec.workers}", lambda spec: spec.workers != 1)
 LOAD = _given("load")
 OPEN_LOOP = _arrival(lambda load: load.is_open_loop)
 BURST = _arrival(lambda load: load.arrival.kind == "all_at_once")
-NO_RATE = _arrival(lambda load: load.arrival.kind in ("all_at_once", "concurrency"))
 FIXED_TIMES = _arrival(lambda load: not load.takes_any_order)
 OWN_TRACE = _when("load.arrival trace without path", lambda spec: spec.load and spec.load.trace_speed is not None)
 NO_TRACE = _when("prompts.source {spec.prompts.source.kind}", lambda spec: spec.prompts.source.kind != "trace")
@@ -184,7 +183,6 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
         "requests are sent in the order of their trace. hint: remove shuffle_seed, or set load.arrival.path",
     ),
     (BURST, _given("load.warmup_s", "load.cooldown_s"), "everything is sent at one moment. hint: remove it"),
-    (NO_RATE, _given("load.stop_when_saturated"), "no rate is there to be too high. hint: remove stop_when_saturated"),
     (SERVED, MADE_MEDIA, f"synthetic media are for the engine itself. hint: {USE_ENGINE}"),
     (COMPLETIONS, MEDIA_COLUMNS, "this endpoint takes text only. hint: set engine.server.endpoint to chat"),
     (EXTERNAL, _foreign_args, f"they configure an engine that is started here. {KEEP_ONE}"),

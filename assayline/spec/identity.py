@@ -100,8 +100,9 @@ def use_current_names(spec_json: str) -> str:
 
 def _use_current(spec: Mapping[str, Any]) -> dict[str, Any]:
     current = _rename(spec, RENAMED, FORMER_VALUES)
-    if isinstance(gate := current.get("gate"), dict):
-        gate.pop("stop", None)  # removed
+    for part, field in (("gate", "stop"), ("load", "stop_when_saturated")):  # removed
+        if isinstance(fields := current.get(part), dict):
+            fields.pop(field, None)
     return current
 
 
@@ -123,6 +124,8 @@ def _rename(
 
 def _digest(fields: Mapping[str, Any]) -> str:
     names = {current: former for former, current in RENAMED.items()}
+    if load := fields["load"]:
+        fields = {**fields, "load": {**load, "stop_when_saturated": False}}  # removed, and still in digests
     return digest_json(_plain_numbers(_rename(fields, names, {"gate.confidence": {"required": "proven"}})))
 
 

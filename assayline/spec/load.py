@@ -109,10 +109,6 @@ class LoadSpec(SpecPart):
         allow_inf_nan=False,
         description="Cool-down: requests sent in the last seconds are stored but excluded from metrics.",
     )
-    stop_when_saturated: bool = Field(
-        False,
-        description="Stop sending once requests in flight keep growing, as the rate exceeds the engine's throughput.",
-    )
 
     @model_validator(mode="after")
     def _check_windows(self) -> "LoadSpec":

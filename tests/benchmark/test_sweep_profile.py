@@ -80,14 +80,13 @@ def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec):
         "cooldown_s": 1,
         "max_errors": 3,
         "max_duration_s": 20,
-        "stop_when_saturated": True,
     }
     spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
     synchronous, at_once, rate = loads_of(spec, SweepProfile(rates_per_s=[6.0])).values()
     assert rate == {**load, "arrival": {"kind": "gamma", "rate_per_s": 6.0, "burstiness": 0.5, "seed": 4}}
-    windows = ("warmup_s", "cooldown_s", "stop_when_saturated", "max_errors")
-    assert [synchronous[name] for name in windows] == [2, 1, False, 3]
-    assert [at_once[name] for name in windows] == [0, 0, False, 3]
+    windows = ("warmup_s", "cooldown_s", "max_errors")
+    assert [synchronous[name] for name in windows] == [2, 1, 3]
+    assert [at_once[name] for name in windows] == [0, 0, 3]
     _, _, poisson = loads_of(spec, SweepProfile(arrival="poisson", rates_per_s=[6.0])).values()
     assert poisson["arrival"] == {"kind": "poisson", "rate_per_s": 6.0}
 

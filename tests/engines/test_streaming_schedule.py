@@ -350,16 +350,3 @@ class TestEnd:
         it = play(load_of(CONSTANT, max_requests=1), service_s=100.0)
         rows = it.rows(itertools.chain(requests(2), [None] * 20, requests(200)))
         assert len(rows) == 202 and rows[-1].error_kind is None, "unsent rows do not wait for the slow one"
-
-    def test_over_saturation_ends_it(self, play):
-        arrival = {"kind": "constant", "rate_per_s": 10.0}
-        it = play(load_of(arrival, stop_when_saturated=True), service_s=1.0, servers=5)
-        sent, _ = split(it.rows(requests(5000)))
-        assert [end.reason for end in it.ends] == ["saturated"] and len(sent) < 1500
-        assert "the engine cannot keep up" in it.ends[0].message
-
-    def test_without_the_wish_or_without_the_overload_it_goes_on(self, play):
-        arrival = {"kind": "constant", "rate_per_s": 10.0}
-        for servers, wish in ((5, False), (20, True)):
-            it = play(load_of(arrival, stop_when_saturated=wish), service_s=1.0, servers=servers)
-            assert split(it.rows(requests(3000))) == (names(3000), [])

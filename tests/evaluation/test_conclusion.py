@@ -30,7 +30,7 @@ def test_a_run_that_adds_up_is_completed():
     assert (run.state, run.message, run.is_final) == ("completed", None, False)
 
 
-@pytest.mark.parametrize("reason", ["max_requests", "max_duration_s", "saturated", "end_of_trace"])
+@pytest.mark.parametrize("reason", ["max_requests", "max_duration_s", "end_of_trace"])
 def test_a_load_may_end_before_its_requests_do(reason):
     run = conclude(unsent=70, sent=30, errors={"timeout": 3}, load_ends={reason: "Sending has ended."})
     assert run.state == "completed"

@@ -66,7 +66,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("prompts.source inline", TIMES),
     ("prompts.shuffle_seed", {**TIMES, **TRACE, "prompts.shuffle_seed": 1}),
     ("load.warmup_s and load.cooldown_s", {**BURST, "load.warmup_s": 1, "load.cooldown_s": 1}),
-    ("load.stop_when_saturated", {**CLOSED, "load.stop_when_saturated": True}),
     (
         "prompts.source.images and prompts.source.audios",
         {**CHAT, "prompts.source": {**MADE["prompts.source"], "images": {}, "audios": {}}},

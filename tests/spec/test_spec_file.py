@@ -67,6 +67,10 @@ def file(tmp_path: Path) -> Path:
         ({"runner": "dask"}, "runner: given 'dask', which was removed. hint: use `runner: local` for"),
         ({"runner": "deployment"}, "runner: given 'deployment', which was removed. hint: use `runner: l"),
         ({"gate": {"stop": "decided"}}, "gate.stop: given 'decided', which was removed. hint: remove it; a run asks"),
+        (
+            {"load": {"stop_when_saturated": True}},
+            "load.stop_when_saturated: given True, which was removed",
+        ),
         ({"dask_address": "tcp://h:1"}, "dask_address: given 'tcp://h:1', which was removed. hint: use"),
         ({"deployment": "work/work"}, "deployment: given 'work/work', which was removed. hint: remove"),
     ],
@@ -421,10 +425,17 @@ def test_parse_spec_takes_null_for_the_defaults_of_a_part_and_one_scorer_for_a_l
 def test_digests_of_specs_are_those_of_earlier_versions():
     """Stored runs are resumed and compared by them, whatever a field is called today."""
     engine = {"max_concurrency": 16, "args": {"max_num_seqs": 8}}
-    specs = [spec_with(), spec_with(engine=engine, sampling={"temperature": 0.0})]
+    rate = {"arrival": {"kind": "constant", "rate_per_s": 3}}
+    loaded = {"engine": {"backend": "async"}, "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}}}
+    specs = [
+        spec_with(),
+        spec_with(engine=engine, sampling={"temperature": 0.0}),
+        parse_spec({"model": "m", **loaded, "load": rate}),
+    ]
     assert [(spec_hash(spec), config_id(spec, "model")) for spec in specs] == [
         ("816c61c5c0a492e646d48518c8d0bc6d", "921cae6084c175f26de7313d24cd50e2"),
         ("03628e944ab7c868d667117d2468796a", "8ffe636f6ad687b9d0e22fb8fec9d089"),
+        ("42b14c4ab19b3632943270a1f83452bd", "1d61451e556d4375fa6d99fc24f47952"),
     ]
 
 
