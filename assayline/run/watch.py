@@ -1,18 +1,17 @@
-"""Progress of a run, its slow workers and its engines' troubles, as log lines and tables."""
+"""Progress of a run, its slow workers and its engines' troubles, as log lines."""
 
 import logging
 import re
 import time
 from collections.abc import Callable
-from typing import Any
 
-from assayline.evaluation.progress import ALIVE, LOST, OPENING, RunStatus, WorkerStatus
+from assayline.evaluation.progress import ALIVE, LOST, OPENING, RunStatus
 from assayline.records import EngineEvent
 from assayline.words import count
 
 AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 REPORT_INTERVAL_S = 15.0
-"""Seconds between two reports of progress, and between two tables of workers."""
+"""Seconds between two reports of progress."""
 ENGINE_MARK = "vLLM: "
 """Prefix of an engine's line in the log."""
 VLLM_LINE = re.compile(r"^(?:\([^)]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[\S+\] ")
@@ -30,11 +29,10 @@ class RunReport:
         self.log = log
         self._draw = draw
         self._started_s = time.monotonic()
-        self._shown_s = self._table_s = float("-inf")
+        self._shown_s = float("-inf")
         self._said = ""
         self._slow: set[str] = set()
         self._warned: set[str] = set()
-        self._events: dict[str, list[EngineEvent]] = {}
         self._troubled: set[str] = set()
 
     def show(self, status: RunStatus, expected: int | None, *, is_last: bool = False) -> None:
@@ -42,8 +40,7 @@ class RunReport:
         if self._draw is not None:
             self._draw(status, expected)
         now = time.monotonic()
-        if len(status.workers) > 1:
-            self._show_workers(status, now, is_last)
+        self._warn_of_slow_workers(status)
         if now - self._shown_s < REPORT_INTERVAL_S if not is_last else expected is None:
             return
         share = min(status.answered / expected, 1.0) if expected else 0.0
@@ -67,10 +64,6 @@ class RunReport:
             log.warning("Engine %d %s: %s", event.engine_generation, event.event, words)
         elif event.event == "grown" or (event.event == "opened" and worker in self._troubled):
             log.info("Engine %d %s %s", event.engine_generation, event.event, words)
-        self._events.setdefault(worker, []).append(event)
-        if worker in self._troubled:
-            rows = [_show_event(one) for one in self._events[worker]]
-            self.send_table(f"engines-{worker}", rows, f"Engine events of {worker}")
 
     def warn_once(self, text: str) -> None:
         """Log a warning the first time it occurs."""
@@ -81,10 +74,7 @@ class RunReport:
     def send_progress(self, percent: float, text: str) -> None:
         """Show the progress elsewhere, too."""
 
-    def send_table(self, key: str, rows: list[dict[str, Any]], description: str) -> None:
-        """Show a table elsewhere, too; it replaces the earlier one of this key."""
-
-    def _show_workers(self, status: RunStatus, now: float, is_last: bool) -> None:
+    def _warn_of_slow_workers(self, status: RunStatus) -> None:
         for worker in status.workers:
             if worker.is_slow and worker.worker not in self._slow:
                 self._slow.add(worker.worker)
@@ -94,11 +84,6 @@ class RunReport:
                     worker.device,
                     worker.output_tokens_per_s,
                 )
-        if is_last or now - self._table_s >= REPORT_INTERVAL_S:
-            self._table_s = now
-            rate = status.output_tokens_per_s
-            line = count_workers(status) + ("" if rate is None else f", {rate:,.0f} tokens/s")
-            self.send_table("workers", [_show_worker(worker) for worker in status.workers], line)
 
 
 def count_workers(status: RunStatus) -> str:
@@ -107,29 +92,6 @@ def count_workers(status: RunStatus) -> str:
     counts["slow"] = sum(worker.is_slow for worker in status.workers)
     troubles = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     return count(status.count(ALIVE), "worker") + (f" ({troubles})" if troubles else "")
-
-
-def _show_worker(worker: WorkerStatus) -> dict[str, Any]:
-    rate = worker.output_tokens_per_s
-    return {
-        "worker": worker.worker,
-        "device": worker.device,
-        "state": worker.state + (f": {worker.phase}" if worker.phase else "") + (", slow" if worker.is_slow else ""),
-        "answered": worker.answered,
-        "tokens/s": "" if rate is None else f"{rate:,.0f}",
-    }
-
-
-def _show_event(event: EngineEvent) -> dict[str, str]:
-    row = {
-        "at_s": round(event.at_s, 1),
-        "engine": event.engine_generation,
-        "event": event.event,
-        "max concurrency": event.details.get("window_requests"),
-        "seconds": None if event.duration_s is None else round(event.duration_s, 1),
-        "message": (event.message or "").partition("\n")[0],
-    }
-    return {name: "" if value is None else str(value) for name, value in row.items()}
 
 
 def log_engine_line(log: AnyLogger, line: str) -> None:

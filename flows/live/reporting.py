@@ -3,44 +3,41 @@
 A report that cannot be written is logged as a warning: the run is stored and judged.
 """
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from prefect import get_run_logger
+from prefect.artifacts import create_markdown_artifact
 from prefect.states import Completed, Failed
 
+from assayline.digests import digest_json
 from assayline.errors import AssaylineError, JudgeNotTrustedError
 from assayline.report.board import read_board
 from assayline.report.document import Document, Paragraph, Section
 from assayline.report.make import Written, make_history_report, make_report, open_database, put_on_page, write_board
 from assayline.run.stages import try_report
 from assayline.settings import Settings, load_settings
-from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import AnswersSource, PairsSource
 from assayline.stats.worse import Verdict
-from assayline.tasks.artifacts import publish, record_sources
 from assayline.words import SPACE
 
 
 def publish_page(kind: str, name: str, page: str | Document, headline: str) -> None:
     """Attach a page, Markdown or a document, to the flow run. If the API rejects it, log an error:
-    the results are stored."""
+    the results are stored. Prefect shows a timeline per key, so each kind and name has its own key."""
     try:
-        document = page if isinstance(page, str) else put_on_page(page)
-        publish(kind, name, document, headline.replace(SPACE, " "))
+        markdown = page if isinstance(page, str) else put_on_page(page)
+        description = headline.replace(SPACE, " ")
+        create_markdown_artifact(key=make_key(kind, name), markdown=markdown, description=description)
     except Exception as error:
         get_run_logger().error("Failed to attach the page to the flow run: %s: %s", type(error).__name__, error)
 
 
-def publish_sources(run_id: str, spec: EvalSpec) -> None:
-    """Record the runs whose answers were prompts. If the API rejects it, log an error."""
-    source = spec.prompts.source
-    if isinstance(source, AnswersSource | PairsSource):
-        try:
-            record_sources(run_id, source.runs)
-        except Exception as error:
-            get_run_logger().error("Failed to record the sources of the run: %s: %s", type(error).__name__, error)
+def make_key(kind: str, name: str) -> str:
+    """Make a key of lower-case letters, digits and dashes. A name with other characters gets a digest."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
+    return "-".join(filter(None, [kind, plain, "" if plain == name else digest_json(name)[:8]]))
 
 
 def publish_gate(settings: Settings, run_id: str, baseline: str, headline: str) -> None:

@@ -5,7 +5,7 @@ All log lines go to the run's page. The engine's are not printed, unless with AS
 
 import contextvars
 import logging
-import time
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -26,7 +26,7 @@ from assayline.evaluation.progress import RunStatus
 from assayline.evaluation.run import RunResult
 from assayline.flows.cli.process import Terminated
 from assayline.flows.cli.tables import describe_figures, tabulate_metrics
-from assayline.flows.live.reporting import publish_page, publish_sources
+from assayline.flows.live.reporting import publish_page
 from assayline.report.document import Document
 from assayline.report.make import Written
 from assayline.report.markdown import render_table
@@ -34,13 +34,13 @@ from assayline.run.driver import Cluster, FrontEnd
 from assayline.run.watch import AnyLogger, EngineFilter, RunReport, log_engine_line
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.tasks.artifacts import Reports
 from assayline.tasks.evaluate import generate, prepare_prompts
 from assayline.tasks.ray_cluster import open_cluster
 
 LOOK_INTERVAL_S = 15.0
 """Seconds between two looks for a cancellation."""
-PROGRESS = "progress"
+END_WAIT_S = 5.0
+"""Seconds that the end of a run waits for the API."""
 
 
 class CancelledInPrefect(Abort, Terminated):
@@ -60,38 +60,56 @@ class CancelledInPrefect(Abort, Terminated):
 
 
 class FlowReport(RunReport):
-    """Reports to Prefect, too. A slow or unreachable API delays nothing; `close` reports the failure."""
+    """Sends the newest progress to the run's page, and looks for cancellations, in a thread: a slow or unreachable API
+    delays nothing."""
 
     def __init__(self, log: AnyLogger) -> None:
         super().__init__(log)
-        self._looked_s = time.monotonic()
+        self.failure: str | None = None
+        """Why the newest progress did not arrive."""
+        self._newest: tuple[float, str] | None = None
         self._artifact: UUID | None = None
         self._cancelling: list[set[str]] = []
-        self._reports = Reports()
+        self._is_closed = False
+        self._has_news = threading.Event()
+        run = contextvars.copy_context().run  # Prefect finds the current run in it
+        self._thread = threading.Thread(target=run, args=[self._work], name="reports", daemon=True)
+        self._thread.start()
 
     def show(self, status: RunStatus, expected: int | None, *, is_last: bool = False) -> None:
         """Report the progress. Raises CancelledInPrefect if two looks in a row found a cancellation."""
-        if (now := time.monotonic()) - self._looked_s >= LOOK_INTERVAL_S:
-            self._looked_s = now
-            self._reports.send("cancellation", self._look_for_cancellation)
         super().show(status, expected, is_last=is_last)
         if len(self._cancelling) > 1 and not is_last:
             raise CancelledInPrefect(self._cancelling[0])
 
     def send_progress(self, percent: float, text: str) -> None:
-        self._reports.send(PROGRESS, lambda: self._update_artifact(percent, text))
+        self._newest = percent, text
+        self._has_news.set()
 
-    def send_table(self, key: str, rows: list[dict[str, Any]], description: str) -> None:
-        self._reports.send_table(key, rows, description)
+    def close(self) -> None:
+        """Wait up to END_WAIT_S for the last progress to arrive; log a warning if it did not."""
+        self._is_closed = True
+        self._has_news.set()
+        self._thread.join(END_WAIT_S)
+        if self._thread.is_alive():
+            self.failure = self.failure or f"the API did not answer within {END_WAIT_S:.0f} s"
+        if self.failure:
+            self.warn_once(f"Failed to send progress to the run's page: {self.failure}")
 
-    def close(self) -> bool:
-        """Wait up to END_WAIT_S for the last reports. Return whether progress arrived; log a warning if not."""
-        self._reports.close()
-        for kind, reason in self._reports.failures.items():
-            what = "progress to the run's page" if kind == PROGRESS else f"the table {kind}"
-            if kind != "cancellation":
-                self.warn_once(f"Failed to send {what}: {reason}")
-        return PROGRESS not in self._reports.failures
+    def _work(self) -> None:
+        while self._newest or not self._is_closed:
+            self._has_news.wait(LOOK_INTERVAL_S)
+            self._has_news.clear()
+            if newest := self._newest:
+                self._newest = None
+                try:
+                    self._update_artifact(*newest)
+                    self.failure = None
+                except Exception as error:  # the API's client may raise anything; a report must not fail the run
+                    self.failure = f"{type(error).__name__}: {error}"
+            if not self._is_closed:
+                with suppress(Exception):  # of an API that does not answer
+                    self._look_for_cancellation()
 
     def _look_for_cancellation(self) -> None:
         """Read the states of the flow run and its callers. A worker stops doing so after an outage of the API."""
@@ -134,7 +152,8 @@ class FlowFront(FrontEnd):
         try:
             yield report
         finally:
-            self._is_reachable = report.close()
+            report.close()
+            self._is_reachable = report.failure is None
 
     def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
         return open_cluster(spec, self.settings)
@@ -152,7 +171,6 @@ class FlowFront(FrontEnd):
             return
         page = written.document if written else render_table(tabulate_metrics(result))
         publish_page("report", spec.name, page, describe_figures(result.metrics, spec))
-        publish_sources(result.run_id, spec)
 
     def show_page(self, kind: str, name: str, page: Document, headline: str) -> None:
         publish_page(kind, name, page, headline)

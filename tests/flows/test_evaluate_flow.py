@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from assayline.records import Completion
 from assayline.runs.locks import lock_file
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec, parse_spec
-from assayline.tasks.artifacts import Reports
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 
@@ -122,17 +120,6 @@ def test_run_answers_stores_and_shows_every_prompt(prefect_client, fake_spec, da
     wait_for_log(prefect_client, state, f"Report: {report}")
 
 
-def test_reports_leave_no_thread_behind():
-    """A suite or a benchmark has two of them for each run."""
-    sent: list[int] = []
-    for number in range(50):
-        reports = Reports()
-        reports.send("progress", partial(sent.append, number))
-        reports.close()
-    flow_kit.wait_for(lambda: not [one for one in threading.enumerate() if one.name == "reports"], "no thread")
-    assert sent == list(range(50))
-
-
 @pytest.mark.usefixtures("prefect_client", "data_dir")
 def test_a_run_that_fails_leaves_no_thread_behind(fake_spec, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
@@ -183,7 +170,7 @@ def test_page_that_cannot_be_written_does_not_fail_the_run(prefect_client, fake_
     def refuse(**_: Any) -> None:
         raise ConnectionError("the API is away")
 
-    monkeypatch.setattr("assayline.tasks.artifacts.create_markdown_artifact", refuse)
+    monkeypatch.setattr("assayline.flows.live.reporting.create_markdown_artifact", refuse)
     monkeypatch.setattr("assayline.flows.live.watch.create_progress_artifact", refuse)
     state = run(fake_spec)
     assert state.is_completed()
@@ -271,9 +258,6 @@ def test_each_reduction_and_the_baseline_of_the_spec_are_on_the_runs_page(
     wait_for_log(prefect_client, state, "Engine 0 reduced: The next engine gets window_requests")
     artifacts = artifacts_of(prefect_client, state)
     assert "Comparison with the baseline" in artifacts["report-trial"].data
-    table = json.loads(artifacts["engines-worker-0"].data)
-    assert [row["event"] for row in table][:4] == ["opened", "warmed_up", "failed", "reduced"]
-    assert table[-1]["event"] == "closed" and max(int(row["engine"]) for row in table) >= 1
     metrics = {row["metric"]: row["value"] for row in state.result()["metrics"]}
     assert any("reduction" in name and value >= 1 for name, value in metrics.items())
     history = "select reductions, ending from engine_history where run_id = ? order by engine_generation"

@@ -9,8 +9,8 @@ import flow_kit
 import pytest
 
 from assayline.errors import StoreError
+from assayline.flows.live.reporting import make_key
 from assayline.store.database import connect
-from assayline.tasks.artifacts import make_key
 
 HOSTILE = """d'a"t;a $(touch pwned) `touch pwned` [x]*{y} ''); drop table runs; -- [red] :smile: $$ %s ! é
 line two"""
