@@ -15,7 +15,7 @@ from assayline.files import storing
 from assayline.runs.locks import lock_run, name_holder
 from assayline.runs.manifest import Manifest, read_manifest, read_run_scorers, read_spec_json, write_manifest
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
-from assayline.store.decisions import restore_verdicts
+from assayline.store.decisions import restore_decisions
 from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_part
 from assayline.store.metrics import store_metrics
 from assayline.store.parts import list_parts, set_part_aside
@@ -98,7 +98,7 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
     judged, functions = read_harness_scores(run_dir), read_function_scores(run_dir)
     with transaction(connection):
         rebuilt.scores = score_run(connection, before.run_id, scorers, judged=judged, functions=functions)
-        restore_verdicts(connection, run_dir)
+        restore_decisions(connection, run_dir)
     store_metrics(connection, [before.run_id])
     if after != before:
         write_manifest(run_dir, after)

@@ -66,7 +66,7 @@ Connection = duckdb.DuckDBPyConnection
 
 Config = dict[str, str | bool | int | float | list[str]]
 SQL_FOLDER = Path(__file__).resolve().parents[1] / "sql"
-TABLE_VERSION = 15
+TABLE_VERSION = 16
 """Increment it when a raw table's columns change, with a migration in `sql/migrations/`."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")
@@ -194,6 +194,12 @@ def _move_tables(connection: duckdb.DuckDBPyConnection, names: list[str]) -> Non
         connection.execute(made_by.replace("CREATE TABLE ", "CREATE TABLE raw.", 1))
         connection.execute(f"insert into raw.{table} from main.{table}")
         connection.execute(f"drop table main.{table}")
+
+
+def is_read_only(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Return True if the connection cannot write: what a reader computes is not stored."""
+    query = "select readonly from duckdb_databases() where database_name = current_database()"
+    return bool(connection.execute(query).fetchall()[0][0])
 
 
 def is_readable(table_version: int) -> bool:

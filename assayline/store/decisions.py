@@ -1,7 +1,7 @@
-"""Decisions about a run, which no database can compute again: verdicts of gates, pins and unpins of baselines.
+"""Decisions about a run, which no database can compute again: verdicts of gates, labels, pins and unpins of baselines.
 
 `decisions.jsonl` in the run's folder has a line for each, and lines are only added, so that a rebuilt database and a
-copied folder have them, too. In the database they are rows of `verdicts` and `baselines`.
+copied folder have them, too. In the database they are rows of `verdicts`, `labels` and `baselines`.
 """
 
 import json
@@ -12,11 +12,11 @@ from typing import Any
 
 from assayline.files import MAKE_ROOM, read_kept, write_text
 from assayline.runs.manifest import MANIFEST_NAME
-from assayline.store.database import Connection, Row, read_rows
-from assayline.store.runs import insert_row
+from assayline.store.database import Connection, Row, read_rows, transaction
+from assayline.store.runs import insert_row, insert_rows
 
 DECISIONS_NAME = "decisions.jsonl"
-VERDICT, PIN, UNPIN = "verdict", "pin", "unpin"
+VERDICT, LABEL, PIN, UNPIN = "verdict", "label", "pin", "unpin"
 
 
 def keep_decisions(run_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -56,11 +56,27 @@ def add_verdict(connection: Connection, row: Mapping[str, Any]) -> None:
         insert_row(connection, "verdicts", dict(row))
 
 
-def restore_verdicts(connection: Connection, run_dir: Path) -> None:
-    """Insert the verdicts in the run's folder that the database lacks. Raises StoreError."""
-    for row in read_decisions(run_dir):
-        if row.pop("decision") == VERDICT:
-            add_verdict(connection, {**row, "judged_at": datetime.fromisoformat(row["judged_at"])})
+def add_label(connection: Connection, run_dir: Path, row: Mapping[str, Any]) -> None:
+    """Insert a row of `labels`, and forget the audits of the run's judges. Raises StoreError."""
+    with transaction(connection):
+        insert_row(connection, "labels", dict(row))
+        connection.execute("delete from judge_audits where judged_run_id = ?", [row["run_id"]])
+        keep_decisions(run_dir, [{"decision": LABEL, **row}])
+
+
+def restore_decisions(connection: Connection, run_dir: Path) -> None:
+    """Insert the verdicts and labels in the run's folder that the database lacks. Raises StoreError."""
+    rows = read_decisions(run_dir)
+    for row in rows:
+        if row["decision"] == VERDICT:
+            verdict = {name: value for name, value in row.items() if name != "decision"}
+            add_verdict(connection, {**verdict, "judged_at": datetime.fromisoformat(row["judged_at"])})
+    labels = [
+        {name: value for name, value in row.items() if name != "decision"} for row in rows if row["decision"] == LABEL
+    ]
+    if labels:
+        connection.execute("delete from labels where run_id = ?", [run_dir.name])
+        insert_rows(connection, "labels", labels)
 
 
 def keep_earlier(connection: Connection, runs_dir: Path) -> None:

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import scipy
-from judge_kit import PLACES, audit, give_judge, vote
+from judge_kit import PLACES, audit, give_judge, give_judge_run, vote
 
 from assayline.store.metrics import forget_metrics
 
@@ -359,3 +359,28 @@ def test_judge_audit_has_the_last_audit_until_a_run_changes(store):
     assert (low, high) == wilson(value * worth, worth)
     forget_metrics(store.connection, "judged")
     assert store.read("from judge_audit") == []
+
+
+def test_judgement_takes_the_newest_label_of_a_person_before_the_column(store):
+    give_judge(store, [vote(f"p{i}", CORRECT, CORRECT) for i in range(4)])
+    give_judge_run(store, "judge", "judged", name="night judged by right")
+    labels = [
+        ("p0", "right", INCORRECT, 1),
+        ("p1", None, INCORRECT, 1),  # no judge had asked yet
+        ("p1", None, CORRECT, 2),
+        ("p2", "helpful", INCORRECT, 1),  # another question
+        ("p3", "right", INCORRECT, 1),
+        ("p3", "right", None, 2),  # withdrawn
+        ("p3", None, "4", 3),  # not a word of this judge
+    ]
+    for prompt_id, rubric, label, day in labels:
+        row = [prompt_id, rubric, label, f"2026-01-0{day}"]
+        store.connection.execute("insert into labels values ('judged', ?, 0, 0, ?, ?, 'ada', ?)", row)
+    found = store.read("select judged_prompt_id, label, label_value from judgement order by all")
+    assert [tuple(row.values()) for row in found] == [
+        ("p0", INCORRECT, 0.0),
+        ("p1", CORRECT, 1.0),
+        ("p2", CORRECT, 1.0),
+        ("p3", CORRECT, 1.0),
+    ]
+    assert audit(store)[0]["agreement"] == 0.75

@@ -57,16 +57,50 @@ read_judged_prompts as (
     where run_id in (select judged_run_id from find_sources where label_column is not null)
 ),
 
+find_rubrics as (
+    select judge_run_id, run_id as judged_run_id, any_value(rubric) as rubric
+    from internal.judge_run
+    group by judge_run_id, run_id
+),
+
+-- A label of another rubric answers another question. One without a rubric counts if it is among the judge's words.
+find_own_labels as (
+    select
+        find_sources.judge_run_id,
+        find_sources.scorer,
+        find_sources.prompt_id,
+        find_sources.occurrence,
+        find_sources.repeat_index,
+        arg_max(label.label, label.labelled_at) as own_label
+    from find_sources
+    left join find_rubrics using (judge_run_id, judged_run_id)
+    join main.label
+        on label.run_id = judged_run_id
+        and label.prompt_id = judged_prompt_id
+        and label.occurrence = judged_occurrence
+        and label.repeat_index = judged_repeat_index
+    where find_sources.other_run_id is null
+        and case
+            when label.rubric is not null then label.rubric = find_rubrics.rubric
+            else list_contains(json_keys(arguments_json, '$.values'), label.label)
+        end
+    group by all
+),
+
 find_labels as (
     select
         find_sources.*,
         -- A judged run that is not in this database: its metadata columns may be among the judge's own.
-        coalesce(read_judged_prompts.metadata_json, find_sources.metadata_json)
-            ->> ('$."' || label_column || '"') as label,
+        coalesce(
+            own_label,
+            coalesce(read_judged_prompts.metadata_json, find_sources.metadata_json)
+                ->> ('$."' || label_column || '"')
+        ) as label,
         cast(arguments_json -> '$.values' as map(varchar, double)) as word_values,
         try_cast(arguments_json ->> '$.scale[0]' as double) as scale_low,
         try_cast(arguments_json ->> '$.scale[1]' as double) as scale_high
     from find_sources
+    left join find_own_labels using (judge_run_id, scorer, prompt_id, occurrence, repeat_index)
     left join read_judged_prompts
         on read_judged_prompts.run_id = judged_run_id
         and read_judged_prompts.prompt_id = judged_prompt_id

@@ -28,5 +28,5 @@ comment on column main.judgement.status is 'judged: there is a verdict; unreadab
 comment on column main.judgement.verdict is 'The verdict as the judge wrote it: a word of the scorer''s values, or a number of its scale.';
 comment on column main.judgement.value is 'The verdict as a number from 0 to 1; for pairs that of answer a: 1 if it wins, 0.5 for a tie.';
 comment on column main.judgement.reason is 'The judge''s reason.';
-comment on column main.judgement.label is 'A person''s verdict: the metadata column of the judged prompt that the scorer''s label names. NULL if there is none.';
+comment on column main.judgement.label is 'A person''s verdict: the label of the judged answer in the table label, else the metadata column of the judged prompt that the scorer''s label names. NULL if there is none.';
 comment on column main.judgement.label_value is 'The label as a number from 0 to 1, as value; for pairs a is 1, b is 0, and the word for a tie is 0.5. NULL if label is not one of these words or a number of the scale.';
