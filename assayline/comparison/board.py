@@ -12,7 +12,7 @@ from assayline.stats import to_rows
 from assayline.stats.board import compare_pairs
 from assayline.stats.families import rank_sides
 from assayline.stats.strengths import rank_judged
-from assayline.store.database import Connection, Row, read_rows, transaction
+from assayline.store.database import Connection, Row, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_metrics
 from assayline.store.runs import insert_rows
 from assayline.words import as_sentence, nearest
@@ -119,7 +119,9 @@ def rank_judged_runs(connection: Connection, rubric: str, judge_run_ids: Sequenc
 
 
 def store_ranking(connection: Connection, kind: str, names: Sequence[str], rows: Sequence[Row]) -> None:
-    """Store the rows of a ranking in place of the last one of the same names."""
+    """Store the rows of a ranking in place of the last one of the same names. A reader stores nothing."""
+    if is_read_only(connection):
+        return
     ranked_at = datetime.now(UTC).replace(tzinfo=None)
     with transaction(connection):
         connection.execute("delete from rankings where kind = ? and names = ?::varchar[]", [kind, list(names)])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from assayline.stats.judges import MEASURES, audit_judge
-from assayline.store.database import Connection, Row, read_rows, transaction
+from assayline.store.database import Connection, Row, is_read_only, read_rows, transaction
 from assayline.store.runs import insert_rows
 
 ENDS = {"": "value", "_low": "low", "_high": "high"}
@@ -17,7 +17,7 @@ COUNTS = (
 
 
 def audit_judges(connection: Connection, run_ids: Sequence[str]) -> list[Row]:
-    """Audit the judges of these runs and their panels, and store the audits; judges first, then panels.
+    """Audit the judges of these runs and their panels; judges first, then panels. A reader stores nothing.
 
     Rows have judges (their runs), scorer, judged_run_id, other_run_id, the counts of requests, and the measures of
     `audit_judge` by name, each with the ends of its interval, such as kappa, kappa_low and kappa_high. None is
@@ -26,7 +26,7 @@ def audit_judges(connection: Connection, run_ids: Sequence[str]) -> list[Row]:
     judges = read_rows(connection, _JUDGES, list(run_ids))
     votes = connection.execute("from count_votes(?::varchar[])", [list(run_ids)]).fetchnumpy()
     now = datetime.now(UTC).replace(tzinfo=None)
-    audits = []
+    audits, stores = [], not is_read_only(connection)
     with transaction(connection):
         for judge in judges:
             own = np.asarray(votes["judge_index"]) == judge.pop("judge_index")
@@ -34,10 +34,10 @@ def audit_judges(connection: Connection, run_ids: Sequence[str]) -> list[Row]:
             counted = [{"measure": name, "value": judge[name]} for name in COUNTS]
             key = {name: value for name, value in judge.items() if name not in COUNTS}
             known = [key["judges"], key["scorer"]]
-            connection.execute("delete from judge_audits where judges = ? and scorer = ?", known)
-            insert_rows(
-                connection, "judge_audits", [{**key, **row, "audited_at": now} for row in [*counted, *measures]]
-            )
+            if stores:
+                connection.execute("delete from judge_audits where judges = ? and scorer = ?", known)
+                rows = [{**key, **row, "audited_at": now} for row in [*counted, *measures]]
+                insert_rows(connection, "judge_audits", rows)
             found = {f"{row['measure']}{end}": row[name] for row in measures for end, name in ENDS.items()}
             audits.append({**dict.fromkeys(f"{name}{end}" for name in MEASURES for end in ENDS), **judge, **found})
     return audits

@@ -11,7 +11,7 @@ from assayline.stats.noise import find_floors
 from assayline.stats.pairs import find_p_beyond, judge_difference
 from assayline.stats.repeats import compare_repeats
 from assayline.stats.worse import decide_worse
-from assayline.store.database import Connection, read_rows, transaction
+from assayline.store.database import Connection, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
 from assayline.store.runs import insert_rows
 
@@ -128,8 +128,10 @@ def compare_accuracy(
 def store_comparisons(connection: Connection, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store rows of `describe_scores` and `describe_repeats` with run_id, baseline_run_id and verdict.
 
-    They replace those of the same kind and runs.
+    They replace those of the same kind and runs. A reader stores nothing.
     """
+    if is_read_only(connection):
+        return
     compared_at = datetime.now(UTC).replace(tzinfo=None)
     with transaction(connection):
         query = """

@@ -15,7 +15,7 @@ from typing import Any
 
 import altair
 import vl_convert
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from assayline.files import replace_file
 from assayline.report.document import Chart, Document
@@ -29,29 +29,36 @@ PICTURE_PIXELS = 720
 
 def render_html(document: Document, cache_folder: Path) -> str:
     """Render the page. The chart scripts are bundled once per version and cached in `cache_folder`."""
-    charts = [block for section in document.sections for block in section.blocks if isinstance(block, Chart)]
-    scripts = [bundle_charts(cache_folder), _read("page.js")] if charts else []
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            document=document,
-            charts=charts,
-            index_of=lambda chart: next(index for index, other in enumerate(charts) if other is chart),
-            zip=zip,
-            kind_of=lambda block: type(block).__name__.lower(),
-            style=_read("page.css"),
-            theme=json.loads(_read("theme.json")),
-            scripts=scripts,
-            digests=[_digest_script(script) for script in scripts],
-        )
+    scripts = [bundle_charts(cache_folder), read_page("page.js")] if list_charts(document) else []
+    digests = [_digest_script(script) for script in scripts]
+    template = make_environment().get_template("page.html")
+    return fill_page(template, document, style=read_page("page.css"), scripts=scripts, digests=digests)
+
+
+def fill_page(template: Template, document: Document, **values: Any) -> str:
+    """Render `page.html`, or a template that extends it and takes more `values`."""
+    charts = list_charts(document)
+    return template.render(
+        document=document,
+        charts=charts,
+        index_of=lambda chart: next(index for index, other in enumerate(charts) if other is chart),
+        zip=zip,
+        kind_of=lambda block: type(block).__name__.lower(),
+        theme=json.loads(read_page("theme.json")),
+        **values,
     )
 
 
+def list_charts(document: Document) -> list[Chart]:
+    """Return the charts of all sections, in order."""
+    return [block for section in document.sections for block in section.blocks if isinstance(block, Chart)]
+
+
 @cache
-def _environment() -> Environment:
+def make_environment(*folders: Path) -> Environment:
+    """Return the environment of the templates in `folders` and of the report's own."""
     environment = Environment(
-        loader=FileSystemLoader(PAGE_FOLDER),
+        loader=FileSystemLoader([*folders, PAGE_FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -93,8 +100,8 @@ def draw_picture(chart: Chart) -> str:
 
 @cache
 def _read_light_theme() -> dict[str, Any]:
-    light = dict(re.findall(r"(--\w+): (#\w+)", _read("page.css").partition("}")[0]))
-    theme: dict[str, Any] = json.loads(re.sub(r"var\((--\w+)\)", lambda name: light[name[1]], _read("theme.json")))
+    light = dict(re.findall(r"(--\w+): (#\w+)", read_page("page.css").partition("}")[0]))
+    theme: dict[str, Any] = json.loads(re.sub(r"var\((--\w+)\)", lambda name: light[name[1]], read_page("theme.json")))
     return {**theme, "background": light["--card"], "padding": 12, "font": "system-ui, sans-serif"}
 
 
@@ -103,5 +110,6 @@ def _digest_script(script: str) -> str:
 
 
 @cache
-def _read(name: str) -> str:
+def read_page(name: str) -> str:
+    """Return a file of the page: its style, script or theme."""
     return (PAGE_FOLDER / name).read_text(encoding="utf-8").strip()

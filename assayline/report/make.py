@@ -148,7 +148,7 @@ def make_report(
     """
     database = database or open_database(settings)
     run_dir = settings.run_dir(run_id)
-    document = database.run(lambda connection: _compose(connection, run_id, baseline, run_dir))
+    document = database.run(lambda connection: compose_run(connection, run_id, baseline, run_dir))
     return write_report(document, folder or run_dir, settings)
 
 
@@ -158,11 +158,11 @@ def open_database(settings: Settings) -> DatabaseThread:
     return DatabaseThread(settings)
 
 
-def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir: Path) -> Document:
+def compose_run(connection: Connection, run_id: str, baseline: str | None, run_dir: Path) -> Document:
     check_report_run(connection, run_id)
     rows = read_report(connection, run_id)  # first: to store metrics deletes audits and rankings, which judges store
     if baseline is None:
-        other = _find_last_baseline(connection, run_id)
+        other = find_last_baseline(connection, run_id)
     else:
         other = find_baseline_run(connection, baseline, run_id)
     comparison = None if other is None else read_comparison(connection, run_id, other)
@@ -170,7 +170,7 @@ def _compose(connection: Connection, run_id: str, baseline: str | None, run_dir:
     return compose_report(rows, comparison, run_dir, judges)
 
 
-def _find_last_baseline(connection: Connection, run_id: str) -> str | None:
+def find_last_baseline(connection: Connection, run_id: str) -> str | None:
     """Return the run that this run was last judged against, else that of its gate.baseline; None without either."""
     judged = "(select max_by(baseline_run_id, judged_at) from verdicts where run_id = runs.run_id)"
     query = f"select coalesce({judged}, spec_json ->> '$.gate.baseline') from runs where run_id = ?"  # noqa: S608

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from assayline.errors import StoreError
-from assayline.store.database import Row, find_in_schemas, list_models, read_rows, transaction
+from assayline.store.database import Row, find_in_schemas, is_read_only, list_models, read_rows, transaction
 from assayline.store.views import quote_name, quote_text
 from assayline.words import show_share
 
@@ -35,6 +35,16 @@ COMPUTED_FOLDERS = ("05_load", "20_metrics", SOURCE_FOLDER, "30_report")
 
 RUNS_AT_ONCE = 20
 """Runs that are computed together, since making the views takes longer than the metrics of a small run."""
+
+
+class UnmeasuredError(StoreError):
+    """Metrics that a reader needs are not stored."""
+
+    def __init__(self, run_ids: Sequence[str]) -> None:
+        super().__init__(
+            f"The metrics of {len(run_ids)} runs are not stored yet. hint: run `assayline report --leaderboard`."
+        )
+        self.run_ids = list(run_ids)
 
 
 @cache
@@ -60,7 +70,12 @@ def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str])
 def measure_runs(
     connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], folders: Sequence[str] = STORED_FOLDERS
 ) -> Iterator[str]:
-    """Store the metrics of these runs. The block reads from the scratch database that computed them (compute_runs)."""
+    """Store the metrics of these runs. The block reads from the scratch database that computed them (compute_runs).
+
+    Raises UnmeasuredError on a read-only connection.
+    """
+    if is_read_only(connection):
+        raise UnmeasuredError(run_ids)
     values = " union all by name ".join(f"select '{name}' as source, * from {name}" for name in _list_sources())  # noqa: S608 - ours
     facts = (
         "select run_id, map(?::varchar[], ?::varchar[]) as definitions, prompts_digest, is_longest_first, "
@@ -158,7 +173,7 @@ def compute_runs(
     [(name,)] = connection.execute("select current_database()").fetchall()
     database, scratch = (quote_name(each) for each in (name, f"scratch of {name}"))
     of_runs = f"where run_id in ({', '.join(map(quote_text, run_ids))})"
-    connection.execute(f"attach ':memory:' as {scratch}")
+    connection.execute(f"attach ':memory:' as {scratch} (read_write)")
     try:
         connection.execute(f"use {scratch}")
         connection.execute("create schema raw")

@@ -4,10 +4,11 @@ In the main thread, DuckDB replaces the exception of a signal handler with its o
 cancellation would look like failures.
 """
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import duckdb
@@ -16,6 +17,7 @@ from assayline.errors import StoreError
 from assayline.settings import Settings
 from assayline.store.database import Connection, connect
 from assayline.store.decisions import keep_earlier
+from assayline.store.metrics import UnmeasuredError, ensure_metrics
 from assayline.store.runs import mark_interrupted
 
 Answer = TypeVar("Answer")
@@ -69,3 +71,58 @@ class DatabaseThread:
                     opened[0].interrupt()
                 time.sleep(0.01)
             raise
+
+
+class DatabaseReader:
+    """Run work of many threads on the database, on one short connection at a time.
+
+    Connections of one process share an opened file, so that a second one would see the file before a rename, and a
+    writer could not open it. Other processes may write between two connections.
+    """
+
+    def __init__(self, settings: Settings, limit_s: float) -> None:
+        self._settings = settings
+        self._limit_s = limit_s
+        self._turn = threading.Lock()
+
+    def read(self, work: Callable[[Connection], Answer], limit_s: float | None = None) -> Answer:
+        """Return the result of `work` on a read-only connection; metrics that it lacks are stored first.
+
+        Raises StoreError, also if `work` takes longer than the limit.
+        """
+        path, wait_s = self._settings.database_path, self._settings.database_wait_s
+        while True:
+            try:
+                with self._turn, connect(path, wait_s, read_only=True) as own, _limited(own, limit_s or self._limit_s):
+                    return work(own)
+            except UnmeasuredError as error:
+                missing = error.run_ids
+            self.write(lambda own: ensure_metrics(own, missing))  # noqa: B023 - it is called here
+
+    def write(self, work: Callable[[Connection], Answer]) -> Answer:
+        """Return the result of `work` on a connection that writes. Raises StoreError."""
+        with self._turn, connect(self._settings.database_path, self._settings.database_wait_s) as own:
+            return work(own)
+
+
+@contextmanager
+def _limited(connection: Connection, limit_s: float) -> Iterator[None]:
+    """Interrupt every query of the block once the limit is over."""
+    done = threading.Event()
+
+    def interrupt() -> None:
+        done.wait(limit_s)
+        while not done.wait(0.01):
+            connection.interrupt()
+
+    watch = threading.Thread(target=interrupt, daemon=True)
+    watch.start()
+    try:
+        yield
+    except duckdb.InterruptException:
+        raise StoreError(
+            f"The query took longer than {limit_s:g} s. hint: narrow the filter, or run its SQL in DuckDB."
+        ) from None
+    finally:
+        done.set()
+        watch.join()

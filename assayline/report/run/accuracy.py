@@ -164,18 +164,18 @@ SOUND_S = 10.0
 SOUND_RATE_HZ = 8_000
 
 
-def show_media(media_json: str | None, run_dir: Path | None) -> list[Exhibit]:
-    """Return previews of a request's media, or a note for each that is not available."""
+def show_media(media_json: str | None, run_dir: Path | None, edge_pixels: int = EDGE_PIXELS) -> list[Exhibit]:
+    """Return copies of a request's media as JPEG and WAV, or a note for each that is not available."""
     if media_json is None or run_dir is None:
         return []
     media: list[Media] = json.loads(media_json)
-    shown = [_show(one, run_dir, number) for number, one in enumerate(media[:MOST_EXHIBITS], start=1)]
+    shown = [_show(one, run_dir, number, edge_pixels) for number, one in enumerate(media[:MOST_EXHIBITS], start=1)]
     if len(media) > MOST_EXHIBITS:
         shown.append(Exhibit("note", f"and {len(media) - MOST_EXHIBITS:,} more"))
     return shown
 
 
-def _show(media: Media, run_dir: Path, number: int) -> Exhibit:
+def _show(media: Media, run_dir: Path, number: int, edge_pixels: int) -> Exhibit:
     name = f"{media['kind']} {number}"
     spec = MediaSpec(cut_audio=True, video_frames=1)
     try:
@@ -186,7 +186,7 @@ def _show(media: Media, run_dir: Path, number: int) -> Exhibit:
         seconds = len(loaded.value) / SOUND_RATE_HZ
         words = f"{name}, first {SOUND_S:g} s" if seconds >= SOUND_S else f"{name}, {seconds:.1f} s"
         return Exhibit("audio", words, _data_uri("audio/wav", encode_wav(loaded.value, SOUND_RATE_HZ)))
-    return Exhibit("image", _describe(name, loaded), _data_uri("image/jpeg", _shrink(loaded)))
+    return Exhibit("image", _describe(name, loaded), _data_uri("image/jpeg", _shrink(loaded, edge_pixels)))
 
 
 def _describe(name: str, loaded: Loaded) -> str:
@@ -195,12 +195,12 @@ def _describe(name: str, loaded: Loaded) -> str:
     return f"{name}, {loaded.value.width} × {loaded.value.height} pixels"
 
 
-def _shrink(loaded: Loaded) -> bytes:
+def _shrink(loaded: Loaded, edge_pixels: int) -> bytes:
     from PIL import Image
 
     image: Any = loaded.value if loaded.media["kind"] == "image" else Image.fromarray(loaded.value.frames[0])
     small = image.copy()
-    small.thumbnail((EDGE_PIXELS, EDGE_PIXELS))
+    small.thumbnail((edge_pixels, edge_pixels))
     content = io.BytesIO()
     small.save(content, "JPEG", quality=JPEG_QUALITY)
     return content.getvalue()
