@@ -51,6 +51,8 @@ class OpenedDetails(TypedDict, total=False):
     endpoint: str
     """completions or chat. This key and the following ones are set for servers only."""
     served_model: str
+    served_root: str | None
+    """The files behind that name, as a running server names them; of an adapter also those of its base."""
     takes_vllm_extensions: bool
     server: str
     """Its address, or a note that it is our own."""

@@ -38,6 +38,8 @@ class Open:
     """A folder or a hub id."""
     model_id: str = ""
     """Content identity of the model."""
+    served_root: str | None = None
+    """The files behind a running server's name for the model in the run's earlier attempts."""
     sampling: dict[str, Json] = field(default_factory=dict)
     """The spec's sampling parameters, checked before the model loads."""
     reasoning: ReasoningSpec | None = None

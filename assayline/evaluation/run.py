@@ -192,6 +192,7 @@ class Evaluation:
             settings=self.settings,
             model=model,
             model_id=self.manifest.model_id,
+            served_root=earlier.served_root if earlier else None,
             has_media=may_have_media(self.spec, self.model.folder),
             clock=self.clock,
             worker=worker,

@@ -65,6 +65,8 @@ class WorkOrder:
     settings: Settings
     model: str
     model_id: str
+    served_root: str | None = None
+    """The files behind a running server's name for the model in earlier attempts."""
     has_media: bool = False
     clock: RunClock
     worker: str
@@ -369,6 +371,7 @@ def open_adaptive_engine(
                 engine=engine.with_args(changed_args),
                 model=order.model,
                 model_id=order.model_id,
+                served_root=order.served_root,
                 sampling=spec.sampling_defaults,
                 reasoning=spec.reasoning,
                 prefill=spec.chat.prefill,

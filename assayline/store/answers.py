@@ -80,6 +80,8 @@ class AnswerSurvey:
     """Answered requests without a shard: it was lost or never written."""
     first_generations: dict[str, int]
     """Number of the next engine, by worker."""
+    served_root: str | None
+    """The files behind a running server's name for the model, as its last engine reported them."""
 
     def find_answered(self, shard: str, request_ids: Sequence[str]) -> frozenset[str]:
         """Return the answered requests of a shard."""
@@ -114,6 +116,9 @@ def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -
         "select worker, max(engine_generation) + 1 from run_engines group by worker"
     ).fetchall()
     [counts] = read_rows(connection, _COUNTS)
+    [(served_root,)] = connection.execute(
+        "select max_by(details_json ->> '$.served_root', at_s) from run_events"
+    ).fetchall()
     return AnswerSurvey(
         **counts,
         prepared_requests=sum(requests for _, _, requests, _ in shards),
@@ -122,6 +127,7 @@ def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -
         partly=dict(_read_partly(connection, partly)),
         strays=frozenset(request_id for (request_id,) in strays),
         first_generations=dict(generations),
+        served_root=served_root,
     )
 
 
@@ -151,6 +157,7 @@ def _view_run(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path)
     for name, query in {
         "run_completions": rows_of("completions", "request_id, worker, error_kind, error_message"),
         "run_engines": engines,
+        "run_events": rows_of("engine_events", "at_s, details_json"),
         "request_parts": _read_parts(list_parts(run_dir, "requests"), "request_id, filename"),
         "prompt_parts": _read_parts(list_parts(run_dir, "prompts"), "prompt_id"),
     }.items():

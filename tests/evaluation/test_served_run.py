@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from run_kit import complete, query, vanish
-from server_kit import FakeServer
+from run_kit import complete, query, vanish, work
+from server_kit import FakeServer, Script
 
-from assayline.errors import ModelError, PromptsChangedError
+from assayline.errors import ModelError, PromptsChangedError, SpecError
 from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -86,6 +86,50 @@ def test_a_run_against_a_server_is_resumed_and_compares_its_chats(server, settin
     shard.write_bytes(shard.with_name("shard-000001.parquet").read_bytes())
     with pytest.raises(PromptsChangedError):
         complete(spec, settings, second.run_id)
+
+
+def _list_models(root: str) -> list[dict[str, Any]]:
+    base = {"id": "org/fake-model", "owned_by": "vllm", "max_model_len": 128, "root": root}
+    return [base, {**base, "id": "tide", "root": "/adapters/tide", "parent": "org/fake-model"}]
+
+
+def test_a_run_is_not_resumed_by_another_model_of_that_name(server, settings, make_spec):
+    spec = make_spec(engine={"backend": "server", "warm_up": False, "server": {"url": server.url}, "args": {}},
+                     sampling={"max_tokens": None}, prompts={"limit": 2})  # fmt: skip
+    unknown_length = [{"id": "fake-model", "root": "/models/a"}]
+    for models, message in (
+        (unknown_length, "max_tokens"),
+        (_list_models("/models/b")[:1], "is /models/b now, and was /models/a when the run began"),
+    ):
+        server.models = models
+        evaluation = begin_evaluation(spec, settings)
+        evaluation.prepare()
+        with pytest.raises(SpecError, match=message):
+            work(evaluation)
+        evaluation.abandon("failed")
+    server.models = _list_models("/models/a")[:1]
+    assert complete(spec, settings).run_id == evaluation.run_id
+    assert query(settings, "select count(*), any_value(served_root) from run") == [(1, "/models/a")]
+
+
+def test_two_models_behind_one_name_are_two_models(server, settings):
+    asked = {"backend": "server", "server": {"url": server.url, "endpoint": "chat"}, "warm_up": False}
+    server.models = _list_models("/models/a")
+    complete(chat_spec(server.url, engine=asked), settings)
+    with FakeServer().running() as other:
+        other.models = _list_models("/models/b")
+        other.default = Script(tokens=("no",))
+        complete(chat_spec(other.url), settings, "never")
+        for one in (server, other):
+            one.default = Script(tokens=("tide",))
+            adapter = {**asked, "server": {**asked["server"], "url": one.url, "model": "tide"}}
+            complete(chat_spec(one.url, name="adapter", engine=adapter), settings, "never")
+    board = query(settings, "select model, mean from find_board(['served']) order by model")
+    assert board == [("org/fake-model @/models/a", 1), ("org/fake-model @/models/b", 0)]
+    roots = [root for (root,) in query(settings, "select distinct served_root from run where name = 'adapter'")]
+    assert sorted(roots) == ["/adapters/tide on /models/a", "/adapters/tide on /models/b"]
+    changes = query(settings, "select before, after from show_changes('served') where condition = 'served files'")
+    assert changes == [("/models/a", "/models/b")]
 
 
 def test_token_ids_need_a_tokenizer(server, settings):

@@ -118,6 +118,7 @@ CONDITIONS = {
     "vLLM": "version of vLLM",
     "torch": "version of torch",
     "driver": "driver",
+    "files": "served model",
     "prompts": "content of the prompts",
     "longest": "order of requests",
 }

@@ -10,7 +10,8 @@ name_engines as (
             details_json ->> '$.device_name',
             'vLLM ' || (details_json ->> '$.vllm_version'),
             'torch ' || (details_json ->> '$.torch_version'),
-            'driver ' || (details_json ->> '$.driver_version')
+            'driver ' || (details_json ->> '$.driver_version'),
+            'files ' || (details_json ->> '$.served_root')
         ) as engine,
         min(attempt) filter (event = 'opened') over (partition by run_id) as first_attempt
     from raw.engine_events
@@ -29,6 +30,8 @@ read_engines as (
             as vllm_version,
         string_agg(distinct details_json ->> '$.torch_version', ', ' order by details_json ->> '$.torch_version')
             as torch_version,
+        string_agg(distinct details_json ->> '$.served_root', ', ' order by details_json ->> '$.served_root')
+            as served_root,
         any_value(first_attempt) as first_attempt,
         count(distinct worker) filter (event = 'opened') as workers,
         string_agg(distinct worker, ', ' order by worker) filter (event = 'idle') as idle_workers,
@@ -75,6 +78,7 @@ judge_runs as (
         read_engines.driver_version,
         read_engines.vllm_version,
         read_engines.torch_version,
+        read_engines.served_root,
         measured_runs.prompts_digest
     from raw.runs
     left join read_engines on read_engines.run_id = runs.run_id
@@ -90,10 +94,11 @@ comment on column internal.run_conditions.benchmark_id is 'The benchmark that th
 comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';
 comment on column internal.run_conditions.place is 'The environment without the order of the requests.';
 comment on column internal.run_conditions.is_longest_first is 'Whether requests were ordered by expected lengths, which a first run does not know.';
-comment on column internal.run_conditions.environment is 'Machine (runs.machine, or the host name for runs without it), version of assayline, what the engines reported (device, versions of vLLM, torch and driver), their number if it is not 1, a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
+comment on column internal.run_conditions.environment is 'Machine (runs.machine, or the host name for runs without it), version of assayline, what the engines reported (device, versions of vLLM, torch and driver, files of a served model), their number if it is not 1, a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
 comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, stopped early by an earlier version, resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up. NULL if it counts.';
 comment on column internal.run_conditions.device_name is 'Devices as its engines report them; several names are comma-separated. NULL if no engine opened.';
 comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';
 comment on column internal.run_conditions.vllm_version is 'Version of vLLM. NULL if no engine reported it.';
 comment on column internal.run_conditions.torch_version is 'Version of torch. NULL if no engine reported it.';
+comment on column internal.run_conditions.served_root is 'Files behind a running server''s name for the model, as the server names them. NULL if no server named any.';
 comment on column internal.run_conditions.prompts_digest is 'Digest of the prompt rows, in no order; see measured_runs. NULL while the run has not ended.';

@@ -3,7 +3,8 @@
 -- `names` is a list: of run ids, names of specs, prompt sets and ids of benchmarks. Empty, it is all runs. Runs of a
 -- benchmark count only by its id or their own. Judges are left out: their scores are of other runs' answers. Each
 -- model has one run per spec and prompt set: one that can be compared with another model's, then the one with the most
--- prompts, then with the most models, then the newest. Models with the same content are one model.
+-- prompts, then with the most models, then the newest. Models with the same content are one model,
+-- unless running servers had several files behind one name.
 --
 -- A task is a prompt set as it was asked: the same prompt rows, settings and first scorer. Where two models or more
 -- share that, it is a task; of a prompt set that no two models share, the newest complete run's is. A model that was
@@ -11,7 +12,7 @@
 --
 -- task: name of the prompt set, with a number from its second task on.
 -- model: the model as the spec names it; with quantization and number types, if the engine's arguments name any;
---     with the beginning of its digest, if two models have one name.
+--     with the beginning of its digest, if two models have one name, or with the server's files.
 -- run_id: the run.
 -- name: the spec's name.
 -- scorer: the run's first scorer. NULL if it has none.
@@ -27,12 +28,26 @@
 create or replace macro internal.find_board(names) as table
 with
 
+read_roots as (
+    select
+        run_id,
+        string_agg(distinct details_json ->> '$.served_root', ', ' order by details_json ->> '$.served_root') as root
+    from raw.engine_events
+    where event = 'opened'
+    group by run_id
+),
+
 list_runs as (
     select
         run_id,
         name,
         prompt_set,
         model_id,
+        -- Only where it tells models apart: runs of earlier versions have none.
+        case
+            when count(distinct root) over (partition by coalesce(model_id, model)) > 1
+            then coalesce(root, 'unknown files')
+        end as root,
         config_id,
         concat_ws(
             ', ',
@@ -46,6 +61,7 @@ list_runs as (
         state,
         started_at
     from raw.runs
+    left join read_roots using (run_id)
     where state <> 'running'
         and run_id not in (select run_id from raw.scorers where kind = 'verdict')
         and (
@@ -58,7 +74,7 @@ choose_newest as materialized (
     select * exclude (config_id)
     from list_runs
     qualify row_number() over (
-        partition by model, name, prompt_set, config_id
+        partition by model, root, name, prompt_set, config_id
         order by state <> 'completed', started_at desc, run_id desc
     ) = 1
 ),
@@ -99,8 +115,9 @@ scored as (
 
 describe_runs as (
     select
-        choose_newest.* exclude (model),
+        choose_newest.* exclude (model, root),
         case
+            when root is not null then choose_newest.model || ' @' || root
             when count(distinct choose_newest.model_id) over (partition by choose_newest.model) > 1
             then choose_newest.model || ' @' || left(choose_newest.model_id, 8)
             else choose_newest.model

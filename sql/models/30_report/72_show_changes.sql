@@ -5,8 +5,8 @@
 -- run_id: the run.
 -- position: its place in the history, from 1.
 -- started_at: UTC wall clock at the start of the run.
--- condition: model (digest of its content), prompts (digest of the rows), settings (all else that the configuration
---     is: runs.config_id), vLLM, torch, driver, device, machine, assayline.
+-- condition: model (digest of its content), served files (behind a server's name), prompts (digest of the rows),
+--     settings (all else that the configuration is: runs.config_id), vLLM, torch, driver, device, machine, assayline.
 -- before: what it was in the last run in which it is known.
 -- after: what it is.
 -- run_id_before: that last run.
@@ -27,6 +27,7 @@ list_runs as (
         run_conditions.driver_version,
         run_conditions.vllm_version,
         run_conditions.torch_version,
+        run_conditions.served_root,
         run_conditions.prompts_digest
     from internal.find_history(history) as found
     join raw.runs using (run_id)
@@ -41,6 +42,7 @@ stack_conditions as (
             position,
             started_at,
             model_id as model,
+            served_root as "served files",
             prompts_digest as prompts,
             config_id as settings,
             vllm_version as "vLLM",
@@ -51,7 +53,11 @@ stack_conditions as (
             assayline_version as assayline
         from list_runs
     )
-    unpivot (value for condition in (model, prompts, settings, "vLLM", torch, driver, device, machine, assayline))
+    unpivot (
+        value for condition in (
+            model, "served files", prompts, settings, "vLLM", torch, driver, device, machine, assayline
+        )
+    )
 ),
 
 pair_previous as (
@@ -83,4 +89,4 @@ find_changes as (
 
 select * from find_changes;
 
-comment on macro table internal.show_changes is 'show_changes(history), as find_history takes it: one row per run and condition that is another one than in the run before: model, prompts, settings, vLLM, torch, driver, device, machine, assayline.';
+comment on macro table internal.show_changes is 'show_changes(history), as find_history takes it: one row per run and condition that is another one than in the run before: model, served files, prompts, settings, vLLM, torch, driver, device, machine, assayline.';

@@ -96,6 +96,7 @@ join_runs as (
         run_conditions.driver_version,
         run_conditions.vllm_version,
         run_conditions.torch_version,
+        run_conditions.served_root,
         runs.assayline_version,
         runs.config_id,
         runs.model_id,

@@ -63,7 +63,7 @@ class ServerCore:
             self._client = ServedClient(self._server, self._process.url, self._process.key)
         else:
             self._client = ServedClient(self._server, self._server.url)
-        model = await find_model(self._client, self._order.model)
+        model = await find_model(self._client, self._order.model, self._order.served_root)
         self._writer = RequestWriter(
             self._server.endpoint, model.name, model.has_extensions, model.max_model_len, self._order.chat_kwargs
         )

@@ -32,6 +32,8 @@ class ServedModel:
     """The model that answers, as its server describes it."""
 
     name: str
+    root: str | None
+    """Path or hub id of its files, if the server reports it; of an adapter also that of its base."""
     max_model_len: int | None
     """The context in tokens, if the server reports it."""
     has_extensions: bool
@@ -40,16 +42,27 @@ class ServedModel:
     """vLLM's version, if the server is vLLM."""
 
 
-async def find_model(client: ServedClient, model: str) -> ServedModel:
-    """Ask the server for its model; `model` is the spec's. Raises SpecError or ServerError."""
+async def find_model(client: ServedClient, model: str, root_before: str | None = None) -> ServedModel:
+    """Ask the server for its model; `model` is the spec's. Raises SpecError or ServerError.
+
+    A run that began with the files `root_before` behind the model's name is not continued with others.
+    """
     server, url = client.server, client.url
     cards = await _list_models(client)
     await _check_endpoint(client, ENDPOINT_PATHS[server.endpoint])
     card = _choose(cards, server, url, model)
+    parents = [one for one in cards if one["id"] == card.get("parent")]
     is_vllm = card.get("owned_by") == VLLM
     length = card.get("max_model_len")
+    root = " on ".join(one["root"] for one in (card, *parents) if isinstance(one.get("root"), str)) or None
+    if root_before and root and root != root_before:
+        raise SpecError(
+            f"The model {card['id']} of {url} is {root} now, and was {root_before} when the run began. hint: let the "
+            "server offer that model again, or begin a new run with --fresh."
+        )
     return ServedModel(
         name=card["id"],
+        root=root,
         max_model_len=length if isinstance(length, int) else None,
         has_extensions=is_vllm if server.extensions == "auto" else server.extensions == VLLM,
         version=await _read_version(client) if is_vllm else None,
@@ -149,7 +162,7 @@ def describe_server(order: Open, model: ServedModel, url: str) -> OpenedDetails:
         vllm_version=model.version,
     )
     if order.engine.server.url is not None:
-        return {**details, "server": url}
+        return {**details, "served_root": model.root, "server": url}
     device = _find_device(order.engine.device)
     details |= {
         "server": "vllm serve, started for this run",
