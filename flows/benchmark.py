@@ -3,7 +3,7 @@
     assayline benchmark SPEC [--repeats 5] [--sweep engine.max_concurrency=16,32,64]... [--dry-run] [--FIELD VALUE ...]
     assayline benchmark SPEC --profile sweep [--points 8] [--arrival poisson] [--seconds 30]
     assayline benchmark --resume BENCHMARK_ID
-    assayline noise SPEC [--repeats 10] [--dry-run] [--FIELD VALUE ...]
+    assayline benchmark SPEC --noise [--repeats 10] [--dry-run] [--FIELD VALUE ...]
 
 Each repeat is a separate run of the flow `evaluate`. Runs are sequential, so a device has one engine at a time. Each
 repeat opens its own engine; the points of a profile share one, and so do two consecutive runs of a noise measurement.
@@ -16,9 +16,8 @@ from typing import Any, Literal
 from prefect import flow
 from prefect.runtime import flow_run
 
-from assayline.benchmark.configurations import NOISE_RUNS, plan_benchmark, plan_noise, read_plan
+from assayline.benchmark.configurations import plan_asked, read_plan
 from assayline.benchmark.plan import write_plan
-from assayline.benchmark.profile import choose_profile, choose_repeats
 from assayline.errors import SpecError
 from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, complete
 from assayline.flows.live.logs import load_flow_settings
@@ -67,18 +66,13 @@ def benchmark(
     settings.pass_on_token()
     if resume is not None:
         plan, configurations = read_plan(resume, settings)
-    elif spec is not None and noise:
-        check_deployed_spec(spec)
-        if sweep or profile:
-            raise SpecError("noise measures one configuration. hint: leave out sweep and profile.")
-        plan, configurations = plan_noise(as_spec(spec), NOISE_RUNS if repeats is None else repeats)
-        write_plan(plan, settings)
     elif spec is not None:
         check_deployed_spec(spec)
-        options = {"points": points, "arrival": arrival, "seconds": seconds, "requests": requests}
-        chosen = choose_profile(profile, {name: value for name, value in options.items() if value is not None})
-        asked = choose_repeats(repeats, chosen)
-        plan, configurations = plan_benchmark(as_spec(spec), sweep or {}, asked, profile=chosen)
+        given = {"points": points, "arrival": arrival, "seconds": seconds, "requests": requests}
+        options = {name: value for name, value in given.items() if value is not None}
+        plan, configurations = plan_asked(
+            as_spec(spec), sweep=sweep or {}, repeats=repeats, profile=profile, options=options, noise=noise
+        )
         write_plan(plan, settings)
     else:
         raise SpecError("No benchmark given. hint: pass a spec, or resume with the id of a benchmark.")

@@ -10,6 +10,7 @@ files into the database.
 
 import dataclasses
 import functools
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -18,8 +19,9 @@ from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
 from assayline.engines.pool import EnginePool
-from assayline.errors import JudgeNotTrustedError, SpecError
+from assayline.errors import AssaylineError, JudgeNotTrustedError, SpecError
 from assayline.evaluation.resume import AUTO, NEVER
+from assayline.evaluation.run import RunResult
 from assayline.flows.cli.tables import describe_figures
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed, not_trusted
@@ -96,8 +98,15 @@ def evaluate(
 
 
 def _evaluate(
-    spec: SpecParameter, resume: str, benchmark_id: str | None, purpose: str, *, engines: EnginePool | None = None
+    spec: SpecParameter,
+    resume: str,
+    benchmark_id: str | None,
+    purpose: str,
+    *,
+    engines: EnginePool | None = None,
+    done: list[RunResult] | None = None,
 ) -> dict[str, Any]:
+    """Evaluate, and add the result to `done`, which has it even if Prefect does not return it."""
     settings = load_flow_settings()
     check_deployed_spec(spec)
     wanted = as_spec(spec)
@@ -110,15 +119,33 @@ def _evaluate(
     except CancelledInPrefect as error:
         error.end_flow_runs()
         raise
+    if done is not None:
+        done.append(result)
     return completed(describe_figures(result.metrics, wanted), dataclasses.asdict(result))
 
 
 def complete(spec: EvalSpec, label: str | None = None, engines: EnginePool | None = None, **how: Any) -> dict[str, Any]:
-    """Evaluate a spec in a flow run of its own, with this name, and return its result."""
+    """Evaluate a spec in a flow run of its own, with this name, and return its result.
+
+    If Prefect fails once the run is complete, that is a warning.
+    """
+    done: list[RunResult] = []
 
     @flow(name="evaluate", flow_run_name=label or name_run, persist_result=False)
     @functools.wraps(evaluate.fn)
-    def evaluate_in(*given: Any) -> dict[str, Any]:  # parameters of a flow are stored, so `engines` is none
-        return _evaluate(*given, engines=engines)
+    def evaluate_in(*given: Any) -> dict[str, Any]:  # parameters of a flow are stored, so these two are none
+        return _evaluate(*given, engines=engines, done=done)
 
-    return cast(dict[str, Any], evaluate_in(spec, **how))
+    try:
+        return cast(dict[str, Any], evaluate_in(spec, **how))
+    except AssaylineError:
+        raise
+    except Exception as error:
+        if not done:
+            raise
+        print(
+            f"warning: The run is complete and stored, but Prefect could not be updated: {type(error).__name__}: "
+            f"{error}. Its UI shows the run as unfinished, without metrics.",
+            file=sys.stderr,
+        )
+        return dataclasses.asdict(done[0])

@@ -19,7 +19,16 @@ from assayline.benchmark.plan import (
     count_done,
     read_plan_file,
 )
-from assayline.benchmark.profile import ENDS, SweepProfile, check_profile, list_points, space_rates
+from assayline.benchmark.profile import (
+    ENDS,
+    NOISE_RUNS,
+    REPEATS,
+    SweepProfile,
+    check_profile,
+    choose_profile,
+    list_points,
+    space_rates,
+)
 from assayline.clock import RunClock
 from assayline.errors import SpecError
 from assayline.load.arrivals import check_trace
@@ -34,10 +43,30 @@ from assayline.store.scoring import check_scorers
 
 CACHING = "engine.args.enable_prefix_caching"
 WARM_UP = "engine.warm_up"
-NOISE_RUNS = 10
-"""Default runs of a noise measurement."""
 LEAST_RUNS = 5
 """Runs that the view `noise_run` needs."""
+
+
+def plan_asked(
+    spec: EvalSpec,
+    *,
+    sweep: Mapping[str, Sequence[Any]],
+    repeats: int | None,
+    profile: str | None,
+    options: Mapping[str, Any],
+    noise: bool,
+    asked: Sequence[str] = (),
+) -> tuple[BenchmarkPlan, list[Configuration]]:
+    """Plan a noise measurement, a profile with these `options`, or a benchmark. Raises SpecError or ModelError.
+
+    `repeats` is None for the default; `asked` as in `plan_benchmark`.
+    """
+    chosen = choose_profile(profile, options)
+    if not noise:
+        return plan_benchmark(spec, sweep, repeats if repeats is not None else 1 if chosen else REPEATS, asked, chosen)
+    if sweep or chosen:
+        raise SpecError("noise measures one configuration. hint: leave out sweep and profile.")
+    return plan_noise(spec, NOISE_RUNS if repeats is None else repeats)
 
 
 def plan_benchmark(

@@ -22,6 +22,9 @@ ARRIVALS = ("constant", "poisson")
 REPEATS = 5
 """Default repeats of a configuration: what a comparison needs. Points of a profile are one run each."""
 
+NOISE_RUNS = 10
+"""Default runs of a noise measurement."""
+
 POINTS = 8
 SECONDS = 30.0
 """Default seconds of sending per point."""
@@ -55,13 +58,6 @@ def choose_profile(name: str | None, options: Mapping[str, Any]) -> SweepProfile
     if name is None and options:
         raise SpecError(f"--{next(iter(options))} needs a profile. hint: add --profile sweep, or omit the option.")
     return SweepProfile(**options) if name else None
-
-
-def choose_repeats(given: int | None, profile: SweepProfile | None) -> int:
-    """Return the number of runs per configuration."""
-    if given is not None:
-        return given
-    return 1 if profile else REPEATS
 
 
 def check_profile(profile: SweepProfile, spec: "EvalSpec") -> None:

@@ -12,10 +12,10 @@ from itertools import chain
 from pathlib import Path
 
 from assayline.digests import digest_file
-from assayline.errors import ModelError, PromptError, SpecError, StoreError
+from assayline.errors import EngineDiedError, ModelError, PromptError, SpecError, StoreError
 from assayline.model import identify_model
 from assayline.prompts.sources.files import find_files
-from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder, was_driven_here
+from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder
 from assayline.runs.manifest import (
     LAYOUT,
     MANIFEST_NAME,
@@ -150,11 +150,21 @@ def is_complete(run_dir: Path, manifest: Manifest) -> bool:
     return all(count_table(run_dir, table) >= rows for table, rows in expected.items())
 
 
-def find_unfinished_here(runs_dir: Path) -> Manifest | None:
-    """Return the newest run that this process has driven, if it can be resumed."""
-    run = next((run for run in list_manifests(runs_dir) if was_driven_here(runs_dir / run.run_id)), None)
-    is_open = run is not None and run.template_id is not None and run.state != "completed" and not run.is_final
-    return run if is_open else None
+def describe_way_on(run_dir: Path, manifest: Manifest, error: BaseException, resume: str) -> str | None:
+    """Return how to go on with a run that `error` has ended, for a note on the error. `resume` as in `begin_run`.
+
+    None if it cannot be resumed, or if that would fail in the same way: an invalid spec, or an engine that does not
+    start.
+    """
+    if manifest.template_id is None or manifest.state == "completed" or manifest.is_final:
+        return None
+    has_answers = count_table(run_dir, ANSWERS) > 0
+    is_stillborn = isinstance(error, EngineDiedError) and error.death.phase == "start" and not has_answers
+    if isinstance(error, SpecError) or is_stillborn:
+        return None
+    command = "rerun the command" if resume != NEVER else f"run `assayline evaluate --resume {manifest.run_id}`"
+    left = describe_left(run_dir, manifest)
+    return f"Run {manifest.run_id} is unfinished, {left}. hint: {command} to resume it."
 
 
 def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: list[str]) -> Iterator[Manifest]:

@@ -19,7 +19,7 @@ from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreErr
 from assayline.evaluation.begin import Evaluation, begin_run, plan_evaluation
 from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
 from assayline.evaluation.judging import check_judges, find_unreported, list_judges
-from assayline.evaluation.resume import AUTO
+from assayline.evaluation.resume import AUTO, describe_way_on
 from assayline.evaluation.run import RunResult, read_result
 from assayline.evaluation.worker import Exchanger, Worker, WorkOrder
 from assayline.report.document import Document
@@ -126,6 +126,9 @@ def evaluate(
         result = evaluation.finish(counts, lacks_report=True)
     except BaseException as error:
         _abandon(evaluation, error, front)
+        way_on = describe_way_on(evaluation.run_dir, evaluation.manifest, error, resume)
+        if way_on and purpose == "evaluate":
+            error.add_note(way_on)
         if isinstance(error, Exception):
             report_run(settings, front.log, evaluation.run_id, spec.gate.baseline)
         raise

@@ -15,8 +15,6 @@ from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM
 
 FLOW_LOCK = "flow.lock"
-_DRIVEN_HERE: set[Path] = set()
-"""Folders of the runs that this process has locked. Another process may have its id and host name."""
 _LOOKING_S = 1.0
 """Time for other processes to finish looking: `is_worked_on` holds a shared lock for microseconds."""
 
@@ -36,9 +34,7 @@ class RunLock:
 
 def lock_run(run_dir: Path) -> RunLock | None:
     """Lock a run for this process; None if another process drives it. Raises StoreError."""
-    if lock := lock_file(run_dir / FLOW_LOCK, _LOOKING_S):
-        _DRIVEN_HERE.add(run_dir.absolute())
-    return lock
+    return lock_file(run_dir / FLOW_LOCK, _LOOKING_S)
 
 
 def lock_file(path: Path, wait_s: float) -> RunLock | None:
@@ -80,11 +76,6 @@ def name_holder(run_dir: Path, lock: str = FLOW_LOCK) -> str:
         return (run_dir / lock).read_text(encoding="utf-8") or "another process"
     except OSError:
         return "another process"
-
-
-def was_driven_here(run_dir: Path) -> bool:
-    """Return True if this process has driven the run."""
-    return run_dir.absolute() in _DRIVEN_HERE
 
 
 def _try_lock(file: TextIO, kind: int) -> bool:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from assayline.benchmark.profile import (
     ARRIVALS,
+    NOISE_RUNS,
     POINTS,
     REPEATS,
     SECONDS,
     THROUGHPUT_REQUESTS,
-    choose_profile,
-    choose_repeats,
 )
 from assayline.errors import RunFailedError, SpecError
 from assayline.flows.cli.options import make_parser
@@ -37,16 +36,25 @@ needs engine.backend async or server. The report is in the benchmark's folder (d
 Without --seconds, --requests or limits in the spec's load, a point sends for {SECONDS:g} s, and the
 throughput point sends at most {THROUGHPUT_REQUESTS:,} requests.
 
+--noise runs the spec several times unchanged. Two consecutive runs share an engine, whose prefix cache is emptied
+between them, so that differences between runs and between engines can be told apart. Engines of servers, of several
+workers and on Ray are not shared. Reports and gates then show differences as multiples of this noise
+(docs/guides/comparing.md). Evaluate the spec once before: with known lengths of answers, requests are sent in the order
+of later runs.
+
 Exit codes: 0 all runs completed, 2 spec or sweep, 3 prompts, 4 model, 5 engine, 6 database or files,
 7 a configuration did not complete (the others are measured)."""
 PARSER = make_parser(
     "benchmark",
     EPILOG,
-    "%(prog)s [SPEC] [--repeats N] [--sweep FIELD=A,B ... | --profile sweep] "
+    "%(prog)s [SPEC] [--repeats N] [--sweep FIELD=A,B ... | --profile sweep | --noise] "
     "[--resume BENCHMARK_ID] [--dry-run] [--FIELD VALUE ...]",
 )
 PARSER.add_argument(
-    "--repeats", type=int, metavar="N", help=f"runs per configuration (default: {REPEATS}, or 1 with --profile)"
+    "--repeats",
+    type=int,
+    metavar="N",
+    help=f"runs per configuration (default: {REPEATS}, 1 with --profile, or {NOISE_RUNS} with --noise)",
 )
 PARSER.add_argument(
     "--sweep",
@@ -64,6 +72,7 @@ PARSER.add_argument(
 )
 PARSER.add_argument("--seconds", type=float, metavar="S", help="maximum seconds of sending per sweep point")
 PARSER.add_argument("--requests", type=int, metavar="N", help="maximum requests per sweep point")
+PARSER.add_argument("--noise", action="store_true", help="measure how much the spec differs from itself: see below")
 PARSER.add_argument("--resume", metavar="BENCHMARK_ID", help="resume a benchmark")
 PARSER.add_argument("--dry-run", action="store_true", help="check and list the configurations without running them")
 
@@ -72,7 +81,7 @@ def run(arguments: list[str]) -> int:
     """Run the benchmark that the command line describes and print its tables. Return the exit code."""
     known, rest = PARSER.parse_known_args(arguments)
 
-    from assayline.benchmark.plan import write_plan
+    from assayline.benchmark.plan import count_left, write_plan
     from assayline.files import check_data_folder
     from assayline.settings import load_settings
 
@@ -84,17 +93,12 @@ def run(arguments: list[str]) -> int:
         return 0
     if known.resume is None:
         write_plan(plan, settings)
-    return run_benchmark(plan, configurations, settings)
-
-
-def run_benchmark(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> int:
-    """Run a plan that has been written and print its tables. Return the exit code."""
-    from assayline.benchmark.plan import count_left
+    from assayline.flows.cli.tables import print_conclusion
 
     try:
         _do_runs(plan, configurations, settings)
     except RunFailedError as error:
-        _print(plan, settings)
+        print_conclusion(plan.benchmark_id, settings)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except BaseException as error:
@@ -103,7 +107,7 @@ def run_benchmark(plan: "BenchmarkPlan", configurations: "list[Configuration]", 
             f"{plan.total} runs left. hint: resume it with `assayline benchmark --resume {plan.benchmark_id}`."
         )
         raise
-    _print(plan, settings)
+    print_conclusion(plan.benchmark_id, settings)
     return 0
 
 
@@ -121,32 +125,31 @@ def _do_runs(plan: "BenchmarkPlan", configurations: "list[Configuration]", setti
         benchmark(resume=plan.benchmark_id)
 
 
-def _print(plan: "BenchmarkPlan", settings: "Settings") -> None:
-    from assayline.flows.cli.tables import print_conclusion
-
-    print_conclusion(plan.benchmark_id, settings)
-
-
 def plan_from_words(
     known: argparse.Namespace, rest: list[str], settings: "Settings"
 ) -> "tuple[BenchmarkPlan, list[Configuration]]":
     """Plan a new benchmark, or read the plan of the one to resume. Raises SpecError."""
-    from assayline.benchmark.configurations import parse_sweep, plan_benchmark, read_plan
+    from assayline.benchmark.configurations import parse_sweep, plan_asked, read_plan
     from assayline.spec.file import load_spec
 
     settings.pass_on_token()
     path, overrides = parse_words(rest, vars(known))
     options = {name: getattr(known, name) for name in OF_PROFILE if getattr(known, name) is not None}
     if known.resume is not None:
-        if path or overrides or options or known.sweep or known.profile or known.repeats is not None:
+        if path or overrides or options or known.sweep or known.profile or known.noise or known.repeats is not None:
             raise SpecError("--resume uses the benchmark's own plan. hint: leave out SPEC, fields and sweep options.")
         return read_plan(known.resume, settings)
     if path is None:
         raise SpecError("No benchmark given. hint: pass a SPEC, or --resume BENCHMARK_ID.")
-    profile = choose_profile(known.profile, options)
-    repeats = choose_repeats(known.repeats, profile)
-    spec = load_spec(path, overrides)
-    return plan_benchmark(spec, parse_sweep(known.sweep), repeats, list(overrides), profile)
+    return plan_asked(
+        load_spec(path, overrides),
+        sweep=parse_sweep(known.sweep),
+        repeats=known.repeats,
+        profile=known.profile,
+        options=options,
+        noise=known.noise,
+        asked=list(overrides),
+    )
 
 
 def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:

@@ -1,20 +1,15 @@
 """The command line of `evaluate`: `assayline evaluate SPEC [--field value …] [--fresh] [--resume RUN_ID]`."""
 
-import argparse
-import contextlib
-import dataclasses
 import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
-from assayline.errors import AssaylineError, SpecError
+from assayline.errors import SpecError
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import complete_run_id, parse_words, plain_console, print_text
 
 if TYPE_CHECKING:
-    from assayline.evaluation.run import RunResult
     from assayline.settings import Settings
     from assayline.spec.evaluation import EvalSpec
 
@@ -57,15 +52,7 @@ PARSER.add_argument(
 def run(arguments: list[str]) -> int:
     """Run the spec of a command line and print its result. Return the exit code."""
     known, rest = PARSER.parse_known_args(arguments)
-    try:
-        return _run(known, rest)
-    except (Exception, KeyboardInterrupt) as error:
-        if hint := _hint_how_to_go_on(known.fresh, error):
-            error.add_note(hint)
-        raise
 
-
-def _run(known: argparse.Namespace, rest: list[str]) -> int:
     from assayline.evaluation.resume import AUTO, NEVER
     from assayline.files import check_data_folder
     from assayline.settings import load_settings
@@ -85,7 +72,10 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
         return 0
     if known.prefect or find_prefect_api(os.environ):
         with prefect_api():
-            result = _evaluate_in_flow(spec, resume, settings)
+            from assayline.evaluation.run import RunResult
+            from assayline.flows.evaluate import complete
+
+            result = RunResult(**complete(spec, resume=resume))
     else:
         from assayline.flows.cli.terminal import open_terminal
         from assayline.run import driver
@@ -97,38 +87,6 @@ def _run(known: argparse.Namespace, rest: list[str]) -> int:
     print_result(result, spec, plain_console())
     print_text(describe_figures(result.metrics, spec), plain_console())
     return 0
-
-
-def _evaluate_in_flow(spec: "EvalSpec", resume: str, settings: "Settings") -> "RunResult":
-    from assayline.evaluation.run import RunResult
-    from assayline.flows.evaluate import evaluate
-
-    try:
-        return RunResult(**evaluate(spec, resume))
-    except AssaylineError:
-        raise
-    except Exception as error:  # raised by Prefect; harmless once the run is stored
-        if (stored := _find_completed_here(spec.name, settings)) is None:
-            raise
-        print(
-            f"warning: The run is complete and stored, but Prefect could not be updated: {type(error).__name__}: "
-            f"{error}. Its UI shows the run as unfinished, without metrics.",
-            file=sys.stderr,
-        )
-        return stored
-
-
-def _find_completed_here(name: str, settings: "Settings") -> "RunResult | None":
-    """Return the result of the newest run of this name, if this process completed it and its report."""
-    from assayline.evaluation.run import read_result
-    from assayline.runs.locks import was_driven_here
-    from assayline.runs.manifest import list_manifests
-
-    run = next((run for run in list_manifests(settings.data_dir / "runs") if run.name == name), None)
-    if run is None or run.state != "completed" or run.lacks_report or not was_driven_here(settings.run_dir(run.run_id)):
-        return None
-    report = settings.run_dir(run.run_id) / "report.html"
-    return dataclasses.replace(read_result(run, settings), report=str(report.absolute()) if report.exists() else None)
 
 
 def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) -> "EvalSpec":
@@ -145,26 +103,3 @@ def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) 
     run_dir = find_run(settings.data_dir / "runs", run_id)
     stored = use_current_names(read_spec_json(run_dir))
     return parse_spec(json.loads(stored), origin=str(run_dir / SPEC_NAME))
-
-
-def _hint_how_to_go_on(fresh: bool, error: BaseException) -> str | None:
-    """Return a note on how to resume this process's run.
-
-    None if rerunning would fail the same way: an invalid spec, or an engine that does not start.
-    """
-    from assayline.errors import EngineDiedError
-    from assayline.evaluation.resume import describe_left, find_unfinished_here
-    from assayline.settings import load_settings
-    from assayline.store.parts import count_table
-
-    with contextlib.suppress(AssaylineError, OSError):  # it may be the settings or the disk that is wrong
-        runs_dir = load_settings().data_dir / "runs"
-        run = find_unfinished_here(runs_dir)
-        if run is None or isinstance(error, SpecError):
-            return None
-        is_stillborn = isinstance(error, EngineDiedError) and error.death.phase == "start"
-        if not is_stillborn or count_table(runs_dir / run.run_id, "completions"):
-            command = f"run `assayline evaluate --resume {run.run_id}`" if fresh else "rerun the command"
-            left = describe_left(runs_dir / run.run_id, run)
-            return f"Run {run.run_id} is unfinished, {left}. hint: {command} to resume it."
-    return None

@@ -13,7 +13,6 @@ COMMANDS = {
     "evaluate": "Evaluate a model on a prompt set.",
     "benchmarks": "List named benchmarks, such as @gsm8k.",
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
-    "noise": "Measure how much a spec differs from itself on this machine.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
     "suite": "Run several evaluations and decide by all of them: GO, NO-GO or INCONCLUSIVE.",
     "runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
@@ -27,6 +26,7 @@ COMMANDS = {
 }
 """Summary of each command, in the order of `--help`."""
 REMOVED = {
+    "noise": "run `assayline benchmark SPEC --noise` (docs/guides/comparing.md).",
     "mirror": "copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
     "restore": "copy the run's folder back into data/runs, then repeat its command (docs/guides/backups.md).",
     "verify": "recompute stored metrics from the part files with `assayline rebuild RUN_ID` or `--all`.",

@@ -23,11 +23,11 @@ from run_kit import (
     work,
 )
 
-from assayline.errors import PromptsChangedError, RunFailedError, SpecError, StoreError
+from assayline.errors import Death, EngineDiedError, PromptsChangedError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.prepare import _ShardWriter
-from assayline.evaluation.resume import describe_left, find_unfinished_here
+from assayline.evaluation.resume import AUTO, NEVER, describe_left, describe_way_on
 from assayline.runs.locks import is_worked_on, lock_run
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
@@ -161,8 +161,12 @@ def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec, se
     manifest = read_manifest(evaluation.run_dir)
     assert (manifest.state, manifest.message, manifest.is_final) == ("cancelled", "KeyboardInterrupt", False)
     assert query(settings, "select state, finished_at is null from runs") == [("cancelled", False)]
-    assert find_unfinished_here(settings.data_dir / "runs") == manifest
     assert describe_left(evaluation.run_dir, manifest) == "4 of 30 requests answered"
+    ends = (KeyboardInterrupt(), EngineDiedError("…", Death("start")), SpecError("no such argument"))
+    told = [describe_way_on(evaluation.run_dir, manifest, end, AUTO) for end in ends]
+    hint = f"Run {manifest.run_id} is unfinished, 4 of 30 requests answered. hint: rerun the command to resume it."
+    assert told == [hint, hint, None]
+    assert "--resume" in str(describe_way_on(evaluation.run_dir, manifest, KeyboardInterrupt(), NEVER))
     again = begin_evaluation(spec, settings)
     assert read_manifest(again.run_dir).state == "running"
     assert query(settings, "select state, finished_at is null, attempt from runs") == [("running", True, 2)]
@@ -503,7 +507,7 @@ def test_too_many_errors_fail_the_run_for_good(make_spec, settings):
     assert (manifest.state, manifest.is_final) == ("failed", True)
     assert "prompt_too_long 3" in str(manifest.message)
     assert query(settings, "select state, (select count(*) from completions) from runs") == [("failed", 4)]
-    assert find_unfinished_here(settings.data_dir / "runs") is None
+    assert describe_way_on(evaluation.run_dir, manifest, KeyboardInterrupt(), AUTO) is None
     with pytest.raises(SpecError, match=r"cannot be resumed: .*prompt_too_long 3"):
         begin_evaluation(spec, settings, evaluation.run_id)
     assert begin_evaluation(spec, settings).run_id != evaluation.run_id

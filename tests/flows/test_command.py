@@ -7,13 +7,10 @@ it was (flows/cli/__init__.py), there is no traceback, and what was stored befor
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import flow_kit
 import pytest
-
-from assayline.errors import Death, EngineDiedError, SpecError
 
 
 @pytest.fixture
@@ -108,27 +105,6 @@ def test_an_unknown_variable_is_a_warning(spec_file, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("error", "is_offered"),
-    [
-        # vLLM's own words for engine.args.kv_cache_dtype foo.
-        (EngineDiedError("…", Death("start", message="1 validation error for CacheConfig")), False),
-        (SpecError("Sampling parameters … are not usable"), False),
-        (EngineDiedError("…", Death("run", exit_code=-9)), True),
-        (KeyboardInterrupt(), True),
-    ],
-)
-def test_resuming_is_not_offered_when_it_would_end_the_same_way(error, is_offered, monkeypatch, spec_file, data_dir):
-    def end(*_: Any) -> None:
-        raise error
-
-    unfinished = SimpleNamespace(run_id="some-run", prompts=None)
-    monkeypatch.setattr("assayline.flows.cli.evaluate._run", end)
-    monkeypatch.setattr("assayline.evaluation.resume.find_unfinished_here", lambda _: unfinished)
-    run = flow_kit.run_here("evaluate", spec_file)
-    assert ("hint: rerun the command to resume it" in run.err) == is_offered
-
-
 @pytest.mark.prefect
 def test_refused_runs_leave_what_was_stored(served_env, prefect_client, spec_file, data_dir, tmp_path, monkeypatch):
     """Real runs, since only they touch the database: a good one, then bad input that is found at different moments."""
@@ -142,9 +118,8 @@ def test_refused_runs_leave_what_was_stored(served_env, prefect_client, spec_fil
     def fail(*_: Any) -> None:
         raise RuntimeError("Prefect fails before the run begins.")
 
-    with monkeypatch.context() as container:  # in which each start has the same process id and host name
-        container.setattr("assayline.runs.locks._DRIVEN_HERE", set())
-        container.setattr("assayline.run.driver.begin_run", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr("assayline.run.driver.begin_run", fail)
         with pytest.raises(RuntimeError, match="before the run begins"):
             flow_kit.run_here("evaluate", spec_file)
 

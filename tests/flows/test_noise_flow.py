@@ -12,7 +12,7 @@ from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, SpecError
 from assayline.evaluation.resume import NEVER
 from assayline.flows.benchmark import benchmark
-from assayline.flows.cli.noise import run
+from assayline.flows.cli.benchmark import run
 from assayline.report.make import make_report
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
@@ -45,7 +45,8 @@ def test_failed_measurement_is_resumed_with_new_pairs_and_comparisons_show_the_n
 
     with monkeypatch.context() as patch:
         patch.setattr(FakeEngine, "generate", fail_second)
-        failed = flow_kit.run_here("noise", flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec), "--repeats", "5")
+        spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+        failed = flow_kit.run_here("benchmark", spec, "--noise", "--repeats", "5")
         assert failed.code == 7 and "did not complete" in failed.err
     (folder,) = (data_dir / "benchmarks").iterdir()
     assert read_plan(folder.name, load_settings())[0].runs_per_engine == 2
@@ -79,11 +80,11 @@ def test_benchmark_flow_measures_noise_on_shared_engines(prefect_client, fake_sp
 
 def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_path, capsys):
     path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    assert run([str(path), "--dry-run", "--engine.max_concurrency", "4"]) == 0
+    assert run([str(path), "--noise", "--dry-run", "--engine.max_concurrency", "4"]) == 0
     assert "1 configurations × 10 repeats, 10 of 10 runs left, 2 per engine:" in capsys.readouterr().out
     assert not (data_dir / "benchmarks").exists()
     with pytest.raises(SpecError, match=r"--repeats 4 is below 5, too few runs to measure noise. hint: pass 10."):
-        run([str(path), "--repeats", "4"])
+        run([str(path), "--noise", "--repeats", "4"])
 
 
 @pytest.mark.parametrize(

@@ -208,8 +208,8 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
     if noisy := sum(row["noise_ratio"] is not None for row in comparison.metrics):
         section.say(
             "Noise is the difference that two equal runs of one session exceed in at most 5% of pairs, with 95% "
-            f"confidence, as `assayline noise` measured. By chance, {noisy * 0.05:.1g} of {count(noisy, 'metric')} "
-            "exceed it; runs of different days may differ more."
+            f"confidence, as `assayline benchmark --noise` measured. By chance, {noisy * 0.05:.1g} of "
+            f"{count(noisy, 'metric')} exceed it; runs of different days may differ more."
         )
     return section
 
