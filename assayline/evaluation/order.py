@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -104,25 +103,6 @@ UNKNOWN_TOKENS = 9_999_999
 """Value for an answer without expected length or limit, which starts before answers of known length."""
 
 
-class ExpectedLengths:
-    """Expected output tokens by prompt, 12 bytes each."""
-
-    def __init__(self, prompt_ids: Iterable[str], output_tokens: Iterable[int]) -> None:
-        keys = np.fromiter(map(_key, prompt_ids), np.uint64)
-        by_key = np.argsort(keys)
-        self._keys = keys[by_key]
-        self._tokens = np.fromiter(output_tokens, np.uint32)[by_key]
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def of(self, prompt_id: str) -> int | None:
-        """Return the expected length of the prompt's answer in tokens; None if unknown."""
-        key = _key(prompt_id)
-        place = int(np.searchsorted(self._keys, np.uint64(key)))
-        return int(self._tokens[place]) if place < len(self) and self._keys[place] == key else None
-
-
 def keep_lengths(run_dir: Path, lengths: pa.Table) -> None:
     """Store expected lengths, columns prompt_id and output_tokens, in the run's folder. Raises StoreError."""
     path = run_dir / LENGTHS_NAME
@@ -130,37 +110,32 @@ def keep_lengths(run_dir: Path, lengths: pa.Table) -> None:
         replace_file(path, lambda file: pq.write_table(lengths, file))
 
 
-def read_lengths(run_dir: Path) -> ExpectedLengths:
-    """Read the stored lengths; empty if none were known at the run's start. Raises StoreError for a damaged file."""
+def read_lengths(run_dir: Path) -> dict[str, int]:
+    """Read the stored lengths by prompt; empty if none were known at the run's start.
+
+    Raises StoreError for a damaged file.
+    """
     path = run_dir / LENGTHS_NAME
     if not path.exists():
-        return ExpectedLengths((), ())
+        return {}
     try:
-        return ExpectedLengths(_read_column(path, "prompt_id"), _read_column(path, "output_tokens"))
+        stored = pq.read_table(path).to_pydict()
     except (OSError, pa.ArrowException) as error:
         raise StoreError(
             f"{path}, the expected lengths that order the run's prompts, cannot be read: {error}. hint: restore it "
             "from a copy, or start a new run with --fresh."
         ) from error
+    return dict(zip(stored["prompt_id"], stored["output_tokens"], strict=True))
 
 
-def _read_column(path: Path, name: str) -> Iterator[Any]:
-    """Yield a column's values in batches: the ids of a million prompts alone are 100 MB as Python strings."""
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(columns=[name]):
-            yield from batch.column(0).to_pylist()
-
-
-def can_order(spec: EvalSpec, lengths: ExpectedLengths) -> bool:
+def can_order(spec: EvalSpec, lengths: Mapping[str, int]) -> bool:
     """Return True if rows may differ in expected length or in their own limit."""
     source, columns = spec.prompts.source, spec.prompts.columns
-    return (
-        len(lengths) > 0 or source.counts_answers or columns.sampling is not None or columns.output_tokens is not None
-    )
+    return bool(lengths) or source.counts_answers or columns.sampling is not None or columns.output_tokens is not None
 
 
 def order_rows(
-    spec: EvalSpec, lengths: ExpectedLengths, rows: Iterable[PreparedPrompt]
+    spec: EvalSpec, lengths: Mapping[str, int], rows: Iterable[PreparedPrompt]
 ) -> Iterator[list[PreparedPrompt]]:
     """Yield the rows in horizons, each the longest first; rows of equal expected length keep their order.
 
@@ -169,7 +144,7 @@ def order_rows(
     horizon: list[PreparedPrompt] = []
     requests = size = 0
     for row in rows:
-        expected = lengths.of(row.prompt.prompt_id)
+        expected = lengths.get(row.prompt.prompt_id)
         asked = [replace(request, expected_output_tokens=expected) for request in row.requests]
         horizon.append(replace(row, requests=asked))
         requests += len(asked)
@@ -196,10 +171,6 @@ def measure_request(request: Request) -> int:
 def sort_rows(rows: list[PreparedPrompt]) -> list[PreparedPrompt]:
     """Sort one horizon, the longest first; rows of equal length keep their order."""
     return sorted(rows, key=lambda row: -max(map(expected_tokens, row.ready), default=0))
-
-
-def _key(prompt_id: str) -> int:
-    return int(prompt_id[:16], 16)
 
 
 Key = tuple[str, int, int]

@@ -31,8 +31,6 @@ SPEC_NAME = "spec.json"
 LAYOUT = 2
 """Version of the layout of a run's folder, in which one process writes all files."""
 
-STORE_MARK = "place.txt"
-"""File with the run's URL, in run folders of earlier versions that are copies from an object store."""
 LAST = "last"
 """Name of the newest run on a command line."""
 SECOND = len("20260101-000000")
@@ -119,7 +117,6 @@ def write_manifest(run_dir: Path, manifest: Manifest) -> None:
 
 def read_manifest(run_dir: Path) -> Manifest:
     """Read the manifest in a run's folder. Raises StoreError if it is missing or unreadable."""
-    _refuse_copy(run_dir)
     path = run_dir / MANIFEST_NAME
     try:
         data: dict[str, Any] = json.loads(path.read_bytes())
@@ -139,19 +136,6 @@ def read_manifest(run_dir: Path) -> Manifest:
             f"Manifest {path} cannot be read: {type(error).__name__}: {error}. hint: restore it from a "
             "copy; without it the run cannot be resumed or rebuilt."
         ) from None
-
-
-def _refuse_copy(run_dir: Path) -> None:
-    """Raise StoreError for a copy from an object store of an earlier version, because it may lack parts."""
-    mark = run_dir / STORE_MARK
-    try:
-        url = mark.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return
-    raise StoreError(
-        f"Run {run_dir.name} is in an object store, {url}, which this version does not read. hint: copy all objects "
-        f"below that URL into {run_dir}, then remove {mark}."
-    )
 
 
 def list_manifests(runs_dir: Path) -> list[Manifest]:
@@ -209,7 +193,6 @@ def unknown_run(run_id: str, run_ids: Sequence[str], where: str) -> SpecError:
 
 def read_spec_json(run_dir: Path) -> str:
     """Return the canonical spec of a run as JSON, with the field names of its version. Raises StoreError."""
-    _refuse_copy(run_dir)
     path = run_dir / SPEC_NAME
     try:
         text = path.read_text(encoding="utf-8")

@@ -12,8 +12,6 @@ from assayline.evaluation import begin
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import (
     LENGTHS_NAME,
-    UNKNOWN_TOKENS,
-    ExpectedLengths,
     name_shard,
     read_lengths,
     sort_rows,
@@ -119,7 +117,7 @@ def test_a_run_keeps_the_order_that_it_began_with(spec_of, settings):
     again = begin_evaluation(spec_of(), settings, evaluation.run_id)
     counts = again.prepare()
     assert list_part_names(again.run_dir, "requests") == names and counts.expected_requests == PROMPTS
-    assert [begun.of(row["prompt_id"]) for row in rows_of(again.run_dir, "prompts")] == sorted(LENGTHS, reverse=True)
+    assert [begun[row["prompt_id"]] for row in rows_of(again.run_dir, "prompts")] == sorted(LENGTHS, reverse=True)
     work(again)
     again.finish(counts)
 
@@ -160,15 +158,6 @@ def test_a_row_may_say_anything_of_its_limit(spec_of, settings, limit):
     counts = evaluation.prepare()
     assert counts.prompt_rows == 2 and evaluation.is_answered is False
     vanish(evaluation)
-
-
-def test_expected_lengths_are_found_by_prompt():
-    dice = random.Random(3)
-    given = {f"{dice.getrandbits(128):032x}": dice.randrange(UNKNOWN_TOKENS) for _ in range(1000)}
-    lengths = ExpectedLengths(given.keys(), given.values())
-    assert {prompt_id: lengths.of(prompt_id) for prompt_id in given} == given
-    assert lengths.of("f" * 32) is None and lengths.of("0" * 32) is None
-    assert ExpectedLengths((), ()).of("0" * 32) is None
 
 
 @pytest.mark.parametrize(

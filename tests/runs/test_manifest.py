@@ -21,7 +21,6 @@ from assayline.runs.manifest import (
     list_run_ids,
     match_run_id,
     read_manifest,
-    read_spec_json,
     write_manifest,
 )
 from assayline.spec.identity import list_changes
@@ -111,15 +110,6 @@ def test_manifests_are_listed_newest_first_and_damaged_ones_left_out(tmp_path):
     (tmp_path / "no-run").mkdir()
     assert [manifest.run_id for manifest in list_manifests(tmp_path)] == ["run-1", "run-2", "run-0"]
     assert list_manifests(tmp_path / "missing") == []
-
-
-def test_read_manifest_names_the_url_when_the_run_lives_in_an_object_store(tmp_path):
-    write_manifest(tmp_path / "run", manifest_of())
-    (tmp_path / "run" / "place.txt").write_text("s3://bucket/prefix/run\n")
-    for read in (read_manifest, read_spec_json):
-        with pytest.raises(StoreError, match=r"Run run is in an object store, s3://bucket/prefix/run, which this"):
-            read(tmp_path / "run")
-    assert list_manifests(tmp_path) == []
 
 
 def test_an_unknown_run_is_answered_with_the_nearest(tmp_path):
