@@ -79,7 +79,7 @@ class FailedDetails(TypedDict, total=False):
 
 Change = TypedDict("Change", {"from": Json, "to": Json})
 Changes = dict[str, Change]
-"""Details of `reduced`, `restored` and `grown`: what changed, by the names of `recovery.sizes.Sizes`."""
+"""Details of `reduced` and `restored`: what changed, by the names of `recovery.sizes.Sizes`."""
 
 
 class IsolatedDetails(TypedDict):
@@ -151,9 +151,6 @@ class AnyEngine(Protocol):
     @property
     def facts(self) -> EngineFacts:
         """Return what the engine resolved at start-up."""
-
-    def set_window(self, window_requests: int) -> None:
-        """Set the most requests in flight from now on."""
 
     def warm_up(self, request: Request) -> float:
         """Generate once outside every metric, to compile and to cache the prompts' shared prefix. Returns seconds."""

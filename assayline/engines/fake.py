@@ -71,9 +71,6 @@ class FakeEngine:
     def facts(self) -> EngineFacts:
         return self._facts
 
-    def set_window(self, window_requests: int) -> None:
-        self._window_requests = window_requests
-
     def warm_up(self, request: Request) -> float:
         return 0.0
 

@@ -62,7 +62,7 @@ class RunReport:
         if event.event in TROUBLE:
             self._troubled.add(worker)
             log.warning("Engine %d %s: %s", event.engine_generation, event.event, words)
-        elif event.event == "grown" or (event.event == "opened" and worker in self._troubled):
+        elif event.event == "opened" and worker in self._troubled:
             log.info("Engine %d %s %s", event.engine_generation, event.event, words)
 
     def warn_once(self, text: str) -> None:

@@ -141,9 +141,6 @@ class RecoverySpec(SpecPart):
     min_batch_size: int = Field(
         1, ge=1, description="Minimum requests in flight after a reduction; below it the run fails."
     )
-    grow: bool = Field(
-        False, description="Raise a reduced max_concurrency after sustained success. Off keeps batching reproducible."
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

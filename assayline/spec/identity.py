@@ -18,6 +18,9 @@ Digests use the former names, so that runs of earlier versions can be resumed an
 FORMER_VALUES = {"gate.confidence": {"proven": "required", "observed": "significant"}}
 """Former values of fields, with the current ones by which a stored spec is read. Digests use `proven`, as before."""
 
+REMOVED = {"load.stop_when_saturated": False, "engine.recovery.grow": False}
+"""Removed fields. A stored spec is read without them, and digests have them with these values, as before."""
+
 LONGEST_VALUE_CHARS = 60
 MOST_CHANGES = 8
 
@@ -100,10 +103,18 @@ def use_current_names(spec_json: str) -> str:
 
 def _use_current(spec: Mapping[str, Any]) -> dict[str, Any]:
     current = _rename(spec, RENAMED, FORMER_VALUES)
-    for part, field in (("gate", "stop"), ("load", "stop_when_saturated")):  # removed
-        if isinstance(fields := current.get(part), dict):
-            fields.pop(field, None)
+    for field in ("gate.stop", *REMOVED):
+        *parents, name = field.split(".")
+        _find_part(current, parents).pop(name, None)
     return current
+
+
+def _find_part(spec: dict[str, Any], parents: list[str]) -> dict[str, Any]:
+    """Return the mapping below these fields; an empty one if the spec has none."""
+    part: Any = spec
+    for parent in parents:
+        part = part.get(parent) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def _rename(
@@ -112,10 +123,8 @@ def _rename(
     renamed = copy.deepcopy(dict(spec))
     for given in (*names, *values):
         *parents, name = given.split(".")
-        part: Any = renamed
-        for parent in parents:
-            part = part.get(parent) if isinstance(part, dict) else None
-        if isinstance(part, dict) and name in part:
+        part = _find_part(renamed, parents)
+        if name in part:
             value = part.pop(name)
             changed = values.get(given, {}).get(value, value) if isinstance(value, str) else value
             part[names.get(given, given).rpartition(".")[2]] = changed
@@ -124,9 +133,12 @@ def _rename(
 
 def _digest(fields: Mapping[str, Any]) -> str:
     names = {current: former for former, current in RENAMED.items()}
-    if load := fields["load"]:
-        fields = {**fields, "load": {**load, "stop_when_saturated": False}}  # removed, and still in digests
-    return digest_json(_plain_numbers(_rename(fields, names, {"gate.confidence": {"required": "proven"}})))
+    former = _rename(fields, names, {"gate.confidence": {"required": "proven"}})
+    for field, default in REMOVED.items():
+        *parents, name = field.split(".")
+        if part := _find_part(former, parents):
+            part[name] = default
+    return digest_json(_plain_numbers(former))
 
 
 def _plain_numbers(value: Any) -> Any:

@@ -67,6 +67,7 @@ def file(tmp_path: Path) -> Path:
         ({"runner": "dask"}, "runner: given 'dask', which was removed. hint: use `runner: local` for"),
         ({"runner": "deployment"}, "runner: given 'deployment', which was removed. hint: use `runner: l"),
         ({"gate": {"stop": "decided"}}, "gate.stop: given 'decided', which was removed. hint: remove it; a run asks"),
+        ({"engine": {"recovery": {"grow": True}}}, "engine.recovery.grow: given True, which was removed"),
         (
             {"load": {"stop_when_saturated": True}},
             "load.stop_when_saturated: given True, which was removed",

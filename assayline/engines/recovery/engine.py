@@ -176,9 +176,7 @@ class AdaptiveEngine:
             if completion.error_kind == NOT_SENT:
                 continue  # no engine had anything to do with it
             self._killers_in_a_row = 0
-            if changes := self._policy.answered():
-                self._engine.set_window(self._policy.window_requests)
-                self._record(self.generation, "grown", message=describe_changes(changes), details=changes)
+            self._policy.answered()
 
     def _search(self, suspects: list[Request], ledger: Ledger) -> Iterator[Completion]:
         """Find the request that kills engines: send only the suspects, then each half of a group that still kills.

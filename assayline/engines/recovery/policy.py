@@ -91,12 +91,6 @@ FRUITLESS_SEARCHES = 2
 STEADY_WINDOWS = 8
 """Sustained success, in answered requests as a multiple of the window."""
 
-GROWTH_STEPS = 16
-"""A growing window grows by its first size divided by this."""
-
-DEAD_WINDOW_MARGIN = 0.9
-"""Largest window to grow to, as a share of the smallest one that died."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
@@ -141,7 +135,6 @@ class RecoveryPolicy:
         self._utilization_limit = MAX_UTILIZATION
         self._untaken_utilization: float | None = None
         self._least_cache_bytes = 1
-        self._dead_window: int | None = None
         self._before_descent: Sizes | None = None
         self._suspects: frozenset[str] = frozenset()
 
@@ -175,20 +168,14 @@ class RecoveryPolicy:
         self._failed_starts = 0
         self._has_waited = False
 
-    def answered(self) -> Changes:
-        """Count an answered request. Returns the window's growth, if it is due."""
+    def answered(self) -> None:
+        """Count an answered request."""
         self._answered += 1
         self._deaths = self._restarts = 0
         self._has_answered = True
-        window = self.window_requests
-        if self._answered < STEADY_WINDOWS * window:
-            return {}
-        self._answered = self._strikes = self._fruitless = 0
-        self._before_descent, self._suspects = None, frozenset()  # later deaths are unrelated
-        before = self.sizes
-        if self._spec.grow and self._has_window:
-            self._widen(window)
-        return list_changes(before, self.sizes)
+        if self._answered >= STEADY_WINDOWS * self.window_requests:
+            self._answered = self._strikes = self._fruitless = 0
+            self._before_descent, self._suspects = None, frozenset()  # later deaths are unrelated
 
     def react(
         self, cause: Cause, in_flight: Iterable[str] = (), longest_prompt_tokens: int = 0, prompt_logprobs: bool = False
@@ -221,7 +208,7 @@ class RecoveryPolicy:
         before = self.sizes
         if self._before_descent is not None and request_id in self._suspects:
             self.sizes = self._before_descent
-            self._dead_window, self._utilization_limit = None, MAX_UTILIZATION
+            self._utilization_limit = MAX_UTILIZATION
         self._before_descent, self._suspects = None, frozenset()
         return list_changes(before, self.sizes)
 
@@ -267,9 +254,8 @@ class RecoveryPolicy:
         if not self._has_window:
             self.sizes = replace(self.sizes, max_num_seqs=smaller)
             return True
-        self._dead_window = min(self._dead_window or window, window)
         num_seqs = self.sizes.max_num_seqs
-        if num_seqs is not None and not self._spec.grow:  # a window that may grow again needs the seats
+        if num_seqs is not None:
             num_seqs = max(1, min(smaller, num_seqs // 2 if num_seqs <= window else smaller))
         self.sizes = replace(self.sizes, window_requests=smaller, max_num_seqs=num_seqs)
         return True
@@ -388,11 +374,3 @@ class RecoveryPolicy:
             return False
         self.sizes = replace(self.sizes, max_model_len=fitting_model_len)
         return True
-
-    def _widen(self, window: int) -> None:
-        """Widen the window by one step, up to the first one and below one that died."""
-        first = self._given.window_requests or window
-        limit = first if self._dead_window is None else min(first, math.floor(DEAD_WINDOW_MARGIN * self._dead_window))
-        wider = min(limit, window + max(1, first // GROWTH_STEPS))
-        if wider > window:
-            self.sizes = replace(self.sizes, window_requests=wider)

@@ -74,7 +74,7 @@ class Bench:
         self.failing_starts: list[Death] = []
         self.events: list[tuple[int, str, dict[str, Any]]] = []
         self.messages: list[str] = []
-        recovery = {name: options.pop(name) for name in ("enabled", "min_batch_size", "grow") if name in options}
+        recovery = {name: options.pop(name) for name in ("enabled", "min_batch_size") if name in options}
         self.policy = RecoveryPolicy(Sizes(), RecoverySpec(**recovery), restart_pauses_s=(0.0, 0.0))
         memory = options.pop("memory", Memory(()))
         options = {"memory_wait_s": 0, **options}
@@ -339,18 +339,9 @@ def test_no_engine_is_opened_during_a_stop():
     assert len(bench.engines) == 1 and bench.engines[0].closed
 
 
-def test_a_reduced_window_grows_back_if_the_spec_allows():
-    bench = Bench(more_than(15), window=16, grow=True)
-    answers = bench.answers(requests(2000, max_tokens=1))
-    assert len(answers) == 2000
-    assert bench.names()[:4] == ["opened", "failed", "reduced", "opened"] and "grown" in bench.names()
-    assert max(answer.window_requests for answer in answers.values()) == 14
-    assert len(bench.engines) == 2, "a window grows without another engine"
-
-
 def test_unsent_requests_are_passed_on_and_do_not_count_as_success():
-    """A load that has ended: its rows do not count as sustained success, and do not widen the window."""
-    bench = Bench(more_than(4), grow=True)
+    """A load that has ended: its rows do not count as sustained success."""
+    bench = Bench(more_than(4))
     bench.answers(requests(5))
     narrow = bench.policy.window_requests
 
@@ -362,7 +353,7 @@ def test_unsent_requests_are_passed_on_and_do_not_count_as_success():
 
     bench.engine._current = Unsent(bench.rule)
     assert len(bench.answers(requests(1000))) == 1000
-    assert bench.policy.window_requests == narrow and "grown" not in bench.names()
+    assert bench.policy.window_requests == narrow
 
 
 def test_closing_twice_is_recorded_once():

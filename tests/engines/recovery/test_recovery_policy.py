@@ -216,23 +216,6 @@ def test_recovery_can_be_switched_off():
     assert isinstance(opened(enabled=False).react(died(Kind.DEVICE_OOM), ids(80)), Stop)
 
 
-def test_a_window_grows_back_by_steps_and_stays_below_one_that_died():
-    policy = opened(window=64, details={"max_num_seqs": 51}, grow=True)
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(64))) == {"window_requests": (64, 32)}  # the seats stay
-    windows = [32]
-    for _ in range(64 * STEADY_WINDOWS * 10):
-        if changes := policy.answered():
-            windows.append(changes["window_requests"]["to"])
-    assert windows == [32, 36, 40, 44, 48, 52, 56, 57]  # 57 = 0.9 × 64, rounded down
-
-
-def test_a_window_does_not_grow_unless_asked():
-    policy = opened(window=8)
-    policy.react(died(Kind.HOST_OOM), ids(8))
-    assert all(policy.answered() == {} for _ in range(1000))
-    assert policy.window_requests == 4
-
-
 def test_reductions_are_undone_if_the_poison_request_was_there_each_time():
     policy = opened(window=8, details={"max_num_seqs": 8})
     before = policy.sizes
@@ -351,11 +334,6 @@ class TestOpenLoop:
             policy.react(died(Kind.HOST_OOM), ids(1))
         assert policy.react(died(Kind.HOST_OOM), ids(1)) == Isolate()
         assert changed(Rebuild(policy.isolated("r0")))["max_num_seqs"] == (32, 64)
-
-    def test_nothing_grows(self):
-        policy = self.policy(grow=True)
-        policy.react(died(Kind.HOST_OOM), ids(64))
-        assert all(policy.answered() == {} for _ in range(64 * STEADY_WINDOWS * 2))
 
 
 OPEN_LOOP = load_of({"kind": "constant", "rate_per_s": 2.0})
