@@ -29,6 +29,7 @@ from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
+from assayline.engines.messages import Open
 from assayline.evaluation import worker as worker_module
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.drive import Listener, drive_worker
@@ -116,7 +117,7 @@ class Flow:
 
     def order(self, worker: str) -> WorkOrder:
         """Return the configuration of one worker."""
-        return replace(self.base, worker=worker)
+        return replace(self.base, open=replace(self.base.open, worker=worker))
 
 
 class Counting:
@@ -188,9 +189,11 @@ def begin(folder: Path, shards: int) -> Flow:
         dispatcher.add_shard(write_part(folder, "requests", f"shard-{shard:06d}", requests), PER_SHARD)
     dispatcher.close()
     base = WorkOrder(
-        run_id="scale", spec=spec, settings=settings, model="fake", model_id="fake",
-        clock=RunClock.start(), worker="", log_folder=folder / "logs",
-    )  # fmt: skip
+        open=Open(engine=spec.engine, model="fake", model_id="fake", clock=RunClock.start(), run_id="scale"),
+        settings=settings,
+        holder="scale",
+        log_folder=folder / "logs",
+    )
     return Flow(dispatcher, writer, base)
 
 

@@ -14,25 +14,17 @@ so an engine may have a single run.
 from typing import Any, Literal
 
 from prefect import flow
-from prefect.runtime import flow_run
 
 from assayline.benchmark.configurations import plan_asked, read_plan
 from assayline.benchmark.plan import write_plan
 from assayline.errors import SpecError
-from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, complete
+from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, complete, name_by
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed
 from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import run_benchmark
 
-
-def name_benchmark() -> str:
-    """Return the flow run's name for the UI."""
-    try:
-        resume, spec = flow_run.parameters.get("resume"), flow_run.parameters.get("spec")
-        return str(resume or f"benchmark {as_spec(spec).name}")
-    except Exception:
-        return "benchmark"  # the flow reports an invalid spec
+name_benchmark = name_by(lambda given: given.get("resume") or f"benchmark {as_spec(given['spec']).name}", "benchmark")
 
 
 @flow(name="benchmark", flow_run_name=name_benchmark, persist_result=False)

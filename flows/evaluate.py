@@ -8,9 +8,11 @@ Prompts are prepared while the engines load. Only this process writes the run: a
 files into the database.
 """
 
+import contextlib
 import dataclasses
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -38,12 +40,19 @@ Purpose = Literal["evaluate", "night", "suite", "benchmark"]
 Resume = Annotated[Literal["auto", "never"], Field(title="choice")] | Annotated[str, Field(title="run id")]
 
 
-def name_run() -> str:
-    """Return the flow run's name for the UI: spec and model."""
-    try:
-        spec = as_spec(flow_run.parameters["spec"])
-    except Exception:
-        return "evaluate"  # the flow reports an invalid spec
+def name_by(describe: Callable[[dict[str, Any]], str], otherwise: str) -> Callable[[], str]:
+    """Name flow runs in the UI by their parameters; `otherwise` if these are invalid, which the flow reports."""
+
+    def name() -> str:
+        with contextlib.suppress(Exception):
+            return describe(flow_run.parameters)
+        return otherwise
+
+    return name
+
+
+def describe_spec(spec: EvalSpec) -> str:
+    """Return the name of a spec and of its model."""
     return f"{spec.name} · {spec.model_name.rstrip('/').rsplit('/', 1)[-1]}"
 
 
@@ -54,6 +63,9 @@ def as_spec(spec: SpecParameter | dict[str, Any]) -> EvalSpec:
     if isinstance(spec, dict):
         spec = SpecFile.model_validate(spec) if "file" in spec else parse_spec(spec)
     return spec.load() if isinstance(spec, SpecFile) else spec
+
+
+name_run = name_by(lambda given: describe_spec(as_spec(given["spec"])), "evaluate")
 
 
 def check_deployed_spec(spec: SpecParameter) -> None:

@@ -11,7 +11,6 @@ import dataclasses
 from typing import Any
 
 from prefect import flow, get_run_logger
-from prefect.runtime import flow_run
 
 from assayline.comparison.gate import GateFailedError
 from assayline.flows.evaluate import complete
@@ -23,12 +22,7 @@ from assayline.run.stages import gate_run
 from assayline.runs.manifest import list_run_ids, match_run_id
 
 
-def name_gate() -> str:
-    """Return the flow run's name for the UI."""
-    return f"gate of {flow_run.parameters.get('run_id', 'a run')}"
-
-
-@flow(name="gate", flow_run_name=name_gate, persist_result=False)
+@flow(name="gate", flow_run_name="gate of {run_id}", persist_result=False)
 def gate(
     run_id: str, baseline: str | None = None, limits: dict[str, Any] | None = None, *, is_remeasured: bool = False
 ) -> dict[str, Any]:

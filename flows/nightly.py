@@ -25,6 +25,7 @@ from assayline.flows.evaluate import (
     evaluate,
     find_retried,
     is_done,
+    name_by,
 )
 from assayline.flows.live.reporting import (
     completed,
@@ -38,17 +39,14 @@ from assayline.run.stages import gate_run
 from assayline.settings import Settings, load_settings
 
 
-def name_night() -> str:
-    """Return the flow run's name for the UI."""
-    try:
-        spec = as_spec(flow_run.parameters["spec"])
-        baseline = flow_run.parameters.get("baseline") or spec.gate.baseline
-        return f"{spec.name} against {baseline}" if baseline else spec.name
-    except Exception:
-        return "nightly"  # the flow reports an invalid spec
+def describe_night(parameters: dict[str, Any]) -> str:
+    """Return the name of a night's spec and of its baseline."""
+    spec = as_spec(parameters["spec"])
+    baseline = parameters.get("baseline") or spec.gate.baseline
+    return f"{spec.name} against {baseline}" if baseline else spec.name
 
 
-@flow(name="nightly", flow_run_name=name_night, persist_result=False)
+@flow(name="nightly", flow_run_name=name_by(describe_night, "nightly"), persist_result=False)
 def nightly(
     spec: SpecParameter, baseline: str | None = None, resume: Literal["never", "auto"] = "never"
 ) -> dict[str, Any]:

@@ -10,11 +10,10 @@ that need the same engine share it. An interrupted suite goes on where it stoppe
 from typing import Annotated, Any, Literal
 
 from prefect import flow
-from prefect.runtime import flow_run
 from pydantic import Field
 
 from assayline.benchmark.decision import NoGoError
-from assayline.flows.evaluate import complete
+from assayline.flows.evaluate import complete, name_by
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed, worse
 from assayline.flows.live.watch import FlowFront
@@ -29,12 +28,7 @@ def as_suite(suite: SuiteParameter) -> SuiteSpec:
     return load_suite(suite) if isinstance(suite, str) else suite
 
 
-def name_suite() -> str:
-    """Return the flow run's name for the UI."""
-    try:
-        return f"suite {as_suite(flow_run.parameters['suite']).name}"
-    except Exception:
-        return "suite"  # the flow reports an invalid suite
+name_suite = name_by(lambda given: f"suite {as_suite(given['suite']).name}", "suite")
 
 
 @flow(name="suite", flow_run_name=name_suite, persist_result=False)

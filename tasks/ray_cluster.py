@@ -173,7 +173,8 @@ class RayCluster:
         if self._is_wide():
             # vLLM's Ray executor reserves the GPUs with its own placement group, one bundle per GPU. The actor holds
             # none, but must be on a node with a GPU driver, from which vLLM infers that it should use CUDA.
-            order = replace(order, spec=_span_nodes(order.spec))
+            engine = order.open.engine.with_args({"distributed_executor_backend": "ray"})
+            order = replace(order, open=replace(order.open, engine=engine))
             options |= {"scheduling_strategy": _prefer_node_with_gpus()}
         elif self._uses_gpus():
             options |= {"num_gpus": self._engine_gpus}
@@ -212,7 +213,7 @@ class RayWorker:
         self._actor = actor
         self._order = order
         self._has_head = has_head
-        self._log_path = order.log_folder / f"{order.worker}.log"
+        self._log_path = order.log_folder / f"{order.open.worker}.log"
         self._call: Any = None
         self._called_s = 0.0
         self._started_s: float | None = time.monotonic()
@@ -367,18 +368,18 @@ class _NodeWorker:
         self._notes.append(f"Starting on {node[0].lower()}{node[1:]}, process {os.getpid()}")
         settings = order.settings
         settings.pass_on_token()
-        engine = order.spec.engine
+        model, engine = order.open.model, order.open.engine
         if engine.needs_device:
             try:
-                found = identify_model(order.model, engine.args.get("revision")).model_id
+                found = identify_model(model, engine.args.get("revision")).model_id
             except ModelError as error:
                 cause = str(error).partition(" hint: ")[0]
                 raise ModelError(
-                    f"{node} lacks the model. {cause} hint: copy the model to {order.model} on every node."
+                    f"{node} lacks the model. {cause} hint: copy the model to {model} on every node."
                 ) from None
-            if found != order.model_id:
+            if found != order.open.model_id:
                 raise ModelError(
-                    f"{node} has another model in {order.model}: {found}; the run has {order.model_id}. hint: copy the "
+                    f"{node} has another model in {model}: {found}; the run has {order.open.model_id}. hint: copy the "
                     "model to every node, configuration, tokenizer and code files included."
                 )
         if engine.uses_ray_executor:
@@ -435,11 +436,6 @@ def _read_media(request: Request, known: Mapping[str, bytes]) -> dict[str, bytes
                 if digest_bytes(content) == media["digest"]:
                     contents[media["digest"]] = content
     return contents
-
-
-def _span_nodes(spec: EvalSpec) -> EvalSpec:
-    args = {**spec.engine.args, "distributed_executor_backend": "ray"}
-    return spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": args})})
 
 
 def _shorten(error: Exception) -> str:

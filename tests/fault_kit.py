@@ -126,18 +126,18 @@ class NodeWorker(ray_cluster._NodeWorker):
 
     def __init__(self, order: WorkOrder) -> None:
         worker_module.open_engine = lambda opened, sizes, setup, hooks, **_: NodeEngine(  # type: ignore[assignment]
-            opened, hooks, window=order.spec.engine.max_concurrency, step_s=STEP_S, answer=read_media
+            opened, hooks, window=order.open.engine.max_concurrency, step_s=STEP_S, answer=read_media
         )
-        if "STOPS" in order.spec.engine.env and (stops := Path(order.spec.engine.env["STOPS"])).exists():
+        if "STOPS" in order.open.engine.env and (stops := Path(order.open.engine.env["STOPS"])).exists():
             stops.unlink()
             os.kill(os.getpid(), signal.SIGSTOP)
-        if "DIES" in order.spec.engine.env:
+        if "DIES" in order.open.engine.env:
             worker_module.open_engine = die
         worker_module.claim_device = lambda *_, **__: worker_module.NO_DEVICE  # type: ignore[attr-defined]
         super().__init__(order)
         import ray
 
-        args = order.spec.engine.args
+        args = order.open.engine.args
         self._notes.append(f"GPUs {ray.get_gpu_ids()}, executor {args.get('distributed_executor_backend')}")
 
 

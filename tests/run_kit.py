@@ -157,14 +157,12 @@ class Work:
         self.dispatcher.add_shard(part, count_rows(part))
 
     def order(self, worker: str) -> WorkOrder:
+        spec = self.spec
+        names: dict[str, Any] = {"run_id": "run", "worker": worker, "model": spec.model, "model_id": "fake-id"}
         return WorkOrder(
-            run_id="run",
-            spec=self.spec,
+            open=Open(engine=spec.engine, sampling=spec.sampling_defaults, clock=self.clock, **names),
             settings=self.settings,
-            model=self.spec.model,
-            model_id="fake-id",
-            clock=self.clock,
-            worker=worker,
+            holder=f"run run ({spec.name})",
             attempt=self.attempt,
             load=LoadProgress(self.spec.load, settled=self.sent_before),
             first_generation=self.generations.get(worker, 0),

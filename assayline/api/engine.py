@@ -20,7 +20,7 @@ from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.errors import EngineError
 from assayline.evaluation.prepare import open_renderer
-from assayline.evaluation.worker import WorkOrder, claim_device, locate_model, open_adaptive_engine
+from assayline.evaluation.worker import WorkOrder, claim_device, open_adaptive_engine, order_engine
 from assayline.media.references import MediaStore
 from assayline.model import identify_spec_model
 from assayline.prompts import BadRow, RowError
@@ -28,7 +28,6 @@ from assayline.prompts.columns import RowReader
 from assayline.prompts.media import separate_media
 from assayline.records import Completion, EngineEvent, Json, Prompt, Request
 from assayline.requests.build import PreparedPrompt, build_requests, write_warm_up
-from assayline.requests.model_config import may_have_media
 from assayline.settings import Settings, load_settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
@@ -220,17 +219,11 @@ class Engine:
             self._reader = RowReader(
                 self._spec.prompts.columns, None, self._spec.prompts.media, MediaStore(self._folder.absolute())
             )
-            model_path, located = locate_model(self._spec, identity)
             order = WorkOrder(
-                run_id="",
-                spec=located,
+                open=order_engine(self._spec, identity, self._clock, worker=WORKER),
                 settings=self._settings,
-                model=model_path,
-                model_id=identity.model_id,
-                clock=self._clock,
-                worker=WORKER,
+                holder=f"an Engine of {model}",
                 log_folder=self._folder / "logs",
-                has_media=may_have_media(self._spec, identity.folder),
             )
             device, hooks = claim_device(order, stack), EngineHooks(on_note=LOG.info)
             self._engine = open_adaptive_engine(order, device, hooks, self._record, may_isolate=self._may_isolate)

@@ -18,20 +18,37 @@ LEAST_COMPARED = 3
 """Minimum number of workers for a comparison with their median."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkerStatus:
     worker: str
-    device: str
-    state: str
+    device: str = ""
+    state: str = OPENING
     """opening, alive, lost (its requests went to other workers) or left."""
-    answered: int
-    output_tokens_per_s: float | None
-    """Over the last `RATE_OVER_S` seconds; None before the first answer."""
-    is_slow: bool = False
+    answered: int = 0
+    output_tokens: int = 0
+    window_requests: int | None = None
     phase: str = ""
     """Phase of the engine's start; empty when the engine is ready."""
+    phase_began_s: float = 0.0
     phase_s: float = 0.0
     """Seconds that the phase has taken so far."""
+    output_tokens_per_s: float | None = None
+    """Over the last `RATE_OVER_S` seconds; None before the first answer."""
+    is_slow: bool = False
+    _marks: deque[tuple[float, int]] = field(default_factory=deque)
+    """(seconds, output tokens so far)"""
+
+    def measure(self, now_s: float) -> None:
+        """Measure the rate and the phase."""
+        self.phase_s = now_s - self.phase_began_s if self.phase else 0.0
+        if not self.answered:
+            self._marks = deque([(now_s, 0)])
+            return
+        self._marks.append((now_s, self.output_tokens))
+        while len(self._marks) > 2 and now_s - self._marks[1][0] >= RATE_OVER_S:
+            self._marks.popleft()
+        since_s, tokens = self._marks[0]
+        self.output_tokens_per_s = (self.output_tokens - tokens) / (now_s - since_s) if now_s > since_s else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +76,12 @@ class RunStatus:
         return phase if len(self.workers) == 1 else f"{count(len(starting), 'engine')}: {phase}"
 
 
-@dataclass(slots=True)
-class _Worker:
-    device: str = ""
-    state: str = OPENING
-    answered: int = 0
-    output_tokens: int = 0
-    window_requests: int | None = None
-    phase: str = ""
-    phase_began_s: float = 0.0
-    marks: deque[tuple[float, int]] = field(default_factory=deque)
-    """(seconds, output tokens so far)"""
-
-    def rate(self, now_s: float) -> float | None:
-        """Return output tokens per second; None before the first answer."""
-        if not self.answered:
-            self.marks = deque([(now_s, 0)])
-            return None
-        self.marks.append((now_s, self.output_tokens))
-        while len(self.marks) > 2 and now_s - self.marks[1][0] >= RATE_OVER_S:
-            self.marks.popleft()
-        since_s, tokens = self.marks[0]
-        return (self.output_tokens - tokens) / (now_s - since_s) if now_s > since_s else None
-
-
 class Progress:
     """Counters of a run's rows. Not thread-safe: the dispatcher calls it under its lock."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, WorkerStatus] = {}
         self.answered = self.errors = 0
         """Rows of all attempts."""
         self.sent = self.sent_errors = 0
@@ -130,37 +123,22 @@ class Progress:
     def snapshot(self) -> RunStatus:
         """Return the current progress."""
         now_s = self._now()
-        workers = [
-            WorkerStatus(
-                name,
-                worker.device,
-                worker.state,
-                worker.answered,
-                worker.rate(now_s),
-                phase=worker.phase,
-                phase_s=now_s - worker.phase_began_s if worker.phase else 0.0,
-            )
-            for name, worker in sorted(self._workers.items(), key=lambda item: (len(item[0]), item[0]))
-        ]
-        rates = [one.output_tokens_per_s for one in workers if one.output_tokens_per_s is not None]
-        windows = [worker.window_requests or 0 for worker in self._workers.values() if worker.state == ALIVE]
-        return RunStatus(
-            self.answered, self.errors, sum(windows) or None, sum(rates) if rates else None, _mark_slow(workers)
-        )
+        for one in self._workers.values():
+            one.measure(now_s)
+        by_number = sorted(self._workers.values(), key=lambda one: (len(one.worker), one.worker))
+        _mark_slow(by_number)
+        rates = [one.output_tokens_per_s for one in by_number if one.output_tokens_per_s is not None]
+        windows = [one.window_requests or 0 for one in by_number if one.state == ALIVE]
+        workers = [replace(one) for one in by_number]
+        return RunStatus(self.answered, self.errors, sum(windows) or None, sum(rates) if rates else None, workers)
 
-    def _find(self, worker: str) -> _Worker:
-        return self._workers.setdefault(worker, _Worker())
+    def _find(self, worker: str) -> WorkerStatus:
+        return self._workers.setdefault(worker, WorkerStatus(worker))
 
 
-def _mark_slow(workers: list[WorkerStatus]) -> list[WorkerStatus]:
+def _mark_slow(workers: list[WorkerStatus]) -> None:
     """Mark workers whose rate is far below the median."""
     rates = [one.output_tokens_per_s for one in workers if one.state == ALIVE and one.output_tokens_per_s is not None]
-    if len(rates) < LEAST_COMPARED:
-        return workers
-    limit = SLOW_SHARE * statistics.median(rates)
-    return [
-        replace(
-            one, is_slow=one.state == ALIVE and one.output_tokens_per_s is not None and one.output_tokens_per_s < limit
-        )
-        for one in workers
-    ]
+    limit = SLOW_SHARE * statistics.median(rates) if len(rates) >= LEAST_COMPARED else 0.0
+    for one in workers:
+        one.is_slow = one.state == ALIVE and one.output_tokens_per_s is not None and one.output_tokens_per_s < limit

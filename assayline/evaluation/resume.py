@@ -98,38 +98,33 @@ class Choice:
     notes: list[str] = field(default_factory=list)
 
 
-def choose_run(fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AUTO) -> Choice:
-    """Find and lock the run to resume. `fresh` is the manifest of a new run.
+def choose_run(fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AUTO, *, is_dry: bool = False) -> Choice:
+    """Find and lock the run to resume; only find it if `is_dry`. `fresh` is the manifest of a new run.
 
     `resume` is auto, never, or the id of a run. Raises SpecError if that run cannot be resumed, StoreError if its files
     cannot be read.
     """
     if resume == NEVER:
         return Choice()
-    if resume != AUTO:
-        return _take_named(fresh, spec_json, runs_dir, resume)
     notes: list[str] = []
-    for manifest in _list_candidates(fresh, spec_json, runs_dir, notes):
-        if lock := lock_run(runs_dir / manifest.run_id):
-            newest = read_manifest(runs_dir / manifest.run_id)
-            if newest == manifest:
-                return Choice(newest, lock, notes)
+    found = _list_candidates(fresh, spec_json, runs_dir, notes)
+    if is_named := resume != AUTO:
+        found = iter([_check_named(fresh, spec_json, runs_dir, resume)])
+    for manifest in found:
+        if is_dry:
+            return Choice(manifest, None, notes)
+        run_dir = runs_dir / manifest.run_id
+        lock = lock_run(run_dir)
+        if lock and read_manifest(run_dir) == manifest:
+            return Choice(manifest, lock, notes)
+        if lock:
             lock.release()
+        if is_named:
+            raise _worked_on(run_dir)
+        if lock:
             break  # another process changed it between the two reads
-        notes.append(_describe_use(runs_dir / manifest.run_id))
+        notes.append(_describe_use(run_dir))
     return Choice(notes=notes)
-
-
-def preview_run(
-    fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AUTO
-) -> tuple[Manifest | None, list[str]]:
-    """Return the choice of `choose_run` and its notes, without locking or writing. Raises the same errors."""
-    notes: list[str] = []
-    if resume == NEVER:
-        return None, notes
-    if resume != AUTO:
-        return _check_named(fresh, spec_json, runs_dir, resume), notes
-    return next(_list_candidates(fresh, spec_json, runs_dir, notes), None), notes
 
 
 def describe_left(run_dir: Path, manifest: Manifest) -> str:
@@ -203,14 +198,6 @@ def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: lis
                 f"{run_dir} has part files but no {MANIFEST_NAME}, so it cannot be resumed. hint: copy the complete "
                 "folder, and repeat the command."
             )
-
-
-def _take_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -> Choice:
-    manifest = _check_named(fresh, spec_json, runs_dir, run_id)
-    lock = lock_run(runs_dir / run_id)
-    if lock is None or read_manifest(runs_dir / run_id) != manifest:
-        raise _worked_on(runs_dir / run_id)
-    return Choice(manifest, lock)
 
 
 def _check_named(fresh: Manifest, spec_json: str, runs_dir: Path, run_id: str) -> Manifest:

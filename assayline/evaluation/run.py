@@ -18,17 +18,17 @@ from typing import Any
 
 from assayline import __version__
 from assayline.clock import RunClock, utc_now
+from assayline.engines.messages import Open
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.order import LENGTHS_NAME
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
-from assayline.evaluation.worker import WorkOrder, locate_model
+from assayline.evaluation.worker import WorkOrder, order_engine
 from assayline.load.progress import LoadProgress
 from assayline.model import ModelIdentity
 from assayline.records import EngineEvent
 from assayline.requests.chat import ChatRenderer
-from assayline.requests.model_config import may_have_media
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, read_run_scorers, write_manifest
 from assayline.settings import Settings
@@ -151,12 +151,12 @@ class Evaluation:
     """Writes every part of the run except those of preparation."""
     generations: dict[str, int] = field(default_factory=dict)
     """Number of the next engine, by worker."""
-    _located: tuple[str, EvalSpec] = field(init=False)
+    _engine: Open = field(init=False)
     _is_over: bool = False
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._located = locate_model(self.spec, self.model)
+        self._engine = order_engine(self.spec, self.model, self.clock, self.run_id)
         self.writer = PartWriter(self.run_dir, "flow", self.settings.flush_rows, self.settings.flush_interval_s)
         self.dispatcher = Dispatcher(
             self.spec, self.run_dir, self.writer.add, lambda: open_renderer(self.spec, self.model)
@@ -185,21 +185,14 @@ class Evaluation:
     def order(self, worker: str) -> WorkOrder:
         """Return the instructions for a worker that starts now."""
         earlier, progress = self.earlier, self.dispatcher.progress
-        model, spec = self._located
         return WorkOrder(
-            run_id=self.run_id,
-            spec=spec,
+            open=replace(self._engine, worker=worker, served_root=earlier.served_root if earlier else None),
             settings=self.settings,
-            model=model,
-            model_id=self.manifest.model_id,
-            served_root=earlier.served_root if earlier else None,
-            has_media=may_have_media(self.spec, self.model.folder),
-            clock=self.clock,
-            worker=worker,
+            holder=f"run {self.run_id} ({self.spec.name})",
             attempt=self.manifest.attempt,
             first_generation=self.generations.get(worker, 0),
             load=LoadProgress(
-                spec.load,
+                self.spec.load,
                 settled=progress.sent + (earlier.sent if earlier else 0),
                 errors=progress.sent_errors + (earlier.sent_errors if earlier else 0),
                 end_before=earlier.load_end if earlier else None,

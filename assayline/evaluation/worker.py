@@ -30,7 +30,7 @@ from assayline.load.progress import LoadEnd, LoadProgress
 from assayline.model import ModelIdentity
 from assayline.records import Completion, DeviceSample, EngineEvent, Json, Request, TelemetrySample
 from assayline.requests.build import write_warm_up
-from assayline.requests.model_config import choose_media_args
+from assayline.requests.model_config import choose_media_args, may_have_media
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
@@ -38,14 +38,26 @@ from assayline.spec.evaluation import EvalSpec
 NO_DEVICE = Device("none", {}, ())
 
 
-def locate_model(spec: EvalSpec, model: ModelIdentity) -> tuple[str, EvalSpec]:
-    """Return the folder or hub id that an engine loads, and the spec with arguments that model and prompts add."""
+def order_engine(spec: EvalSpec, model: ModelIdentity, clock: RunClock, run_id: str = "", worker: str = "") -> Open:
+    """Return the order for an engine of a spec, with the engine arguments that the model and the prompts require."""
     folder = model.folder
     local = not spec.engine.kind.has_model or Path(spec.model).expanduser().is_dir()
     revision = None if local or folder is None else folder.name
     pinned = {"revision": revision, "tokenizer_revision": revision} if revision else {}
-    engine = spec.engine.with_args({**choose_media_args(spec, folder), **pinned})
-    return str(folder.absolute()) if local and folder else spec.model, spec.model_copy(update={"engine": engine})
+    return Open(
+        engine=spec.engine.with_args({**choose_media_args(spec, folder), **pinned}),
+        model=str(folder.absolute()) if local and folder else spec.model,
+        model_id=model.model_id,
+        sampling=spec.sampling_defaults,
+        reasoning=spec.reasoning,
+        prefill=spec.chat.prefill,
+        chat_kwargs=spec.chat.kwargs,
+        media=spec.prompts.media,
+        has_media=may_have_media(spec, folder),
+        clock=clock,
+        run_id=run_id,
+        worker=worker,
+    )
 
 
 FIRST_WAIT_S = 0.05
@@ -59,17 +71,11 @@ LOW_REQUESTS = 8
 class WorkOrder:
     """Instructions for a worker. Picklable; contains no prompts or answers."""
 
-    run_id: str
-    spec: EvalSpec
-    """The run's, with the engine arguments that the model and the prompts require."""
+    open: Open
+    """The order for its engine, with the names of run and worker."""
     settings: Settings
-    model: str
-    model_id: str
-    served_root: str | None = None
-    """The files behind a running server's name for the model in earlier attempts."""
-    has_media: bool = False
-    clock: RunClock
-    worker: str
+    holder: str
+    """Its name for other processes that want its device."""
     attempt: int = 1
     """Number of the run's start, 1 for the first."""
     first_generation: int = 0
@@ -82,11 +88,6 @@ class WorkOrder:
     whole_machine: bool = True
     """Whether the machine must have a device for each of them, or only for this one."""
 
-    @property
-    def holder(self) -> str:
-        """Its name for other processes that want its device."""
-        return f"run {self.run_id} ({self.spec.name})" if self.run_id else f"an Engine of {self.spec.model}"
-
 
 def claim_device(
     order: WorkOrder,
@@ -98,7 +99,7 @@ def claim_device(
 
     For `on_wait` see `claims.claim_device`. Raises DeviceError or SpecError.
     """
-    engine, settings, holder = order.spec.engine, order.settings, order.holder
+    engine, settings, holder = order.open.engine, order.settings, order.holder
     if not engine.needs_device or engine.uses_ray_executor:
         return NO_DEVICE
     gpus = count_devices(engine.args)
@@ -151,7 +152,8 @@ class Worker:
         self, order: WorkOrder, open_engine: Callable[..., AnyEngine] | None = None, pool: EnginePool | None = None
     ) -> None:
         """Begin. The engine is from `pool`, and goes there in the end, if this is the run's only worker."""
-        self._order = order = replace(order, clock=order.clock.on_this_machine())
+        clock = order.open.clock.on_this_machine()
+        self._order = order = replace(order, open=replace(order.open, clock=clock))
         self._open_engine = open_engine
         self._changed = threading.Condition()
         self._waiting: deque[Request] = deque()
@@ -163,10 +165,10 @@ class Worker:
         self._device = NO_DEVICE
         self._holders = ""
         """Holders of the devices that this worker waits for."""
-        self._sampler = DeviceSampler((), order.worker, order.clock)
+        self._sampler = DeviceSampler((), order.open.worker, clock)
         self._generation = order.first_generation
         self._pool = pool if order.workers_here == 1 else None
-        self._thread = threading.Thread(target=self._run, name=order.worker, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=order.open.worker, daemon=True)
         self._thread.start()
 
     def exchange(
@@ -229,7 +231,7 @@ class Worker:
             raise
 
     def _open(self, stack: contextlib.ExitStack) -> AdaptiveEngine:
-        order = self._order
+        order = self._order.open
         self._begin_phase(STARTING)
         for orphan in self._device.orphans:
             self._note(f"Ended {orphan}, left by a killed run on {self._device.name}")
@@ -243,7 +245,7 @@ class Worker:
             on_load_ended=self._note_end,
         )
         return open_adaptive_engine(
-            order, self._device, hooks, self._record, pool=self._pool, open_engine_by=self._open_engine
+            self._order, self._device, hooks, self._record, pool=self._pool, open_engine_by=self._open_engine
         )
 
     def _wait_for_device(self, holders: str) -> None:
@@ -257,7 +259,7 @@ class Worker:
             self._note(f"Every device is taken: {holders}. Waiting up to {wait_s:g} s (ASSAYLINE_DEVICE_WAIT_S)")
 
     def _answer(self, engine: AdaptiveEngine) -> None:
-        if self._order.spec.engine.warm_up and (first := self._wait_for_first()):
+        if self._order.open.engine.warm_up and (first := self._wait_for_first()):
             self._warm_up(engine, first)
         for completion in engine.generate(self._pull()):
             with self._changed:
@@ -288,10 +290,8 @@ class Worker:
             return list(self._waiting)
 
     def _warm_up(self, engine: AdaptiveEngine, first: list[Request]) -> None:
-        spec = self._order.spec
-        request, shared_tokens = write_warm_up(
-            first, spec.sampling_defaults, self._order.worker, engine.facts.max_model_len
-        )
+        order = self._order.open
+        request, shared_tokens = write_warm_up(first, order.sampling, order.worker, engine.facts.max_model_len)
         self._phase = "warming up"
         duration_s = engine.warm_up(request)
         self._phase = ""
@@ -335,8 +335,10 @@ class Worker:
         details = dict(details or {})
         if event == "opened":
             details |= OpenedDetails(claimed_device=self._device.name, claimed_gpus=len(self._device.gpus))
-        worker, attempt, now_s = self._order.worker, self._order.attempt, self._order.clock.now_s()
-        row = EngineEvent(worker, attempt, generation, event, now_s, duration_s, message, details)
+        order = self._order.open
+        row = EngineEvent(
+            order.worker, self._order.attempt, generation, event, order.clock.now_s(), duration_s, message, details
+        )
         with self._changed:
             if event == "opened":
                 self._window, self._phase = details["window_requests"], ""
@@ -362,27 +364,12 @@ def open_adaptive_engine(
 
     `open_engine_by` replaces `assayline.engines.open_engine`.
     """
-    spec, engine = order.spec, order.spec.engine
+    engine = order.open.engine
 
     def open_one(sizes: Sizes, changed_args: dict[str, Json], generation: int) -> AnyEngine:
-        log_path = order.log_folder / f"{order.worker}-generation-{generation}.log"
+        log_path = order.log_folder / f"{order.open.worker}-generation-{generation}.log"
         return (open_engine_by or open_engine)(
-            Open(
-                engine=engine.with_args(changed_args),
-                model=order.model,
-                model_id=order.model_id,
-                served_root=order.served_root,
-                sampling=spec.sampling_defaults,
-                reasoning=spec.reasoning,
-                prefill=spec.chat.prefill,
-                chat_kwargs=spec.chat.kwargs,
-                media=spec.prompts.media,
-                has_media=order.has_media,
-                clock=order.clock,
-                run_id=order.run_id,
-                worker=order.worker,
-                engine_generation=generation,
-            ),
+            replace(order.open, engine=engine.with_args(changed_args), engine_generation=generation),
             sizes.window_requests,
             HostSetup.of(order.settings, engine, device.env, log_path),
             hooks,
@@ -397,7 +384,7 @@ def open_adaptive_engine(
         policy,
         record,
         pool.memory if pool is not None else DeviceMemory(device.gpus),
-        worker=order.worker,
+        worker=order.open.worker,
         first_generation=order.first_generation,
         memory_wait_s=order.settings.engine_memory_wait_s,
         may_isolate=may_isolate,

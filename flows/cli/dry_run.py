@@ -17,7 +17,7 @@ from assayline.errors import MediaError, NothingToAskError
 from assayline.evaluation.begin import plan_evaluation
 from assayline.evaluation.judging import check_judges, find_unreported, pick_judges
 from assayline.evaluation.prepare import Preparation
-from assayline.evaluation.resume import describe_left, preview_run
+from assayline.evaluation.resume import choose_run, describe_left
 from assayline.flows.cli.words import print_text
 from assayline.media.load import Hearing, load_all
 from assayline.records import Prompt
@@ -114,8 +114,8 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     plan = plan_evaluation(spec, settings, read)
     spec, model = plan.spec, plan.model
     runs_dir = settings.data_dir / "runs"
-    found, notes = preview_run(plan.fresh, canonical_json(spec), runs_dir, resume)
-    notes += check_judges(plan, settings)
+    choice = choose_run(plan.fresh, canonical_json(spec), runs_dir, resume, is_dry=True)
+    notes = [*choice.notes, *check_judges(plan, settings)]
     unreported = find_unreported(plan, settings, resume)
     preparation = Preparation(spec, model, rows=open_answers(spec, read))
     rows = requests = duplicates = tokens = 0
@@ -174,7 +174,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     check_targets(spec.scorers or [], targets)
     if unreported:
         print_text(f"This would add judges and report to run {unreported}, which has all its answers.", console)
-    elif found:
+    elif found := choice.manifest:
         left = describe_left(runs_dir / found.run_id, found)
         print_text(f"This would resume run {found.run_id}: {left}.", console)
     else:

@@ -122,5 +122,6 @@ def test_run_ids_speak_and_differ():
 
 def test_order_names_an_absolute_folder(spec, settings, tiny_model):
     order = begin_evaluation(spec, settings).order("worker-3")
-    assert (order.model, order.worker, order.spec) == (str(tiny_model), "worker-3", spec)
-    assert order.log_folder.is_absolute() and order.model_id.startswith("sha256:")
+    opened = order.open
+    assert (opened.model, opened.worker, opened.engine) == (str(tiny_model), "worker-3", spec.engine)
+    assert order.log_folder.is_absolute() and opened.model_id.startswith("sha256:")

@@ -62,7 +62,7 @@ def test_a_claim_excludes_other_processes_until_they_are_killed(holder, tmp_path
 
 def test_claim_device_names_the_run_that_holds_the_device_and_since_when(tmp_path, settings):
     order = Work(tmp_path, settings, engine={"device": "cpu"}).order("worker-0")
-    holder = rf"run run \({order.spec.name}\), process {os.getpid()}, since 20.{{14}} UTC"
+    holder = rf"{re.escape(order.holder)}, process {os.getpid()}, since 20.{{14}} UTC"
     told = rf"Every device is taken: cpu-\S+ by {holder}\. hint: wait for that run or stop it, or set ASSAYLINE_DEVICE"
     with contextlib.ExitStack() as stack:
         worker_module.claim_device(order, stack)
