@@ -10,7 +10,11 @@ from engine_kit import ARGS, NO_PREEMPTIONS, by_id, open_engine
 from assayline.engines.client import OfflineEngine
 from assayline.records import Completion, Request
 
-pytestmark = [pytest.mark.vllm, pytest.mark.skipif(NO_PREEMPTIONS is None, reason="this vLLM counts no preemptions")]
+pytestmark = [
+    pytest.mark.rare,
+    pytest.mark.vllm,
+    pytest.mark.skipif(NO_PREEMPTIONS is None, reason="this vLLM counts no preemptions"),
+]
 
 LENGTHS = (100, 60, 8, 90, 16, 40, 100, 8, 70, 24, 12, 80, 30, 8)
 SMALL = {"block_size": 32, "num_gpu_blocks_override": 12, "enable_prefix_caching": False}

@@ -46,6 +46,7 @@ def test_requests_reach_a_server_when_the_trace_says(tmp_path, settings, make_sp
     assert kind == "row_error" and "input_length holds -1" in message
 
 
+@pytest.mark.rare
 @pytest.mark.vllm
 def test_prefix_cache_has_the_shared_prefixes_of_the_trace(tmp_path, settings, make_spec):
     lengths_and_blocks = [

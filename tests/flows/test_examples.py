@@ -96,6 +96,7 @@ def test_examples_of_a_prompt_are_answered_as_they_should_be():
         assert len(answers) == 2 and set(answers) <= set("ABCD")
 
 
+@pytest.mark.rare
 @pytest.mark.vllm
 def test_every_answer_of_the_json_example_is_valid(settings):
     example = ROOT / "examples" / "json_style.yaml"

@@ -67,6 +67,7 @@ def test_failed_measurement_is_resumed_with_new_pairs_and_comparisons_show_the_n
     )
 
 
+@pytest.mark.rare
 @pytest.mark.prefect
 def test_benchmark_flow_measures_noise_on_shared_engines(prefect_client, fake_spec, data_dir):
     fake_spec["prompts"]["limit"] = 4

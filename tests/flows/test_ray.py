@@ -447,6 +447,7 @@ def test_ray_writes_the_rows_of_a_run_in_threads(change, nodes, fake_spec, tmp_p
     assert found["ray"] == found["local"]
 
 
+@pytest.mark.rare
 def test_ray_actors_end_with_a_killed_flow(nodes, slow_spec, env, data_dir, tmp_path):
     slow_spec |= {"workers": 2, "runner": "ray", "ray_address": nodes.address}
     slow_spec["sampling"]["max_tokens"] = 5_000
