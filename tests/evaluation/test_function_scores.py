@@ -3,11 +3,12 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import FAKE, answer_in_order, begin_and_vanish, query
+from run_kit import FAKE, answer_in_order, begin_and_vanish, copy_run, query, settings_in
 
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation, plan_run
@@ -40,18 +41,23 @@ MEANS = "select scorer, samples, round(mean, 4), round(mean_without_errors, 4) f
 EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS = round(3 / 6, 4), round(3 / 4, 4)
 
 
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a function and an SQL file, which is the working folder."""
-    folder = tmp_path / "project"
+def make_project(folder: Path) -> Path:
+    """A folder with a function and an SQL file."""
     folder.mkdir()
     (folder / "own_closeness.py").write_text(MODULE, encoding="utf-8")
     (folder / "closer.sql").write_text(SQL, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of the test's own, which is the working folder."""
+    folder = make_project(tmp_path / "project")
     monkeypatch.chdir(folder)
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make_sums(make_spec: Any) -> Callable[..., EvalSpec]:
     """A spec of six sums for the fake engine."""
 
@@ -66,22 +72,39 @@ def make_sums(make_spec: Any) -> Callable[..., EvalSpec]:
     return make
 
 
+def complete(spec: EvalSpec, settings: Settings, before_end: Callable[[], object] = lambda: None) -> RunResult:
+    """Complete a new run of a spec with `ANSWERS`, after `before_end`."""
+    evaluation = begin_evaluation(spec, settings, "never")
+    counts = evaluation.prepare()
+    answer_in_order(evaluation, *ANSWERS)
+    before_end()
+    return evaluation.finish(counts)
+
+
 @pytest.fixture
 def run_with(settings: Settings) -> Callable[..., RunResult]:
-    """Completes a new run of a spec with `ANSWERS`, after `before_end`."""
-
-    def complete(spec: EvalSpec, before_end: Callable[[], object] = lambda: None) -> RunResult:
-        evaluation = begin_evaluation(spec, settings, "never")
-        counts = evaluation.prepare()
-        answer_in_order(evaluation, *ANSWERS)
-        before_end()
-        return evaluation.finish(counts)
-
-    return complete
+    return partial(complete, settings=settings)
 
 
-def test_a_run_is_scored_by_a_function_and_by_an_sql_file(make_sums, settings, run_with):
-    notes = run_with(make_sums([CLOSENESS, CLOSE_IN_SQL])).notes
+@pytest.fixture(scope="module")
+def finished(make_sums: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder of a run with both scorers, and its notes."""
+    folder = tmp_path_factory.mktemp("finished")
+    settings = settings_in(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(make_project(folder / "project"))
+        result = complete(make_sums([CLOSENESS, CLOSE_IN_SQL]), settings)
+    return settings.run_dir(result.run_id), result.notes
+
+
+@pytest.fixture
+def run_dir(finished: tuple[Path, list[str]], settings: Settings) -> Path:
+    """The folder of a copy of that run, which a test may change."""
+    return copy_run(finished[0], settings)
+
+
+@pytest.mark.usefixtures("run_dir")
+def test_a_run_is_scored_by_a_function_and_by_an_sql_file(finished, settings):
     assert query(settings, MEANS) == [
         ("closeness", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS),
         ("closer", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS),
@@ -95,34 +118,36 @@ def test_a_run_is_scored_by_a_function_and_by_an_sql_file(make_sums, settings, r
     assert query(settings, "select extracted, explanation from scores where scorer = 'closeness' and value = 0.5") == [
         ("3", "row q1"), ("11", "row q5")
     ]  # fmt: skip
-    (note,) = [note for note in notes if "closeness" in note]
+    values = (
+        "select metric, detail, value from metric_values "
+        "where metric in ('accuracy', 'accuracy_without_errors') order by all"
+    )
+    assert query(settings, values) == [
+        (metric, scorer, value)
+        for metric, value in (("accuracy", 0.5), ("accuracy_without_errors", 0.75))
+        for scorer in ("closeness", "closer")
+    ]
+    (note,) = [note for note in finished[1] if "closeness" in note]
     assert note == (
         "closeness failed on 1 of 5 answers, which count as errors with a score of 0. The first error: "
         "ValueError: could not convert string to float: 'four'."
     )
 
 
-def test_accuracy_without_errors_excludes_failures_of_a_scorer(make_sums, settings, run_with):
-    run_with(make_sums([CLOSENESS]))
-    values = (
-        "select metric, value from metric_values where metric in ('accuracy', 'accuracy_without_errors') order by all"
-    )
-    assert query(settings, values) == [("accuracy", 0.5), ("accuracy_without_errors", 0.75)]
-
-
-def test_scores_of_a_function_survive_a_rebuild_without_its_file(make_sums, settings, project, run_with):
-    result = run_with(make_sums([CLOSENESS]))
+def test_scores_of_a_function_survive_a_rebuild_without_its_file(run_dir, settings, project):
     before = query(settings, SCORES)
     (project / "own_closeness.py").unlink()
     settings.database_path.unlink()
-    rebuilt = rebuild_run(settings.run_dir(result.run_id), settings.database_path, 10)
-    assert rebuilt.scores == {"closeness": 6}
+    rebuilt = rebuild_run(run_dir, settings.database_path, 10)
+    assert rebuilt.scores == {"closeness": 6, "closer": 6}
     assert query(settings, SCORES) == before
 
 
 def test_score_adds_a_function_to_a_run_that_a_rebuild_keeps(make_sums, settings, run_with, project, capsys):
     run_dir = settings.run_dir(run_with(make_sums(["numeric"])).run_id)
     added = "{kind: python, function: 'own_closeness:no_longer_than', arguments: {most: 1}, name: short}"
+    assert run("score", [run_dir.name, "--scorer", json.dumps(CLOSENESS), "--dry-run"]) == 0
+    assert "closeness failed on 1 of 5 answers" in " ".join(capsys.readouterr().out.split())
     assert run("score", [run_dir.name, "--scorer", added, "--dry-run"]) == 0
     assert "short" in capsys.readouterr().out
     assert not (run_dir / FUNCTION_SCORES_NAME).exists() and not (run_dir / SCORERS_NAME).exists()
@@ -136,12 +161,6 @@ def test_score_adds_a_function_to_a_run_that_a_rebuild_keeps(make_sums, settings
     rebuild_run(run_dir, settings.database_path, 10)
     assert query(settings, read) == expected
     assert query(settings, "select scorer from accuracy order by ordinal") == [("numeric",), ("short",)]
-
-
-def test_score_prints_the_failures_of_a_function(make_sums, settings, run_with, capsys):
-    run_id = run_with(make_sums(["numeric"])).run_id
-    assert run("score", [run_id, "--scorer", json.dumps(CLOSENESS)]) == 0
-    assert "closeness failed on 1 of 5 answers" in " ".join(capsys.readouterr().out.split())
 
 
 def test_score_stale_scores_runs_again_whose_function_changed(make_sums, settings, project, run_with):
@@ -174,7 +193,7 @@ def test_a_run_whose_function_disappears_completes_without_its_scores(make_sums,
     moved = project / "elsewhere"
     scorers = [CLOSENESS, {**CLOSENESS, "function": "other:closeness", "name": "other"}, "numeric"]
     shutil.copy(project / "own_closeness.py", project / "other.py")
-    result = run_with(make_sums(scorers), lambda: (project / "own_closeness.py").rename(moved))
+    result = run_with(make_sums(scorers), before_end=lambda: (project / "own_closeness.py").rename(moved))
     assert query(settings, "select state from runs") == [("completed",)]
     assert query(settings, "select scorer, samples from accuracy order by ordinal") == [("other", 6), ("numeric", 6)]
     assert [note for note in result.notes if note.startswith("closeness scored nothing. There is no module")]
@@ -203,13 +222,13 @@ def test_an_unfinished_run_has_its_scores_after_resuming(make_sums, settings):
     assert query(settings, MEANS) == [("closeness", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS)]
 
 
-@pytest.mark.parametrize("damaged", ["{", "[1]", '{"closeness": {"definition": "x"}}', '{"closeness": 1}'])
-def test_damaged_scores_are_an_error_with_a_hint(make_sums, settings, run_with, capsys, damaged):
-    run_dir = settings.run_dir(run_with(make_sums([CLOSENESS])).run_id)
+def test_damaged_scores_are_an_error_with_a_hint(run_dir, settings, capsys):
     before = query(settings, SCORES)
-    (run_dir / FUNCTION_SCORES_NAME).write_text(damaged)
-    with pytest.raises(StoreError, match=rf"scores of functions.*hint: .*remove it.*assayline score {run_dir.name}"):
-        rebuild_run(run_dir, settings.database_path, 10)
+    hint = rf"scores of functions.*hint: .*remove it.*assayline score {run_dir.name}"
+    for damaged in ("{", "[1]", '{"closeness": {"definition": "x"}}', '{"closeness": 1}'):
+        (run_dir / FUNCTION_SCORES_NAME).write_text(damaged)
+        with pytest.raises(StoreError, match=hint):
+            rebuild_run(run_dir, settings.database_path, 10)
     assert run("score", [run_dir.name]) == 6
     assert FUNCTION_SCORES_NAME in capsys.readouterr().err
     (run_dir / FUNCTION_SCORES_NAME).unlink()
