@@ -16,12 +16,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from assayline.engines.reasoning import thinks
 from assayline.errors import PromptError, PromptsChangedError, SpecError
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.order import can_order, expected_tokens, measure_request, name_shard, order_rows, read_lengths
@@ -326,7 +328,8 @@ def open_renderer(spec: EvalSpec, model: ModelIdentity) -> OpenedRenderer:
         return ServedChat(spec.chat), None, None
     tokenizer, max_model_len = open_tokenizer(spec, model)
     placeholders = find_placeholders(model.folder or Path(), tokenizer, spec.chat.placeholders)
-    return ChatRenderer(plan_chat(spec), tokenizer, max_model_len, placeholders), tokenizer, max_model_len
+    renderer = ChatRenderer(plan_chat(spec), tokenizer, max_model_len, placeholders, partial(thinks, spec.reasoning))
+    return renderer, tokenizer, max_model_len
 
 
 def open_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | None]:

@@ -15,7 +15,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -103,8 +103,10 @@ class ChatRenderer:
         tokenizer: Any,
         max_model_len: int | None = None,
         placeholders: Placeholders | None = None,
+        thinks: Callable[[str, str | None], bool] = lambda prompt, prefill: False,
     ) -> None:
-        """`placeholders` are those of the model (None: it takes text alone).
+        """`placeholders` are those of the model (None: it takes text alone). `thinks` returns whether the model begins
+        with thinking after a prompt that ends with this prefill.
 
         Raises ModelError for a model without the template, SpecError for a file that is not there, a template that
         is not Jinja2 and kwargs that are not variables of a template."""
@@ -116,6 +118,7 @@ class ChatRenderer:
             )
         self._tokenizer = tokenizer
         self._placeholders = placeholders or {}
+        self._thinks = thinks
         self._spec = spec
         self._mode, self._template = find_template(spec, tokenizer)
         self._midnight = datetime.datetime.combine(spec.date, datetime.time())
@@ -158,6 +161,11 @@ class ChatRenderer:
             text = self._apply(self._shape_contents(conversation), continues=continues, variables=variables)
         self._check_length(len(text))  # again in `encode`: before the next line, which takes memory of its own
         check_text(text, "The rendered chat")
+        if body.continues and self._thinks(text, None) != self._thinks(text, str(messages[-1].get("content"))):
+            raise RowError(
+                "The row continues an answer, and what the model adds would be taken for thinking. hint: set "
+                "chat.prefill instead of continue_final_message, or remove `reasoning`."
+            )
         check_placeholders(text, kinds, self._placeholders)
         if self._spec.special_tokens == "text":
             return self._encode_apart(text)

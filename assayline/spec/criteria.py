@@ -77,7 +77,7 @@ class JsonMatch(ScorerPart):
 
     kind: Literal["json"] = "json"
     json_schema: JsonSchema | None = Field(
-        None, description="JSON schema that the answer must satisfy (default: that of `output`)."
+        None, description="JSON schema that the answer must satisfy (default: the one that its request demands)."
     )
 
     needs_target: ClassVar[bool] = False

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import duckdb
@@ -35,18 +36,35 @@ class Score(NamedTuple):
 JSON_FUNCTION = "score_json"
 
 
+CALL = f"""{JSON_FUNCTION}(answer, (
+    select any_value(sampling_json -> '$.structured_outputs.json')
+    from requests
+    where requests.run_id = stg_samples.run_id and requests.request_id = stg_samples.request_id
+))"""  # noqa: S608 - the name is ours
+"""Call over the columns of stg_samples: an answer, and the schema that its request demands."""
+
+
 @contextmanager
 def json_function(connection: DuckDBPyConnection, scorer: Scorer) -> Iterator[None]:
-    """Register the scorer as an SQL function during the block, if it is a Python function."""
+    """Register the scorer as an SQL function during the block, if it is a Python function.
+
+    Without a schema of its own, the scorer checks that of each request.
+    """
     if not isinstance(scorer, JsonMatch):
         yield
         return
-    score = make_json_scorer(scorer.json_schema)
+    own = scorer.json_schema
+
+    @lru_cache
+    def find_scorer(form: str | None) -> Callable[[str | None], Score]:
+        schema = json.loads(form) if form and own is None else own
+        return make_json_scorer(json.loads(schema) if isinstance(schema, str) else schema)
+
     columns = {"value": DOUBLE, "extracted": VARCHAR, "explanation": VARCHAR, "found_by": VARCHAR}
     connection.create_function(
         JSON_FUNCTION,
-        lambda answer: {**score(answer)._asdict(), "found_by": None},
-        [VARCHAR],
+        lambda answer, form: {**find_scorer(form)(answer)._asdict(), "found_by": None},
+        [VARCHAR, VARCHAR],
         duckdb.struct_type(columns),
         null_handling=FunctionNullHandling.SPECIAL,
     )
@@ -54,17 +72,6 @@ def json_function(connection: DuckDBPyConnection, scorer: Scorer) -> Iterator[No
         yield
     finally:
         connection.remove_function(JSON_FUNCTION)
-
-
-def take_demanded_form(connection: DuckDBPyConnection, run_id: str, scorer: Scorer) -> Scorer:
-    """Return the scorer; without a JSON schema of its own, with the one that the run demands of its answers, if any."""
-    if not isinstance(scorer, JsonMatch) or scorer.json_schema is not None:
-        return scorer
-    [(text,)] = connection.execute("select spec_json from runs where run_id = ?", [run_id]).fetchall()
-    spec = json.loads(text)
-    forms = spec.get("output") or {}, (spec.get("sampling") or {}).get("structured_outputs") or {}
-    schema = forms[0].get("json_schema") or forms[1].get("json")
-    return scorer.model_copy(update={"json_schema": schema}) if isinstance(schema, dict) else scorer
 
 
 def make_json_scorer(schema: dict[str, Any] | None) -> Callable[[str | None], Score]:

@@ -352,16 +352,11 @@ _FOUND = f"""
     from scores
     inner join (select run_id, scorer, kind, ordinal from scorers) as scorers using (run_id, scorer)
     inner join (
-        select run_id, prompt_id, occurrence, repeat_index, answer, truncated from stg_samples
+        select run_id, prompt_id, occurrence, repeat_index, request_id, answer, truncated from stg_samples
     ) as samples using (run_id, prompt_id, occurrence, repeat_index)
     inner join (
-        select
-            run_id,
-            coalesce(
-                spec_json -> '$.output.json_schema', spec_json -> '$.sampling.structured_outputs.json', 'null'
-            ) <> 'null' as has_form
-        from runs
-    ) as forms using (run_id)
+        select run_id, request_id, sampling_json -> '$.structured_outputs.json' is not null as has_form from requests
+    ) as forms using (run_id, request_id)
     where run_id = ? and error_kind is null
     group by scorer, kind, ordinal
     order by ordinal

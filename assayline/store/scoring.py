@@ -187,10 +187,9 @@ def score_run(
     """
     forget_metrics(connection, run_id)
     counts = insert_harness_scores(connection, run_id, judged)
-    for ordinal, given_scorer in enumerate(scorers, start=len(judged.scorers)):
-        if only is not None and given_scorer.title not in only:
+    for ordinal, scorer in enumerate(scorers, start=len(judged.scorers)):
+        if only is not None and scorer.title not in only:
             continue
-        scorer = json_match.take_demanded_form(connection, run_id, given_scorer)
         _delete_scores(connection, run_id, [scorer.title])
         if isinstance(scorer, FunctionScorer | JudgeScorer):
             if (given := functions.get(scorer.title)) is None:
@@ -469,7 +468,7 @@ def write_call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
     The fields of a scorer are the parameters of `score_KIND`, in order.
     """
     if isinstance(scorer, JsonMatch):
-        return f"{json_match.JSON_FUNCTION}(answer)", {}
+        return json_match.CALL, {}
     values = {name: getattr(scorer, name) for name in type(scorer).model_fields if name not in ("name", "kind")}
     read = "options, option_logprobs, option_tokens" if isinstance(scorer, Loglikelihood) else "answer"
     return f"score_{scorer.kind}({', '.join([read, 'target', *(f'${name}' for name in values)])})", values

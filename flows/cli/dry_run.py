@@ -122,6 +122,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     turns: Counter[int] = Counter()
     errors = ErrorTrial()
     first = None
+    ignored: dict[str, None] = {}
     targets: list[tuple[str, list[str] | None]] = []
     media = MediaTrial(spec)
     for prepared in preparation:
@@ -132,6 +133,9 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         turns.update(request.turns for request in prepared.requests if request.turn_index == 0 and request.turns)
         if (target := prepared.prompt.target) is not None and len(targets) < TRIED_TARGETS:
             targets.append((target, prepared.prompt.options))
+        for request in prepared.ready:
+            form = request.sampling.get("structured_outputs")
+            ignored |= dict.fromkeys(list_ignored(form.get("json") if isinstance(form, dict) else None))
         tokens += sum(len(request.prompt_token_ids) for request in prepared.requests)
         if first is None and prepared.ready:
             first = prepared.ready[0]
@@ -163,8 +167,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
             print_text("first prompt, rendered by the server:", console)
             shown = json.dumps(first.messages, indent=2, ensure_ascii=False)
             console.print(Syntax(shown, "json", word_wrap=True))
-    form = spec.sampling_defaults.get("structured_outputs")
-    if ignored := list_ignored(form.get("json") if isinstance(form, dict) else None):
+    if ignored:
         notes.append(
             f"vLLM does not enforce {', '.join(ignored)} of the JSON schema, so answers may break it. hint: add `type` "
             "next to a keyword that is for one type; the scorer json checks all of the schema."

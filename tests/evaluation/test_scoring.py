@@ -20,7 +20,7 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store import database, scoring
 from assayline.store.database import SQL_FOLDER, connect
-from assayline.store.metrics import forget_metrics
+from assayline.store.metrics import forget_metrics, warn_unread
 from assayline.store.parts import write_part
 
 pytestmark = pytest.mark.slow
@@ -90,6 +90,23 @@ def test_a_run_with_targets_is_scored_by_exact_match(make_sums, settings):
 def test_a_run_without_scorers_is_not_scored(make_sums, settings):
     run_with(make_sums(scorers=[]), settings, *"012345")
     assert query(settings, "from scorers") == query(settings, "from scores") == []
+
+
+def test_json_is_checked_under_the_schema_of_its_request(make_sums, settings):
+    whole, text = {"type": "integer"}, {"type": "string"}
+    forms = [whole, json.dumps(whole), text, None]
+    rows = [
+        {"question": str(number), "sampling": form and {"structured_outputs": {"json": form}}}
+        for number, form in enumerate(forms)
+    ]
+    own = {"kind": "json", "name": "own", "json_schema": text}
+    spec = make_sums(rows, {"sampling": "sampling"}, scorers=[{"kind": "json"}, own], output={"json_schema": whole})
+    run_dir = run_with(spec, settings, '"a"', "7", "7", "7")
+    values = "select list(value order by source_row) from score group by scorer order by scorer"
+    assert query(settings, values) == [([0, 1, 0, 1],), ([1, 0, 0, 0],)]
+    with connect(settings.database_path, 10) as connection:
+        words = str(warn_unread(connection, run_dir.name))
+    assert "json found another form than the demanded one in 50% of 4 answers" in words
 
 
 def test_prompts_without_a_target_have_no_score_unless_none_is_needed(make_sums, settings):

@@ -263,6 +263,18 @@ def test_a_dataset_in_a_folder_is_really_read(tmp_path):
     assert list(read_rows(HubSource(dataset=str(tmp_path)))) == [{"prompt": "a"}, {"prompt": "b"}]
 
 
+def test_whole_numbers_of_a_dataset_have_no_point_next_to_missing_ones(tmp_path):
+    pytest.importorskip("datasets")
+    write(tmp_path / "test.csv", "n,x,prompt\n1,1.5,a\n,2,b\n30,,c\n")
+    rows = list(read_rows(HubSource(dataset=str(tmp_path))))
+    texts = [RowReader(Columns(target="n"), "{{ n or '-' }} {{ x or '-' }}").read(row) for row in rows]
+    assert [(one.messages[0]["content"], one.target) for one in texts] == [
+        ("1 1.5", "1"),
+        ("- 2", None),
+        ("30 -", "30"),
+    ]
+
+
 def test_hub_dataset_that_fails_raises(tmp_path):
     pytest.importorskip("datasets")
     write(tmp_path / "train.jsonl", '{"prompt": "a"}\n')
@@ -385,6 +397,25 @@ def test_a_conversation_is_the_same_through_every_door(tmp_path, monkeypatch, do
     prompts = [one for one in load_prompts(PromptSpec.model_validate({"source": source})) if isinstance(one, Prompt)]
     assert [one.messages for one in prompts] == TALKS
     assert [one.body and one.body.variables for one in prompts] == [{"tools": [tool]} for tool in TOOLS]
+
+
+@pytest.mark.parametrize("door", ["jsonl", "csv", "parquet", "inline"])
+def test_rows_of_function_calling_are_asked_as_written_or_refused_by_the_type_of_a_part(tmp_path, monkeypatch, door):
+    """Calls next to a query, as JSON text; and Anthropic's parts, which no chat template has."""
+    calls, tools = [{"name": "tide", "arguments": {"port": "Wick"}}], [{"name": "tide", "parameters": {"port": {}}}]
+    rows = [{"query": "Tide?", "answers": json.dumps(calls), "tools": json.dumps(tools)}]
+    source = open_door(door, rows, tmp_path, monkeypatch)
+    if door == "csv":
+        write(tmp_path / "a.csv", pd.DataFrame(rows).to_csv(index=False))
+    columns = {"prompt": "query", "target": "answers"}
+    (prompt,) = load_prompts(PromptSpec.model_validate({"source": source, "columns": columns}))
+    assert (prompt.messages, prompt.target) == ([{"role": "user", "content": "Tide?"}], json.dumps(calls))
+    assert prompt.body.variables == {"tools": tools}
+    use = {"type": "tool_use", "id": "t", "name": "tide", "input": {"port": "Wick"}}
+    talk = [{"role": "user", "content": "Tide?"}, {"role": "assistant", "content": [use]}]
+    source = open_door(door, [{"messages": talk}], tmp_path, monkeypatch)
+    (bad,) = load_prompts(PromptSpec.model_validate({"source": source}))
+    assert "Message 2, part 1 is of type 'tool_use', expected text or" in bad.message
 
 
 def test_null_that_was_written_stays_and_padding_of_parquet_is_null_when_asked_for(tmp_path):

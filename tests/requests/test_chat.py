@@ -1,6 +1,7 @@
 """Rendering: one BOS, the ids of apply_chat_template, system and prefill, template errors, the sandbox, and servers."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 from run_kit import build_tokenizer
 from transformers import AddedToken
 
+from assayline.engines.reasoning import thinks
 from assayline.errors import ModelError, SpecError
 from assayline.prompts import RowError
+from assayline.records import BatchBody
 from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
+from assayline.spec.engine import ReasoningSpec
 from assayline.spec.prompts import ChatSpec
 
 USER = [{"role": "user", "content": "bako mitu"}]
@@ -81,6 +85,48 @@ def test_the_prefill_is_left_open(tokenizer):
     assert text == "<bos><|user|>bako mitu<eos>\n<|assistant|>The answer is"
     assert len(USER) == 1
     assert renderer(tokenizer, prefill="").render(USER).text == renderer(tokenizer).render(USER).text
+
+
+SHUT = "<think>\n\n</think>\n\n"
+SHUT_IF_OFF = "{% if thinking is not defined %}" + SHUT + "{% endif %}"
+THINKING_TEMPLATES = {
+    "it is the model's matter": ("", "", True, False),
+    "opened": ("<think>\n", "", True, False),
+    "opened, and before answers": ("<think>\n", "<think>\n", True, True),
+    "closed if it is switched off": (SHUT_IF_OFF, "", False, False),
+    "closed, and before answers": (SHUT, SHUT, False, False),
+    "closed without opening it": ("</think>", "</think>", False, False),
+}
+"""What the template writes at the end of a prompt and before an answer, and whether the model thinks then."""
+
+
+def write_template(kind: str) -> str:
+    generation, before, _, _ = THINKING_TEMPLATES[kind]
+    return (
+        "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}" + before + "{% endif %}"
+        "{{ m.content | trim }}.{% endfor %}{% if add_generation_prompt %}assistant:" + generation + "{% endif %}"
+    )
+
+
+@pytest.mark.parametrize("kind", THINKING_TEMPLATES)
+@pytest.mark.parametrize("talk", [USER, [*USER, {"role": "assistant", "content": "<think>so</think>re"}, *USER]])
+def test_every_kind_of_template_shows_whether_the_model_thinks(tokenizer, kind, talk):
+    *_, alone, prefilled = THINKING_TEMPLATES[kind]
+    for prefill, expected in ((None, alone), ("So: ", prefilled), ("**So", prefilled)):
+        text = renderer(tokenizer, template=write_template(kind), prefill=prefill).render(talk).text
+        assert thinks(ReasoningSpec(), text, prefill) == expected, (prefill, text)
+
+
+@pytest.mark.parametrize("kind", THINKING_TEMPLATES)
+def test_a_row_that_continues_an_answer_is_asked_only_if_the_answer_is_told_from_thinking(tokenizer, kind):
+    row, body = [*USER, {"role": "assistant", "content": "So: "}], BatchBody(continues=True)
+    for tags in (None, ReasoningSpec()):
+        made = ChatRenderer(ChatSpec(template=write_template(kind)), tokenizer, thinks=partial(thinks, tags))
+        if tags and not THINKING_TEMPLATES[kind][-1]:
+            with pytest.raises(RowError, match="would be taken for thinking"):
+                made.render(row, body)
+        else:
+            assert made.render(row, body).text.rstrip().endswith("So:")
 
 
 def test_kwargs_reach_the_template(tokenizer):

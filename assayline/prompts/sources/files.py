@@ -443,8 +443,15 @@ READERS: dict[str, Callable[[Path], Iterator[Row | UnreadableRow]]] = {
 }
 
 
+def _narrow(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def read_hub(source: HubSource) -> Iterator[Row]:
-    """Rows of a dataset of the Hugging Face hub, streamed. Raises PromptError."""
+    """Rows of a dataset of the Hugging Face hub, streamed. Raises PromptError.
+
+    A whole number has no point, because a stream does not show whether a missing value has widened its column.
+    """
     try:
         import datasets
     except ImportError:
@@ -456,7 +463,7 @@ def read_hub(source: HubSource) -> Iterator[Row]:
         rows = datasets.load_dataset(
             source.dataset, name=source.subset, split=source.split, revision=source.revision, streaming=True
         )
-        yield from ({name: unpad(value) for name, value in row.items()} for row in rows)
+        yield from ({name: _narrow(unpad(value)) for name, value in row.items()} for row in rows)
     except Exception as error:  # datasets raises a dozen unrelated types, network errors among them
         raise PromptError(
             f"Hub dataset {source.dataset!r} (subset {source.subset}, split {source.split}, revision "
