@@ -355,7 +355,7 @@ _FOUND = f"""
         select run_id, prompt_id, occurrence, repeat_index, request_id, answer, truncated from stg_samples
     ) as samples using (run_id, prompt_id, occurrence, repeat_index)
     inner join (
-        select run_id, request_id, sampling_json -> '$.structured_outputs.json' is not null as has_form from requests
+        select run_id, request_id, (sampling_json -> '$.structured_outputs.json') is not null as has_form from requests
     ) as forms using (run_id, request_id)
     where run_id = ? and error_kind is null
     group by scorer, kind, ordinal

@@ -14,10 +14,11 @@ case
             ),
             '(^|[\s=(:：$*])[–‑﹣－](\d)', '\1-\2', 'g'
         ),
-        '−⁻％：＝（）．，＄⁰¹²³⁴⁵⁶⁷⁸⁹０１２３４５６７８９٠١٢٣٤٥٦٧٨٩٫۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९০১২৩৪৫৬৭৮৯ＡＢＣＤＥＦＧＨＩＪ',
-        '--%:=().,$012345678901234567890123456789.012345678901234567890123456789ABCDEFGHIJ'
+        '−⁻％：＝（）．，＄٫٬ＡＢＣＤＥＦＧＨＩＪ⁰¹²³⁴⁵⁶⁷⁸⁹０１２３４５６７８９٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९০১২৩৪৫৬৭৮৯๐๑๒๓๔๕๖๗๘๙'
+        || '੦੧੨੩੪੫੬੭੮੯૦૧૨૩૪૫૬૭૮૯୦୧୨୩୪୫୬୭୮୯௦௧௨௩௪௫௬௭௮௯౦౧౨౩౪౫౬౭౮౯೦೧೨೩೪೫೬೭೮೯൦൧൨൩൪൫൬൭൮൯໐໑໒໓໔໕໖໗໘໙၀၁၂၃၄၅၆၇၈၉០១២៣៤៥៦៧៨៩',
+        '--%:=().,$.,ABCDEFGHIJ' || repeat('0123456789', 17)
     )
     else text
 end;
 
-comment on macro internal.plain_signs is 'A text with the digits, brackets and signs of other scripts and of full width as in ASCII: ４２, ٤٢, ४२ and ৪২ are 42; ½ is 1/2, 10⁶ is 10^6, − is a minus, and so is an en dash before a digit, if no digit is before it.';
+comment on macro internal.plain_signs is 'A text with the digits, brackets and signs of other scripts and of full width as in ASCII: ４２, ٤٢, ४२ and ๔๒ are 42, ١٬٢٣٤ is 1,234; ½ is 1/2, 10⁶ is 10^6, − is a minus, and so is an en dash before a digit, if no digit is before it.';

@@ -36,10 +36,14 @@ list_transform(
                     regexp_replace(raised, '(^|[^\d.,])(\d{1,3})\.(\d{3}),(\d{1,2})([^\d,]|$)', '\1\2\3.\4\5', 'g'),
                     '(^|[^\d.,])(\d+),(\d{1,2})([^\d,]|,[^\d]|$)', '\1\2.\3\4', 'g'
                 )
+                when regexp_matches(raised, '\d\.\d{3}\.\d{3}')
+                then regexp_replace(
+                    raised, '(^|[^\d.,])(\d{1,3})\.(\d{3})\.(\d{3})(?:\.(\d{3}))?([^\d.]|\.[^\d]|\.?$)', '\1\2\3\4\5\6', 'g'
+                )
                 else raised
             end
         )[1]
     )[1]
 )[1];
 
-comment on macro internal.plain_numbers is 'A text with numbers as a keyboard has them, after plain_signs: LaTeX''s \frac{1}{2} and \frac12 are 1/2, 1{,}234 and 1\,234 are 1,234, 2^{10} is 2^10, and 3 × 10^5 is 3e5. A single comma before one or two digits is a decimal comma: 3,5 is 3.5, and 1.234,50 is 1234.50.';
+comment on macro internal.plain_numbers is 'A text with numbers as a keyboard has them, after plain_signs: LaTeX''s \frac{1}{2} and \frac12 are 1/2, 1{,}234 and 1\,234 are 1,234, 2^{10} is 2^10, and 3 × 10^5 is 3e5. A single comma before one or two digits is a decimal comma: 3,5 is 3.5, 1.234,50 is 1234.50, and 1.234.567 is 1234567.';

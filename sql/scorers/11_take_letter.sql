@@ -1,12 +1,17 @@
 -- The letter that an answer settles on, and how it was found. The first rule that finds one decides. Letters that are
--- listed together ("A and C", "A or B") do not count and are taken out first; so are an article A, a pronoun I and the
--- letters before options that are listed line by line.
+-- listed together ("A and C", "A or B") or denied ("not B") do not count and are taken out first; so are an article A, a
+-- pronoun I and the letters before options that are listed line by line.
 create or replace macro internal.take_letter(text, letters) as
 list_transform(
     [regexp_replace(
-        internal.plain_signs(text),
-        '\b[' || letters || '](?:\)?(?:\s*,\s*|,?\s+(?:and|or|nor|und|oder|et|ou|y|o|e|и|или)\s+)\(?[' || letters || ']\b)+',
-        '', 'g'
+        regexp_replace(
+            internal.plain_signs(text),
+            '\b[' || letters || '](?:\)?(?:\s*,\s*|,?\s+(?:and|or|nor|und|oder|et|ou|y|o|e|и|или)\s+)\(?[' || letters || ']\b)+',
+            '', 'g'
+        ),
+        '(?:(?i:\b(?:not|cannot|nicht|pas)|n[''’]t)(?i:\s+(?:be|the|option|choice|letter|answer|la|die))*\s+|не\s+|不是)'
+        || '[*_(]*[' || letters || ']\b',
+        '-', 'g'
     )],
     lambda plain: list_transform(
         [{
@@ -79,4 +84,4 @@ list_transform(
     )[1]
 )[1];
 
-comment on macro internal.take_letter is 'The letter that a text settles on, in upper case, and how it was found: {letter, found_by}. `stated`: the last in \boxed{B}, else behind words that announce an answer (before_statement: "the answer is (B)", "Answer: b", "答案是B", a JSON key or tag), else before "is correct". `only`: the last line that is a letter, else the one that the text begins with ("B. Paris") unless it lists several, else the only capital. `last`: the last of several capitals. An article A, a pronoun I, letters that are listed together ("A or B") and those before the options of a list, one per line, never count. NULL if none is found.';
+comment on macro internal.take_letter is 'The letter that a text settles on, in upper case, and how it was found: {letter, found_by}. `stated`: the last in \boxed{B}, else behind words that announce an answer (before_statement: "the answer is (B)", "Answer: b", "答案是B", a JSON key or tag), else before "is correct". `only`: the last line that is a letter, else the one that the text begins with ("B. Paris") unless it lists several, else the only capital. `last`: the last of several capitals. An article A, a pronoun I, letters that are listed together ("A or B") or denied ("not B") and those before the options of a list, one per line, never count. NULL if none is found.';

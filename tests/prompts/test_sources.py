@@ -309,6 +309,12 @@ def test_csv_is_read_by_the_delimiter_of_its_header(tmp_path, name, sign):
     assert read(path) == [{"a": f"1{sign},2", "b": "3"}]
 
 
+def test_numbers_of_rows_before_a_csv_are_no_column(tmp_path):
+    assert read(write(tmp_path / "a.csv", pd.DataFrame({"a": ["x", "y"]}).to_csv())) == [{"a": "x"}, {"a": "y"}]
+    with pytest.raises(PromptError, match="the header has no name"):
+        read(write(tmp_path / "b.csv", "a,,b\n1,2,3\n"))
+
+
 def test_csv_is_read_through_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "a.csv")
     writing = threading.Thread(target=(tmp_path / "a.csv").write_text, args=("a;b\n1;2\n",))
@@ -412,7 +418,8 @@ def test_rows_of_function_calling_are_asked_as_written_or_refused_by_the_type_of
     assert (prompt.messages, prompt.target) == ([{"role": "user", "content": "Tide?"}], json.dumps(calls))
     assert prompt.body.variables == {"tools": tools}
     use = {"type": "tool_use", "id": "t", "name": "tide", "input": {"port": "Wick"}}
-    talk = [{"role": "user", "content": "Tide?"}, {"role": "assistant", "content": [use]}]
+    text = {"type": "text", "text": "Tide?"}
+    talk = [{"role": "user", "content": [text]}, {"role": "assistant", "content": [use]}]
     source = open_door(door, [{"messages": talk}], tmp_path, monkeypatch)
     (bad,) = load_prompts(PromptSpec.model_validate({"source": source}))
     assert "Message 2, part 1 is of type 'tool_use', expected text or" in bad.message

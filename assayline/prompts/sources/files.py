@@ -161,7 +161,7 @@ def read_csv(path: Path) -> Iterator[Row | UnreadableRow]:
                 "that hold commas or line breaks."
             )
         elif fields and not problem:
-            yield {name: cell or None for name, cell in zip(header, fields, strict=True)}
+            yield {name: cell or None for name, cell in zip(header, fields, strict=True) if name}
         if problem:
             yield UnreadableRow(lines.text, f"{where}: {problem}")
 
@@ -211,7 +211,8 @@ class _CsvLines:
 
 
 def _check_header(fields: list[str], path: Path) -> list[str]:
-    unnamed_or_twice = sorted({name for name in fields if not name.strip() or fields.count(name) > 1})
+    unnamed = (name for name in fields[1:] if not name.strip())  # the first may be pandas' numbers of rows
+    unnamed_or_twice = sorted({*unnamed, *(name for name in fields if fields.count(name) > 1)})
     if unnamed_or_twice:
         raise PromptError(
             f"{path}, line 1: the header has no name, or the same name twice ({unnamed_or_twice}). "

@@ -337,6 +337,17 @@ def test_content_in_parts_is_text_and_thinking(server, content, text, reasoning)
     assert (answer.error_kind, answer.text, answer.reasoning) == (None, text, reasoning)
 
 
+def test_a_refusal_is_the_answer_and_a_second_answer_is_not(server):
+    for delta in ({"refusal": "No."}, {"content": None, "refusal": "No."}):
+        choices = [{"index": 0, "delta": delta, "finish_reason": "stop"}]
+        server.scripts.append(Script(break_after=0, break_with=json.dumps({"choices": choices})))
+    server.scripts.append(Script(tokens=("4",), break_after=1, break_with=json.dumps({
+        "choices": [{"index": 1, "delta": {"content": "5"}}]})))  # fmt: skip
+    answers = ask(make_order(server.url, endpoint="chat"), *map(make_chat, range(3)))
+    assert [answer.text for answer in answers[:2]] == ["No."] * 2
+    assert answers[2].error_kind == "malformed_stream", "nothing ended the first answer"
+
+
 def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server):
     server.scripts.append(Script(delay_s=3600))
     late, *good = sorted(ask(make_order(server.url, timeout_s=5), *map(make_request, range(8))),
@@ -560,8 +571,8 @@ def test_certificates(tmp_path):
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_events_are_found_however_they_are_cut(line_end):
-    text = line_end.join(['data: {"a": 1}', "", ": a comment", "event: x", 'data: {"b":', 'data: "ü"}', "",
-                          "data: [DONE]", "", ""])  # fmt: skip
+    text = line_end.join(['\ufeffdata: {"a": 1}', "", ": a comment", "event: x", 'data:{"b":', 'data: "ü"}', "",
+                          "data:", "", "data: [DONE]", "", 'data: {"a": 2}', "", ""])  # fmt: skip
     for size in range(1, 20):
         reader, data = EventReader(), text.encode()
         found = [event for at in range(0, len(data), size) for event in reader.feed(data[at : at + size])]

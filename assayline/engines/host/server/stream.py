@@ -6,6 +6,7 @@ the parameters of OpenAI's interface; another name is an error, so that none is 
 """
 
 import base64
+import codecs
 import contextlib
 import json
 import math
@@ -168,7 +169,10 @@ class EventReader:
         """Whether the server sent the end marker."""
 
     def feed(self, chunk: bytes) -> Iterator[dict[str, Json]]:
-        """Yield the events that this chunk completes. CR, LF or both end a line. Raises MalformedStreamError."""
+        """Yield the events that this chunk completes. CR, LF or both end a line. Raises MalformedStreamError.
+
+        Events without data are left out, as is what follows the end marker.
+        """
         if self._was_cr:
             chunk = chunk.removeprefix(b"\n")
         self._was_cr = chunk.endswith(b"\r")
@@ -177,15 +181,14 @@ class EventReader:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LONGEST_EVENT_BYTES:
             raise MalformedStreamError(f"a line has more than {LONGEST_EVENT_BYTES} bytes")
-        for line in lines:
+        for line in (line.removeprefix(codecs.BOM_UTF8) for line in lines):
             if line.startswith(b"data:"):
                 self._data.append(line[5:].strip())
             elif self._data and not line.strip():
                 data = b"\n".join(self._data)
                 self._data.clear()
-                if data == DONE:
-                    self.has_ended = True
-                else:
+                self.has_ended = self.has_ended or data == DONE
+                if data and not self.has_ended:
                     yield _parse(data)
 
 
@@ -249,7 +252,8 @@ class ServedAnswer:
         """Add one event that came at `at`. Raises MalformedStreamError or ServerReportedError."""
         with _understanding(event):
             if choices := event.get("choices"):
-                self._take_choice(choices[0], at)
+                if not choices[0].get("index"):  # a second answer, which was not asked for
+                    self._take_choice(choices[0], at)
             elif error := event.get("error"):
                 raise ServerReportedError(*read_error(error))
             if usage := event.get("usage"):
@@ -257,7 +261,7 @@ class ServedAnswer:
 
     def _take_choice(self, choice: dict[str, Json], at: float) -> None:
         delta = choice.get("delta") or choice
-        text, thought = _read_parts(delta.get("text") or delta.get("content"))
+        text, thought = _read_parts(delta.get("text") or delta.get("content") or delta.get("refusal"))
         thought += "".join(_read_parts(delta.get("reasoning_content") or delta.get("reasoning")))
         if text:
             self.texts.append(text)
