@@ -309,7 +309,7 @@ def test_csv_is_read_by_the_delimiter_of_its_header(tmp_path, name, sign):
     assert read(path) == [{"a": f"1{sign},2", "b": "3"}]
 
 
-def test_numbers_of_rows_before_a_csv_are_no_column(tmp_path):
+def test_numbers_of_rows_before_a_csv_are_left_out(tmp_path):
     assert read(write(tmp_path / "a.csv", pd.DataFrame({"a": ["x", "y"]}).to_csv())) == [{"a": "x"}, {"a": "y"}]
     with pytest.raises(PromptError, match="the header has no name"):
         read(write(tmp_path / "b.csv", "a,,b\n1,2,3\n"))
