@@ -1,11 +1,15 @@
 """The scorer `math`: whether the last mathematical expression of an answer equals the target, by math-verify."""
 
 import re
+from unicodedata import normalize
 
 import math_verify
 
 MIXED = re.compile(r"(?<![\d/.,])(\d+)\s+(\d+)/(\d+)(?![\d/])")
 BOX = r"\boxed{"
+TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+BARE = re.compile(r"(?:\\[A-Za-z]+|(?<![A-Za-z])[a-z](?![A-Za-z])|[^A-Za-z\\$\n])+")
+"""An expression without words."""
 
 
 def score_math(answer: str, target: str | None, row: dict[str, object]) -> tuple[float, str | None, str] | None:
@@ -15,7 +19,7 @@ def score_math(answer: str, target: str | None, row: dict[str, object]) -> tuple
     """
     if target is None:
         return None
-    target, answer = _plain(target), _keep_last_box(_plain(answer))
+    target, answer = _plain(target), _mark_last(_plain(answer))
     is_marked = "$" in target or BOX in target
     expected = math_verify.parse(target if is_marked else f"${target}$") or math_verify.parse(target)
     if not expected:
@@ -28,11 +32,18 @@ def score_math(answer: str, target: str | None, row: dict[str, object]) -> tuple
 
 
 def _plain(text: str) -> str:
-    """Write amounts and mixed numbers as numbers: `\\$18.90`, `32,\\!348` and `2 2/3`."""
+    """Write amounts, mixed numbers and other scripts' digits as numbers: `\\$18.90`, `32,\\!348`, `2½`, `٤٢`."""
     plain = text.replace(r"\$", "").replace(r"\!", "").replace("{,}", ",")
+    plain = re.sub(r"\d", lambda digit: str(int(digit[0])), plain)
+    plain = re.sub("[¼-¾⅐-⅞]", lambda part: f" {normalize('NFKC', part[0])}".replace("⁄", "/"), plain)
     return MIXED.sub(lambda mixed: f"{int(mixed[1]) * int(mixed[3]) + int(mixed[2])}/{mixed[3]}", plain)
 
 
-def _keep_last_box(answer: str) -> str:
-    """Return the answer from its last box on: an earlier one was withdrawn."""
-    return answer[answer.rfind(BOX) :] if BOX in answer else answer
+def _mark_last(answer: str) -> str:
+    """Return the answer from its last box on, because an earlier one was withdrawn; else mark up its last tag or all
+    of it, if that is an expression.
+    """
+    if BOX in answer:
+        return answer[answer.rfind(BOX) :]
+    stated = (TAG.findall(answer) or [answer])[-1].strip(" \n*_`")
+    return f"${stated}$" if BARE.fullmatch(stated) else stated

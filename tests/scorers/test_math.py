@@ -24,6 +24,15 @@ from assayline.spec.criteria import MathScorer
         ("2 2/3", r"\frac{8}{3}", 1.0),
         (r"\boxed{2\frac{2}{3}}", r"\frac{8}{3}", 1.0),
         ("I do not know.", "42", 0.0),
+        (r"\sqrt{8}", r"2\sqrt{2}", 1.0),
+        ("**(3, 4)**", "(3,4)", 1.0),
+        ("3x + 2", "2 + 3x", 1.0),
+        ("<answer>12</answer> and not 13", "12", 1.0),
+        ("<answer>It is $7$.</answer>", "7", 1.0),
+        ("الجواب ٤٢", "42", 1.0),
+        ("1½", "1.5", 1.0),
+        ("(B) 5", "5", 1.0),
+        ("...", "5", 0.0),
     ],
 )
 def test_expressions_are_compared_by_value(answer, target, value):
