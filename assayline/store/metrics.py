@@ -345,6 +345,7 @@ _FOUND = f"""
         count(*) as n,
         count(*) filter (where not regexp_matches(answer, '\\S')) as empty,
         count(*) filter (where truncated) as truncated,
+        count(*) filter (where contains(answer, '</think>')) as thinking,
         count(*) filter (where what is not null and extracted is null) as unread,
         count(*) filter (where found_by = 'last') as guessed,
         count(*) filter (where {UNREAD_TARGET}) as targets,
@@ -367,14 +368,19 @@ def warn_unread(connection: duckdb.DuckDBPyConnection, run_id: str) -> str | Non
     """Return a warning if the scores of a tenth of a run's answers mean little; the counts are those of `_FOUND`."""
     sentences = []
     for place, row in enumerate(read_rows(connection, _FOUND, run_id)):
-        of_run = {"nothing": row["empty"], "more than max_tokens": row["truncated"]} if place == 0 else {}
+        of_run = {
+            "nothing": row["empty"],
+            "more than max_tokens": row["truncated"],
+            "thinking that only `reasoning` in the spec separates": row["thinking"],
+        }
         of_scorer = {
             f"no {row['what']} in the answer": row["unread"],
             f"only the last of several {row['what']}s": row["guessed"],
             f"no {row['what'] or 'option'} in the target": row["targets"],
             "another form than the demanded one": row["outside"],
         }
-        for subject, found in (("The model wrote", of_run), (f"{row['scorer']} found", of_scorer)):
+        sides = ("The model wrote", of_run), (f"{row['scorer']} found", of_scorer)
+        for subject, found in sides[place > 0 :]:
             shares = {words: n / row["n"] for words, n in found.items()}
             told = [f"{words} in {show_share(share)}" for words, share in shares.items() if share >= MOST_UNREAD]
             if told:

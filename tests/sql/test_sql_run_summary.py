@@ -91,6 +91,14 @@ def test_truncated_answers_are_counted_apart_from_the_context_and_scored_apart(s
     )
 
 
+def test_warn_unread_counts_thinking_that_is_scored_with_the_answer(store):
+    store.given_answers({"text": "<think>Is it A?</think>B"}, {"text": "B"})
+    store.given("scorers", {})
+    store.given("scores", *({"prompt_id": str(number), "value": 0} for number in range(2)))
+    warning = "The model wrote thinking that only `reasoning` in the spec separates in 50% of 2 answers. "
+    assert str(warn_unread(store.connection, "run")).startswith(warning)
+
+
 def test_run_summary_counts_rows_that_could_not_be_asked(store):
     """Rows, not requests: two repeats of one are one, and a second row of the same prompt is another."""
     store.given("runs", {"expected_requests": 6})
