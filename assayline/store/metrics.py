@@ -349,7 +349,7 @@ _FOUND = f"""
         count(*) filter (where what is not null and extracted is null) as unread,
         count(*) filter (where found_by = 'last') as guessed,
         count(*) filter (where {UNREAD_TARGET}) as targets,
-        count(*) filter (where kind = 'json' and has_form and value = 0 and not truncated) as outside
+        count(*) filter (where kind = 'json' and has_form and value = 0 and truncated is not true) as outside
     from scores
     inner join (select run_id, scorer, kind, ordinal from scorers) as scorers using (run_id, scorer)
     inner join (
