@@ -229,6 +229,7 @@ def test_04_05_17_18_19_foreign_events_and_an_odd_environment_end_no_run(tmp_pat
         env |= dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
         env |= {"NO_PROXY": "localhost", "HOME": "/proc", "PYTHONIOENCODING": "ascii", "PREFECT_HOME": str(tmp_path)}
         env |= {"ASSAYLINE_DATA_DIR": str(tmp_path / "data"), "PREFECT_API_URL": ""}
+        env["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "240"
         path = flow_kit.write_spec(tmp_path / "spec.yaml", spec)
         run = flow_kit.run_command(flow_kit.evaluate_command(path, "--prefect"), env)
         assert run.code == 0 and "accuracy (exact_match)" in run.out and run.out.isascii(), run.err
