@@ -102,8 +102,8 @@ def test_json_is_checked_under_the_schema_of_its_request(make_sums, settings):
     own = {"kind": "json", "name": "own", "json_schema": text}
     spec = make_sums(rows, {"sampling": "sampling"}, scorers=[{"kind": "json"}, own], output={"json_schema": whole})
     run_dir = run_with(spec, settings, '"a"', "7", "7", "7")
-    rows_scored = "score join raw.prompts using (run_id, prompt_id)"
-    found = query(settings, f"select list(value order by source_row) from {rows_scored} group by scorer order by scorer")
+    joined = "score join raw.prompts using (run_id, prompt_id)"
+    found = query(settings, f"select list(value order by source_row) from {joined} group by scorer order by scorer")
     assert found == [([0, 1, 0, 1],), ([1, 0, 0, 0],)]
     with connect(settings.database_path, 10) as connection:
         words = str(warn_unread(connection, run_dir.name))
