@@ -175,8 +175,10 @@ class Work:
         """Drives a worker, whose engine `open_engine` may open, to its end, and writes what is left."""
         launch = functools.partial(launch, open_engine=open_engine) if open_engine else launch
         listener = Listener(self.notes.append, self.notes.append, on_event=self.events.append)
-        with self.writer:
+        try:
             return drive_worker(self, worker, listener, launch)  # type: ignore[arg-type]
+        finally:
+            self.writer.flush()
 
     def start(self, worker: str = "worker-0", launch: Any = Worker, **how: Any) -> threading.Thread:
         """The same in a daemon thread: a worker that does not end must not keep the tests from ending."""

@@ -65,7 +65,13 @@ class HostedEngine:
     """The base of all engines in a host. Opens in the constructor; use `close` or `contextlib.closing`."""
 
     def __init__(
-        self, order: Open, setup: HostSetup, hooks: EngineHooks, window: int | None, pool: EnginePool | None
+        self,
+        order: Open,
+        setup: HostSetup,
+        hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
+        *,
+        window: int | None = None,
+        pool: EnginePool | None = None,
     ) -> None:
         """Open it. `window`: most requests in flight, None for the engine's default; `pool` keeps it for later runs."""
         self._order = order
@@ -310,18 +316,6 @@ IDLE_POLL_INTERVAL_S = 0.02
 class OfflineEngine(HostedEngine):
     """An engine on `vllm.LLM`."""
 
-    def __init__(
-        self,
-        order: Open,
-        setup: HostSetup,
-        hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
-        *,
-        window: int | None = None,
-        pool: EnginePool | None = None,
-    ) -> None:
-        """Open it."""
-        super().__init__(order, setup, hooks, window, pool)
-
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         """Answer every request once, in completion order; see `base.AnyEngine.generate`."""
         source = RequestSource(requests)
@@ -369,14 +363,13 @@ class StreamingEngine(HostedEngine):
         setup: HostSetup,
         hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
         *,
-        window: int | None = None,
         load: LoadProgress | None = None,
-        pool: EnginePool | None = None,
+        **how: Any,
     ) -> None:
         """Open it. Without `load`, it is a closed loop without end."""
         self._load = load or LoadProgress()
         self._is_stopping = self._is_late = False
-        super().__init__(order, setup, hooks, window, pool)
+        super().__init__(order, setup, hooks, **how)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
         """Answer every request once, in completion order; those that a load leaves unsent are `not_sent` rows."""

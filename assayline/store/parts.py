@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import duckdb
@@ -231,7 +230,7 @@ def count_table(run_dir: Path, table: str) -> int:
 
 
 class PartWriter:
-    """Buffers records and writes them as parts. Several threads may add records; use as a context manager."""
+    """Buffers records and writes them as parts. Several threads may add records."""
 
     def __init__(self, run_dir: Path, writer: str, flush_rows: int, flush_interval_s: float) -> None:
         self._run_dir = run_dir
@@ -242,14 +241,6 @@ class PartWriter:
         self._buffers: dict[str, list[Record]] = {table: [] for table in TABLES}
         self._flushed_s = time.monotonic()
         self._sequence = 0
-
-    def __enter__(self) -> "PartWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.flush()
 
     def add(self, record: Record) -> None:
         """Add one record; flush if its buffer is full or old. Raises StoreError."""

@@ -79,10 +79,8 @@ def test_unknown_benchmark_is_rejected_with_the_nearest_name():
         load_spec("@gsm8", {"model": "m"})
 
 
-def test_benchmarks_are_listed_and_checked():
+def test_benchmarks_are_listed():
     listed = run_here("benchmarks")
     assert listed.code == 0 and all(name in listed.out for name in NAMES)
-    checked = run_here("benchmarks", "humaneval", "--check")
-    assert (checked.code, checked.out) == (0, "humaneval: the first row is readable\n")
     unknown = run_here("benchmarks", "nothing")
     assert unknown.code == 2 and "Unknown benchmark nothing" in unknown.err
