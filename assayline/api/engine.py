@@ -330,17 +330,9 @@ class Engine:
     def _may_isolate(self, isolated: int) -> bool:
         return isolated <= max(1.0, self._spec.max_error_fraction * self._asked)
 
-    def _record(
-        self,
-        generation: int,
-        event: str,
-        duration_s: float | None = None,
-        message: str | None = None,
-        details: Mapping[str, Json] | None = None,
-    ) -> None:
-        row = EngineEvent(WORKER, 1, generation, event, self._clock.now_s(), duration_s, message, details or {})
-        level = logging.WARNING if event in TROUBLE else logging.INFO
-        LOG.log(level, "engine %d %s%s", generation, event, f": {message}" if message else "")
+    def _record(self, row: EngineEvent) -> None:
+        level = logging.WARNING if row.event in TROUBLE else logging.INFO
+        LOG.log(level, "engine %d %s%s", row.engine_generation, row.event, f": {row.message}" if row.message else "")
         if self._on_event is not None:
             self._on_event(row)
 

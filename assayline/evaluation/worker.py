@@ -23,7 +23,7 @@ from assayline.engines.devices.watch import DeviceMemory, DeviceSampler
 from assayline.engines.messages import Open
 from assayline.engines.pool import EnginePool
 from assayline.engines.process import HostSetup
-from assayline.engines.recovery.engine import AdaptiveEngine, Recorder
+from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, choose_window, sizes_of
 from assayline.errors import AssaylineError, EngineDiedError, EngineInterruptedError
 from assayline.load.progress import LoadEnd, LoadProgress
@@ -227,7 +227,7 @@ class Worker:
         except (EngineDiedError, EngineInterruptedError):
             raise  # already recorded, or not a failure
         except AssaylineError as error:
-            self._record(self._generation, "failed", message=str(error))
+            self._record(self._make_event("failed", str(error)))
             raise
 
     def _open(self, stack: contextlib.ExitStack) -> AdaptiveEngine:
@@ -300,7 +300,7 @@ class Worker:
     def _note_end(self, end: LoadEnd) -> None:
         self._note(end.message)
         details = LoadEndedDetails(reason=end.reason, sent_requests=self._order.load.settled)
-        self._record(self._generation, "load_ended", message=end.message, details=details)
+        self._record(self._make_event("load_ended", end.message, details))
 
     def _note(self, line: str) -> None:
         with self._changed:
@@ -322,28 +322,23 @@ class Worker:
         with self._changed:
             self._news.records.append(record)
 
-    def _record(
-        self,
-        generation: int,
-        event: str,
-        duration_s: float | None = None,
-        message: str | None = None,
-        details: Mapping[str, Json] | None = None,
-    ) -> None:
+    def _make_event(
+        self, event: str, message: str | None = None, details: Mapping[str, Json] | None = None
+    ) -> EngineEvent:
+        order, attempt = self._order.open, self._order.attempt
+        now_s = order.clock.now_s()
+        return EngineEvent(order.worker, attempt, self._generation, event, now_s, None, message, details or {})
+
+    def _record(self, row: EngineEvent) -> None:
         """Record an engine event and end the exchange early."""
-        self._generation = generation
-        details = dict(details or {})
-        if event == "opened":
-            details |= OpenedDetails(claimed_device=self._device.name, claimed_gpus=len(self._device.gpus))
-        order = self._order.open
-        row = EngineEvent(
-            order.worker, self._order.attempt, generation, event, order.clock.now_s(), duration_s, message, details
-        )
+        self._generation = row.engine_generation
         with self._changed:
-            if event == "opened":
-                self._window, self._phase = details["window_requests"], ""
-                self._news.notes.append(f"The engine is ready after {duration_s or 0:.0f} s")
-            elif event == "failed":
+            if row.event == "opened":
+                claimed = OpenedDetails(claimed_device=self._device.name, claimed_gpus=len(self._device.gpus))
+                row = replace(row, details={**row.details, **claimed})
+                self._window, self._phase = row.details["window_requests"], ""
+                self._news.notes.append(f"The engine is ready after {row.duration_s or 0:.0f} s")
+            elif row.event == "failed":
                 self._begin_phase("restarting the engine")
             self._news.records.append(row)
             self._is_urgent = True
@@ -354,7 +349,7 @@ def open_adaptive_engine(
     order: WorkOrder,
     device: Device,
     hooks: EngineHooks,
-    record: Recorder,
+    report: Callable[[EngineEvent], object],
     *,
     pool: EnginePool | None = None,
     open_engine_by: Callable[..., AnyEngine] | None = None,
@@ -382,9 +377,11 @@ def open_adaptive_engine(
     return AdaptiveEngine(
         open_one,
         policy,
-        record,
+        report,
         pool.memory if pool is not None else DeviceMemory(device.gpus),
+        clock=order.open.clock,
         worker=order.open.worker,
+        attempt=order.attempt,
         first_generation=order.first_generation,
         memory_wait_s=order.settings.engine_memory_wait_s,
         may_isolate=may_isolate,

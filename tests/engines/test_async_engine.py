@@ -38,7 +38,7 @@ from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.errors import EngineDiedError, SpecError
 from assayline.load.progress import LoadProgress
-from assayline.records import NOT_SENT, Completion, Request
+from assayline.records import NOT_SENT, Completion, EngineEvent, Request
 from assayline.spec.engine import ReasoningSpec
 
 pytestmark = pytest.mark.vllm
@@ -297,12 +297,13 @@ def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(plain, 
         opened.append(StreamingEngine(**parts_of("async", tiny_model, log, args=args, **changes)))
         return opened[-1]
 
-    def record(generation: int, event: str, *_: Any, details: Any = None, **__: Any) -> None:
-        events.append((generation, event, details))
+    def record(row: EngineEvent) -> None:
+        events.append((row.engine_generation, row.event, row.details))
 
     policy = RecoveryPolicy(sizes_of({"max_num_seqs": 8}, None), has_window=False)
     with ExitStack() as at_error:
-        engine = AdaptiveEngine(open_next, policy, record, DeviceMemory(()), first_generation=before)
+        clock = RunClock.start()
+        engine = AdaptiveEngine(open_next, policy, record, DeviceMemory(()), clock=clock, first_generation=before)
         at_error.callback(engine.close)
         engine.warm_up(plain_request("warm-up", prompt_token_ids=[1] * 32, sampling={"max_tokens": 2}))
         short = [asker.ask() for _ in range(5)]

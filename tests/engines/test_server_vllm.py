@@ -14,6 +14,7 @@ import pytest
 from engine_kit import ARGS, ONE_CORE, ROOT, Control, Kept, by_id, parts_of, wait_until_gone, words_of
 from run_kit import plain_request
 
+from assayline.clock import RunClock
 from assayline.engines.client import StreamingEngine
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.process import engine_environment
@@ -22,6 +23,7 @@ from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import EngineDiedError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
+from assayline.records import EngineEvent
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec
 from assayline.spec.file import load_spec
@@ -176,11 +178,13 @@ def test_a_killed_server_is_replaced_and_nothing_is_left(kept, tiny_model, tmp_p
         opened.append(engine)
         return engine
 
-    def record(generation: int, event: str, *_: Any, **values: Any) -> None:
-        events.append((generation, event, values.get("details") or {}))
+    def record(row: EngineEvent) -> None:
+        events.append((row.engine_generation, row.event, row.details))
 
     policy = RecoveryPolicy(Sizes(window_requests=8))
-    adaptive = AdaptiveEngine(open_one, policy, record, DeviceMemory(()), first_generation=generation)
+    adaptive = AdaptiveEngine(
+        open_one, policy, record, DeviceMemory(()), clock=RunClock.start(), first_generation=generation
+    )
     requests = [asker.ask(f"What is {i} + {i}?", min_tokens=100, max_tokens=100) for i in range(40)]
     with ExitStack() as at_error:
         at_error.callback(adaptive.close)
@@ -223,12 +227,12 @@ def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(tiny_model,
             window=sizes.window_requests, engine_generation=generation,
         )  # fmt: skip
 
-    def record(generation: int, event: str, *_: Any, **values: Any) -> None:
-        events.append((generation, event, values.get("details") or {}))
+    def record(row: EngineEvent) -> None:
+        events.append((row.engine_generation, row.event, row.details))
 
     policy = RecoveryPolicy(Sizes(window_requests=STREAMS))
     requests = [asker.ask(f"What is {i} + {i}?", min_tokens=16, max_tokens=16) for i in range(STREAMS + 100)]
-    with closing(AdaptiveEngine(open_one, policy, record, DeviceMemory(()))) as adaptive:
+    with closing(AdaptiveEngine(open_one, policy, record, DeviceMemory(()), clock=RunClock.start())) as adaptive:
         answers = by_id(adaptive.generate(requests))
     assert once.exists() and set(answers) == {request.request_id for request in requests}
     assert {answer.error_kind for answer in answers.values()} == {None}

@@ -37,6 +37,7 @@ from engine_kit import (
 )
 from run_kit import PATIENCE_S, start_python, wait_for
 
+from assayline.clock import RunClock
 from assayline.engines.client import OfflineEngine
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.devices.watch import DeviceMemory, end_orphans, locks_variable, note_engine
@@ -313,7 +314,8 @@ def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(tiny_m
         return split.engine
 
     policy = RecoveryPolicy(Sizes())
-    engine = AdaptiveEngine(open_next, policy, lambda _, event, *__, **___: events.append(event), DeviceMemory(()))
+    clock = RunClock.start()
+    engine = AdaptiveEngine(open_next, policy, lambda row: events.append(row.event), DeviceMemory(()), clock=clock)
     expected = texts(engine)
     flag.touch()
     assert texts(engine) == expected

@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Protocol
 
+from assayline.clock import RunClock
 from assayline.engines.base import (
     AnyEngine,
     EngineFacts,
@@ -25,7 +25,7 @@ from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.recovery.causes import Cause, classify
 from assayline.engines.recovery.policy import Isolate, Rebuild, RecoveryPolicy, Sizes, Stop, describe_changes
 from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, Kind
-from assayline.records import NOT_SENT, Completion, Json, Request
+from assayline.records import NOT_SENT, Completion, EngineEvent, Json, Request
 
 
 class Ledger:
@@ -75,19 +75,6 @@ MOST_KILLERS = 8
 PAUSE_POLL_S = 0.5
 
 
-class Recorder(Protocol):
-    """A function that records an engine event: the engine's generation, name, duration, message and details."""
-
-    def __call__(
-        self,
-        generation: int,
-        event: str,
-        duration_s: float | None = None,
-        message: str | None = None,
-        details: Mapping[str, Json] | None = None,
-    ) -> None: ...
-
-
 class AdaptiveEngine:
     """A policy around engines that `open_engine(sizes, changed arguments, generation)` opens; the first one at once.
 
@@ -99,10 +86,12 @@ class AdaptiveEngine:
         self,
         open_engine: Callable[[Sizes, dict[str, Json], int], AnyEngine],
         policy: RecoveryPolicy,
-        record: Recorder,
+        report: Callable[[EngineEvent], object],
         memory: DeviceMemory,
         *,
+        clock: RunClock,
         worker: str = "worker-0",
+        attempt: int = 1,
         first_generation: int = 0,
         memory_wait_s: float = 30.0,
         may_isolate: Callable[[int], bool] = lambda isolated: True,
@@ -110,9 +99,11 @@ class AdaptiveEngine:
     ) -> None:
         self._open_engine = open_engine
         self._policy = policy
-        self._record = record
+        self._report = report
         self._memory = memory
+        self._clock = clock
         self._worker = worker
+        self._attempt = attempt
         self._memory_wait_s = memory_wait_s
         self._may_isolate = may_isolate
         self._should_stop = should_stop
@@ -160,7 +151,19 @@ class AdaptiveEngine:
             engine, self._current = self._current, None
             started = time.monotonic()
             engine.close()
-            self._record(self.generation, "closed", time.monotonic() - started)
+            self._record("closed", time.monotonic() - started)
+
+    def _record(
+        self,
+        event: str,
+        duration_s: float | None = None,
+        message: str | None = None,
+        details: Mapping[str, Json] | None = None,
+    ) -> None:
+        now_s = self._clock.now_s()
+        self._report(
+            EngineEvent(self._worker, self._attempt, self.generation, event, now_s, duration_s, message, details or {})
+        )
 
     @property
     def _engine(self) -> AnyEngine:
@@ -227,7 +230,7 @@ class AdaptiveEngine:
         self._isolated += 1
         self._killers_in_a_row += 1
         words = f"Request {request.request_id} kills an engine that has no other requests"
-        self._record(self.generation, "isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
+        self._record("isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
         if not self._may_isolate(self._isolated):
             raise self._give_up(f"{self._isolated} requests killed it, more than max_error_fraction allows")
         if self._killers_in_a_row > MOST_KILLERS:
@@ -235,7 +238,7 @@ class AdaptiveEngine:
         window_requests = self._policy.sizes.window_requests
         if changes := self._policy.isolated(request.request_id):
             undone = f"That request caused the reductions: back to {describe_changes(changes)}"
-            self._record(self.generation, "restored", message=undone, details=changes)
+            self._record("restored", message=undone, details=changes)
         return Completion(
             request_id=request.request_id,
             worker=self._worker,
@@ -264,7 +267,7 @@ class AdaptiveEngine:
                 facts = self._current.facts
                 self._policy.opened(facts.details, facts.window_requests)
                 details: OpenedDetails = {**facts.details, "window_requests": facts.window_requests}
-                self._record(self.generation, "opened", facts.load_s, details=details)
+                self._record("opened", facts.load_s, details=details)
                 self._warm()
             except EngineDiedError as error:
                 self._policy.resolved(error.death.resolved)
@@ -276,13 +279,13 @@ class AdaptiveEngine:
             self._missing_bytes = None
             if changes := self._policy.lift_utilization():
                 words = f"The memory that other processes held is free: {describe_changes(changes)}"
-                self._record(self.generation, "restored", message=words, details=changes)
+                self._record("restored", message=words, details=changes)
 
     def _warm(self) -> None:
         if self._warm_up_request is not None:
             self._warm_up_s = self._engine.warm_up(self._warm_up_request)
             tokens = len(self._warm_up_request.prompt_token_ids) or None
-            self._record(self.generation, "warmed_up", self._warm_up_s, details=WarmedUpDetails(prompt_tokens=tokens))
+            self._record("warmed_up", self._warm_up_s, details=WarmedUpDetails(prompt_tokens=tokens))
 
     def _end_dead(self, error: EngineDiedError, in_flight: list[Request]) -> Cause:
         """Record the death, end the engine's remaining processes, and wait for their memory."""
@@ -290,7 +293,6 @@ class AdaptiveEngine:
         cause = classify(error.death)
         holders = self._memory.describe_holders() if cause.is_memory else ""
         self._record(
-            self.generation,
             "failed",
             message=f"{error} {holders}".strip(),
             details=FailedDetails(
@@ -334,7 +336,7 @@ class AdaptiveEngine:
                 if changes:
                     words = f"The next engine gets {describe_changes(changes)} ({cause.kind})"
                     self._history.append(words)
-                    self._record(self.generation, "reduced", message=words, details=changes)
+                    self._record("reduced", message=words, details=changes)
                 self._pause(pause_s)
         return False
 

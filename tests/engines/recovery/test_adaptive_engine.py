@@ -11,12 +11,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from run_kit import completion_of, order_of, request_of
 
+from assayline.clock import RunClock
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.fake import FakeEngine
 from assayline.engines.recovery.engine import KILLED_ENGINE, AdaptiveEngine, Ledger
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import Death, EngineDiedError, EngineInterruptedError
-from assayline.records import NOT_SENT, Completion, Request
+from assayline.records import NOT_SENT, Completion, EngineEvent, Request
 from assayline.spec.engine import RecoverySpec
 
 FEW = hypothesis_settings(deadline=None, max_examples=hypothesis_settings.default.max_examples // 2)
@@ -78,7 +79,8 @@ class Bench:
         self.policy = RecoveryPolicy(Sizes(), RecoverySpec(**recovery), restart_pauses_s=(0.0, 0.0))
         memory = options.pop("memory", Memory(()))
         options = {"memory_wait_s": 0, **options}
-        self.engine = AdaptiveEngine(self.open, self.policy, self.record, memory, worker="w", **options)
+        options = {"clock": RunClock.start(), "worker": "w", **options}
+        self.engine = AdaptiveEngine(self.open, self.policy, self.record, memory, **options)
 
     def open(self, sizes: Sizes, changed: dict[str, Any], generation: int) -> Mortal:
         assert all(engine.closed for engine in self.engines), "two engines at once"
@@ -88,11 +90,9 @@ class Bench:
         self.engines.append(Mortal(self.rule, window=self.windows[-1], max_num_seqs=64, generation=generation))
         return self.engines[-1]
 
-    def record(
-        self, generation: int, event: str, duration_s: Any = None, message: Any = None, details: Any = None
-    ) -> None:
-        self.events.append((generation, event, details or {}))
-        self.messages.append(message or "")
+    def record(self, row: EngineEvent) -> None:
+        self.events.append((row.engine_generation, row.event, dict(row.details)))
+        self.messages.append(row.message or "")
 
     def names(self) -> list[str]:
         return [event for _, event, _ in self.events]
@@ -256,7 +256,7 @@ def test_a_start_that_fails_for_another_reason_is_told_as_it_is():
         raise EngineDiedError("no such model", Death("start", exception="ValueError", message="no such model"))
 
     with pytest.raises(EngineDiedError, match="no such model"):
-        AdaptiveEngine(refuse, RecoveryPolicy(Sizes()), lambda *_, **__: None, DeviceMemory(()))
+        AdaptiveEngine(refuse, RecoveryPolicy(Sizes()), print, DeviceMemory(()), clock=RunClock.start())
 
 
 def test_a_later_start_that_fails_for_another_reason_is_tried_again():
