@@ -6,7 +6,7 @@ list_transform(
     [regexp_replace(
         regexp_replace(
             internal.plain_signs(text),
-            '\b[' || letters || '](?:\)?(?:\s*,\s*|,?\s+(?:and|or|nor|und|oder|et|ou|y|o|e|и|или)\s+)\(?[' || letters || ']\b)+',
+            '\b[' || letters || '](?:\)?(?:\s*[,/&]\s*|,?\s+(?:and|or|nor|und|oder|et|ou|y|o|e|и|или)\s+(?:maybe\s+|perhaps\s+)?)\(?[' || letters || ']\b)+',
             '', 'g'
         ),
         '(?:(?i:\b(?:not|cannot|nicht|pas)|n[''’]t)(?i:\s+(?:be|the|option|choice|letter|answer|la|die))*\s+|не\s+|不是)'
@@ -29,7 +29,7 @@ list_transform(
                             internal.before_statement()
                             || '(?i:\s*(?:option|choice|letter|opción|opção|opzione|Buchstabe|вариант|选项|選択肢|الخيار)\b)?'
                             || '(?:[\s*_"“„«''‘`(\[{$]|\\(?:boxed|text|mathrm|textbf|mathbf)\b)*'
-                            || '(?:[' || letters || 'أبجدঅবডঢ](?:[^\p{L}\p{N}''’]|[''’][^\p{L}]|$)|[' || lower(letters) || '](?:[.,;:!)\]}*"\n]|$))',
+                            || '(?:[' || letters || 'أبجدঅবডঢ](?:[^\p{L}\p{N}''’=]|[''’][^\p{L}]|$)|[' || lower(letters) || '](?:[.,;:!)\]}*"\n]|$))',
                             0
                         )),
                         '([\p{L}\p{N}])[^\p{L}\p{N}]*$', 1

@@ -94,6 +94,8 @@ def test_stated_numbers_are_read_in_every_style_and_language(ask_of_all):
         ("A man walks into a bar.", None, None),
         ("It is either A or B.", None, None),
         ("Options A, C and D are wrong.", None, None),
+        ("Answer: C/D", None, None),
+        ("It is either A, or perhaps B.", None, None),
         ("The answer is not A.", None, None),
         ("It can't be the option (B)!", None, None),
         ("My choice would be D, not B.", "D", "only"),
