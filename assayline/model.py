@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
+from assayline.adapter import MARK, Adapter, find_adapter
 from assayline.digests import digest_file
 from assayline.errors import MachineError, ModelError
 from assayline.files import find_obstacle
-from assayline.spec.conflicts import SERVE_ADAPTER
+from assayline.spec.conflicts import NAME_ADAPTER
 from assayline.spec.evaluation import EvalSpec
 from assayline.words import as_sentence
 
@@ -47,6 +48,7 @@ class ModelIdentity:
     """None for a model that is identified only by its server's name for it."""
     model_id: str
     tokenizer_id: str
+    adapter: Adapter | None = None
 
 
 def identify_spec_model(spec: EvalSpec) -> ModelIdentity:
@@ -57,7 +59,7 @@ def identify_spec_model(spec: EvalSpec) -> ModelIdentity:
     for it counts too, because one server may have several adapters of one base.
     """
     if not spec.engine.is_remote:
-        return identify_model(spec.model, spec.revision)
+        return identify_model(spec.model, spec.revision, spec.adapter)
     if spec.engine.sends_messages and not _is_folder(spec.model):
         return ModelIdentity(None, f"{SERVED}:{spec.engine.server.model or spec.model}", SERVED)
     try:
@@ -79,7 +81,16 @@ def _is_folder(model: str) -> bool:
         return False
 
 
-def identify_model(model: str, revision: str | None = None) -> ModelIdentity:
+def identify_model(model: str, revision: str | None = None, adapter: str | None = None) -> ModelIdentity:
+    """Find the files of a model, and of its LoRA adapter, and identify them. Raises ModelError."""
+    base = _identify_base(model, revision)
+    if adapter is None:
+        return base
+    found = find_adapter(adapter, base.folder)
+    return replace(base, model_id=f"{base.model_id}{MARK}{found.digest}", adapter=found)
+
+
+def _identify_base(model: str, revision: str | None) -> ModelIdentity:
     """Find a model's files and identify them.
 
     A folder is digested file by file; a hub id is resolved to a commit, downloading the tokenizer's files if they are
@@ -136,7 +147,7 @@ def _check_folder(folder: Path) -> None:
     except FileNotFoundError:
         if (folder / "adapter_config.json").exists():
             raise ModelError(
-                f"Invalid model folder {folder}: it is an adapter, not a model. hint: {SERVE_ADAPTER}."
+                f"Invalid model folder {folder}: it is an adapter, not a model. hint: {NAME_ADAPTER}."
             ) from None
         raise ModelError(
             f"Invalid model folder {folder}: no config.json in it. hint: pass a folder in Hugging Face layout: "

@@ -371,7 +371,7 @@ class _NodeWorker:
         model, engine = order.open.model, order.open.engine
         if engine.needs_device:
             try:
-                found = identify_model(model, engine.args.get("revision")).model_id
+                found = identify_model(model, engine.args.get("revision"), order.open.adapter).model_id
             except ModelError as error:
                 cause = str(error).partition(" hint: ")[0]
                 raise ModelError(

@@ -37,7 +37,9 @@ class Open:
     model: str
     """A folder or a hub id."""
     model_id: str = ""
-    """Content identity of the model."""
+    """Content identity of the model, and of its adapter."""
+    adapter: str | None = None
+    """Folder of the model's LoRA adapter."""
     served_root: str | None = None
     """The files behind a running server's name for the model in the run's earlier attempts."""
     sampling: dict[str, Json] = field(default_factory=dict)

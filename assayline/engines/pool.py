@@ -13,7 +13,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from assayline.adapter import MARK
 from assayline.clock import RunClock
 from assayline.engines.devices.claims import Device, claim_device
 from assayline.engines.devices.watch import DeviceMemory
@@ -113,6 +115,7 @@ OUTSIDE_THE_HOST = ("mode", "max_concurrency", "batch_size", "order", "warm_up",
 
 
 def _of_no_run(order: Open) -> Open:
-    """Return an order without its run, worker, clock and sampling, which each request has, to compare engines."""
+    """Return an order without its run, worker, clock, and what each request has, to compare engines."""
     engine = order.engine.model_copy(update=dict.fromkeys(OUTSIDE_THE_HOST))
-    return replace(order, engine=engine, clock=NO_CLOCK, run_id="", worker="", engine_generation=0, sampling={})
+    of_request: dict[str, Any] = {"sampling": {}, "adapter": None, "model_id": order.model_id.partition(MARK)[0]}
+    return replace(order, engine=engine, clock=NO_CLOCK, run_id="", worker="", engine_generation=0, **of_request)

@@ -44,10 +44,12 @@ def order_engine(spec: EvalSpec, model: ModelIdentity, clock: RunClock, run_id: 
     local = not spec.engine.kind.has_model or Path(spec.model).expanduser().is_dir()
     revision = None if local or folder is None else folder.name
     pinned = {"revision": revision, "tokenizer_revision": revision} if revision else {}
+    adapted = {**model.adapter.args, **spec.engine.args} if model.adapter else {}
     return Open(
-        engine=spec.engine.with_args({**choose_media_args(spec, folder), **pinned}),
+        engine=spec.engine.with_args({**adapted, **choose_media_args(spec, folder), **pinned}),
         model=str(folder.absolute()) if local and folder else spec.model,
         model_id=model.model_id,
+        adapter=str(model.adapter.folder) if model.adapter else None,
         sampling=spec.sampling_defaults,
         reasoning=spec.reasoning,
         prefill=spec.chat.prefill,

@@ -104,14 +104,15 @@ SERVED_REASONING = _when("reasoning over a server", lambda spec: spec.reasoning 
 UNPARSED_REASONING = _when("reasoning without engine.args.reasoning_parser", _has_unparsed_reasoning)
 FORM = _given("output", "sampling.structured_outputs")
 
-ADAPTERS = _when("engine.args.enable_lora", lambda spec: spec.engine.args.get("enable_lora"))
-NO_ADAPTER = _when("engine.args.default_mm_loras unset", lambda spec: not spec.engine.args.get("default_mm_loras"))
+ADAPTER = _given("adapter")
+LORA = _when("engine.args.enable_lora", lambda spec: spec.engine.args.get("enable_lora"))
+NO_ADAPTER = _when(
+    "adapter unset and engine.args.default_mm_loras unset",
+    lambda spec: not (spec.adapter or spec.engine.args.get("default_mm_loras")),
+)
 
 KEEP_ONE = "hint: remove one of the two"
-SERVE_ADAPTER = (
-    "merge the adapter into its base, or start `vllm serve BASE --enable-lora --lora-modules NAME=FOLDER` and set "
-    "`model` to the base, engine.server.url, and engine.server.model to NAME"
-)
+NAME_ADAPTER = "set `model` to the base and `adapter` to the adapter's folder or hub id"
 USE_ENGINE = "set engine.backend to offline or async"
 USE_COMPLETIONS = "set engine.server.endpoint to completions"
 
@@ -186,7 +187,13 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
     (SERVED, MADE_MEDIA, f"synthetic media are for the engine itself. hint: {USE_ENGINE}"),
     (COMPLETIONS, MEDIA_COLUMNS, "this endpoint takes text only. hint: set engine.server.endpoint to chat"),
     (EXTERNAL, _foreign_args, f"they configure an engine that is started here. {KEEP_ONE}"),
-    (ADAPTERS, NO_ADAPTER, f"no request names an adapter, so the base would answer. hint: {SERVE_ADAPTER}"),
+    (LORA, NO_ADAPTER, f"no request names an adapter, so the base would answer. hint: {NAME_ADAPTER}"),
+    (
+        ADAPTER,
+        EXTERNAL,
+        "a running server has loaded its adapters itself. hint: set `model` to the base and engine.server.model to the "
+        "server's name for the adapter",
+    ),
     (STARTED, _given("engine.args.served_model_name"), "it sets the name. hint: use engine.server.model"),
     (CHAT, RENDERING, f"the server renders with its own template. hint: remove it, or {USE_COMPLETIONS}"),
     (CHAT, EXACT_LENGTH, f"token ids are made, which this endpoint does not take. hint: {USE_COMPLETIONS}"),

@@ -5,6 +5,7 @@ timeouts, tokens) are in `settings.py`; `file.py` reads YAML.
 """
 
 import operator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,11 +41,32 @@ def _list_one(value: object) -> object:
     return [value] if isinstance(value, dict) else value
 
 
+def _is_served_elsewhere(data: Mapping[str, Any]) -> bool:
+    """Return True if a running server is named, whose models may have names with a colon."""
+    engine = data.get("engine")
+    server = engine.get("server") if isinstance(engine, Mapping) else getattr(engine, "server", None)
+    return bool(server.get("url") if isinstance(server, Mapping) else getattr(server, "url", None))
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).expanduser().is_dir()
+    except (OSError, RuntimeError):
+        return False
+
+
 class EvalSpec(SpecPart):
     """One evaluation: a model, at these settings, on these prompts."""
 
     name: str = Field("evaluation", min_length=1, description="Name of the run.")
     model: str = Field(min_length=1, description="Hugging Face model id, or a folder.")
+    adapter: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=operator.not_,  # keeps digests of specs without it
+        description="LoRA adapter of the model: a folder, or a Hugging Face id such as ORG/NAME or ORG/NAME@REVISION. "
+        "`model: BASE:ADAPTER` sets both.",
+    )
     revision: str | None = Field(None, description="Branch, tag or commit on the hub; resolved to a commit and stored.")
     prompts: PromptSpec = Field(description="The prompts to send.")
     chat: ChatSpec = Field(ChatSpec(), description="Rendering of the prompts.")
@@ -79,6 +101,18 @@ class EvalSpec(SpecPart):
         description="Prices of hardware, power or tokens (default: the setting ASSAYLINE_PRICE).",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _split_model(cls, data: Any) -> Any:
+        """Read `BASE:ADAPTER` and {base: …, adapter: …} as model and adapter."""
+        match data:
+            case {"model": {"base": base, "adapter": adapter, **rest}} if not rest:
+                return {**data, "model": base, "adapter": adapter}
+            case {"model": str(model)} if ":" in model and not _is_served_elsewhere(data) and not _is_folder(model):
+                base, _, adapter = model.partition(":")
+                return {**data, "model": base, "adapter": adapter}
+        return data
+
     @model_validator(mode="after")
     def _check_secrets(self) -> "EvalSpec":
         refuse_secrets(self.model_dump(mode="json"))
@@ -100,7 +134,9 @@ class EvalSpec(SpecPart):
 
     @property
     def model_name(self) -> str:
-        """The model as tables show it: a running server's name for it if that is another one, such as an adapter's."""
+        """The model as tables show it: BASE:ADAPTER, or a running server's name for it if that is another one."""
+        if self.adapter:
+            return f"{self.model}:{self.adapter}"
         served = self.engine.server.model if self.engine.is_remote else None
         return self.model if served is None or served == Path(self.model).name else served
 

@@ -75,7 +75,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         {**SERVER, **{f"prompts.columns.{name}": "c" for name in MEDIA_FIELDS}},
     ),
     ("engine.args (max_num_seqs)", {**URL, "engine.args": {"max_num_seqs": 8, "max_model_len": 9}}),
-    ("engine.args.default_mm_loras unset", {"engine.args.enable_lora": True}),
+    ("adapter unset and engine.args.default_mm_loras unset", {"engine.args.enable_lora": True}),
+    ("engine.server.url", {**URL, "adapter": "a"}),
     ("engine.args.served_model_name", {**SERVER, "engine.args.served_model_name": "x"}),
     (
         RENDERING,
@@ -100,6 +101,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {**CHAT, "prompts.columns.images": "i", "chat.system": "Be brief."},
     {**URL, "engine.args.max_model_len": 9},
     {"engine.args.enable_lora": True, "engine.args.default_mm_loras": {"audio": "adapter"}},
+    {"engine.args.enable_lora": True, "adapter": "a"},
     {**REGEX, "reasoning": {}, "sampling.stop": ["."], "engine.args.reasoning_parser": "qwen3"},
     {**REGEX, "reasoning": {}, "engine.args.structured_outputs_config.reasoning_parser": "qwen3"},
 ]

@@ -13,8 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import openai
+
+from assayline.adapter import NAME
+from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, check_adapter, explain_adapter
 from assayline.engines.host.core import MediaPool
 from assayline.engines.host.server.client import (
+    BROKEN,
     TIMED_OUT,
     PromptLengths,
     ServedClient,
@@ -64,6 +69,8 @@ class ServerCore:
         else:
             self._client = ServedClient(self._server, self._server.url)
         model = await find_model(self._client, self._order.model, self._order.served_root)
+        if self._order.adapter:
+            model = replace(model, name=await self._find_adapter(model.name))
         self._writer = RequestWriter(
             self._server.endpoint, model.name, model.has_extensions, model.max_model_len, self._order.chat_kwargs
         )
@@ -77,6 +84,16 @@ class ServerCore:
         self._opened = Opened(seats, model.max_model_len, details)
         self._watch = ServerWatch(self._client)
         return self._opened
+
+    async def _find_adapter(self, base: str) -> str:
+        """Return our server's name for the order's adapter once it is proven to act. Raises SpecError."""
+        try:
+            bodies = ({"model": name, "prompt": PROBE_TOKEN_IDS, **PROBE_SAMPLING} for name in (base, NAME))
+            found = [(await self._client.ask("/completions", body))["choices"][0]["prompt_logprobs"] for body in bodies]
+        except (openai.OpenAIError, *BROKEN, LookupError, TypeError, ValueError) as error:
+            raise explain_adapter(self._order, error) from error
+        check_adapter(self._order, *found)
+        return NAME
 
     async def rejoin(self, order: Open) -> Opened:
         """Serve another run. A server cannot drop its cached prefixes: see `StreamingEngine.is_reusable`."""

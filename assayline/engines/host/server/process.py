@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from assayline import adapter
 from assayline.engines.base import OpenedDetails
 from assayline.engines.host.core import EngineGoneError
 from assayline.engines.host.vllm.internals import adapting, is_engine_dead
@@ -137,6 +138,7 @@ class ServeProcess:
                 "port": self._port,
                 "enable_prompt_tokens_details": True,
                 "disable_uvicorn_access_log": True,
+                "lora_modules": [f"{adapter.NAME}={order.adapter}"] if order.adapter else None,
                 **order.engine.args,
             }
         )

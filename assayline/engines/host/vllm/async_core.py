@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, check_adapter, explain_adapter, read_probe
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import Counters, Live
 from assayline.engines.host.vllm.internals import count_steps, open_async, take_over_outputs
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.host.vllm.rows import (
     GAVE_UP,
+    Adapters,
     VllmMedia,
     VllmRows,
     build_nested_configs,
@@ -44,6 +46,8 @@ class AsyncCore:
         self._counters = Counters()
         self._media: VllmMedia | None = None
         self._preparers: Preparers | None = None
+        self._adapters = Adapters()
+        self._adapter: Any | None = None
 
     async def open(self) -> Opened:
         """Load the model in vLLM's own processes. Raises SpecError or DeviceError before loading."""
@@ -53,6 +57,8 @@ class AsyncCore:
         args = {"model": order.model, **build_nested_configs(order.engine.args)}
         self._engine = open_async(args, lambda sizes: self._tell(Resolved(sizes)))
         count_steps(self._engine, self._counters.add_steps)
+        self._adapter = await self._find_adapter()
+        self._counters.restart()
         return describe_engine(self._engine.vllm_config)
 
     async def rejoin(self, order: Open) -> Opened:
@@ -62,8 +68,30 @@ class AsyncCore:
         require_reset(await self._engine.reset_prefix_cache(reset_connector=True))
         await self._engine.reset_encoder_cache()
         await self._engine.reset_mm_cache()
+        self._adapter = await self._find_adapter()
         self._counters.restart()
         return describe_engine(self._engine.vllm_config)
+
+    async def _find_adapter(self) -> Any | None:
+        """Return the order's adapter once it is proven to act. Raises SpecError."""
+        adapter = self._adapters.find(self._order)
+        if adapter is not None:
+            try:
+                found = [await self._probe(each) for each in (None, adapter)]
+            except Exception as error:
+                raise explain_adapter(self._order, error) from error
+            check_adapter(self._order, *found)
+        return adapter
+
+    async def _probe(self, adapter: Any | None) -> list[float]:
+        params = build_sampling_params(PROBE_SAMPLING, record_token_times=False)
+        outputs = [
+            each
+            async for each in self._engine.generate(
+                {"prompt_token_ids": PROBE_TOKEN_IDS}, params, "probe", lora_request=adapter
+            )
+        ]
+        return read_probe(outputs[-1])
 
     async def answer(self, message: Generate) -> Completion:
         """Hand the request to vLLM now, and return when it has finished. Raises the error that ends the engine."""
@@ -106,7 +134,7 @@ class AsyncCore:
         try:
             params = self._rows.build_params(request, live)
             prompt = await self._write_prompt(live)
-            collector = await self._engine.add_request(request.request_id, prompt, params)
+            collector = await self._engine.add_request(request.request_id, prompt, params, lora_request=self._adapter)
         except Exception as error:
             if self._engine.errored:
                 raise

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, check_adapter, explain_adapter, read_probe
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import Counters, Live
 from assayline.engines.host.vllm.internals import adapting, count_steps, finish_begun, is_engine_dead, shut_down
 from assayline.engines.host.vllm.rows import (
+    Adapters,
     VllmMedia,
     VllmRows,
     build_sampling_params,
@@ -53,6 +55,8 @@ class VllmCore:
         self._counters = Counters()
         count_steps(self._engine, self._counters.add_steps)
         self._opened = describe_engine(self._engine.vllm_config)
+        self._adapters = Adapters()
+        self._adapter = self._find_adapter()
 
     @property
     def in_flight(self) -> int:
@@ -79,6 +83,7 @@ class VllmCore:
         require_reset(self._engine.reset_prefix_cache(reset_connector=True))
         self._engine.reset_encoder_cache()
         self._engine.reset_mm_cache()
+        self._adapter = self._find_adapter()
         self._counters.restart()
         return self._opened
 
@@ -92,6 +97,25 @@ class VllmCore:
             self._prepare(live)
             return None
         return self._add(live, {"type": "token", "prompt_token_ids": live.message.request.prompt_token_ids})
+
+    def _find_adapter(self) -> Any | None:
+        """Return the order's adapter once it is proven to act. Raises SpecError."""
+        adapter = self._adapters.find(self._order)
+        if adapter is not None:
+            try:
+                found = [self._probe(each) for each in (None, adapter)]
+            except Exception as error:
+                raise explain_adapter(self._order, error) from error
+            check_adapter(self._order, *found)
+        return adapter
+
+    def _probe(self, adapter: Any | None) -> list[float]:
+        params = build_sampling_params(PROBE_SAMPLING, record_token_times=False)
+        self._engine.add_request("probe", {"prompt_token_ids": PROBE_TOKEN_IDS}, params, lora_request=adapter)
+        outputs: list[Any] = []
+        while self._engine.has_unfinished_requests():
+            outputs += self._engine.step()
+        return read_probe(outputs[-1])
 
     def add_ready(self, ready: "Ready") -> Completion | None:
         """Hand a request with prepared media to the scheduler. Returns an error row if they cannot be used."""
@@ -120,7 +144,7 @@ class VllmCore:
         request = live.message.request
         try:
             params = self._rows.build_params(request, live)
-            self._engine.add_request(request.request_id, prompt, params)
+            self._engine.add_request(request.request_id, prompt, params, lora_request=self._adapter)
         except Exception as error:
             if is_engine_dead(error):
                 raise

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from assayline.adapter import NAME
 from assayline.engines.base import OpenedDetails
 from assayline.engines.devices.claims import name_cpu
 from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_cuda_version, read_driver_version
@@ -129,6 +130,24 @@ def build_sampling_params(sampling: dict[str, Json], *, record_token_times: bool
     kinds = sampling_params.RequestOutputKind
     params.output_kind = kinds.DELTA if record_token_times else kinds.FINAL_ONLY
     return params
+
+
+class Adapters:
+    """The LoRA adapters of an engine, which tells them apart by number."""
+
+    def __init__(self) -> None:
+        self._folders: list[str] = []
+
+    def find(self, order: Open) -> Any | None:
+        """Return vLLM's request for the order's adapter; None for the base."""
+        if order.adapter is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        if order.adapter not in self._folders:
+            self._folders.append(order.adapter)
+        number = self._folders.index(order.adapter) + 1
+        return LoRARequest(f"{NAME}-{number}", number, order.adapter)
 
 
 FINISHED_IN_ERROR = "error"

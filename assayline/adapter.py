@@ -1,0 +1,114 @@
+"""LoRA adapters: where their files are, what identifies them, and whether they fit a base."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assayline.digests import digest_file, digest_json
+from assayline.errors import ModelError
+from assayline.words import as_sentence
+
+CONFIG = "adapter_config.json"
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
+NAME = "adapter"
+"""Name of the adapter in vLLM's requests, and on a server that assayline starts."""
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values that vLLM allows for max_lora_rank."""
+
+MARK = "+lora:"
+"""Stands between a base's identity and its adapter's in a model_id."""
+
+ROOT = "base_model.model."
+"""Prefix of a tensor's name in an adapter's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter's files."""
+
+    folder: Path
+    digest: str
+    """Identity of its content."""
+    rank: int
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """Arguments of vLLM that the adapter requires."""
+        return {"enable_lora": True, "max_lora_rank": next((rank for rank in RANKS if rank >= self.rank), self.rank)}
+
+
+def find_adapter(name: str, base: Path | None) -> Adapter:
+    """Find an adapter and check it; `name` is a folder, or a hub id such as org/name, or org/name@revision.
+
+    Raises ModelError for anything that is no LoRA adapter, or does not fit the base, as far as its weights are local.
+    """
+    folder = Path(name).expanduser()
+    folder = folder.absolute() if folder.is_dir() else _fetch(name)
+    config = _read_config(folder)
+    rank = config.get("r")
+    if config.get("peft_type") != "LORA" or not isinstance(rank, int):
+        raise ModelError(
+            f"Invalid adapter {folder}: {CONFIG} describes {config.get('peft_type')!r}, not a LoRA adapter."
+        )
+    files = [folder / weights for weights in WEIGHTS if (folder / weights).is_file()]
+    if not files:
+        raise ModelError(f"Invalid adapter {folder}: it has none of {', '.join(WEIGHTS)}.")
+    if base is not None and files[0].suffix == ".safetensors":
+        _check_fit(files[0], base, config)
+    digest = digest_json({path.name: digest_file(path) for path in (folder / CONFIG, files[0])})
+    return Adapter(folder, digest[:32], rank)
+
+
+def _fetch(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    hub_id, _, revision = name.partition("@")
+    try:
+        return Path(snapshot_download(hub_id, revision=revision or None, allow_patterns=[CONFIG, *WEIGHTS]))
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(
+            f"Adapter {name!r} is neither a folder nor a readable Hugging Face adapter: {as_sentence(reason)} hint: "
+            "check the name; a revision follows an @."
+        ) from None
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(
+            f"Invalid adapter {folder}: no {CONFIG} in it. hint: pass a folder as PEFT saves it."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder / CONFIG} is not valid JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise ModelError(f"{folder / CONFIG} is not a JSON object.")
+    return config
+
+
+def _check_fit(adapter: Path, base: Path, config: dict[str, Any]) -> None:
+    """Raise ModelError if a matrix of the adapter has another width than the weight of the base that it is added to."""
+    wanted = {name: shape for path in base.glob("*.safetensors") for name, shape in _read_shapes(path)}
+    for name, shape in _read_shapes(adapter):
+        part, _, end = name.removeprefix(ROOT).partition(".lora_")
+        weight = wanted.get(f"{part}.weight")
+        place = {"A.weight": 1, "B.weight": 0}.get(end)
+        if weight and place is not None and (len(shape) != 2 or shape[place] != weight[place]):
+            raise ModelError(
+                f"The adapter {adapter.parent} does not fit {base}: its {part} is made for {shape[place]} features, "
+                f"the model has {weight[place]}. hint: its base was {config.get('base_model_name_or_path')}."
+            )
+
+
+def _read_shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
+    """Yield the tensors of a safetensors file, whose header is JSON after its length in 8 bytes."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    except (OSError, ValueError, MemoryError) as error:
+        raise ModelError(f"{path} is not a readable safetensors file: {error}.") from None
+    yield from ((name, tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
