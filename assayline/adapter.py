@@ -109,6 +109,6 @@ def _read_shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
     try:
         with path.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    except (OSError, ValueError, MemoryError) as error:
+    except (OSError, ValueError, OverflowError, MemoryError) as error:
         raise ModelError(f"{path} is not a readable safetensors file: {error}.") from None
     yield from ((name, tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")

@@ -113,7 +113,7 @@ def test_model_folder_without_config_is_rejected(model):
 
 def test_identify_model_names_an_adapter_as_such(model):
     (model / "config.json").rename(model / "adapter_config.json")
-    with pytest.raises(ModelError, match=r"is an adapter, not a model\. hint: .*engine\.server\.model to NAME"):
+    with pytest.raises(ModelError, match=r"is an adapter, not a model\. hint: set `model` to the base and `adapter`"):
         identify_model(str(model))
 
 
@@ -168,3 +168,36 @@ def test_digests_ignore_the_order_of_keys_and_take_any_text():
     assert digest_json({"a": 1, "b": [2]}) == digest_json({"b": [2], "a": 1}) != digest_json({"a": 1, "b": [3]})
     assert digest_text("\ud800") != digest_text("?")
     assert len(digest_text("")) == 32
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "org/base", "adapter": "org/one@v1"},
+        {"model": "org/base:org/one@v1"},
+        {"model": {"base": "org/base", "adapter": "org/one@v1"}},
+    ],
+)
+def test_an_adapter_is_named_in_three_ways(fields):
+    spec = parse_spec({"prompts": ROWS, **fields})
+    assert (spec.model, spec.adapter, spec.model_name) == ("org/base", "org/one@v1", "org/base:org/one@v1")
+
+
+def test_a_name_with_a_colon_on_a_running_server_and_a_folder_with_one_are_models(tmp_path):
+    server = {"backend": "server", "server": {"url": "http://h/v1", "endpoint": "chat"}}
+    assert parse_spec({"prompts": ROWS, "model": "llama3.2:3b", "engine": server}).adapter is None
+    (folder := tmp_path / "a:b").mkdir()
+    assert parse_spec({"prompts": ROWS, "model": str(folder)}).model == str(folder)
+
+
+def test_the_adapters_files_are_part_of_the_models_id(model, tmp_path):
+    ids = [identify_model(str(model)).model_id]
+    (folder := tmp_path / "adapter").mkdir()
+    for rank, weights in ((4, b"0"), (4, b"1"), (9, b"1")):
+        (folder / "adapter_config.json").write_text(f'{{"peft_type": "LORA", "r": {rank}}}')
+        (folder / "adapter_model.bin").write_bytes(weights)
+        found = identify_model(str(model), adapter=str(folder))
+        assert found.model_id.startswith(f"{ids[0]}+lora:") and found.adapter is not None
+        ids.append(found.model_id)
+    assert len(set(ids)) == 4
+    assert found.adapter.args == {"enable_lora": True, "max_lora_rank": 16}

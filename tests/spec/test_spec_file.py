@@ -51,7 +51,7 @@ def file(tmp_path: Path) -> Path:
         ({"prompts": {"columns": {"targets": "x"}}}, "columns.targets: unknown key; did you mean 'target'?"),
         ({"prompts": {"source": {"format": "csv"}}}, "source.inline.format: unknown key; known: kind, rows"),
         ({"prompts": {"source": {"kind": "file", "fromat": "csv"}}}, "fromat: unknown key; did you mean 'format'?"),
-        ({"zzz": 1}, "zzz: unknown key; known: chat, engine, "),
+        ({"zzz": 1}, "zzz: unknown key; known: adapter, chat, "),
         ({"workers": 0}, "workers: given 0; expected a number from 1 to 4096, or auto"),
         ({"prompts": {"repeats": 99_999_999_999}}, "prompts.repeats: given 99999999999; Input should be less than or"),
         ({"scorers": [{"kind": "exact"}]}, "scorers.0: there is no kind 'exact'; did you mean 'exact_match'?"),
