@@ -43,7 +43,7 @@ class Adapter:
 def find_adapter(name: str, base: Path | None) -> Adapter:
     """Find an adapter and check it; `name` is a folder, or a hub id such as org/name, or org/name@revision.
 
-    Raises ModelError for anything that is no LoRA adapter, or does not fit the base, as far as its weights are local.
+    Raises ModelError for anything else, and for one that does not fit the base, as far as the base's weights are local.
     """
     folder = Path(name).expanduser()
     folder = folder.absolute() if folder.is_dir() else _fetch(name)

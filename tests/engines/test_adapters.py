@@ -135,7 +135,7 @@ def test_an_adapter_that_vllm_cannot_load_is_one_error_with_the_base_it_is_for(t
         open_engine(tiny_model, tmp_path / "engine.log", **order)
 
 
-def test_find_adapter_refuses_what_is_no_adapter_of_the_base(tiny_model, tmp_path):
+def test_find_adapter_refuses_other_folders_and_what_does_not_fit(tiny_model, tmp_path):
     wide = write_adapter(tmp_path / "wide", tiny_model, 1, extra=8)
     with pytest.raises(
         ModelError, match=r"q_proj is made for 136 features, the model has 128\. hint: its base was org/b"
