@@ -19,6 +19,7 @@ COMMANDS = {
     "tasks": "List the tasks of lm-evaluation-harness.",
     "score": "Score a run's stored answers again without generating.",
     "report": "Write the report of a run, benchmark, history or leaderboard: report.html and report.md.",
+    "view": "Show runs and their answers in a browser, compare two runs, and label answers.",
     "export": "Export a run in the format of another tool, or runs as Parquet tables.",
     "baseline": "Pin runs as baselines.",
     "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",

@@ -1,0 +1,296 @@
+"""The viewer in a real browser, and what its server refuses."""
+
+import contextlib
+import html
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import flow_kit
+import httpx
+import pytest
+import uvicorn
+from judge_kit import give_judge, give_judge_run, vote
+from row_kit import NIGHT, NIGHT_BEFORE, Sad, Store
+from run_kit import ROOT, completion_of, manifest_of, wait_for
+
+from assayline.errors import StoreError
+from assayline.evaluation.rebuild import rebuild_run
+from assayline.runs.locks import lock_run
+from assayline.runs.manifest import PromptCounts, write_manifest
+from assayline.settings import Settings
+from assayline.store.database import connect
+from assayline.store.parts import write_part
+from assayline.store.thread import DatabaseReader
+from assayline.view.pages import mark_changes
+from assayline.view.server import Guard, make_guard
+from examples.two_weeks import NIGHTS, make_database
+
+pytestmark = pytest.mark.slow
+HOSTILE = (
+    "<script>document.title='pwned'</script><img src='http://leak.invalid/img' onerror=\"document.title='pwned'\">"
+    "</pre></textarea>' or 1=1; drop table raw.runs; --"
+)
+WATCH = "window.broken = []; addEventListener('securitypolicyviolation', (e) => broken.push(e.blockedURI), true);"
+LOOK = """({
+  wide: document.documentElement.scrollWidth > innerWidth, broken, title: document.title,
+  foreign: performance.getEntriesByType('resource').map((one) => one.name).filter((name) => !name.startsWith(origin)),
+})"""
+
+
+class Viewer:
+    """A viewer that serves, and clients of it."""
+
+    def __init__(self, settings: Settings, guard: Guard) -> None:
+        self.settings = settings
+        self.guard = guard
+        self.url = f"http://127.0.0.1:{guard.port}"
+        self.client = httpx.Client(base_url=self.url, cookies={guard.cookie: guard.token}, timeout=120)
+
+    def read(self, query: str) -> list[tuple[Any, ...]]:
+        with connect(self.settings.database_path, 30, read_only=True) as connection:
+            return connection.execute(query).fetchall()
+
+
+@pytest.fixture(scope="module")
+def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
+    folder = tmp_path_factory.mktemp("data")
+    settings = Settings(data_dir=folder, database_wait_s=60)
+    make_database(folder, NIGHTS[:2])
+    with connect(settings.database_path, 10) as connection:
+        store = Store(connection)
+        prompts = store.read("select prompt_id, value from score where run_id = ? order by all", NIGHT)
+        votes = [
+            vote(row["prompt_id"], "correct" if i % 3 else "incorrect", run=NIGHT) for i, row in enumerate(prompts)
+        ]
+        give_judge(store, votes)
+        give_judge_run(store, "judge", NIGHT, name="nightly judged by right")
+        messages = json.dumps([{"role": HOSTILE, "content": HOSTILE}])
+        store.given("runs", {"run_id": HOSTILE, "name": HOSTILE, "model": HOSTILE, "prompt_set": HOSTILE})
+        key = {"run_id": HOSTILE, "prompt_id": HOSTILE}
+        store.given("prompts", {**key, "messages_json": messages, "target": HOSTILE, "metadata_json": messages})
+        store.given("requests", {**key, "request_id": HOSTILE, "rendered": HOSTILE})
+        store.given("completions", {"run_id": HOSTILE, "request_id": HOSTILE, "text": HOSTILE, "reasoning": HOSTILE})
+        store.given("scorers", {"run_id": HOSTILE, "scorer": HOSTILE})
+        store.given("scores", {**key, "scorer": HOSTILE, "value": 0.0, "extracted": HOSTILE, "explanation": HOSTILE})
+    sad = Sad(settings)
+    times = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "finished_at_s": 2.0}
+    answer = {**times, "output_tokens": 3, "text": HOSTILE, "rendered": HOSTILE, "target": HOSTILE, "score": 0.0}
+    sad.given("sad", "failed", answer, {"error_kind": HOSTILE, "error_message": HOSTILE}, message=HOSTILE)
+    listener = socket.create_server(("127.0.0.1", 0))
+    guard = make_guard(settings, "127.0.0.1", listener.getsockname()[1])
+    server = uvicorn.Server(uvicorn.Config(guard, lifespan="off", log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    yield Viewer(settings, guard)
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def tab(viewer: Viewer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[flow_kit.Page]:
+    if flow_kit.BROWSER is None:
+        pytest.skip("no chromium here to open the pages with")
+    with flow_kit.opened_browser(tmp_path_factory.mktemp("browser")) as tab:
+        tab.call("Page.enable")
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
+        tab.open(f"{viewer.url}/?token={viewer.guard.token}")
+        tab.wait_for("document.title === 'Runs · assayline' && !location.search")
+        yield tab
+
+
+def press(tab: flow_kit.Page, *keys: str) -> None:
+    for key in keys:
+        text = {"text": "\r", "windowsVirtualKeyCode": 13} if key == "Enter" else {"text": key}
+        tab.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        tab.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+
+def wait_for_text(tab: flow_kit.Page, text: str) -> None:
+    tab.wait_for(f"document.readyState === 'complete' && {flow_kit.PAGE_TEXT}.includes({json.dumps(text)})")
+
+
+def test_two_runs_to_their_audit_by_keyboard(viewer: Viewer, tab: flow_kit.Page) -> None:
+    tab.open(viewer.url)
+    wait_for_text(tab, "nightly")
+    press(tab, "j", "x", "j", "x", "c")
+    wait_for_text(tab, "12 prompts got worse and 2 better, of 155")
+    assert tab.ask("document.querySelectorAll('.row').length") == 14
+    press(tab, "j", "Enter")
+    wait_for_text(tab, "1 of 14")
+    assert tab.ask("[...document.querySelectorAll('.pair mark')].map((one) => one.textContent)") == ["8", "9"]
+    for place in range(1, 11):
+        wait_for_text(tab, f"{place} of 14")
+        press(tab, "2" if place < 8 else "1")
+    wait_for_text(tab, "11 of 14")
+    press(tab, "k")
+    wait_for_text(tab, "withdraw")
+    rows = viewer.read("select * exclude (labelled_at) from label order by labelled_at")
+    assert [row[5] for row in rows] == ["incorrect"] * 7 + ["correct"] * 3
+    assert {(row[0], row[4]) for row in rows} == {(NIGHT, "right")} and rows[0][6]
+    press(tab, "a")
+    wait_for_text(tab, "10 answers have a label")
+    query = "select count(*) filter (verdict = label), count(*) from judgement where label is not null"
+    agreed = viewer.read(query)[0]
+    assert agreed[1] == 10
+    wait_for_text(tab, f"{10 * agreed[0]}%")
+    # A rebuilt database has the labels, which the run's folder keeps.
+    rebuild_run(viewer.settings.run_dir(NIGHT), viewer.settings.data_dir / "new.duckdb", 10)
+    with connect(viewer.settings.data_dir / "new.duckdb", 10) as connection:
+        kept = connection.execute("select * exclude (labelled_at) from label order by labelled_at").fetchall()
+    assert kept == rows
+
+
+def test_pages_fit_run_nothing_of_a_row_and_load_nothing(viewer: Viewer, tab: flow_kit.Page) -> None:
+    request = viewer.read(f"select request_id from request where run_id = '{NIGHT}' order by source_row limit 1")[0][0]
+    given: list[tuple[str, dict[str, str]]] = [
+        ("/", {}),
+        ("/", {"text": HOSTILE, "model": HOSTILE, "sort": HOSTILE}),
+        ("/run", {"run": NIGHT}),
+        ("/run", {"run": "sad"}),
+        ("/answers", {"run": NIGHT, "text": HOSTILE, "scorer": HOSTILE, "error": HOSTILE, "page": HOSTILE}),
+        ("/answers", {"run": HOSTILE}),
+        ("/answer", {"run": HOSTILE, "request": HOSTILE}),
+        ("/compare", {"run": NIGHT, "baseline": NIGHT_BEFORE, "sort": HOSTILE, "change": HOSTILE}),
+        ("/pair", {"run": NIGHT, "baseline": NIGHT_BEFORE, "request": request, "change": "all"}),
+        ("/judges", {"run": NIGHT}),
+        ("/history", {"name": "nightly"}),
+        ("/leaderboard", {}),
+        ("/run", {"run": HOSTILE * 2}),
+    ]
+    for width in (1280, 390):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        tab.call("Emulation.setDeviceMetricsOverride", **size)
+        for path, names in given:
+            url = str(httpx.URL(viewer.url + path, params=names))
+            tab.open(url)
+            tab.wait_for(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
+            tab.wait_for("[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('svg'))")
+            found = tab.ask(LOOK)
+            assert (found["wide"], found["broken"], found["foreign"]) == (False, [], []), (path, names, width)
+            assert found["title"] != "pwned"
+    assert viewer.read("select count(*) from raw.runs") == [(5,)]
+
+
+def test_a_running_run_shows_its_progress_until_it_ends(viewer: Viewer, tab: flow_kit.Page) -> None:
+    run_dir = viewer.settings.run_dir("20270101-000000-running-0001")
+    counts = PromptCounts(prompt_rows=9, duplicate_prompts=0, requests=9, failed_requests=0, shards=1)
+    run = replace(manifest_of(run_dir.name), prompts=counts)
+    write_manifest(run_dir, run)
+    lock = lock_run(run_dir)
+    assert lock is not None
+    for path in ("/", f"/run?run={run_dir.name}"):
+        tab.open(viewer.url + path)
+        wait_for_text(tab, "running")
+    tab.wait_for("document.querySelector('progress').value === 0")
+    write_part(run_dir, "completions", "part-1", [completion_of(f"r{i}") for i in range(4)])
+    tab.wait_for("document.querySelector('progress').value === 4")
+    write_manifest(run_dir, replace(run, state="failed"))
+    lock.release()
+    wait_for_text(tab, "There is no run")  # it ended before the database had a row
+
+
+def test_requests_without_the_token_or_from_elsewhere_are_refused(viewer: Viewer) -> None:
+    token, own = viewer.guard.token, {"origin": viewer.url}
+    cookie = {"cookie": f"{viewer.guard.cookie}={token}"}
+    with httpx.Client(base_url=viewer.url) as stranger:
+        assert stranger.get("/").status_code == 403
+        assert stranger.get("/?token=x").status_code == 403
+        assert stranger.get("/", headers={"cookie": f"{viewer.guard.cookie}=x"}).status_code == 403
+        assert stranger.get("/", headers=cookie | {"host": "attacker.example"}).status_code == 421
+        assert stranger.get("/", headers=cookie | {"host": "127.0.0.1:1"}).status_code == 421
+        admitted = stranger.get(f"/?token={token}&state=failed")
+        assert (admitted.status_code, admitted.headers["location"]) == (303, "/?state=failed")
+        assert {"HttpOnly", "SameSite=strict"} <= set(admitted.headers["set-cookie"].split("; "))
+    labelled = len(viewer.read("from raw.labels"))
+    for headers in ({}, {"origin": "http://attacker.example"}, {"origin": "null"}):
+        assert viewer.client.post(f"/answer?run={NIGHT}", headers=headers).status_code == 403
+    request = viewer.read(f"select request_id from request where run_id = '{NIGHT}' limit 1")[0][0]
+    unknown = {"rubric": "right", "label": HOSTILE}
+    answer = viewer.client.post(f"/answer?run={NIGHT}&request={request}", data=unknown, headers=own)
+    assert answer.status_code == 404 and len(viewer.read("from raw.labels")) == labelled
+    # An answer that its list does not have any more can still be labelled.
+    left, known = f"/answer?run={NIGHT}&request={request}&score=none", {"rubric": "right", "label": "correct"}
+    assert viewer.client.post(left, data=known, headers=own).status_code == 303
+    assert len(viewer.read("from raw.labels")) == labelled + 1
+    for path in ("/static/..%2f..%2fpages.py", "/static/answers.html", "/run?run=../../../etc", "/answer?run=..", "/x"):
+        assert viewer.client.get(path).status_code == 404, path
+    page = viewer.client.get("/")
+    assert "script-src 'self';" in page.headers["content-security-policy"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "chosen", ["", "&score=wrong", "&sort=slow&text=plus", "&error=any", "&label=none&score=right", "&page=2"]
+)
+def test_the_sql_of_a_page_has_its_rows(viewer: Viewer, chosen: str) -> None:
+    for path in (f"/answers?run={NIGHT}", f"/compare?run={NIGHT}&baseline={NIGHT_BEFORE}&change=all"):
+        page = viewer.client.get(path + chosen).text
+        sql = page.partition('<pre id="sql" tabindex="0">')[2].partition("</pre>")[0]
+        with duckdb.connect(viewer.settings.database_path, read_only=True) as connection:
+            rows = connection.execute(html.unescape(sql)).fetchall()
+        shown = [part.partition("&")[0].partition('"')[0] for part in page.split("request=")[1:]]
+        assert [row[1] for row in rows] == shown, path
+        assert rows
+
+
+def test_changed_words_are_marked() -> None:
+    before, after = mark_changes("It is 8 apples.", "It is 9 red apples.")
+    assert [text for is_changed, text in before if is_changed] == ["8"]
+    assert "".join(text for _, text in after) == "It is 9 red apples."
+    assert "".join(text for is_changed, text in after if not is_changed) == "It is  apples."
+    long = "word " * 9_000
+    assert mark_changes(long, f"{long}\n")[0] == [(True, long)]
+
+
+def test_reader_stores_missing_metrics_and_ends_a_long_query(viewer: Viewer) -> None:
+    with connect(viewer.settings.database_path, 30) as connection:
+        connection.execute("delete from raw.measured_runs where run_id = ?", [NIGHT_BEFORE])
+    assert viewer.client.get("/history?name=nightly").status_code == 200
+    assert viewer.read(f"select count(*) from raw.measured_runs where run_id = '{NIGHT_BEFORE}'") == [(1,)]
+    endless = "select count(*) from range(10_000_000) one join range(10_000_000) two on one.range < two.range"
+    with pytest.raises(StoreError, match=r"The query took longer than 0\.1 s"):
+        DatabaseReader(viewer.settings, 0.1).read(lambda connection: connection.execute(endless).fetchall())
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from assayline.store.database import connect
+for number in range(5):
+    with connect(Path(sys.argv[1]), 60) as connection:
+        connection.execute("update raw.runs set message = ? where run_id = 'sad'", [f"written {number}"])
+"""
+
+
+def test_two_viewers_read_while_another_process_writes_and_ctrl_c_ends_one(viewer: Viewer) -> None:
+    environment = {"ASSAYLINE_DATA_DIR": str(viewer.settings.data_dir), "PATH": ""}
+    command = [sys.executable, "-m", "assayline", "view", "--no-browser"]
+    process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        with httpx.Client(timeout=120, follow_redirects=True) as other:
+            assert other.get(line.removeprefix("Viewer: ").strip()).status_code == 200
+            url = line.split()[1].partition("/?")[0]
+            writer = subprocess.Popen([sys.executable, "-c", WRITER, str(viewer.settings.database_path)], cwd=ROOT)
+            while writer.poll() is None:
+                for client, base in ((other, url), (viewer.client, viewer.url)):
+                    assert client.get(f"{base}/answers?run={NIGHT}").status_code == 200
+            assert writer.returncode == 0
+            assert "written 4" in other.get(f"{url}/run?run=sad").text
+        process.send_signal(signal.SIGINT)
+        assert wait_for(lambda: process.poll() is not None) and process.returncode == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+    assert not Path(viewer.settings.data_dir, "assayline.duckdb.wal").exists()
