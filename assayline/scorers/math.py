@@ -7,6 +7,7 @@ import math_verify
 
 MIXED = re.compile(r"(?<![\d/.,])(\d+)\s+(\d+)/(\d+)(?![\d/])")
 BOX = r"\boxed{"
+FILLED_BOX = re.compile(r"\\boxed\{(?!\s*\})")
 TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 BARE = re.compile(r"(?:\\[A-Za-z]+|(?<![A-Za-z])[a-z](?![A-Za-z])|[^A-Za-z\\$\n])+")
 """An expression without words."""
@@ -43,7 +44,7 @@ def _mark_last(answer: str) -> str:
     """Return the answer from its last box on, because an earlier one was withdrawn; else mark up its last tag or all
     of it, if that is an expression.
     """
-    if BOX in answer:
-        return answer[answer.rfind(BOX) :]
+    if boxes := [box.start() for box in FILLED_BOX.finditer(answer)]:
+        return answer[boxes[-1] :]
     stated = (TAG.findall(answer) or [answer])[-1].strip(" \n*_`")
     return f"${stated}$" if BARE.fullmatch(stated) else stated

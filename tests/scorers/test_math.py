@@ -31,6 +31,8 @@ from assayline.spec.criteria import MathScorer
         ("<answer>It is $7$.</answer>", "7", 1.0),
         ("الجواب ٤٢", "42", 1.0),
         ("1½", "1.5", 1.0),
+        ("#### 30\nThe answer is \\boxed{}.", "30", 1.0),
+        (r"\boxed{ }", "30", 0.0),
         ("(B) 5", "5", 1.0),
         ("...", "5", 0.0),
     ],
