@@ -7,7 +7,11 @@ list_transform(
                 case
                     when contains(text, '\boxed')
                     then nullif(
-                        regexp_extract_all(text, '\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}', 1)[-1:], []
+                        list_filter(
+                            regexp_extract_all(text, '\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}', 1),
+                            lambda box: regexp_matches(box, '\S')
+                        )[-1:],
+                        []
                     )
                 end,
                 regexp_extract_all(

@@ -126,6 +126,7 @@ def test_a_letter_that_nobody_stated_is_not_made_up(evaluate, text, letter, foun
         ("The answer is 6 × 7 = 42.", 42.0, "stated"),
         ("The answer is: she sold 48 + 24 = 72 clips.", 72.0, "last"),
         ("The answer is about $1,200 a month, for 12 months.", 1200.0, "stated"),
+        (r"The answer is 30, of 60: \boxed{}", 30.0, "stated"),
         ("الإجابة: ٤٢", 42.0, "stated"),
         ("उत्तर: ४२", 42.0, "stated"),
         ("Die Antwort ist 3,5 Meter.", 3.5, "stated"),
