@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import FAKE, answer_in_order, complete, query
+from run_kit import FAKE, answer_in_order, complete, copy_run, query, settings_in, vanish
 
 from assayline.comparison.baselines import pin_baseline
 from assayline.errors import PromptError, SpecError
@@ -25,11 +27,11 @@ VERDICT = {"kind": "verdict", "values": {"correct": 1, "incorrect": 0}, "label":
 PREFERENCE = {"kind": "verdict", "values": {"first": 1, "tie": 0.5, "second": 0}}
 
 
-@pytest.fixture
-def judged(make_spec: Any, settings: Settings) -> Callable[..., str]:
+@pytest.fixture(scope="module")
+def judge_sums(make_spec: Any) -> Callable[..., str]:
     """Complete a run of sums with these answers (None: an error) and return its id."""
 
-    def make(*texts: str | None, rows: list[dict[str, Any]] | None = None, **fields: Any) -> str:
+    def make(settings: Settings, *texts: str | None, rows: list[dict[str, Any]] | None = None, **fields: Any) -> str:
         prompts = {
             "source": {"kind": "inline", "rows": ROWS[: len(texts)] if rows is None else rows},
             "columns": {"target": "answer", "metadata": ["level", "first"]},
@@ -38,6 +40,24 @@ def judged(make_spec: Any, settings: Settings) -> Callable[..., str]:
         return answer(make_spec(engine=FAKE, prompts=prompts, scorers=["numeric"], **fields), settings, *texts)
 
     return make
+
+
+@pytest.fixture
+def judged(judge_sums: Callable[..., str], settings: Settings) -> Callable[..., str]:
+    return partial(judge_sums, settings)
+
+
+@pytest.fixture(scope="module")
+def kept(judge_sums: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with two right answers, a wrong one and an error."""
+    settings = settings_in(tmp_path_factory.mktemp("kept"))
+    return settings.run_dir(judge_sums(settings, "0", None, "five", "6"))
+
+
+@pytest.fixture
+def run_id(kept: Path, settings: Settings) -> str:
+    """A copy of that run, the first one in the test's database."""
+    return copy_run(kept, settings).name
 
 
 @pytest.fixture
@@ -62,6 +82,15 @@ def answer(spec: EvalSpec, settings: Settings, *texts: str | None) -> str:
     return evaluation.run_id
 
 
+def prepare(spec: EvalSpec, settings: Settings) -> str:
+    """Store the prompts of a new run, which goes no further, and return its id."""
+    evaluation = begin_evaluation(spec, settings, "never")
+    evaluation.prepare()
+    assert evaluation.try_load() is None
+    vanish(evaluation)
+    return evaluation.run_id
+
+
 def read_prompts(settings: Settings, run_id: str, columns: str = "messages_json, target, metadata_json") -> list[Any]:
     rows = query(settings, f"select {columns} from prompts where run_id = '{run_id}' order by source_row")
     return [
@@ -69,8 +98,7 @@ def read_prompts(settings: Settings, run_id: str, columns: str = "messages_json,
     ]
 
 
-def test_answers_of_a_run_are_prompts_whose_metadata_has_their_origin(judged, judge_spec, settings):
-    run_id = judged("0", None, "five", "6")
+def test_answers_of_a_run_are_prompts_whose_metadata_has_their_origin(run_id, judge_spec, settings):
     ids = {row: prompt_id for prompt_id, row in query(settings, "select prompt_id, source_row from prompts")}
     judge = answer(
         judge_spec({"kind": "run", "run": run_id}, columns={"metadata": ["level"]}), settings, RIGHT, WRONG, "Same."
@@ -107,40 +135,38 @@ def test_answers_of_a_run_are_prompts_whose_metadata_has_their_origin(judged, ju
     assert (name, mean) == (f"answers of {run_id}", 0.5)
 
 
-def test_row_of_an_answer_has_the_columns_of_its_prompt_answer_and_scores(judged, judge_spec, settings):
-    run_id = judged("0", "2", "4", "7", sampling={"n": 1}, prompts={"repeats": 1})
+def test_row_of_an_answer_has_the_columns_of_its_prompt_answer_and_scores(run_id, judge_spec, settings):
     template = "{{ row | tojson }}"
     spec = judge_spec({"kind": "run", "run": run_id, "where": "level = 3 or metadata->>'level' = '3'"}, template)
     with pytest.raises(SpecError, match="level"):
         begin_evaluation(spec, settings)
     spec = judge_spec({"kind": "run", "run": run_id, "where": "scores['numeric'] = 0 and repeat = 0"}, template)
-    [[[message], target, _]] = read_prompts(settings, answer(spec, settings, RIGHT))
-    assert target == "6" and json.loads(message["content"]) == {
-        "id": "q3",
-        "prompt": "3 + 3",
-        "messages": [{"role": "user", "content": "3 + 3"}],
-        "answer": "7",
+    [[[message], target, _]] = read_prompts(settings, prepare(spec, settings))
+    assert target == "4" and json.loads(message["content"]) == {
+        "id": "q2",
+        "prompt": "2 + 2",
+        "messages": [{"role": "user", "content": "2 + 2"}],
+        "answer": "five",
         "reasoning": None,
-        "target": "6",
+        "target": "4",
         "options": None,
         "repeat": 0,
         "finish_reason": None,
         "scores": {"numeric": 0.0},
-        "level": 3,
+        "level": 2,
         "first": "a word",
     }
 
 
 def test_repeats_of_an_answer_are_rows_in_order(judged, judge_spec, settings):
     run_id = judged(*"012345", rows=ROWS[:2], prompts={"repeats": 3})
-    judge = answer(judge_spec({"kind": "run", "run": run_id}), settings, *[RIGHT] * 6)
-    found = read_prompts(settings, judge)
+    found = read_prompts(settings, prepare(judge_spec({"kind": "run", "run": run_id}), settings))
     assert [row[0][0]["content"][-2] for row in found] == list("012345")
     assert [row[2]["source"]["repeat_index"] for row in found] == [0, 1, 2, 0, 1, 2]
 
 
-def test_pairs_show_each_answer_first_once_and_score_the_first_runs(judged, judge_spec, settings):
-    one, other = judged("0", "2", "4", None), judged("zero", "2", None, "six")
+def test_pairs_show_each_answer_first_once_and_score_the_first_runs(run_id, judged, judge_spec, settings):
+    one, other = run_id, judged("zero", "2", None, "6")
     template = "{{ prompt }}: {{ first }} or {{ second }}?"
     source = {"kind": "pairs", "runs": [one, other], "where": "first <> second"}
     spec = judge_spec(source, template, columns={"metadata": ["level"]})
@@ -157,37 +183,35 @@ def test_pairs_show_each_answer_first_once_and_score_the_first_runs(judged, judg
     assert query(settings, scores) == [("a", 1.0, "first"), ("b", 0.0, "first")]
 
 
-def test_names_of_runs_are_resolved_to_ids_that_are_stored(judged, judge_spec, settings):
-    old, new = judged("0", name="sums"), judged("0", name="sums")
+def test_names_of_runs_are_resolved_to_ids_that_are_stored(run_id, judged, judge_spec, settings):
+    old, new = run_id, judged("0")
     DatabaseThread(settings).run(lambda connection: pin_baseline(connection, settings.data_dir, "good", old))
-    for given, expected in (("latest:sums", new), ("baseline:good", old), (old, old), ("last", None)):
+    for given, expected in (("latest:test", new), ("baseline:good", old), (old, old), ("last", None)):
         spec = judge_spec({"kind": "run", "run": given})
         evaluation = begin_evaluation(spec, settings, "never")
         evaluation.lock.release()
         stored = json.loads((evaluation.run_dir / "spec.json").read_text())["prompts"]["source"]
         assert stored == {"kind": "run", "run": expected or new, "where": None, "not_judged_by": []}
-    pairs = judge_spec({"kind": "pairs", "runs": ["latest:sums", "baseline:good"]}, "{{ first }}")
+    pairs = judge_spec({"kind": "pairs", "runs": ["latest:test", "baseline:good"]}, "{{ first }}")
     evaluation = begin_evaluation(pairs, settings, "never")
     assert evaluation.spec.prompts.source.runs == [new, old]
     evaluation.lock.release()
 
 
-def test_a_judge_of_a_judge_is_judged(judged, judge_spec, settings):
-    run_id = judged("0")
-    judge = answer(judge_spec({"kind": "run", "run": run_id}), settings, RIGHT)
-    second = answer(judge_spec({"kind": "run", "run": judge}, "{{ source.run_id }} {{ answer }}"), settings, RIGHT)
-    [[[message], _, metadata]] = read_prompts(settings, second)
+def test_a_judge_of_a_judge_is_judged(run_id, judge_spec, settings):
+    judge = answer(judge_spec({"kind": "run", "run": run_id}), settings, *[RIGHT] * 3)
+    second = prepare(judge_spec({"kind": "run", "run": judge}, "{{ source.run_id }} {{ answer }}"), settings)
+    [[message], _, metadata], *_ = read_prompts(settings, second)
     assert message["content"] == f"{run_id} {RIGHT}" and metadata["source"]["run_id"] == judge
 
 
-def test_an_answer_that_the_template_cannot_use_is_an_error_row_with_its_origin(judged, judge_spec, settings):
-    run_id = judged("0", "2")
+def test_an_answer_that_the_template_cannot_use_is_an_error_row_with_its_origin(run_id, judge_spec, settings):
     template = "{{ answer }} {{ level if level else reasoning }}"
     spec = judge_spec({"kind": "run", "run": run_id}, template).model_copy(update={"max_error_fraction": 1.0})
-    judge = answer(spec, settings, RIGHT)
-    assert [row[2]["source"]["run_id"] for row in read_prompts(settings, judge)] == [run_id, run_id]
+    judge = answer(spec, settings, RIGHT, RIGHT)
+    assert [row[2]["source"]["run_id"] for row in read_prompts(settings, judge)] == [run_id] * 3
     kinds = f"select error_kind from scores where run_id = '{judge}' order by 1 nulls last"
-    assert query(settings, kinds) == [("template_error",), (None,)]
+    assert query(settings, kinds) == [("template_error",), (None,), (None,)]
 
 
 def test_conversation_reaches_the_judge_with_the_models_own_answers(make_spec, judge_spec, settings):
@@ -202,7 +226,7 @@ def test_conversation_reaches_the_judge_with_the_models_own_answers(make_spec, j
     }  # fmt: skip
     run_id = complete(make_spec(engine=FAKE, prompts=prompts, scorers=[]), settings).run_id
     template = "{% for message in messages %}{{ message.role }}: {{ message.content }}|{% endfor %}{{ prompt }}"
-    judge = answer(judge_spec({"kind": "run", "run": run_id}, template), settings, RIGHT)
+    judge = prepare(judge_spec({"kind": "run", "run": run_id}, template), settings)
     [(first,)] = query(
         settings,
         "select text from completions join requests using (run_id, request_id) "
@@ -212,15 +236,14 @@ def test_conversation_reaches_the_judge_with_the_models_own_answers(make_spec, j
     assert message["content"] == f"user: one|assistant: {first}|user: two|two"
 
 
-def test_media_reach_the_judge_as_marks_in_the_text(judged, judge_spec, settings):
-    run_id = judged("0")
+def test_media_reach_the_judge_as_marks_in_the_text(run_id, judge_spec, settings):
     parts = [{"type": "image"}, {"type": "text", "text": 'What is "it"?'}]
     messages = json.dumps([{"role": "system", "content": "See."}, {"role": "user", "content": parts}])
     DatabaseThread(settings).run(
         lambda connection: connection.execute("update prompts set messages_json = ?", [messages])
     )
-    judge = answer(judge_spec({"kind": "run", "run": run_id}, "{{ messages | tojson }} {{ prompt }}"), settings, RIGHT)
-    [[[message]]] = read_prompts(settings, judge, "messages_json")
+    judge = prepare(judge_spec({"kind": "run", "run": run_id}, "{{ messages | tojson }} {{ prompt }}"), settings)
+    [[message]], *_ = read_prompts(settings, judge, "messages_json")
     shown = '[image]\nWhat is "it"?'
     told = [{"role": "system", "content": "See."}, {"role": "user", "content": shown}]
     assert message["content"] == f"{json.dumps(told)} {shown}"
@@ -228,25 +251,25 @@ def test_media_reach_the_judge_as_marks_in_the_text(judged, judge_spec, settings
 
 UNUSABLE = [
     ({"run": "nothing"}, "There is no run 'nothing' in the database"),
-    ({"run": "latest:sum"}, "No completed run has the name 'sum'; did you mean 'sums'"),
+    ({"run": "latest:tests"}, "No completed run has the name 'tests'; did you mean 'test'"),
     ({"run": "baseline:none"}, "There is no baseline 'none'"),
     ({"run": "latest:broken"}, "has no generated answers"),
     (
-        {"run": "latest:sums", "where": "nowhere = 1"},
+        {"run": "latest:test", "where": "nowhere = 1"},
         'Referenced column "nowhere".*hint: write one SQL condition over id',
     ),
-    ({"run": "latest:sums", "where": "true); drop table raw.runs; --"}, "prompts.source.where cannot be used"),
-    ({"run": "latest:sums", "where": "true) union select (1"}, "prompts.source.where cannot be used"),
-    ({"run": "latest:sums", "where": "answer::int > 'x'"}, "Could not convert.*hint: write one SQL condition"),
-    ({"run": "latest:sums", "where": "answer = 'nothing'"}, "keeps none of 2 rows"),
-    ({"runs": ["latest:sums", "latest:sums"]}, "are one run, .*hint: name two runs"),
-    ({"runs": ["latest:sums", "latest:other"]}, "have no answers to the same prompts"),
-    ({"runs": ["latest:sums", "latest:sums"], "where": "answer = ''"}, "are one run"),
+    ({"run": "latest:test", "where": "true); drop table raw.runs; --"}, "prompts.source.where cannot be used"),
+    ({"run": "latest:test", "where": "true) union select (1"}, "prompts.source.where cannot be used"),
+    ({"run": "latest:test", "where": "answer::int > 'x'"}, "Could not convert.*hint: write one SQL condition"),
+    ({"run": "latest:test", "where": "answer = 'nothing'"}, "keeps none of 3 rows"),
+    ({"runs": ["latest:test", "latest:test"]}, "are one run, .*hint: name two runs"),
+    ({"runs": ["latest:test", "latest:other"]}, "have no answers to the same prompts"),
+    ({"runs": ["latest:test", "latest:test"], "where": "answer = ''"}, "are one run"),
 ]
 
 
+@pytest.mark.usefixtures("run_id")
 def test_unusable_source_is_rejected_before_a_run_begins(judged, judge_spec, settings):
-    judged("0", "2", name="sums")
     judged("7", rows=[{"question": "other", "answer": "7", "level": 0, "first": ""}], name="other")
     judged(None, name="broken", max_error_fraction=1.0)
     before = sorted(settings.data_dir.glob("runs/*"))
@@ -264,19 +287,18 @@ def test_unfinished_run_is_not_judged(make_spec, judge_spec, settings):
         begin_evaluation(judge_spec({"kind": "run", "run": evaluation.run_id}), settings)
 
 
-def test_template_with_a_column_that_no_answer_has_stops_the_run(judged, judge_spec, settings):
-    spec = judge_spec({"kind": "run", "run": judged("0")}, "{{ context }} {{ answer }}")
+def test_template_with_a_column_that_no_answer_has_stops_the_run(run_id, judge_spec, settings):
+    spec = judge_spec({"kind": "run", "run": run_id}, "{{ context }} {{ answer }}")
     with pytest.raises(PromptError, match="variable 'context' is undefined; columns: answer, finish_reason, first"):
         begin_evaluation(spec, settings).prepare()
 
 
-def test_dry_run_renders_answers_and_stores_nothing(judged, judge_spec, settings, monkeypatch, capsys, tmp_path):
-    run_id = judged("0", "2", name="sums")
+def test_dry_run_renders_answers_and_stores_nothing(run_id, judge_spec, settings, monkeypatch, capsys, tmp_path):
     file = tmp_path / "judge.yaml"
-    file.write_text(judge_spec({"kind": "run", "run": "latest:sums"}).model_dump_json(), encoding="utf-8")
+    file.write_text(judge_spec({"kind": "run", "run": "latest:test"}).model_dump_json(), encoding="utf-8")
     for name in ("data_dir", "lock_dir"):
         monkeypatch.setenv(f"ASSAYLINE_{name.upper()}", str(getattr(settings, name)))
     assert run("evaluate", [str(file), "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert f"prompts   2 rows of answers of {run_id}, 0 duplicates" in told and "0 + 0 = 0?" in told
+    assert f"prompts   3 rows of answers of {run_id}, 0 duplicates" in told and "0 + 0 = 0?" in told
     assert [path.name for path in settings.data_dir.glob("runs/*")] == [run_id]
