@@ -14,10 +14,12 @@ import pytest
 import yaml
 from run_kit import complete, query
 
+from assayline.comparison.baselines import pin_baseline
 from assayline.errors import SpecError
 from assayline.flows.cli.init import DEFAULT_MODEL, FILES, SCHEMA_FILE, TEMPLATES, create_project
 from assayline.settings import Settings
 from assayline.spec.file import load_spec, parse_spec
+from assayline.store.database import connect
 
 
 def read_all(folder: Path) -> dict[str, bytes]:
@@ -114,7 +116,7 @@ def test_settings_and_deployment_of_a_project_are_known_ones(tmp_path):
 
 @pytest.mark.slow
 def test_ci_jobs_of_a_project_keep_their_runs_and_end_with_the_gate(tmp_path, modest_model, charts):
-    """Two jobs of the CI file in one checkout, which each job cleans; the runner's folder is another one here."""
+    """The job of the CI file in a checkout, which it cleans; the runner's folder, with a run, is another one here."""
     project, shared = tmp_path / "my sums", tmp_path / "srv"
     create_project(project, str(modest_model))
     job = yaml.safe_load((project / ".github/workflows/evaluate.yml").read_text())["jobs"]["evaluate"]
@@ -123,22 +125,25 @@ def test_ci_jobs_of_a_project_keep_their_runs_and_end_with_the_gate(tmp_path, mo
     flow_kit.write_rows(project / "questions.jsonl", 40)  # the fake engine answers with the last word, the target
     spec = yaml.safe_load((project / "spec.yaml").read_text())
     spec |= {"engine": {"backend": "fake"}, "scorers": [{"kind": "exact_match"}]}
-    own = {"ASSAYLINE_DATA_DIR": str(shared), "ASSAYLINE_LOCK_DIR": str(tmp_path / "locks")}
+    settings = Settings(data_dir=shared, lock_dir=tmp_path / "locks")
+    own = {"ASSAYLINE_DATA_DIR": str(shared), "ASSAYLINE_LOCK_DIR": str(settings.lock_dir)}
     environ = {**os.environ, **own, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def shell(line: str) -> int:
         return subprocess.run(["bash", "-e", "-c", line], cwd=project, env=environ, check=False).returncode
 
-    def run_job(template: str) -> list[int]:
-        spec["prompts"]["template"] = template
-        flow_kit.write_spec(project / "spec.yaml", spec)
-        checkout = "git init -q; git add .; git -c user.name=a -c user.email=a@b commit -qm new; git clean -ffdxq"
-        assert shell(checkout) == 0
-        return [shell(step["run"]) for step in job["steps"] if "run" in step]
-
-    assert run_job("{{ question }}") == [0, 2, 0], "nothing is pinned yet"
-    assert shell("assayline baseline pin stable last") == 0
-    assert run_job("{{ question }} what") == [0, 1, 0], "worse than the first job's run"
+    spec["prompts"] |= {
+        "source": {"kind": "file", "path": str(project / "questions.jsonl")},
+        "template": "{{ question }}",
+    }
+    before = complete(parse_spec(spec), settings).run_id
+    with connect(settings.database_path, 20) as connection:
+        pin_baseline(connection, shared, "stable", before)
+    spec["prompts"]["template"] = "{{ question }} what"
+    flow_kit.write_spec(project / "spec.yaml", spec)
+    checkout = "git init -q; git add .; git -c user.name=a -c user.email=a@b commit -qm new; git clean -ffdxq"
+    assert shell(checkout) == 0
+    assert [shell(step["run"]) for step in job["steps"] if "run" in step] == [0, 1, 0], "worse than the run before"
     assert (project / "report" / "report.html").exists()
 
 

@@ -1,5 +1,6 @@
 """The suite as a flow and as a command: decisions, exit codes, the page; and how it goes on after a failure."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,24 @@ GATE = {"baseline": "stable", "max_accuracy_drop": 0.1, "max_slowdown": {}}
 """Limits that 40 equal answers keep."""
 
 
-@pytest.fixture
-def path(fake_spec: dict[str, Any], data_dir: Path, tmp_path: Path) -> Path:
-    """A spec whose baseline is pinned."""
-    settings = Settings(data_dir=data_dir)
-    stable = complete(parse_spec(fake_spec), settings, "never").run_id
+@pytest.fixture(scope="module")
+def pinned(modest_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A data folder whose one run is the baseline, and the run's spec."""
+    folder = tmp_path_factory.mktemp("pinned")
+    spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(folder / "sums.jsonl", 40))
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    stable = complete(parse_spec(spec), settings, "never").run_id
     with connect(settings.database_path, 20) as connection:
-        pin_baseline(connection, data_dir, "stable", stable)
-    return flow_kit.write_spec(tmp_path / "sums.yaml", {**fake_spec, "gate": GATE})
+        pin_baseline(connection, settings.data_dir, "stable", stable)
+    return settings.data_dir, spec
+
+
+@pytest.fixture
+def path(pinned: tuple[Path, dict[str, Any]], data_dir: Path, tmp_path: Path) -> Path:
+    """A spec whose baseline is pinned."""
+    folder, spec = pinned
+    shutil.copytree(folder, data_dir, dirs_exist_ok=True)
+    return flow_kit.write_spec(tmp_path / "sums.yaml", {**spec, "gate": GATE})
 
 
 def write_suite(path: Path, *evaluations: dict[str, Any]) -> Path:
@@ -169,16 +180,16 @@ def test_suite_measures_the_baseline_again_in_turn_with_the_candidate(path, data
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(campaign, "check_repeats", lambda cells, is_nightly: None)
     speed = {"gate.max_slowdown": {"output_tokens_per_s": 0.9}}
-    file = write_suite(path, {"name": "wrong", "repeats": 3, "overrides": {**WRONG, **speed}})
+    file = write_suite(path, {"name": "wrong", "repeats": 2, "overrides": {**WRONG, **speed}})
     ended = flow_kit.run_here("suite", str(file))
     assert "NO-GO: beyond the limit: wrong" in ended.out, ended.err
     runs = flow_kit.query(
         data_dir, "select run_id, config_id, benchmark_id from runs where purpose = 'suite' order by 1"
     )
     old, new = dict.fromkeys(config for _, config, _ in runs)
-    assert [config for _, config, _ in runs] == [old, new, new, old, old, new]
+    assert [config for _, config, _ in runs] == [old, new, new, old]
     assert {session for *_, session in runs} == {folder.name for folder in (data_dir / "suites").iterdir()}
     judged = "select distinct run_id, baseline_run_id, words from verdict where limit_on = 'output_tokens_per_s'"
     ((run_id, baseline, words),) = flow_kit.query(data_dir, judged)
-    assert (run_id, baseline) == (runs[5][0], runs[4][0])
-    assert "there are 3 of the run and 3 of the baseline" in words
+    assert (run_id, baseline) == (runs[2][0], runs[3][0])
+    assert "there are 2 of the run and 2 of the baseline" in words
