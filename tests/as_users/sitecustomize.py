@@ -2,7 +2,8 @@
 
 Python imports a module of this name at its start. vLLM, Prefect and transformers import these packages where they find
 them, which takes seconds; an installation of `locks/cpu.txt` has none of them. And a new database is a copy of an empty
-one where `EMPTY_DATABASE` says where that is: making its views takes two seconds.
+one where `EMPTY_DATABASE` says where that is: making its views takes two seconds. A tokenizer of the tests' own models
+is loaded without torch.
 
 `kill_at` kills a process, or its engines, before an event of its files; `KILL_AT` has the points for a command.
 """
@@ -36,16 +37,52 @@ class WithoutPandas(PathFinder):
 sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutPandas
 
 EMPTY = os.environ.get("EMPTY_DATABASE")
-DATABASE = "assayline.store.database"
 
 
-class CopyDatabases(MetaPathFinder, Loader):
-    """Lets `assayline.store.database` find an empty database where there is none yet."""
+def copy_databases(module):
+    """Let `assayline.store.database` find an empty database if there is none yet."""
+    connect_file = module._connect_file
+
+    def copy_and_connect(path, read_only, config):
+        if path.suffix == ".duckdb" and not path.exists() and not read_only:
+            with suppress(OSError):
+                shutil.copy(EMPTY, path)
+        return connect_file(path, read_only, config)
+
+    module._connect_file = copy_and_connect
+
+
+def load_tokenizers_without_torch(module):
+    """Save `AutoTokenizer`, which imports torch for seconds, where a model names the class that it would find."""
+    load_tokenizer = module.load_tokenizer
+
+    def load(folder, **options):
+        import transformers
+
+        config = Path(folder, "tokenizer_config.json")
+        if not config.is_file() or b'"TokenizersBackend"' not in config.read_bytes():
+            return load_tokenizer(folder, **options)
+        transformers.AutoTokenizer = transformers.PreTrainedTokenizerFast
+        try:
+            return load_tokenizer(folder, **options)
+        finally:
+            del transformers.AutoTokenizer
+
+    module.load_tokenizer = load
+
+
+CHANGES = {"assayline.requests.chat": load_tokenizers_without_torch}
+if EMPTY and Path(EMPTY).exists():
+    CHANGES["assayline.store.database"] = copy_databases
+
+
+class ChangeModules(MetaPathFinder, Loader):
+    """Changes modules when they are imported."""
 
     def find_spec(self, fullname, path, target=None):
-        if fullname != DATABASE:
+        if fullname not in CHANGES:
             return None
-        sys.meta_path.remove(self)
+        self.change = CHANGES.pop(fullname)
         spec = find_spec(fullname)
         self.module, spec.loader = spec.loader, self
         return spec
@@ -55,19 +92,10 @@ class CopyDatabases(MetaPathFinder, Loader):
 
     def exec_module(self, module):
         self.module.exec_module(module)
-        connect_file = module._connect_file
-
-        def copy_and_connect(path, read_only, config):
-            if path.suffix == ".duckdb" and not path.exists() and not read_only:
-                with suppress(OSError):
-                    shutil.copy(EMPTY, path)
-            return connect_file(path, read_only, config)
-
-        module._connect_file = copy_and_connect
+        self.change(module)
 
 
-if EMPTY and Path(EMPTY).exists():
-    sys.meta_path.insert(0, CopyDatabases())
+sys.meta_path.insert(0, ChangeModules())
 
 
 def kill_at(folder, points):
