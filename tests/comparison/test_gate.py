@@ -58,28 +58,35 @@ def run(spec: EvalSpec, settings: Settings) -> str:
 
 
 @pytest.fixture(scope="module")
-def two_runs(make: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The folders of two runs of the same; the database of the second has both."""
+def runs(make: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folders of two runs of the same and of one that is half wrong; a database has the runs before it, too."""
     found: list[Path] = []
-    for _ in range(2):
+    for spec in (make(), make(), make(template=WRONG_FROM_20)):
         settings = settings_in(tmp_path_factory.mktemp("runs"))
         if found:
             shutil.copytree(found[-1].parents[1], settings.data_dir)
-        found.append(settings.run_dir(run(make(), settings)))
+        found.append(settings.run_dir(run(spec, settings)))
     return found
 
 
 @pytest.fixture
-def old(two_runs: list[Path], settings: Settings) -> str:
+def old(runs: list[Path], settings: Settings) -> str:
     """A run of `make()` that is there before the test."""
-    return copy_run(two_runs[0], settings).name
+    return copy_run(runs[0], settings).name
 
 
 @pytest.fixture
-def two_old(two_runs: list[Path], settings: Settings) -> list[str]:
-    """Both of them, oldest first."""
-    copy_run(two_runs[-1], settings)
-    return [folder.name for folder in two_runs]
+def two_old(runs: list[Path], settings: Settings) -> list[str]:
+    """Both of the same, oldest first."""
+    copy_run(runs[1], settings)
+    return [folder.name for folder in runs[:2]]
+
+
+@pytest.fixture
+def three_old(runs: list[Path], settings: Settings) -> list[str]:
+    """All three."""
+    copy_run(runs[2], settings)
+    return [folder.name for folder in runs]
 
 
 def test_judge_run_against_passes_the_same_again_if_there_are_enough_prompts(two_old, settings):
@@ -99,8 +106,8 @@ def test_judge_run_against_is_inconclusive_on_what_forty_equal_answers_cannot_sh
     assert "the limit is a drop of 0.01, and must be shown." in required.sentence
 
 
-def test_a_clear_drop_fails_with_its_figures(make, old, settings):
-    new = run(make(template=WRONG_FROM_20), settings)
+def test_a_clear_drop_fails_with_its_figures(three_old, settings):
+    old, _, new = three_old
     report = judge(settings, new, old)
     assert verdicts(report) == {"errors": "pass", "accuracy, exact_match": "fail"}
     for figure in (
@@ -253,7 +260,8 @@ def test_five_repeats_a_side_are_judged(two_old, settings):
             assert (f"It is {NOT_SHOWN}." in report.checks[-1].words) == (verdict == "inconclusive")
 
 
-def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, old, settings):
+def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, three_old, settings):
+    old, _, worst = three_old
     new = run(make(template=WRONG_FROM_32), settings)
     assert verdicts(judge(settings, new, old))["accuracy, exact_match"] == "fail"
     night = judge(settings, new, old, NIGHTS)
@@ -265,13 +273,11 @@ def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, old, setti
         in words
     )
     assert verdicts(judge(settings, new, old, NIGHTS, confidence="required"))["accuracy, exact_match"] == "fail"
-    worst = run(make(template=WRONG_FROM_20), settings)
     assert verdicts(judge(settings, worst, old, NIGHTS))["accuracy, exact_match"] == "fail", "on its first night"
 
 
-def test_judge_run_against_compares_with_the_mean_of_the_baselines_repeats(two_old, make, settings):
-    first, second = two_old
-    bad = run(make(template=WRONG_FROM_20), settings)
+def test_judge_run_against_compares_with_the_mean_of_the_baselines_repeats(three_old, settings):
+    first, second, bad = three_old
     assert "from 1.0000 (mean of 2 runs) to 0.5000 over 40" in judge(settings, bad, second).sentence
     assert "from 1.0000 to 0.5000 over 40" in judge(settings, bad, first).sentence, "it was the first"
     assert "mean of" not in judge(settings, second, first).checks[1].words

@@ -27,7 +27,6 @@ from assayline.run import driver, stages
 from assayline.run.campaign import run_benchmark, run_suite
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
-from assayline.spec.judges import JudgeScorer
 from assayline.spec.suite import parse_suite
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_charts")]
@@ -206,16 +205,17 @@ def test_panel_of_judges_combines_their_verdicts(fake_spec, data_dir, tmp_path):
     strict = write_judge(tmp_path, fake_spec)
     run_id = evaluate(judged_by(fake_spec, strict, lenient, lenient, combine="majority")).run_id
     assert read_scores(data_dir, run_id) == [(1.0, 40)]
-    panel = JudgeScorer(kind="judge", name="mean", spec=[str(strict), str(lenient)])
-    assert driver.judge(run_id, [panel], driver.FrontEnd(load_settings())) == {"mean": 40}
-    assert read_scores(data_dir, run_id, "mean") == [(0.5, 20), (1.0, 20)]
+    judges = flow_kit.query(data_dir, "select run_id from runs where run_id <> ? order by started_at", run_id)
+    assert len(judges) == 3
+    means = "select value, count(*) from combine_judgements(?, 'mean') group by all order by all"
+    assert flow_kit.query(data_dir, means, judges[:2]) == [(0.5, 20), (1.0, 20)]
 
 
 def test_judge_that_fails_costs_its_panel_only_and_is_retried(fake_spec, data_dir, tmp_path, monkeypatch):
     lenient, broken = (write_judge(tmp_path, fake_spec, "correct", name) for name in ("lenient", "broken"))
     engine = {**fake_spec["engine"], "max_concurrency": 7}
     flow_kit.write_spec(broken, {**yaml.safe_load(broken.read_text()), "engine": engine})
-    spec = judged_by(fake_spec, broken, write_judge(tmp_path, fake_spec), lenient)
+    spec = judged_by(fake_spec, broken, lenient)
     spec["scorers"].append({"kind": "judge", "name": "other", "spec": str(lenient)})
     generate = FakeEngine.generate
 
@@ -231,7 +231,7 @@ def test_judge_that_fails_costs_its_panel_only_and_is_retried(fake_spec, data_di
             evaluate(spec)
     assert flow_kit.query(data_dir, counts) == [("exact_match", 40), ("other", 40)]
     runs = flow_kit.query(data_dir, "select run_id, state from runs order by started_at")
-    assert [state for _, state in runs] == ["completed", "failed", *["completed"] * 3]
+    assert [state for _, state in runs] == ["completed", "failed", *["completed"] * 2]
     messages = "select message from runs where name = 'trial'"
     assert "helpful, judge 1: The judge has no room" in flow_kit.query(data_dir, messages)[0]
     page = (data_dir / "runs" / runs[0][0] / "report.md").read_text(encoding="utf-8")
