@@ -157,7 +157,8 @@ class Query:
             for row in rows:
                 row[key.replace("request_id", "text")] = texts.get(row.get(key), {}).get("text")
         targets = _read_targets(connection, self.values["run"], [row["prompt_id"] for row in rows])
-        return [{**row, **targets.get((row["prompt_id"], row["occurrence"]), {})} for row in rows]
+        unknown: Row = {"target": None, "prompt": None}
+        return [{**row, **targets.get((row["prompt_id"], row["occurrence"]), unknown)} for row in rows]
 
     def find(self, connection: Connection, request_id: str) -> Row:
         """Read the place of an answer in the list: before, after, place and total; empty if it is not in it."""
