@@ -180,16 +180,22 @@ DAMAGED: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_rebuild_names_a_damaged_part_and_rewrites_it_if_the_database_has_its_rows(run_dir, settings, name):
+def test_rebuild_names_damaged_parts_and_rewrites_them_if_the_database_has_their_rows(run_dir, settings):
+    """One part of each kind after the other is named; then all are rewritten at once."""
     original = content(settings.database_path)
-    part = DAMAGED[name](run_dir)
-    cut(part)
-    with pytest.raises(DamagedPartsError, match=rf"Part {part} could not be ingested: .*--set-aside"):
-        rebuild_run(run_dir, settings.database_path, 10)
-    assert content(settings.database_path) == original and part.exists()
+    parts = [find(run_dir) for find in DAMAGED.values()]
+    for part in parts:
+        whole = part.read_bytes()
+        cut(part)
+        with pytest.raises(DamagedPartsError, match=rf"Part {part} could not be ingested: .*--set-aside"):
+            rebuild_run(run_dir, settings.database_path, 10)
+        part.write_bytes(whole)
+    assert content(settings.database_path) == original
+    for part in parts:
+        cut(part)
     rebuilt = rebuild_run(run_dir, settings.database_path, 10, set_aside=True)
-    assert rebuilt.rescued == [part] and rebuilt.set_aside == [part.with_name(part.name + ".damaged")]
+    assert sorted(rebuilt.rescued) == sorted(parts) and all(part.exists() for part in parts)
+    assert sorted(rebuilt.set_aside) == sorted(part.with_name(part.name + ".damaged") for part in parts)
     assert rebuilt.manifest.state == "completed"
     assert content(settings.database_path) == original
 
