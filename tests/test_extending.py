@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 def copy(tmp_path: Path) -> Path:
     """The code that an example changes."""
     for folder in ("assayline", "sql", "examples"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 

@@ -72,7 +72,7 @@ def run_dir(spec: EvalSpec, settings: Settings, completed_data: Path) -> Path:
     if completed_data.exists():
         shutil.copytree(completed_data, settings.data_dir)
     else:
-        complete(spec, settings)
+        complete(spec, settings.model_copy(update={"flush_interval_s": 600.0}))  # its answers are one part
         shutil.copytree(settings.data_dir, completed_data)
     (run_id,) = list_runs(settings)
     return settings.run_dir(run_id)
@@ -180,15 +180,19 @@ DAMAGED: dict[str, Callable[[Path], Path]] = {
 }
 
 
-def test_rebuild_names_damaged_parts_and_rewrites_them_if_the_database_has_their_rows(run_dir, settings):
-    """One part of each kind after the other is named; then all are rewritten at once."""
+@pytest.mark.parametrize(
+    "names", [("answers", "requests", "prompts", "events"), ("error rows",)], ids=["one of each table", "error rows"]
+)
+def test_rebuild_names_damaged_parts_and_rewrites_them_if_the_database_has_their_rows(run_dir, settings, names):
+    """One after the other is named; then all are rewritten at once."""
     original = content(settings.database_path)
-    parts = [find(run_dir) for find in DAMAGED.values()]
+    parts = [DAMAGED[name](run_dir) for name in names]
     for part in parts:
         whole = part.read_bytes()
         cut(part)
         with pytest.raises(DamagedPartsError, match=rf"Part {part} could not be ingested: .*--set-aside"):
             rebuild_run(run_dir, settings.database_path, 10)
+        assert part.exists()
         part.write_bytes(whole)
     assert content(settings.database_path) == original
     for part in parts:
