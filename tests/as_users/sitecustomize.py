@@ -71,18 +71,16 @@ def load_tokenizers_without_torch(module):
     module.load_tokenizer = load
 
 
-CHANGES = {"assayline.requests.chat": load_tokenizers_without_torch}
-if EMPTY and Path(EMPTY).exists():
-    CHANGES["assayline.store.database"] = copy_databases
+class ChangeModule(MetaPathFinder, Loader):
+    """Changes a module when it is imported."""
 
-
-class ChangeModules(MetaPathFinder, Loader):
-    """Changes modules when they are imported."""
+    def __init__(self, name, change):
+        self.name, self.change = name, change
 
     def find_spec(self, fullname, path, target=None):
-        if fullname not in CHANGES:
+        if fullname != self.name:
             return None
-        self.change = CHANGES.pop(fullname)
+        sys.meta_path.remove(self)
         spec = find_spec(fullname)
         self.module, spec.loader = spec.loader, self
         return spec
@@ -95,7 +93,9 @@ class ChangeModules(MetaPathFinder, Loader):
         self.change(module)
 
 
-sys.meta_path.insert(0, ChangeModules())
+sys.meta_path.insert(0, ChangeModule("assayline.requests.chat", load_tokenizers_without_torch))
+if EMPTY and Path(EMPTY).exists():
+    sys.meta_path.insert(0, ChangeModule("assayline.store.database", copy_databases))
 
 
 def kill_at(folder, points):
