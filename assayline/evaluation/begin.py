@@ -7,6 +7,7 @@ requests again.
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -55,33 +56,10 @@ class RunPlan:
     model: ModelIdentity
 
 
-def plan_evaluation(
-    spec: EvalSpec,
-    settings: Settings,
-    read: RunWork,
-    benchmark_id: str | None = None,
-    is_deployed: bool = False,
-    flow_run_id: str | None = None,
-    purpose: str = "evaluate",
-) -> RunPlan:
-    """Check arguments and model. A new run is part of the benchmark `benchmark_id`, if that is given.
-
-    `is_deployed`: a deployed flow begins the run, such as a nightly one. `flow_run_id`: the outermost flow run.
-    `purpose` is that of a new run, as in runs.purpose; a judge's is judge. Raises SpecError, ModelError or StoreError.
-    """
+def plan_evaluation(spec: EvalSpec, settings: Settings, read: RunWork, **facts: Any) -> RunPlan:
+    """Plan a run, with the ids of the runs that it reads. The arguments are those of `plan_run`. Raises StoreError."""
     settings.pass_on_token()
-    spec = resolve_runs(add_price(spec, settings), read)
-    manifest, model = plan_run(spec)
-    is_judge = any(scorer.kind == "verdict" for scorer in spec.scorers or ())
-    manifest = replace(
-        manifest,
-        benchmark_id=benchmark_id,
-        is_deployed=is_deployed,
-        flow_run_id=flow_run_id,
-        machine=settings.machine or name_cpu(),
-        purpose="judge" if is_judge else purpose,
-    )
-    return RunPlan(spec, manifest, model)
+    return plan_run(resolve_runs(spec, read), settings, **facts)
 
 
 def begin_evaluation(
@@ -93,7 +71,8 @@ def begin_evaluation(
 ) -> Evaluation:
     """Plan a run and begin it."""
     read = DatabaseThread(settings).run
-    return begin_run(plan_evaluation(spec, settings, read, benchmark_id, is_deployed), settings, resume)
+    plan = plan_evaluation(spec, settings, read, benchmark_id=benchmark_id, is_deployed=is_deployed)
+    return begin_run(plan, settings, resume)
 
 
 def begin_run(plan: RunPlan, settings: Settings, resume: str = AUTO) -> Evaluation:
@@ -192,8 +171,13 @@ def _find_completed(connection: Connection, given: str) -> str:
     return run_id
 
 
-def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
-    """Return the manifest of a new run of this spec, and its model. Raises SpecError or ModelError."""
+def plan_run(spec: EvalSpec, settings: Settings, *, purpose: str = "evaluate", **facts: Any) -> RunPlan:
+    """Check arguments and model of a spec, and plan a new run of it. Raises SpecError or ModelError.
+
+    `purpose` as in runs.purpose; a judge's is judge. `facts` are other fields of its manifest: benchmark_id,
+    is_deployed, flow_run_id.
+    """
+    spec = add_price(spec, settings)
     check_arguments(spec)
     check_scorers(spec.scorers or [])
     check_trace(spec.load, spec.prompts.source)
@@ -218,8 +202,11 @@ def plan_run(spec: EvalSpec) -> tuple[Manifest, ModelIdentity]:
         table_version=TABLE_VERSION,
         is_longest_first=spec.is_longest_first,
         layout=LAYOUT,
+        machine=settings.machine or name_cpu(),
+        purpose="judge" if any(scorer.kind == "verdict" for scorer in spec.scorers or ()) else purpose,
+        **facts,
     )
-    return manifest, model
+    return RunPlan(spec, manifest, model)
 
 
 def count_workers(spec: EvalSpec) -> int:

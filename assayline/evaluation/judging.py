@@ -13,7 +13,7 @@ from typing import Any
 from assayline.comparison.judges import audit_judges
 from assayline.digests import digest_json
 from assayline.errors import SpecError
-from assayline.evaluation.begin import RunPlan, add_price, plan_run
+from assayline.evaluation.begin import RunPlan, plan_run
 from assayline.evaluation.resume import AUTO, NEVER, is_complete
 from assayline.prompts.template import list_variables
 from assayline.runs.locks import is_worked_on
@@ -97,7 +97,7 @@ def check_judges(plan: RunPlan, settings: Settings) -> list[str]:
                     f"{nearest(unknown[0], sorted(known))}. hint: columns of the judged prompts are available if "
                     "prompts.columns.metadata of the judged spec lists them."
                 )
-            if plan_run(add_price(planned, settings))[1].model_id == plan.model.model_id:
+            if plan_run(planned, settings).model.model_id == plan.model.model_id:
                 notes.append(f"{scorer.title}: the judge is the judged model itself, which may prefer its own answers.")
     return notes
 
@@ -142,7 +142,7 @@ def find_judge_run(spec: EvalSpec, settings: Settings) -> str | None:
     def identify(run: Manifest) -> tuple[object, ...]:
         return run.spec_hash, run.model_id, run.inputs_digest
 
-    planned, _ = plan_run(add_price(spec, settings))
+    planned = plan_run(spec, settings).fresh
     runs = list_manifests(settings.data_dir / "runs")
     ended = (run for run in runs if run.state == "completed" and not run.lacks_report)
     return next((run.run_id for run in ended if identify(run) == identify(planned)), None)

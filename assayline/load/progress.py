@@ -56,12 +56,6 @@ class LoadProgress:
             return self.spec.arrival.requests
         return None
 
-    def list_offsets(self) -> Iterator[float]:
-        """Return due times of the requests not settled yet, in seconds since the pattern's start."""
-        if self.spec is None:
-            raise ValueError("without a load there is no arrival pattern")
-        return list_offsets(self.spec.arrival, self.settled)
-
     def settle(self, completion: Completion) -> None:
         """Count a finished request; stop at `max_errors`."""
         if completion.error_kind == NOT_SENT:
@@ -122,9 +116,10 @@ class Schedule:
     def __init__(self, load: LoadProgress) -> None:
         self._load = load
         self._number = load.settled
-        has_pattern = load.is_open_loop and load.trace_speed is None
-        self._offsets = load.list_offsets() if has_pattern else None
-        self._offset_s = next(self._offsets, None) if self._offsets is not None else None
+        self._offsets: Iterator[float] = iter(())
+        if load.spec is not None and load.is_open_loop and load.trace_speed is None:
+            self._offsets = list_offsets(load.spec.arrival, load.settled)
+        self._offset_s = next(self._offsets, None)
         self._begun_s: float | None = None
 
     @property
@@ -152,8 +147,7 @@ class Schedule:
             return None
         due_s = self.next_due_s(request)
         self._number += 1
-        if self._offsets is not None:
-            self._offset_s = next(self._offsets, None)
+        self._offset_s = next(self._offsets, None)
         return due_s
 
     def _find_offset(self, request: Request | None) -> float | None:

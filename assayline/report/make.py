@@ -134,21 +134,14 @@ def write_report(document: Document, folder: Path, settings: Settings) -> Writte
     return Written(folder / HTML_NAME, folder / MARKDOWN_NAME, markdown, document)
 
 
-def make_report(
-    settings: Settings,
-    run_id: str,
-    baseline: str | None = None,
-    folder: Path | None = None,
-    database: DatabaseThread | None = None,
-) -> Written:
+def make_report(settings: Settings, run_id: str, baseline: str | None = None, folder: Path | None = None) -> Written:
     """Write the report of a run into `folder` (default: the run's own), compared with a baseline if there is one.
 
     `baseline` is a run id or a pinned name (default: that of its last verdict, then `gate.baseline`). Raises SpecError
     for a run or baseline that is missing or has not finished, and StoreError.
     """
-    database = database or open_database(settings)
     run_dir = settings.run_dir(run_id)
-    document = database.run(lambda connection: compose_run(connection, run_id, baseline, run_dir))
+    document = open_database(settings).run(lambda connection: compose_run(connection, run_id, baseline, run_dir))
     return write_report(document, folder or run_dir, settings)
 
 

@@ -110,7 +110,8 @@ def evaluate(
     """
     settings = front.settings
     database = DatabaseThread(settings)
-    plan = plan_evaluation(spec, settings, database.run, benchmark_id, front.is_deployed, front.flow_run_id, purpose)
+    facts = {"benchmark_id": benchmark_id, "is_deployed": front.is_deployed, "flow_run_id": front.flow_run_id}
+    plan = plan_evaluation(spec, settings, database.run, purpose=purpose, **facts)
     spec = plan.spec
     if run_id := find_unreported(plan, settings, resume):
         front.log.info("Run %s has all its answers; its judges and its report follow.", run_id)

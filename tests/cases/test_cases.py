@@ -17,9 +17,9 @@ from run_kit import ENGINE_ARGS, FAKE, complete, query, settings_in
 from server_kit import FakeServer, Script
 
 from assayline.engines.pool import EnginePool
-from assayline.evaluation.begin import plan_run
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.worker import Worker
+from assayline.model import identify_spec_model
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 from assayline.spec.file import parse_spec
@@ -75,7 +75,7 @@ class Desk:
         """Return all prompts of a spec for the fake engine, as the model would receive them."""
         chat = {"chat": {"template": template}} if template else {}
         spec = parse_spec({"model": str(self.model), "prompts": prompts, "engine": FAKE, **chat})
-        ready = [request for one in Preparation(spec, plan_run(spec)[1]) for request in one.ready]
+        ready = [request for one in Preparation(spec, identify_spec_model(spec)) for request in one.ready]
         return [str(request.rendered) for request in ready]
 
 

@@ -22,9 +22,11 @@ from assayline.engines.client import LOOKAHEAD_S, MIN_SURPLUS_REQUESTS, TURN_INT
 from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
 from assayline.engines.process import HostSetup
 from assayline.errors import Death, EngineDiedError
+from assayline.load.arrivals import list_offsets
 from assayline.load.progress import LEAD_S, LoadEnd, LoadProgress
 from assayline.records import NOT_SENT, Completion, Request
 from assayline.spec.engine import EngineSpec
+from assayline.spec.load import Poisson
 
 
 class PlayedHost(PlayedProcess):
@@ -156,7 +158,7 @@ class TestOpenLoop:
         it = play(load_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}), service_s=50.0)
         start_s = it.host.now_s + LEAD_S
         assert split(it.rows(requests(60))) == (names(60), [])
-        offsets = list(itertools.islice(load_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}).list_offsets(), 60))
+        offsets = list(itertools.islice(list_offsets(Poisson(rate_per_s=2.0, seed=4)), 60))
         assert due_of(it.host) == pytest.approx([start_s + offset for offset in offsets])
         early = [due - handed for due, handed in zip(due_of(it.host), it.host.handed_s, strict=True)]
         assert min(early) > 0 and max(early) <= LOOKAHEAD_S
@@ -202,7 +204,7 @@ class TestOpenLoop:
         it.host.sent.clear()
         began_s = it.host.now_s
         assert len(it.rows(left)) == 33
-        offsets = list(itertools.islice(load_of(pattern).list_offsets(), 40))[7:]
+        offsets = list(itertools.islice(list_offsets(load_of(pattern).spec.arrival), 40))[7:]
         assert due_of(it.host) == pytest.approx(
             [began_s + LEAD_S + offset - offsets[0] for offset in offsets], abs=0.05
         )

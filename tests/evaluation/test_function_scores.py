@@ -250,13 +250,13 @@ def test_damaged_scores_at_the_end_of_a_run_lose_no_answer(make_sums, settings):
     assert query(settings, MEANS) == [("closeness", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS)]
 
 
-def test_likelihoods_of_options_are_not_scored_by_a_function(make_spec):
+def test_likelihoods_of_options_are_not_scored_by_a_function(make_spec, settings):
     prompts = {
         "source": {"kind": "inline", "rows": [{"question": "1", "options": ["a", "b"], "answer": 0}]},
         "columns": {"target": "answer", "options": "options"},
     }
     with pytest.raises(SpecError, match="loglikelihood"):
-        plan_run(make_spec(engine=FAKE, prompts=prompts, scorers=["loglikelihood", CLOSENESS]))
+        plan_run(make_spec(engine=FAKE, prompts=prompts, scorers=["loglikelihood", CLOSENESS]), settings)
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,6 @@ def test_likelihoods_of_options_are_not_scored_by_a_function(make_spec):
         ({"kind": "sql", "sql": "(select 1)"}, "without a subquery"),
     ],
 )
-def test_a_scorer_that_cannot_be_used_stops_a_run_at_its_start(make_sums, scorer, sentence):
+def test_a_scorer_that_cannot_be_used_stops_a_run_at_its_start(make_sums, settings, scorer, sentence):
     with pytest.raises(SpecError, match=sentence):
-        plan_run(make_sums([scorer]))
+        plan_run(make_sums([scorer]), settings)

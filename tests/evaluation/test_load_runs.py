@@ -93,13 +93,13 @@ def test_a_trace_is_checked_before_anything_is_made_and_is_an_input(tiny_model, 
     path = tmp_path / "trace.csv"
     spec = spec_of(tiny_model, {"kind": "trace", "path": str(path)})
     with pytest.raises(SpecError, match="does not exist"):
-        plan_run(spec)
+        plan_run(spec, settings)
     path.write_text("timestamp\n1\nsoon\n")
     with pytest.raises(SpecError, match="row 2 of the trace"):
         begin_evaluation(spec, settings)
     assert not list((settings.data_dir / "runs").glob("*"))
     path.write_text("timestamp\n1\n2\n")
-    manifest, _ = plan_run(spec)
+    manifest = plan_run(spec, settings).fresh
     assert manifest.inputs is not None and str(path) in manifest.inputs
     before = digest_inputs(spec)
     path.write_text("timestamp\n1\n3\n")

@@ -190,7 +190,7 @@ def test_a_cancelled_run_has_scores_of_what_was_answered_and_a_resumed_one_of_al
 )
 def test_a_scorer_that_is_none_is_refused_before_an_engine_starts(make_sums, settings, scorer, sentence):
     with pytest.raises(SpecError, match=sentence):
-        plan_run(make_sums(scorers=[scorer]))
+        plan_run(make_sums(scorers=[scorer]), settings)
 
 
 def test_a_scorer_that_no_row_can_serve_stops_the_run_at_once(make_sums, settings):

@@ -135,12 +135,12 @@ def test_two_models_behind_one_name_are_two_models(server, settings):
 def test_token_ids_need_a_tokenizer(server, settings):
     spec = chat_spec(server.url, engine={"server": {"url": server.url}})
     with pytest.raises(ModelError, match=r"engine\.server\.model .*endpoint to chat"):
-        plan_run(spec)
+        plan_run(spec, settings)
 
 
 SERVER = {"url": "http://127.0.0.1:9/v1", "endpoint": "chat"}
 
 
 def test_a_folder_is_identified_by_its_files_wherever_it_answers(settings, tiny_model):
-    manifest, _ = plan_run(chat_spec(SERVER["url"], model=str(tiny_model)))
+    manifest = plan_run(chat_spec(SERVER["url"], model=str(tiny_model)), settings).fresh
     assert manifest.model_id.startswith("sha256:")
