@@ -9,10 +9,11 @@ from run_kit import complete
 
 from assayline.benchmark.configurations import plan_noise, read_plan
 from assayline.engines.fake import FakeEngine
+from assayline.engines.pool import EnginePool
 from assayline.errors import EngineError, SpecError
 from assayline.evaluation.resume import NEVER
-from assayline.flows.benchmark import benchmark
 from assayline.flows.cli.benchmark import run
+from assayline.flows.evaluate import complete as complete_in_flow
 from assayline.report.make import make_report
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
@@ -69,14 +70,15 @@ def test_failed_measurement_is_resumed_with_new_pairs_and_comparisons_show_the_n
 
 @pytest.mark.rare
 @pytest.mark.prefect
-def test_benchmark_flow_measures_noise_on_shared_engines(prefect_client, fake_spec, data_dir):
+def test_flow_runs_hand_an_engine_on_and_store_no_parameter_of_it(prefect_client, fake_spec, data_dir):
     fake_spec["prompts"]["limit"] = 4
-    benchmark(parse_spec(fake_spec), 5, noise=True)
-    assert number_engines(data_dir) == [0, 0, 1, 1, 2]
+    how: dict[str, Any] = {"resume": NEVER, "benchmark_id": "noise", "purpose": "benchmark"}
+    with EnginePool() as engines:
+        for number in range(2):
+            complete_in_flow(parse_spec(fake_spec), f"run {number}", engines=engines, **how)
+    assert number_engines(data_dir) == [0, 0]
     stored = {name for run in prefect_client.read_flow_runs() for name in run.parameters}
     assert "spec" in stored and "engines" not in stored
-    with pytest.raises(SpecError, match="too few runs to measure noise"):
-        benchmark(parse_spec(fake_spec), 4, noise=True)
 
 
 def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_path, capsys):
