@@ -16,7 +16,7 @@ from assayline.errors import DamagedPartsError
 from assayline.files import replace_file, storing
 from assayline.store.database import list_optional_columns, transaction
 from assayline.store.metrics import forget_metrics
-from assayline.store.parts import ANSWERS, TABLES, ledger_name, list_part_names, list_parts, parts_dir
+from assayline.store.parts import TABLES, ledger_name, list_part_names, list_parts, parts_dir
 from assayline.store.runs import delete_run
 
 
@@ -140,22 +140,6 @@ def rescue_part(
 FILES_PER_LOAD = 500
 """Maximum parts per transaction, so that a run of a million requests is ingested in steps."""
 
-TAKEN_OVER = "taken-over"
-"""Folder in runs of earlier versions with shards that two workers may have answered."""
-
-DELETE_SECOND_ANSWERS = """
-    delete from completions
-    where run_id = $run_id and rowid in (
-        select rowid
-        from completions
-        where run_id = $run_id
-        qualify row_number() over (
-            partition by request_id order by error_kind is not null, finished_at_s nulls last, rowid
-        ) > 1
-    )
-"""
-"""Keep one row per request: a result before an error, then the one that finished first."""
-
 _UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, ValueError)
 """Errors that a damaged part raises."""
 
@@ -223,9 +207,6 @@ def reload_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Pa
         if damaged:
             raise describe_damage(run_id, damaged) from error
         raise
-    if (run_dir / TAKEN_OVER).exists():
-        [(second,)] = connection.execute(DELETE_SECOND_ANSWERS, {"run_id": run_id}).fetchall()
-        rows[ANSWERS] -= second
     return rows
 
 

@@ -10,8 +10,8 @@ from run_kit import completion_of, read_line, request_of, start_python
 
 from assayline.errors import StoreError
 from assayline.records import EngineEvent, Prompt, Request, TelemetrySample
-from assayline.store.database import connect, transaction
-from assayline.store.ingest import load_parts, reload_parts
+from assayline.store.database import connect
+from assayline.store.ingest import load_parts
 from assayline.store.parts import TABLES, table_of, write_part
 
 pytestmark = pytest.mark.slow
@@ -165,33 +165,6 @@ def test_parts_of_one_name_in_two_tables_are_two_parts(tmp_path: Path, database:
     write_part(tmp_path, "completions", "same", [completion_of("1")])
     write_part(tmp_path, "requests", "same", [request_of(1)])
     assert load(database, tmp_path) == 2
-
-
-def test_reload_parts_keeps_one_answer_per_request_when_shards_were_taken_over(tmp_path: Path, database: Path) -> None:
-    """Runs of earlier versions: a worker that was stopped had its shard taken over, and its last part came all the
-    same.
-    """
-    first = [completion_of("error first", error_kind="engine", finished_at_s=1.0), completion_of("late", text="no")]
-    second = [completion_of("error first", text="yes", finished_at_s=2.0)]
-    second += [completion_of("late", text="yes", finished_at_s=3.0), completion_of("alone", text="yes")]
-    third = [completion_of(name, text="no", finished_at_s=4.0) for name in ("late", "error first")]
-    for name, rows in zip("abc", (first, second, third), strict=True):
-        write_part(tmp_path, "completions", name, rows)
-    write_part(tmp_path / "other", "completions", "a", [completion_of("alone"), completion_of("alone")])
-
-    def reload() -> tuple[int, list[tuple[str, str]]]:
-        with connect(database, 10) as connection:
-            with transaction(connection):
-                rows = reload_parts(connection, "run", tmp_path)["completions"]
-            query = "select request_id, text from completions where run_id = 'run' order by all"
-            return rows, connection.execute(query).fetchall()
-
-    load(database, tmp_path / "other", "other")
-    assert len(reload()[1]) == 7, "a second answer in any other run is a defect, which request_integrity counts"
-    (tmp_path / "taken-over").mkdir()
-    for _ in range(2):  # the second time over its own rows
-        assert reload() == (3, [("alone", "yes"), ("error first", "yes"), ("late", "yes")])
-    assert count(database, "completions where run_id = 'other'") == 2
 
 
 def test_a_torn_part_is_never_read(tmp_path: Path, database: Path) -> None:
