@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from prefect import flow
 
-from assayline.benchmark.configurations import plan_asked, read_plan
+from assayline.benchmark.configurations import plan_benchmark, plan_noise, read_plan
 from assayline.benchmark.plan import write_plan
+from assayline.benchmark.profile import choose_profile
 from assayline.errors import SpecError
 from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, complete, name_by
 from assayline.flows.live.logs import load_flow_settings
@@ -61,10 +62,11 @@ def benchmark(
     elif spec is not None:
         check_deployed_spec(spec)
         given = {"points": points, "arrival": arrival, "seconds": seconds, "requests": requests}
-        options = {name: value for name, value in given.items() if value is not None}
-        plan, configurations = plan_asked(
-            as_spec(spec), sweep=sweep or {}, repeats=repeats, profile=profile, options=options, noise=noise
-        )
+        chosen = choose_profile(profile, {name: value for name, value in given.items() if value is not None})
+        if noise:
+            plan, configurations = plan_noise(as_spec(spec), repeats, is_varied=bool(sweep or chosen))
+        else:
+            plan, configurations = plan_benchmark(as_spec(spec), sweep or {}, repeats, profile=chosen)
         write_plan(plan, settings)
     else:
         raise SpecError("No benchmark given. hint: pass a spec, or resume with the id of a benchmark.")

@@ -25,7 +25,6 @@ from assayline.benchmark.profile import (
     REPEATS,
     SweepProfile,
     check_profile,
-    choose_profile,
     list_points,
     space_rates,
 )
@@ -47,32 +46,10 @@ LEAST_RUNS = 5
 """Runs that the view `noise_run` needs."""
 
 
-def plan_asked(
-    spec: EvalSpec,
-    *,
-    sweep: Mapping[str, Sequence[Any]],
-    repeats: int | None,
-    profile: str | None,
-    options: Mapping[str, Any],
-    noise: bool,
-    asked: Sequence[str] = (),
-) -> tuple[BenchmarkPlan, list[Configuration]]:
-    """Plan a noise measurement, a profile with these `options`, or a benchmark. Raises SpecError or ModelError.
-
-    `repeats` is None for the default; `asked` as in `plan_benchmark`.
-    """
-    chosen = choose_profile(profile, options)
-    if not noise:
-        return plan_benchmark(spec, sweep, repeats if repeats is not None else 1 if chosen else REPEATS, asked, chosen)
-    if sweep or chosen:
-        raise SpecError("noise measures one configuration. hint: leave out sweep and profile.")
-    return plan_noise(spec, NOISE_RUNS if repeats is None else repeats)
-
-
 def plan_benchmark(
     spec: EvalSpec,
     sweep: Mapping[str, Sequence[Any]],
-    repeats: int,
+    repeats: int | None = None,
     asked: Sequence[str] = (),
     profile: SweepProfile | None = None,
 ) -> tuple[BenchmarkPlan, list[Configuration]]:
@@ -81,6 +58,8 @@ def plan_benchmark(
     By default the engine is warmed up and the prefix cache is off, because repeats of a prompt set would be answered
     from the cache. Raises SpecError or ModelError.
     """
+    if repeats is None:
+        repeats = 1 if profile else REPEATS
     if repeats < 1:
         raise SpecError(f"--repeats {repeats} is below 1. hint: pass at least 1; a comparison needs at least 5.")
     if profile:
@@ -108,11 +87,16 @@ def plan_benchmark(
     return plan, configurations
 
 
-def plan_noise(spec: EvalSpec, runs: int) -> tuple[BenchmarkPlan, list[Configuration]]:
+def plan_noise(
+    spec: EvalSpec, runs: int | None = None, *, is_varied: bool = False
+) -> tuple[BenchmarkPlan, list[Configuration]]:
     """Plan runs of the spec as given, so that their config_id is that of its other runs. Two share an engine.
 
     Engines of servers, of several workers and on Ray are not shared. Raises SpecError or ModelError.
     """
+    if is_varied:
+        raise SpecError("--noise measures one configuration. hint: leave out the sweep and the profile.")
+    runs = NOISE_RUNS if runs is None else runs
     if runs < LEAST_RUNS:
         raise SpecError(f"--repeats {runs} is below {LEAST_RUNS}, too few runs to measure noise. hint: pass 10.")
     configurations = list_configurations(spec, combine_values({}))

@@ -12,6 +12,7 @@ from assayline.benchmark.profile import (
     REPEATS,
     SECONDS,
     THROUGHPUT_REQUESTS,
+    choose_profile,
 )
 from assayline.errors import RunFailedError, SpecError
 from assayline.flows.cli.options import make_parser
@@ -129,7 +130,7 @@ def plan_from_words(
     known: argparse.Namespace, rest: list[str], settings: "Settings"
 ) -> "tuple[BenchmarkPlan, list[Configuration]]":
     """Plan a new benchmark, or read the plan of the one to resume. Raises SpecError."""
-    from assayline.benchmark.configurations import parse_sweep, plan_asked, read_plan
+    from assayline.benchmark.configurations import parse_sweep, plan_benchmark, plan_noise, read_plan
     from assayline.spec.file import load_spec
 
     settings.pass_on_token()
@@ -141,15 +142,11 @@ def plan_from_words(
         return read_plan(known.resume, settings)
     if path is None:
         raise SpecError("No benchmark given. hint: pass a SPEC, or --resume BENCHMARK_ID.")
-    return plan_asked(
-        load_spec(path, overrides),
-        sweep=parse_sweep(known.sweep),
-        repeats=known.repeats,
-        profile=known.profile,
-        options=options,
-        noise=known.noise,
-        asked=list(overrides),
-    )
+    profile = choose_profile(known.profile, options)
+    spec = load_spec(path, overrides)
+    if known.noise:
+        return plan_noise(spec, known.repeats, is_varied=bool(known.sweep or profile))
+    return plan_benchmark(spec, parse_sweep(known.sweep), known.repeats, list(overrides), profile)
 
 
 def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:
