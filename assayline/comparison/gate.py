@@ -33,8 +33,7 @@ from assayline.comparison.queries import (
 )
 from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.spec.criteria import GateSpec
-from assayline.spec.file import override_spec, parse_spec
-from assayline.spec.identity import use_current_names
+from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.pairs import count_prompts_needed, find_p_beyond, find_reach
 from assayline.stats.worse import NOT_SHOWN, ROUNDING, Verdict, decide_worse
 from assayline.store.database import Connection, transaction
@@ -133,8 +132,7 @@ def find_limits(
 ) -> tuple[str, GateSpec]:
     """Return the id of the baseline of a run, and its limits; see `judge_run`."""
     check_run(connection, run_id)
-    stored = use_current_names(read_side(connection, run_id).spec_json)
-    spec = parse_spec(json.loads(stored), origin=f"the spec of run {run_id}")
+    spec = parse_stored(read_side(connection, run_id).spec_json, f"the spec of run {run_id}")
     fields = {f"gate.{name.removeprefix('gate.')}": value for name, value in (overrides or {}).items()}
     limits = override_spec(spec, fields, origin="the gate").gate
     name = baseline or limits.baseline

@@ -33,8 +33,7 @@ from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import parse_spec
-from assayline.spec.identity import use_current_names
+from assayline.spec.file import parse_stored
 from assayline.spec.suite import SuiteSpec
 from assayline.stats.repeats import count_repeats_needed
 from assayline.store.database import Connection
@@ -131,8 +130,7 @@ def remeasure(front: FrontEnd, run_id: str, baseline: str | None, overrides: dic
 
     def read(connection: Connection) -> tuple[GateSpec, list[EvalSpec]]:
         against, limits = find_limits(connection, run_id, baseline, overrides)
-        stored = [use_current_names(read_side(connection, one).spec_json) for one in (against, run_id)]
-        return limits, [parse_spec(json.loads(text)) for text in stored]
+        return limits, [parse_stored(read_side(connection, one).spec_json) for one in (against, run_id)]
 
     front.settings.pass_on_token()
     limits, specs = DatabaseThread(front.settings).run(read)
@@ -199,8 +197,7 @@ def _find_baselines(cells: list[Cell], settings: Settings) -> dict[str, Cell]:
     """
 
     def read(connection: Connection, cell: Cell) -> EvalSpec:
-        side = read_side(connection, resolve_baseline(connection, str(cell.baseline)))
-        return parse_spec(json.loads(use_current_names(side.spec_json)))
+        return parse_stored(read_side(connection, resolve_baseline(connection, str(cell.baseline))).spec_json)
 
     found: dict[str, Cell] = {}
     for cell in (cell for cell in cells if cell.measures):

@@ -3,6 +3,7 @@
 The entry point is `load_spec(path, overrides)`; `identity.py` has the digests of a spec.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from assayline.errors import EngineError, SpecError
 from assayline.spec.checks import engine_argument_types, sampling_parameter_types
 from assayline.spec.core_yaml import DuplicateKeyError, load_texts, load_yaml
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.identity import RENAMED
+from assayline.spec.identity import RENAMED, use_current_names
 from assayline.spec.named import read_named
 from assayline.words import as_sentence, nearest
 
@@ -88,6 +89,11 @@ def parse_spec(data: object, origin: str = "spec", written: object = None) -> Ev
             return parse_spec(data, origin)
         problems = "\n".join(f"  {line}" for line in explain(error))
         raise SpecError(f"{origin} is not a valid spec:\n{problems}") from None
+
+
+def parse_stored(spec_json: str, origin: str = "spec") -> EvalSpec:
+    """Parse a stored spec, perhaps of an earlier version. Raises SpecError."""
+    return parse_spec(json.loads(use_current_names(spec_json)), origin)
 
 
 def _restore_texts(data: Any, written: Any, error: ValidationError) -> bool:

@@ -1,6 +1,5 @@
 """The command line of `evaluate`: `assayline evaluate SPEC [--field value …] [--fresh] [--resume RUN_ID]`."""
 
-import json
 import os
 from typing import TYPE_CHECKING
 
@@ -92,8 +91,7 @@ def run(arguments: list[str]) -> int:
 def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) -> "EvalSpec":
     """Return a run's stored spec. Raises SpecError for an unknown run, and for overrides."""
     from assayline.runs.manifest import SPEC_NAME, find_run, read_spec_json
-    from assayline.spec.file import parse_spec
-    from assayline.spec.identity import use_current_names
+    from assayline.spec.file import parse_stored
 
     if overrides:
         raise SpecError(
@@ -101,5 +99,4 @@ def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) 
             "hint: leave the field out, or start a new run with a SPEC."
         )
     run_dir = find_run(settings.data_dir / "runs", run_id)
-    stored = use_current_names(read_spec_json(run_dir))
-    return parse_spec(json.loads(stored), origin=str(run_dir / SPEC_NAME))
+    return parse_stored(read_spec_json(run_dir), str(run_dir / SPEC_NAME))
