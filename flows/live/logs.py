@@ -1,4 +1,4 @@
-"""Filters of Prefect's log: an AssaylineError is logged as its message, without a traceback.
+"""Filter of Prefect's log: an AssaylineError is logged as its message, without a traceback.
 
 Set ASSAYLINE_TRACEBACKS=true to log tracebacks.
 """
@@ -10,27 +10,25 @@ from assayline.settings import Settings, load_settings
 from assayline.words import SPACE, make_visible
 
 
-class _SentenceFilter(logging.Filter):
+class SentenceFilter(logging.Filter):
+    """Logs an AssaylineError once, as its message, and escapes terminal control characters."""
+
     said = ""
     """The run's last error: tasks, flows and their states repeat it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, AssaylineError):
-            is_new, _SentenceFilter.said = str(error) != self.said, str(error)
+            if str(error) == self.said:
+                return False
+            SentenceFilter.said = str(error)
             record.msg, record.args, record.exc_info, record.exc_text = str(error), None, None, None
-            return is_new
         message = record.getMessage()
         if message.startswith("Beginning"):
-            _SentenceFilter.said = ""
+            SentenceFilter.said = ""
         if self.said and message.startswith("Finished in state") and self.said in message:
-            record.msg, record.args = message.partition("(")[0], None
-        return True
-
-
-class _VisibleFilter(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = make_visible(record.getMessage()).replace(SPACE, " "), None
+            message = message.partition("(")[0]
+        record.msg, record.args = make_visible(message).replace(SPACE, " "), None
         return True
 
 
@@ -43,15 +41,8 @@ def load_flow_settings() -> Settings:
 
 
 def speak_in_sentences() -> None:
-    """Install the filters on the loggers of flow and task runs. Idempotent.
-
-    Terminal control characters, for example in the name of a model, are escaped.
-    """
+    """Install the filter on the loggers of flow and task runs. Idempotent."""
     for name in ("prefect.flow_runs", "prefect.task_runs"):
-        _add_once(logging.getLogger(name), _SentenceFilter())
-        _add_once(logging.getLogger(name), _VisibleFilter())
-
-
-def _add_once(logger: logging.Logger, new: logging.Filter) -> None:
-    if not any(type(present) is type(new) for present in logger.filters):
-        logger.addFilter(new)
+        logger = logging.getLogger(name)
+        if not any(isinstance(present, SentenceFilter) for present in logger.filters):
+            logger.addFilter(SentenceFilter())
