@@ -6,6 +6,7 @@ All log lines go to the run's page. The engine's are not printed, unless with AS
 import contextvars
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -67,7 +68,8 @@ class FlowReport(RunReport):
         super().__init__(log)
         self.failure: str | None = None
         """Why the newest progress did not arrive."""
-        self._newest: tuple[float, str] | None = None
+        self._newest: deque[tuple[float, str]] = deque(maxlen=1)
+        """The progress that is not sent yet."""
         self._artifact: UUID | None = None
         self._cancelling: list[set[str]] = []
         self._is_closed = False
@@ -83,7 +85,7 @@ class FlowReport(RunReport):
             raise CancelledInPrefect(self._cancelling[0])
 
     def send_progress(self, percent: float, text: str) -> None:
-        self._newest = percent, text
+        self._newest.append((percent, text))
         self._has_news.set()
 
     def close(self) -> None:
@@ -100,10 +102,9 @@ class FlowReport(RunReport):
         while self._newest or not self._is_closed:
             self._has_news.wait(LOOK_INTERVAL_S)
             self._has_news.clear()
-            if newest := self._newest:
-                self._newest = None
+            if self._newest:
                 try:
-                    self._update_artifact(*newest)
+                    self._update_artifact(*self._newest.pop())
                     self.failure = None
                 except Exception as error:  # the API's client may raise anything; a report must not fail the run
                     self.failure = f"{type(error).__name__}: {error}"
