@@ -2,7 +2,7 @@
 
 Ray places the actors and reports nodes and processes that exit. It never repeats a call, so a lost worker stays lost.
 Each node needs the same assayline and the model, but neither Prefect nor the run's folder: an exchange returns the
-engine's log lines, and media files that a node lacks are sent with their requests.
+engine's log lines, and media files are sent with their requests.
 """
 
 import atexit
@@ -218,7 +218,7 @@ class RayWorker:
         self._called_s = 0.0
         self._started_s: float | None = time.monotonic()
         """None once the worker has been reported as pending."""
-        self._has_place = self._is_stopped = self._sends_media = False
+        self._has_place = self._is_stopped = False
         self._backlog: list[Request] = []
         self._last = News()
 
@@ -237,14 +237,12 @@ class RayWorker:
             if not ray.wait([self._call], timeout=wait_s + gather_s + ANSWER_MARGIN_S)[0]:
                 return self._wait_on()
             call, self._call = self._call, None
-            self._last, lacking = ray.get(call)
+            self._last = ray.get(call)
         except ray.exceptions.RayError as error:
             if isinstance(cause := getattr(error, "cause", None), AssaylineError):
                 raise cause from None
             raise WorkerLostError(f"{type(error).__name__}: {_shorten(error)}") from None
         self._has_place = True
-        self._sends_media = self._sends_media or bool(lacking)
-        self._backlog = [*lacking, *self._backlog]
         self._write_log(self._last.engine_lines)
         return self._last
 
@@ -284,11 +282,8 @@ class RayWorker:
 
         return self._has_head() and bool(state.actors(self._actor._actor_id.hex()).get("Pid"))
 
-    def _take_backlog(self) -> tuple[list[Request], dict[str, bytes] | None]:
-        """Return the requests of one call and, if the node lacks media files, their contents by digest."""
-        if not self._sends_media:
-            sent, self._backlog = self._backlog, []
-            return sent, None
+    def _take_backlog(self) -> tuple[list[Request], dict[str, bytes]]:
+        """Return the requests of one call, and the contents of their media files by digest."""
         contents: dict[str, bytes] = {}
         count = size = 0
         for request in self._backlog:
@@ -316,8 +311,6 @@ class _NodeWorker:
         self._media: Counter[str] = Counter()
         """Number of requests that need each file that was sent."""
         self._media_of: dict[str, list[str]] = {}
-        self._digests: dict[str, str] = {}
-        """Digests of this node's own files, by path."""
         self._notes: list[str] = []
         self._is_stopped = False
         self._begun: Future[Worker] = ThreadPoolExecutor(1).submit(self._begin, order)
@@ -325,25 +318,17 @@ class _NodeWorker:
     def exchange(
         self,
         requests: Sequence[Request],
-        contents: Mapping[str, bytes] | None,
+        contents: Mapping[str, bytes],
         *,
         is_last: bool,
         wait_s: float,
         gather_s: float,
-    ) -> tuple[News, list[Request]]:
-        """Implement `Exchanger`, and also return the requests whose media files this node lacks.
-
-        `contents`: files by digest; None if they should be here. Raises ModelError if this node has another model.
-        """
+    ) -> News:
+        """Implement `Exchanger`, with the media files by digest. Raises ModelError if this node has another model."""
         if not wait([self._begun], wait_s).done:
             has_ended = is_last or self._is_stopped
-            return News(notes=self._take_notes(), has_ended=has_ended), []  # no engine yet, so no request was sent
-        placed, lacking = [], []
-        for request in requests:
-            if contents is None and self._lacks_media(request):
-                lacking.append(request)
-            else:
-                placed.append(self._place_media(request, contents or {}))
+            return News(notes=self._take_notes(), has_ended=has_ended)  # no engine yet, so no request was sent
+        placed = [self._place_media(request, contents) for request in requests]
         worker = self._begun.result()
         if self._is_stopped:
             worker.stop()
@@ -351,7 +336,7 @@ class _NodeWorker:
         news.notes[:0] = self._take_notes()
         for completion in news.finished:
             self._drop_media(completion.request_id)
-        return news, lacking
+        return news
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -390,15 +375,6 @@ class _NodeWorker:
     def _take_notes(self) -> list[str]:
         notes, self._notes = self._notes, []
         return notes
-
-    def _lacks_media(self, request: Request) -> bool:
-        return any(not is_synthetic(one) and self._digest(one["path"]) != one["digest"] for one in request.media or ())
-
-    def _digest(self, path: str) -> str | None:
-        """Return the digest of a file of this node; None without one."""
-        with contextlib.suppress(OSError):
-            return self._digests.get(path) or self._digests.setdefault(path, digest_bytes(Path(path).read_bytes()))
-        return None
 
     def _place_media(self, request: Request, contents: Mapping[str, bytes]) -> Request:
         """Replace the media paths of a request by the paths of the files sent with it."""
