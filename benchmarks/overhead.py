@@ -125,7 +125,8 @@ class SteppingEngine:
             return open_engine(order, sizes.window_requests, setup, EngineHooks(on_sample=self._take))
 
         policy = RecoveryPolicy(sizes_of(spec.engine.args, spec.engine.max_concurrency))
-        self.engine: AnyEngine = AdaptiveEngine(open_one, policy, lambda *_, **__: None, DeviceMemory(()))
+        memory = DeviceMemory(())
+        self.engine: AnyEngine = AdaptiveEngine(open_one, policy, lambda _: None, memory, clock=evaluation.clock)
 
     def _take(self, sample: Any) -> None:
         self.steps = sample.engine_steps
