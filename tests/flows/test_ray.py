@@ -62,7 +62,9 @@ class RayWork(Work):
 
     def order(self, worker: str) -> Any:
         order = super().order(worker)
-        return order if self.model is None else replace(order, model=self.model[0], model_id=self.model[1])
+        if self.model is not None:
+            order = replace(order, open=replace(order.open, model=self.model[0], model_id=self.model[1]))
+        return order
 
     def drive(self, worker: str = "worker-0", launch: Any = None) -> Any:
         return super().drive(worker, self.joined.launch)
