@@ -13,7 +13,7 @@ from pathlib import Path
 
 from assayline.errors import ComparisonError, SpecError
 from assayline.files import read_kept
-from assayline.runs.manifest import match_run_id, unknown_run
+from assayline.runs.manifest import ENDED_WELL, match_run_id, unknown_run
 from assayline.store.database import Connection, transaction
 from assayline.store.decisions import PIN, UNPIN, keep_decisions, read_open_pins
 from assayline.store.runs import insert_row
@@ -49,7 +49,7 @@ def pin_baseline(
     if _read_state(connection, name) is not None:
         raise SpecError(f"{name!r} is the id of a run, which would be ambiguous. hint: choose another baseline name.")
     state = check_run(connection, run_id)
-    if state != "completed" and not force:
+    if state not in ENDED_WELL and not force:
         raise ComparisonError(
             f"Run {run_id} is {state}, not completed, so its metrics may be incomplete. hint: pin a completed run, or "
             "pass --force."

@@ -32,6 +32,7 @@ from assayline.comparison.queries import (
     store_comparisons,
 )
 from assayline.errors import AssaylineError, ComparisonError, SpecError
+from assayline.runs.manifest import ENDED_WELL, IMPORTED
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.pairs import count_prompts_needed, find_p_beyond, find_reach
@@ -132,7 +133,13 @@ def find_limits(
 ) -> tuple[str, GateSpec]:
     """Return the id of the baseline of a run, and its limits; see `judge_run`."""
     check_run(connection, run_id)
-    spec = parse_stored(read_side(connection, run_id).spec_json, f"the spec of run {run_id}")
+    side = read_side(connection, run_id)
+    stored = side.spec_json
+    if side.state == IMPORTED:  # of a spec it has the gate alone
+        own = json.loads(stored)
+        prompts = {"source": {"kind": "inline", "rows": [{}]}}
+        stored = json.dumps({"model": own["model"], "prompts": prompts, "gate": own.get("gate", {})})
+    spec = parse_stored(stored, f"the spec of run {run_id}")
     fields = {f"gate.{name.removeprefix('gate.')}": value for name, value in (overrides or {}).items()}
     limits = override_spec(spec, fields, origin="the gate").gate
     name = baseline or limits.baseline
@@ -174,7 +181,7 @@ def _list_pinned(repeats: tuple[list[str], list[str]], baseline: str) -> list[st
 
 
 def _check_ended(new: Side, old: Side) -> None:
-    if new.state != "completed":
+    if new.state not in ENDED_WELL:
         hint = "wait until it finishes" if new.state == "running" else "resume it, or judge another run"
         raise ComparisonError(f"Run {new.run_id} is {new.state}, not completed. hint: {hint}.")
     if old.state == "running":

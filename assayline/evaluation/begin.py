@@ -26,7 +26,7 @@ from assayline.files import MAKE_ROOM, write_text
 from assayline.load.arrivals import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
 from assayline.runs.locks import lock_run
-from assayline.runs.manifest import LAYOUT, SPEC_NAME, Manifest, match_run_id, new_run_id, write_manifest
+from assayline.runs.manifest import ENDED_WELL, LAYOUT, SPEC_NAME, Manifest, match_run_id, new_run_id, write_manifest
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments, count_devices
 from assayline.spec.criteria import PriceSpec
@@ -163,7 +163,7 @@ def _find_completed(connection: Connection, given: str) -> str:
         known = connection.execute("select run_id from runs order by started_at desc").fetchall()
         run_id = match_run_id(given, [str(run_id) for (run_id,) in known]) or given
     state = check_run(connection, run_id)
-    if state != "completed":
+    if state not in ENDED_WELL:
         raise SpecError(
             f"prompts.source: run {run_id} is {state}, not completed, so some of its answers may be missing. hint: "
             f"resume it with `assayline evaluate --resume {run_id}`, or name another run."

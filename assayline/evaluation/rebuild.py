@@ -13,7 +13,14 @@ from assayline.errors import DamagedPartsError, StoreError
 from assayline.evaluation.run import conclude_run
 from assayline.files import storing
 from assayline.runs.locks import lock_run, name_holder
-from assayline.runs.manifest import Manifest, read_manifest, read_run_scorers, read_spec_json, write_manifest
+from assayline.runs.manifest import (
+    IMPORTED,
+    Manifest,
+    read_manifest,
+    read_run_scorers,
+    read_spec_json,
+    write_manifest,
+)
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
 from assayline.store.decisions import restore_decisions
 from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_part
@@ -86,7 +93,7 @@ def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = 
 
 def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebuilt) -> None:
     before = rebuilt.manifest
-    if before.template_id is None:
+    if before.template_id is None and before.state != IMPORTED:
         return  # a run enters the database when its first prompt is rendered
     with transaction(connection):
         rebuilt.rows = reload_parts(connection, before.run_id, run_dir)
@@ -107,6 +114,8 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
 
 def _judge_again(run: Manifest, outcome: RunOutcome, max_error_fraction: float) -> Manifest:
     """Return the manifest with its state corrected, judged as at the end of a run. An unfinished run stays one."""
+    if run.state == IMPORTED:
+        return run
     if run.prompts is None:
         if run.state != "completed":
             return run

@@ -15,7 +15,15 @@ from typing import Any
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.runs.locks import lock_run, name_holder
-from assayline.runs.manifest import Manifest, keep_added, merge_scorers, read_manifest, read_run_scorers, read_spec_json
+from assayline.runs.manifest import (
+    ENDED_WELL,
+    Manifest,
+    keep_added,
+    merge_scorers,
+    read_manifest,
+    read_run_scorers,
+    read_spec_json,
+)
 from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.store.database import Connection, read_rows, transaction
@@ -115,7 +123,7 @@ def list_stale_runs(settings: Settings) -> list[str]:
 
 
 def _check_state(run: Manifest, force: bool) -> None:
-    if run.state != "completed" and not force:
+    if run.state not in ENDED_WELL and not force:
         state = "has not finished" if run.state == "running" else f"is {run.state}, not completed"
         raise SpecError(
             f"Run {run.run_id} {state}, so scores would cover only some of its prompts. hint: resume it with "

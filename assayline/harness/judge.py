@@ -97,7 +97,7 @@ def judge_answers(
                     scores.append(_score(name, sample, metric, answers, source_id))
     tables = {**results.get("groups", {}), **results["results"]}
     named = dict.fromkeys([*(score.scorer for score in scores), *(name for table in tables.values() for name in table)])
-    scorers = {name: _describe(tables, name, results["lm_eval_version"]) for name in named}
+    scorers = {name: describe_metric(tables, name, results["lm_eval_version"]) for name in named}
     judged = HarnessScores({name: found for name, found in scorers.items() if found["harness"]}, scores)
     return HarnessResults(results, judged, list(without_scores.values()))
 
@@ -131,7 +131,7 @@ def _find_other_values(results: Mapping[str, Any], answers: HarnessAnswers) -> d
     return found
 
 
-def _describe(tables: Mapping[str, Mapping[str, Any]], name: str, version: str) -> dict[str, Any]:
+def describe_metric(tables: Mapping[str, Mapping[str, Any]], name: str, version: str) -> dict[str, Any]:
     """Describe a metric with its aggregates. Names and counts in the harness's tables have no aggregates."""
     metric, is_metric, chosen = name.partition(",")
     numbers = {task: _read_number(table.get(name)) for task, table in tables.items()} if is_metric else {}

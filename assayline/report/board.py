@@ -118,7 +118,7 @@ def _read_judged(connection: Connection, run_ids: list[str]) -> list[JudgedPairs
         from (
             select rubric, judge_run_id
             from judge_run
-            where is_pairs and state = 'completed' and list_contains(?::varchar[], run_id)
+            where is_pairs and state in ('completed', 'imported') and list_contains(?::varchar[], run_id)
             group by rubric, judge_run_id
             having count(*) = 2
         )

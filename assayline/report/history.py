@@ -13,6 +13,7 @@ from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS, is_tella
 from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline, name_marks
 from assayline.report.document import Chart, Column, Document, Figure, Section, Table, tabulate
 from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
+from assayline.runs.manifest import ENDED_WELL
 from assayline.store.database import Row
 from assayline.words import DASH, count, show_name, show_note, show_number, show_range, show_share
 
@@ -115,7 +116,7 @@ def _say_newest(rows: HistoryRows) -> str:
         "fail": f"failed its limits: {rows.newest['verdict_words']}",
         "inconclusive": "failed no limit, but at least one was inconclusive.",
         "pass": "was within its limits.",
-        None: f"was not judged{'' if state == 'completed' else ': it is ' + state}.",
+        None: f"was not judged{'' if state in ENDED_WELL else ': it is ' + state}.",
     }[rows.newest["verdict"]]
     return f"The latest run, {show_night(rows.newest)}, {verdict}"
 

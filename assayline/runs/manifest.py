@@ -31,6 +31,10 @@ SPEC_NAME = "spec.json"
 LAYOUT = 2
 """Version of the layout of a run's folder, in which one process writes all files."""
 
+IMPORTED = "imported"
+"""State of a run of another tool, and kind of its source. It counts like a completed one."""
+ENDED_WELL = ("completed", IMPORTED)
+
 LAST = "last"
 """Name of the newest run on a command line."""
 SECOND = len("20260101-000000")
@@ -64,9 +68,10 @@ class Manifest:
     spec_hash: str
     prompt_set: str
     model: str
-    model_id: str
-    tokenizer_id: str
-    sampling_id: str
+    model_id: str | None
+    """None, like the next two, for an imported run."""
+    tokenizer_id: str | None
+    sampling_id: str | None
     inputs: dict[str, str] | None
     """SHA-256 by input file (`digest_inputs`); None if one of them has no digest."""
     inputs_digest: str | None
@@ -83,8 +88,8 @@ class Manifest:
     """Id of the benchmark to which the run belongs."""
     attempt: int = 1
     state: str = "running"
-    """running, completed, failed or cancelled. A killed run stays `running`; its lock is free, and the database
-    shows it as `interrupted`."""
+    """running, completed, failed, cancelled or imported. A killed run stays `running`; its lock is free, and the
+    database shows it as `interrupted`."""
     is_final: bool = False
     """Whether the run cannot be resumed, because no request is left to send or its prompts changed."""
     finished_at: str | None = None

@@ -36,7 +36,7 @@ def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
     return lines if more <= 0 else [*lines[:MOST_CHANGES], f"and {more} more"]
 
 
-NOT_SETTINGS = frozenset({"name", "scorers", "gate", "slos"})
+NOT_SETTINGS = frozenset({"name", "scorers", "gate", "slos", "imported"})
 """Fields that affect neither answers nor speed."""
 
 

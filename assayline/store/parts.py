@@ -279,7 +279,7 @@ def ledger_name(table: str, name: str) -> str:
 
 
 def recall_lengths(
-    connection: duckdb.DuckDBPyConnection, model_id: str, prompt_set: str, benchmark_id: str | None
+    connection: duckdb.DuckDBPyConnection, model_id: str | None, prompt_set: str, benchmark_id: str | None
 ) -> pa.Table:
     """Return prompt_id and median output_tokens of each answered prompt, sorted by prompt_id.
 

@@ -13,6 +13,8 @@ from assayline.files import MAKE_ROOM, read_kept, write_text
 
 FOLDER_NAME = "lm_eval"
 SCORES_NAME = f"{FOLDER_NAME}/scores.json"
+IMPORTED_SCORERS, IMPORTED_SCORES = "imported/scorers.json", "imported/scores.parquet"
+"""Scorers and scores of an imported run."""
 
 
 class HarnessScore(NamedTuple):
@@ -51,6 +53,8 @@ class HarnessScores:
     scorers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """`scorers.arguments_json` and `definition` by scorer name, the most important one first."""
     scores: Sequence[HarnessScore] = ()
+    file: Path | None = None
+    """Parquet file with more scores, a column per field."""
 
 
 NO_HARNESS_SCORES: HarnessScores = HarnessScores()
@@ -71,6 +75,9 @@ def read_harness_scores(run_dir: Path) -> HarnessScores:
         return HarnessScores(value["scorers"], [HarnessScore(*score) for score in value["scores"]])
 
     hint = "remove it; without it the run has no such scores."
+    if (path := run_dir / IMPORTED_SCORERS).exists():
+        scorers: dict[str, Any] = read_kept(path, json.loads, {}, "the scorers of the imported file", hint)
+        return HarnessScores(scorers, file=run_dir / IMPORTED_SCORES)
     return read_kept(run_dir / SCORES_NAME, parse, NO_HARNESS_SCORES, "the scores of lm-evaluation-harness", hint)
 
 

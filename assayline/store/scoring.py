@@ -121,11 +121,15 @@ def insert_harness_scores(connection: duckdb.DuckDBPyConnection, run_id: str, ju
     """Replace scorers and scores in the tables, in the caller's transaction; return the number of scores by scorer."""
     _delete_scores(connection, run_id, list(judged.scorers))
     _insert_rows(connection, run_id, judged.scores)
+    if judged.file is not None:
+        rows = "insert into scores by name select ? as run_id, * from read_parquet(?)"
+        connection.execute(rows, [run_id, str(judged.file)])
     for ordinal, (name, described) in enumerate(judged.scorers.items()):
         arguments = {"definition": described["kind"], **described}
         _insert_scorer(connection, run_id, ordinal, name, arguments.pop("definition"), arguments)
-    counts = Counter(score.scorer for score in judged.scores)
-    return {name: counts[name] for name in judged.scorers}
+    query = "select scorer, count(*) from scores where run_id = ? group by scorer"
+    counts = dict(connection.execute(query, [run_id]).fetchall())
+    return {name: counts.get(name, 0) for name in judged.scorers}
 
 
 def _delete_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorers: list[str]) -> None:
@@ -435,7 +439,8 @@ def _read_code(text: str) -> str:
 def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """List runs with scores of a scorer whose definition changed, oldest first, without harnesses and judges."""
     scorers = connection.execute(
-        "select distinct kind, arguments_json, definition from scorers where kind not in ('lm_eval', 'judge')"
+        "select distinct kind, arguments_json, definition from scorers "
+        "where kind not in ('lm_eval', 'judge', 'imported')"
     ).fetchall()
     stale = [list(scorer) for scorer in scorers if _define_now(scorer[0], scorer[1]) not in (scorer[2], None)]
     rows = connection.execute(

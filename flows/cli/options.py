@@ -20,6 +20,7 @@ COMMANDS = {
     "score": "Score a run's stored answers again without generating.",
     "report": "Write the report of a run, benchmark, history or leaderboard: report.html and report.md.",
     "view": "Show runs and their answers in a browser, compare two runs, and label answers.",
+    "import": "Import result files of other tools as runs.",
     "export": "Export a run in the format of another tool, or runs as Parquet tables.",
     "baseline": "Pin runs as baselines.",
     "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",

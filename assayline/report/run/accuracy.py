@@ -14,6 +14,7 @@ from assayline.records import Media
 from assayline.report.charts import draw_intervals
 from assayline.report.document import Block, Chart, Column, Exhibit, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows
+from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.prompts import MediaSpec
 from assayline.store.database import Row
 from assayline.store.metrics import USUAL_K
@@ -81,7 +82,7 @@ def say_unscored(rows: ReportRows) -> str:
     """Explain why a run has no scores."""
     if not rows.summary["answered_requests"]:
         return "No request was answered, so nothing was scored."
-    if rows.run["state"] != "completed":
+    if rows.run["state"] not in ENDED_WELL:
         return (
             "The run has no scores: it has no targets, or it ended before scoring. Score the stored answers "
             f"with `assayline score {rows.run['run_id']}`."

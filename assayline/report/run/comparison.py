@@ -16,6 +16,7 @@ from assayline.comparison.queries import (
 from assayline.report.charts import draw_differences
 from assayline.report.document import Chart, Column, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows, cut_and_count
+from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
@@ -274,7 +275,7 @@ def _introduce(run: Row, comparison: ComparisonRows) -> str:
     apart = [name for column, name in SPECS_APART.items() if run[column] != baseline[column]]
     apart += list_setting_changes(baseline["spec_json"], run["spec_json"])
     differs = f"Differences: {'; '.join(apart)}." if apart else "Model, prompts, settings and versions are the same."
-    state = "" if baseline["state"] == "completed" else f", which is {baseline['state']}"
+    state = "" if baseline["state"] in ENDED_WELL else f", which is {baseline['state']}"
     return f"The baseline is run {baseline['run_id']} of {baseline['started_at']:%Y-%m-%d %H:%M} UTC{state}. {differs}"
 
 

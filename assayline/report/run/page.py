@@ -6,6 +6,7 @@ from typing import Any
 
 from assayline.report.document import Column, Figure, Quote, Section, tabulate
 from assayline.report.run.rows import ReportRows
+from assayline.runs.manifest import ENDED_WELL, IMPORTED
 from assayline.store.database import Row
 from assayline.words import (
     count,
@@ -61,7 +62,7 @@ def list_metrics(rows: ReportRows) -> Section:
 
 
 def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tuple[str, str]]:
-    engine = spec.get("engine", {})
+    engine, source = spec.get("engine", {}), spec["prompts"]["source"]
     pairs = {
         "run": run["run_id"],
         "name": run["name"],
@@ -74,7 +75,11 @@ def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tu
         "prompts": f"{show_value(run['prompt_rows'])}, {show_value(run['duplicate_prompts'])} of them duplicates",
         "sampling": _compact(spec.get("sampling")),
         "engine arguments given": _compact(engine.get("args")),
-        "engine": f"{engine.get('backend')}, {engine.get('mode')}, {spec.get('workers')} workers",
+        **(
+            {"imported from": f"{source['tool']} {source['version'] or ''}", "settings": _compact(source["settings"])}
+            if run["state"] == IMPORTED
+            else {"engine": f"{engine.get('backend')}, {engine.get('mode')}, {spec.get('workers')} workers"}
+        ),
         "spec digest": run["spec_hash"],
         "configuration digest": run["config_id"],
         "assayline": run["assayline_version"],
@@ -253,8 +258,8 @@ def choose_figures(rows: ReportRows) -> list[Figure]:
         ),
         Figure(
             "Engine failures",
-            f"{summary['engine_failures'] or 0:,}",
-            count(summary["reductions"], "memory reduction"),
+            show_value(summary["engine_failures"]),
+            "unknown" if summary["reductions"] is None else count(summary["reductions"], "memory reduction"),
             is_bad=bool(summary["engine_failures"]),
         ),
     ]
@@ -279,8 +284,8 @@ def _say_end(rows: ReportRows) -> str:
     summary, message = rows.summary, rows.run["message"]
     answered = f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
     reason = str(message).splitlines()[0].rstrip(".") if message else ""
-    if rows.run["state"] == "completed":
-        return f"Run completed: {answered}. {reason.partition(' hint: ')[0]}".rstrip()
+    if (state := rows.run["state"]) in ENDED_WELL:
+        return f"Run {state}: {answered}. {reason.partition(' hint: ')[0]}".rstrip()
     return f"Run {rows.run['state']}{reason and f': {reason}'}. {answered}."
 
 
@@ -329,4 +334,5 @@ def _say_trouble(summary: Row) -> str:
         parts.append(
             f"{count(summary['context_limited_requests'], 'answer was', 'answers were')} cut off at the context limit"
         )
-    return f"Warning: {'; '.join(parts)}." if parts else "No request or engine failed."
+    fine = "No request failed." if summary["engine_failures"] is None else "No request or engine failed."
+    return f"Warning: {'; '.join(parts)}." if parts else fine

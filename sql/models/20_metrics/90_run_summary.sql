@@ -173,6 +173,12 @@ take_first_scorer as (
     qualify row_number() over (partition by run_id order by ordinal) = 1
 ),
 
+-- An imported run has requests, perhaps with times, and no engines of its own.
+mark_own as (
+    select *, state <> 'imported' as is_ours
+    from raw.runs
+),
+
 join_runs as (
     select
         * replace (
@@ -182,24 +188,26 @@ join_runs as (
             coalesce(unsent_requests, 0) as unsent_requests,
             coalesce(measured_requests, 0) as measured_requests,
             coalesce(finished_requests, 0) as finished_requests,
-            coalesce(retried_requests, 0) as retried_requests,
-            coalesce(context_limited_requests, 0) as context_limited_requests,
-            coalesce(truncated_requests, 0) as truncated_requests,
+            case when is_ours then coalesce(retried_requests, 0) end as retried_requests,
+            case when is_ours or truncated_share is not null then coalesce(context_limited_requests, 0) end
+                as context_limited_requests,
+            case when is_ours or truncated_share is not null then coalesce(truncated_requests, 0) end
+                as truncated_requests,
             coalesce(prompts, 0) as prompts,
             coalesce(unasked_rows, 0) as unasked_rows,
-            coalesce(workers, 0) as workers,
-            coalesce(engine_failures, 0) as engine_failures,
-            coalesce(vanished_engines, 0) as vanished_engines,
-            coalesce(rebuilds, 0) as rebuilds,
-            coalesce(reductions, 0) as reductions,
-            coalesce(isolated_requests, 0) as isolated_requests,
+            case when is_ours then coalesce(workers, 0) end as workers,
+            case when is_ours then coalesce(engine_failures, 0) end as engine_failures,
+            case when is_ours then coalesce(vanished_engines, 0) end as vanished_engines,
+            case when is_ours then coalesce(rebuilds, 0) end as rebuilds,
+            case when is_ours then coalesce(reductions, 0) end as reductions,
+            case when is_ours then coalesce(isolated_requests, 0) end as isolated_requests,
             coalesce(scored_samples, 0) as scored_samples
         ),
         coalesce(ok_requests, 0) + coalesce(error_requests, 0) as answered_requests,
-        case when duration_s is not null then coalesce(gap_s, 0) end as downtime_s,
-        duration_s - downtime_s as working_s,
+        case when is_ours and duration_s is not null then coalesce(gap_s, 0) end as downtime_s,
+        duration_s - coalesce(gap_s, 0) as working_s,
         case when has_windows then stretch_s else working_s end as measured_s
-    from raw.runs
+    from mark_own
     left join count_requests using (run_id)
     left join add_stretches using (run_id)
     left join add_engines using (run_id)
@@ -287,7 +295,7 @@ comment on column internal.run_summary.run_id is 'The run.';
 comment on column internal.run_summary.name is 'The spec''s name.';
 comment on column internal.run_summary.model is 'The model as the spec names it: hub id or folder; or a running server''s name for it, if that is another one.';
 comment on column internal.run_summary.prompt_set is 'Name of the prompt set.';
-comment on column internal.run_summary.state is 'running, completed, failed, cancelled or interrupted.';
+comment on column internal.run_summary.state is 'running, completed, failed, cancelled, interrupted or imported.';
 comment on column internal.run_summary.attempts is 'How often the run was started: 1, unless it was resumed.';
 comment on column internal.run_summary.started_at is 'UTC wall clock at the start of the run.';
 comment on column internal.run_summary.finished_at is 'UTC wall clock at the end of the run.';

@@ -60,6 +60,8 @@ judge_runs as (
         coalesce(measured_runs.is_longest_first, false) as is_longest_first,
         concat_ws('; ', place, case when is_longest_first then 'longest answers first' end) as environment,
         case
+            when runs.state = 'imported'
+                then case when runs.machine is null then 'it is imported, and its machine is unknown' end
             when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
             when runs.config_id is null then 'it has no config_id'
             when read_engines.was_ended_early then 'it was stopped early'

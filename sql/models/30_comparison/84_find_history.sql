@@ -11,7 +11,7 @@
 -- name: the spec's name.
 -- model: the model as the spec names it.
 -- prompt_set: name of the prompt set.
--- state: completed, failed, cancelled or interrupted.
+-- state: completed, failed, cancelled, interrupted or imported.
 -- message: reason why it ended. NULL for a completed run.
 -- config_id: digest of everything that determines answers and speed; see runs.config_id.
 -- position: 1 for the first run, and so on, in the order of their start.

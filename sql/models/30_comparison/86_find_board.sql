@@ -75,7 +75,7 @@ choose_newest as materialized (
     from list_runs
     qualify row_number() over (
         partition by model, root, name, prompt_set, config_id
-        order by state <> 'completed', started_at desc, run_id desc
+        order by state not in ('completed', 'imported'), started_at desc, run_id desc
     ) = 1
 ),
 
@@ -155,7 +155,7 @@ check_asked as (
     select
         *,
         case
-            when state <> 'completed' then 'it is ' || state || ', not completed'
+            when state not in ('completed', 'imported') then 'it is ' || state || ', not completed'
             when open_requests > 0
             then printf('%d of its %d requests have no answer', open_requests, expected_requests)
             when mean is null then 'it has no scores'
@@ -171,7 +171,7 @@ check_runs as materialized (
     from check_asked
     qualify row_number() over (
         partition by model, name, prompt_set
-        order by gap is not null, state <> 'completed', models = 1, prompts desc, models desc, started_at desc,
+        order by gap is not null, state not in ('completed', 'imported'), models = 1, prompts desc, models desc, started_at desc,
             run_id desc
     ) = 1
 ),
@@ -236,7 +236,7 @@ choose_cells as materialized (
     select * from join_others
     qualify row_number() over (
         partition by prompt_set, number, model
-        order by state <> 'completed', started_at desc, run_id desc
+        order by state not in ('completed', 'imported'), started_at desc, run_id desc
     ) = 1
 ),
 

@@ -33,7 +33,7 @@ join_values as (
         run_metric.value,
         run_metric.low,
         run_metric.high,
-        list_runs.state = 'completed'
+        list_runs.state in ('completed', 'imported')
             and (
                 list_runs.obstacle is null
                 or run_metric.metric = 'accuracy' and list_runs.obstacle <> 'it was stopped early'

@@ -73,6 +73,8 @@ join_runs as (
         runs.benchmark_id,
         runs.purpose,
         runs.state,
+        runs.spec_json ->> '$.prompts.source.tool' as tool,
+        runs.spec_json ->> '$.prompts.source.version' as tool_version,
         runs.message,
         runs.started_at,
         runs.finished_at,
@@ -119,6 +121,8 @@ join_runs as (
 select * from join_runs;
 
 comment on view main.run is 'One row per run: model, prompt set, state, most important metrics, the gate''s verdict and the conditions. metric_value has all metrics. A run that has not ended has no metrics yet.';
+comment on column main.run.tool is 'Tool whose file was imported. NULL for a run of assayline.';
+comment on column main.run.tool_version is 'Its version. NULL if the file lacks it.';
 comment on column main.run.ttft_p50_s is 'Median time to first token (TTFT), seconds. Like the other metrics here a row of metric_value.';
 comment on column main.run.ttft_p95_s is '95th percentile of TTFT, seconds.';
 comment on column main.run.tpot_p50_s is 'Median time per output token after the first (TPOT), seconds.';

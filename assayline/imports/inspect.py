@@ -1,0 +1,123 @@
+"""Logs of Inspect: `.eval`, a zip of JSON documents that is read sample by sample, and `.json`.
+
+Epochs are repeats of a prompt. Verdicts C, P, I and N count 1, 0.5, 0 and 0, as in Inspect.
+"""
+
+import json
+import struct
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, read_json, read_number, read_time, score
+from assayline.records import Prompt
+
+TOOL = "inspect"
+VERDICTS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+FINISH_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "length"}
+ZSTANDARD = 93
+"""Compression of a zip's member that the standard library of Python 3.11 cannot read."""
+
+
+def read_logs(paths: list[Path]) -> Iterator[Imported]:
+    """Yield a run per log; `paths` are logs, or folders with them."""
+    for path in paths:
+        found = sorted([*path.rglob("*.eval"), *path.rglob("*.json")]) if path.is_dir() else [path]
+        yield from map(_read_log, found)
+
+
+def _read_log(path: Path) -> Imported:
+    header = read_json(path) if path.suffix == ".json" else next(_read_members(path, "header.json"), None)
+    if header is None or "eval" not in header:
+        raise ValueError(f"{path.name} is not a finished log of Inspect")
+    about, stats = header["eval"], header.get("stats") or {}
+    samples = iter(header["samples"]) if path.suffix == ".json" else _read_members(path, "samples/")
+    version = about.get("packages", {}).get("inspect_ai")
+    scorers: dict[str, dict[str, Any]] = {}
+    generation = {name: value for name, value in about.get("model_generate_config", {}).items() if value is not None}
+    return Imported(
+        tool=TOOL,
+        version=version,
+        model=about["model"],
+        prompt_set=about["task"],
+        files=[path],
+        rows=_read_rows(samples, scorers, version),
+        started_s=read_time(stats.get("started_at") or about["created"]),
+        finished_s=read_time(stats.get("completed_at") or None),
+        settings={"task_version": about.get("task_version"), "task_args": about.get("task_args"), **generation},
+        scorers=scorers,
+    )
+
+
+def _read_members(path: Path, prefix: str) -> Iterator[Any]:
+    """Yield the documents of a zip whose names begin with `prefix`, in the order of the file."""
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                if member.filename.startswith(prefix):
+                    is_known = member.compress_type != ZSTANDARD
+                    yield json.loads(archive.read(member) if is_known else _decompress(file, member))
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _decompress(file: BinaryIO, member: zipfile.ZipInfo) -> bytes:
+    file.seek(member.header_offset + 26)
+    name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
+    file.seek(name_bytes + extra_bytes, 1)
+    content = pa.py_buffer(file.read(member.compress_size))
+    return bytes(pa.input_stream(content, compression="zstd").read())
+
+
+def _read_rows(samples: Iterator[dict[str, Any]], scorers: dict[str, dict[str, Any]], version: str | None) -> Rows:
+    rows = RowMaker(TOOL)
+    known: dict[str, Prompt] = {}
+    for sample in samples:
+        name, repeat_index = str(sample["id"]), sample["epoch"] - 1
+        if name not in known:
+            prompt = _make_prompt(rows, sample)
+            yield prompt
+            known[name] = replace(prompt, messages=[], metadata={})
+        yield from rows.answer(known[name], repeat_index, **_read_answer(sample))
+        for scorer, given in (sample.get("scores") or {}).items():
+            values = given["value"] if isinstance(given["value"], dict) else {"": given["value"]}
+            for part, value in values.items():
+                number = VERDICTS.get(value) if isinstance(value, str) and value in VERDICTS else read_number(value)
+                title = f"{scorer}.{part}" if part else scorer
+                scorers.setdefault(title, describe_scorer(TOOL, version, title))
+                if number is not None:
+                    texts = {"extracted": given.get("answer"), "explanation": given.get("explanation") or str(value)}
+                    yield score(title, known[name], number, repeat_index, **texts)
+
+
+def _make_prompt(rows: RowMaker, sample: dict[str, Any]) -> Prompt:
+    given, target = sample["input"], sample["target"]
+    messages = [{"role": "user", "content": given}] if isinstance(given, str) else [
+        {"role": message["role"], "content": message["content"]} for message in given
+    ]  # fmt: skip
+    metadata = {**(sample.get("metadata") or {}), **({"choices": sample["choices"]} if sample.get("choices") else {})}
+    text = target if isinstance(target, str) else "\n".join(target)
+    return rows.prompt(messages, text, source_id=str(sample["id"]), metadata=metadata)
+
+
+def _read_answer(sample: dict[str, Any]) -> dict[str, Any]:
+    if error := sample.get("error"):
+        return {"error_kind": "request_failed", "error_message": error["message"]}
+    output = sample["output"]
+    usage = output.get("usage") or {}
+    choice: dict[str, Any] = next(iter(output.get("choices") or []), {})
+    content = choice.get("message", {}).get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    reasoning = [part["reasoning"] for part in parts if part["type"] == "reasoning"]
+    return {
+        "text": "".join(part["text"] or "" for part in parts if part["type"] == "text"),
+        "reasoning": "\n".join(reasoning) or None,
+        "finish_reason": FINISH_REASONS.get(choice.get("stop_reason", "")),
+        "prompt_tokens": usage.get("input_tokens"),
+        "output_tokens": usage.get("output_tokens"),
+        "cached_tokens": usage.get("input_tokens_cache_read"),
+    }

@@ -1,0 +1,124 @@
+"""Results and samples of lm-evaluation-harness, as `lm_eval --output_path PATH --log_samples` writes them.
+
+A document has the id that it has in a run with the source lm_eval, so that both kinds of runs pair. Samples are
+streamed; with several filters, their file has all documents once per filter.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from assayline.harness.build import identify_document, name_document
+from assayline.harness.judge import describe_metric
+from assayline.imports.rows import Imported, RowMaker, Rows, read_json, read_lines, read_number, score
+from assayline.records import Prompt
+
+TOOL = "lm-eval"
+OWN = "assayline"
+"""`model_source` of an export of this program, whose documents have their prompt_id."""
+
+
+def read_results(paths: list[Path]) -> Iterator[Imported]:
+    """Yield a run per results file; `paths` are such files, or folders with them."""
+    for path in paths:
+        found = sorted(path.rglob("results_*.json")) if path.is_dir() else [path]
+        if not found:
+            raise ValueError(f"there is no results_*.json in {path}")
+        yield from map(_read_run, found)
+
+
+def _read_run(path: Path) -> Imported:
+    data = read_json(path)
+    samples = _find_samples(path, list(data["configs"]))
+    seconds, started_s = read_number(data.get("total_evaluation_time_seconds")), read_number(data.get("date"))
+    scorers: dict[str, dict[str, Any]] = {}
+    return Imported(
+        tool=TOOL,
+        version=data.get("lm_eval_version"),
+        model=data.get("model_name") or data["config"]["model_args"]["pretrained"],
+        prompt_set=_name_tasks(data),
+        files=[path, *samples.values()],
+        rows=_read_rows(data, samples, scorers),
+        started_s=started_s,
+        finished_s=None if started_s is None or seconds is None else started_s + seconds,
+        settings={name: {task: data.get(name, {}).get(task) for task in samples} for name in ("n-shot", "versions")},
+        scorers=scorers,
+    )
+
+
+def _name_tasks(data: dict[str, Any]) -> str:
+    """Join the names of groups and of the tasks outside of groups, as a run with the source lm_eval does."""
+    members = {task for tasks in data.get("group_subtasks", {}).values() for task in tasks}
+    return "+".join(task for task in {**data["results"], **data.get("groups", {})} if task not in members)
+
+
+def _find_samples(results: Path, tasks: list[str]) -> dict[str, Path]:
+    stamp = results.stem.removeprefix("results_")
+    names = {task: "samples_{}_{}.jsonl".format(re.sub(r"\W", "_", task), stamp) for task in tasks}
+    samples = {task: results.with_name(name) for task, name in names.items() if results.with_name(name).exists()}
+    if not samples:
+        raise ValueError(f"there is no samples_TASK_{stamp}.jsonl next to it. hint: run lm_eval with --log_samples")
+    return samples
+
+
+def _read_rows(data: dict[str, Any], samples: dict[str, Path], scorers: dict[str, dict[str, Any]]) -> Rows:
+    tables = {**data.get("groups", {}), **data["results"]}
+    is_own, version = data.get("model_source") == OWN, str(data.get("lm_eval_version") or "")
+    rows = RowMaker(TOOL)
+    for task, file in samples.items():
+        by_filter: dict[str, RowMaker] = {}
+        before = rows.rows
+        for sample in read_lines(file):
+            chosen = sample["filter"]
+            is_first = not by_filter or chosen == next(iter(by_filter))
+            maker = by_filter.setdefault(chosen, rows if is_first else RowMaker(TOOL))
+            prompt = _make_prompt(maker, task, sample, is_own)
+            if is_first:
+                yield prompt
+                yield from _read_answers(maker, prompt, sample)
+            for metric in sample["metrics"]:
+                full = f"{metric},{chosen}"
+                name = metric if is_own and chosen == "none" else full
+                scorers.setdefault(name, describe_metric(tables, full, version))
+                if (value := read_number(sample[metric])) is not None:
+                    texts = sample["filtered_resps"]
+                    extracted = texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
+                    yield score(name, prompt, value, extracted=extracted)
+        wanted = (data.get("n-samples", {}).get(task) or {}).get("effective")
+        if wanted is not None and (documents := rows.rows - before) != wanted:
+            raise ValueError(f"{file.name} has {documents} documents, and the results are of {wanted}")
+    for name in dict.fromkeys(name for table in tables.values() for name in table if "_stderr" not in name):
+        if (described := describe_metric(tables, name, version))["harness"] and not is_own:
+            scorers.setdefault(name, described)
+
+
+def _make_prompt(maker: RowMaker, task: str, sample: dict[str, Any], is_own: bool) -> Prompt:
+    document, arguments = sample["doc"], _read_arguments(sample)
+    second = arguments[0][1] if len(arguments[0]) > 1 else None
+    own_messages = document.get("messages") if is_own else None
+    return maker.prompt(
+        own_messages or [{"role": "user", "content": arguments[0][0]}],
+        sample["target"],
+        document.get("prompt_id") if is_own else identify_document(task, document),
+        source_id=document.get("id") if is_own else name_document(task, sample["doc_id"]),
+        metadata={"task": task, "document": sample["doc_id"]},
+        options=[given[1] for given in arguments] if isinstance(second, str) else None,
+    )
+
+
+def _read_arguments(sample: dict[str, Any]) -> list[list[Any]]:
+    return [list(given.values()) for given in sample["arguments"].values()]
+
+
+def _read_answers(maker: RowMaker, prompt: Prompt, sample: dict[str, Any]) -> Rows:
+    for number, (context, *second) in enumerate(_read_arguments(sample)):
+        option = second[0] if second else context  # a rolling likelihood is that of all its text
+        for repeat_index, response in enumerate(sample["resps"][number]):
+            if isinstance(option, dict):
+                asked = {"rendered": context, "sampling": option}
+                yield from maker.answer(prompt, repeat_index, asked, text=response)
+            else:
+                asked = {"rendered": "".join([context, *second]), "option": option, "option_index": number}
+                logprob = read_number(response[0] if isinstance(response, list) else response)
+                yield from maker.answer(prompt, repeat_index, asked, option_logprob=logprob)

@@ -1,0 +1,238 @@
+"""Import of result files: each run becomes a folder of part files, which is loaded as `assayline rebuild` loads it.
+
+The id of a run ends with the digest of its files, so a second import adds nothing. The folder is written aside and
+renamed when it is complete, so a damaged file leaves nothing.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from assayline import __version__
+from assayline.clock import UNKNOWN, RunClock
+from assayline.digests import digest_file, digest_json
+from assayline.errors import PromptError, SpecError
+from assayline.evaluation.rebuild import rebuild_run
+from assayline.files import MAKE_ROOM, check_data_folder, storing, write_json
+from assayline.imports.guidellm import read_reports
+from assayline.imports.inspect import read_logs
+from assayline.imports.lm_eval import read_results
+from assayline.imports.openai_batch import read_batch
+from assayline.imports.rows import Imported
+from assayline.imports.vllm_bench import read_benchmark
+from assayline.records import Completion, Prompt, Request
+from assayline.runs.manifest import (
+    IMPORTED,
+    LAYOUT,
+    SPEC_NAME,
+    Manifest,
+    PromptCounts,
+    read_manifest,
+    slugify,
+    write_manifest,
+)
+from assayline.settings import Settings
+from assayline.store.database import TABLE_VERSION
+from assayline.store.parts import PartWriter
+from assayline.store.score_files import IMPORTED_SCORERS, IMPORTED_SCORES, HarnessScore
+
+ROWS_PER_PART = 20_000
+DIGEST_DIGITS = 12
+KINDS: dict[str, tuple[str, Callable[[list[Path]], Iterator[Imported]]]] = {
+    "lm-eval": ("results_*.json of lm_eval with samples next to it, or a folder", read_results),
+    "openai-batch": ("the input file of one batch, its output file and, if there is one, its error file", read_batch),
+    "vllm-bench": ("result files of vllm bench serve --save-result --save-detailed", read_benchmark),
+    "guidellm": ("reports of GuideLLM in JSON", read_reports),
+    "inspect": ("logs of Inspect, .eval or .json, or a folder", read_logs),
+}
+"""What PATH is, and the reader, by kind of file."""
+SCORES = pa.schema([
+    ("scorer", pa.string()), ("prompt_id", pa.string()), ("occurrence", pa.int32()), ("value", pa.float64()),
+    ("extracted", pa.string()), ("explanation", pa.string()), ("error_kind", pa.string()),
+    ("repeat_index", pa.int32()),
+])  # fmt: skip
+
+
+@dataclass(slots=True)
+class Outcome:
+    """An imported run."""
+
+    run: Manifest
+    is_new: bool
+    """False if the same files had been imported before; then nothing was stored."""
+    outside: dict[str, float] = field(default_factory=dict)
+    """A value outside 0 to 1 by metric; such a metric has no scores."""
+
+
+def import_files(
+    settings: Settings,
+    kind: str,
+    paths: list[Path],
+    machine: str | None = None,
+    show: Callable[[int], object] = lambda rows: None,
+) -> Iterator[Outcome]:
+    """Import the runs in files of a kind, one after another. `show` receives the number of prompts read so far.
+
+    With a `machine`, speeds of runs that name the same one are compared.
+
+    Raises SpecError for a missing file, PromptError for one that cannot be read, and StoreError.
+    """
+    for path in paths:
+        if not path.exists():
+            raise SpecError(f"{path} does not exist. hint: pass {KINDS[kind][0]}.")
+    check_data_folder(settings.data_dir)
+    names = ", ".join(map(str, paths))
+    found = iter(KINDS[kind][1](paths))
+    while True:
+        with _reading(names, kind):
+            imported = next(found, None)
+        if imported is None:
+            return
+        yield _import_run(settings, imported, machine, show)
+
+
+@contextmanager
+def _reading(name: str, kind: str) -> Iterator[None]:
+    """Convert the errors of a reader to a PromptError."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        what, _, hint = reason.partition(" hint: ")
+        raise PromptError(
+            f"{name} cannot be imported as {kind}: {what.rstrip('.')}. Nothing of it was stored. hint: "
+            f"{hint or f'pass {KINDS[kind][0]}'}."
+        ) from error
+
+
+def _import_run(settings: Settings, imported: Imported, machine: str | None, show: Callable[[int], object]) -> Outcome:
+    runs_dir = settings.data_dir / "runs"
+    digest = digest_json([imported.tool, imported.part, *map(digest_file, imported.files)])[:DIGEST_DIGITS]
+    for known in runs_dir.glob(f"*-{digest}"):
+        return Outcome(read_manifest(known), is_new=False)
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        storing(f"The run cannot be written to {runs_dir}", MAKE_ROOM),
+        tempfile.TemporaryDirectory(dir=settings.data_dir, prefix=".import-") as aside,
+    ):
+        run_dir = Path(aside) / "run"
+        run_dir.mkdir()
+        with _reading(str(imported.files[0]), imported.tool):
+            counts, outside, has_times = _write_rows(run_dir, imported, show)
+        spec = _describe(imported, digest, has_times)
+        run = replace(_make_manifest(imported, spec, digest, counts), machine=machine)
+        write_json(run_dir / SPEC_NAME, spec, MAKE_ROOM)
+        write_manifest(run_dir, run)
+        place = run_dir.rename(runs_dir / run.run_id)
+    try:
+        rebuild_run(place, settings.database_path, settings.database_wait_s)
+    except BaseException:
+        shutil.rmtree(place)
+        raise
+    return Outcome(run, True, outside)
+
+
+def _describe(imported: Imported, digest: str, has_times: bool) -> dict[str, Any]:
+    """Return what stands for the spec of the run: the facts of the file, in the fields of a spec."""
+    tool = {"tool": imported.tool, "version": imported.version, "settings": imported.settings}
+    return {
+        "name": imported.prompt_set, "model": imported.model, "scorers": [],
+        "prompts": {"name": imported.prompt_set, "source": {"kind": IMPORTED, **tool}},
+        "imported": {"digest": digest, "files": [file.name for file in imported.files], "part": imported.part},
+        **({"load": imported.load} if imported.load else {}),
+        **({} if has_times else {"gate": {"max_slowdown": {}}}),
+    }  # fmt: skip
+
+
+def _make_manifest(imported: Imported, spec: dict[str, Any], digest: str, counts: PromptCounts) -> Manifest:
+    started_s = imported.files[0].stat().st_mtime if imported.started_s is None else imported.started_s
+    decides = [imported.tool, imported.version, imported.model, imported.prompt_set, imported.settings, imported.load]
+    return Manifest(
+        run_id=f"{datetime.fromtimestamp(started_s, UTC):%Y%m%d-%H%M%S}-{slugify(imported.prompt_set)}-{digest}",
+        name=imported.prompt_set,
+        spec_hash=digest_json(spec),
+        config_id=digest_json(decides),
+        prompt_set=imported.prompt_set,
+        model=imported.model,
+        model_id=None,
+        tokenizer_id=None,
+        sampling_id=None,
+        inputs=None,
+        inputs_digest=None,
+        clock=RunClock(started_s, 0.0, UNKNOWN),
+        host_name=UNKNOWN,
+        assayline_version=__version__,
+        table_version=TABLE_VERSION,
+        purpose="import",
+        state=IMPORTED,
+        is_final=True,
+        finished_at=(
+            None
+            if imported.finished_s is None
+            else datetime.fromtimestamp(imported.finished_s, UTC).replace(tzinfo=None).isoformat()
+        ),
+        prompts=counts,
+        layout=LAYOUT,
+    )
+
+
+def _write_rows(
+    run_dir: Path, imported: Imported, show: Callable[[int], object]
+) -> tuple[PromptCounts, dict[str, float], bool]:
+    """Write the rows to parts. Return their counts, metrics with values outside 0 to 1, and whether there are times."""
+    has_times = False
+    prompts = duplicates = requests = 0
+    scores: list[HarnessScore] = []
+    outside: dict[str, float] = {}
+    path = run_dir / IMPORTED_SCORES
+    path.parent.mkdir()
+    with (
+        PartWriter(run_dir, "import", ROWS_PER_PART, float("inf")) as parts,
+        pq.ParquetWriter(path, SCORES, compression="zstd") as score_file,
+    ):
+        for row in imported.rows:
+            if isinstance(row, HarnessScore):
+                if not 0 <= row.value <= 1:
+                    outside.setdefault(row.scorer, row.value)
+                scores.append(row)
+                if len(scores) >= ROWS_PER_PART:
+                    score_file.write_table(_to_arrow(scores))
+                    scores.clear()
+                continue
+            if isinstance(row, Prompt):
+                prompts, duplicates = prompts + 1, duplicates + (row.occurrence > 0)
+                if prompts % ROWS_PER_PART == 0:
+                    show(prompts)
+            requests += isinstance(row, Request)
+            has_times |= isinstance(row, Completion) and row.finished_at_s is not None
+            parts.add(row)
+        score_file.write_table(_to_arrow(scores))
+    if not requests:
+        raise ValueError("it has no requests")
+    if outside:
+        _leave_out(path, outside)
+    write_json(run_dir / IMPORTED_SCORERS, imported.scorers, MAKE_ROOM)
+    return PromptCounts(prompts, duplicates, requests, failed_requests=0, shards=0), outside, has_times
+
+
+def _to_arrow(scores: Iterable[HarnessScore]) -> pa.Table:
+    return pa.Table.from_pylist([one._asdict() for one in scores], SCORES)
+
+
+def _leave_out(path: Path, scorers: Iterable[str]) -> None:
+    """Write the file of scores again without these scorers."""
+    aside = path.with_suffix(".all")
+    path.rename(aside)
+    with pq.ParquetFile(aside) as given, pq.ParquetWriter(path, SCORES, compression="zstd") as kept:
+        for batch in given.iter_batches():
+            kept.write_batch(batch.filter(pc.invert(pc.is_in(batch["scorer"], pa.array(list(scorers))))))
+    aside.unlink()

@@ -1,0 +1,77 @@
+"""Results of `vllm bench serve --save-result --save-detailed`: times and lengths of each request, without its prompt.
+
+A prompt is identified by its number and length, so that runs over the same prompts pair.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from assayline.digests import digest_json
+from assayline.imports.rows import Imported, RowMaker, Rows, describe_load, read_json
+
+TOOL = "vllm-bench"
+ARRAYS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
+SETTINGS = ("backend", "num_prompts", "request_rate", "burstiness", "max_concurrency")
+
+
+def read_benchmark(paths: list[Path]) -> Iterator[Imported]:
+    """Yield a run per file."""
+    for path in paths:
+        data = read_json(path)
+        if missing := [name for name in ARRAYS if name not in data]:
+            raise ValueError(
+                f"{path.name} has no {', '.join(missing)}. hint: run `vllm bench serve` with --save-detailed; totals "
+                "alone, as of `vllm bench throughput`, cannot be imported"
+            )
+        when = datetime.strptime(data["date"], "%Y%m%d-%H%M%S").timestamp()
+        yield Imported(
+            tool=TOOL,
+            version=data.get("vllm_version"),
+            model=data["model_id"],
+            prompt_set=" ".join(filter(None, [TOOL, data.get("label"), f"rate {data.get('request_rate')}"])),
+            files=[path],
+            rows=_read_rows(data),
+            started_s=when - data["duration"],  # the date is that of the end
+            finished_s=when,
+            settings={name: data.get(name) for name in SETTINGS},
+            load=_read_load(data),
+        )
+
+
+def _read_load(data: dict[str, Any]) -> dict[str, Any]:
+    if (rate := data["request_rate"]) == "inf":
+        return describe_load(None, None, data.get("max_concurrency"))
+    burstiness = data.get("burstiness") or 1.0
+    load = describe_load("poisson" if burstiness == 1 else "gamma", rate, None)
+    return {**load, "arrival": {**load["arrival"], "burstiness": burstiness}}
+
+
+def _read_rows(data: dict[str, Any]) -> Rows:
+    rows = RowMaker(TOOL)
+    begin = min(data["start_times"])
+    for number, values in enumerate(zip(*(data[name] for name in ARRAYS), strict=True)):
+        row = dict(zip(ARRAYS, values, strict=True))
+        length, sent = row["input_lens"], row["start_times"] - begin
+        prompt = rows.prompt([], prompt_id=digest_json([TOOL, number, length]))
+        yield prompt
+        if row["errors"]:
+            error = {"error_kind": "request_failed", "error_message": row["errors"]}
+            yield from rows.answer(prompt, sent_at_s=sent, arrived_at_s=sent, **error)
+            continue
+        has_tokens = row["ttfts"] > 0  # 0 of an answer that was not streamed
+        stamps = [round(at, 6) for at in accumulate([sent + row["ttfts"], *row["itls"]])] if has_tokens else []
+        yield from rows.answer(
+            prompt,
+            sent_at_s=sent,
+            arrived_at_s=sent,
+            first_token_at_s=stamps[0] if stamps else None,
+            last_token_at_s=stamps[-1] if stamps else None,
+            finished_at_s=stamps[-1] if stamps else None,
+            token_at_s=stamps if len(stamps) == row["output_lens"] else None,
+            prompt_tokens=length,
+            output_tokens=row["output_lens"],
+            text=row["generated_texts"],
+        )

@@ -1,0 +1,61 @@
+"""import: load result files of other tools as runs.
+
+    assayline import KIND PATH...
+
+It does not use Prefect, and needs neither vLLM nor torch.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assayline.flows.cli.options import make_parser
+
+if TYPE_CHECKING:
+    from assayline.imports.make import Outcome
+
+KINDS = ("lm-eval", "openai-batch", "vllm-bench", "guidellm", "inspect")
+EPILOG = """Kinds of files (docs/guides/import.md):
+  lm-eval        results_*.json of lm_eval with samples_*.jsonl next to it, or a folder with them
+  openai-batch   the files of one batch: input, output, errors
+  vllm-bench     results of vllm bench serve --save-result --save-detailed
+  guidellm       reports of GuideLLM in JSON; each benchmark is a run
+  inspect        .eval and .json logs of Inspect, or a folder with them
+
+Each run in the files gets the state `imported` and an id that ends with their digest, so importing them again adds
+nothing. All commands that read runs then work: runs, gate, baseline, score, report, export.
+
+Exit codes: 0 imported, 2 a missing file or an invalid setting, 3 a file is damaged or of another kind,
+ 6 the run cannot be written or the database cannot be opened."""
+PARSER = make_parser("import", EPILOG)
+PARSER.add_argument("kind", choices=KINDS, metavar="KIND", help="kind of the files: " + ", ".join(KINDS))
+PARSER.add_argument("--machine", metavar="NAME", help="machine that ran it; speeds of one machine are compared")
+PARSER.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
+
+
+def run(arguments: list[str]) -> int:
+    """Import the files that the command line names. Return the exit code."""
+    known = PARSER.parse_args(arguments)
+
+    from assayline.imports.make import import_files
+    from assayline.settings import load_settings
+
+    for outcome in import_files(load_settings(), known.kind, known.paths, known.machine, _show):
+        print(_describe(outcome))
+        for metric, value in outcome.outside.items():
+            print(f"{metric} has no scores: a value is {value:g}, expected 0 to 1.", file=sys.stderr)
+    return 0
+
+
+def _show(rows: int) -> None:
+    print(f"Read {rows:,} prompts.", file=sys.stderr)
+
+
+def _describe(outcome: "Outcome") -> str:
+    from assayline.words import count
+
+    run = outcome.run
+    if not outcome.is_new:
+        return f"{run.run_id}: imported before; nothing was stored."
+    rows = run.prompts.prompt_rows if run.prompts else 0
+    return f"{run.run_id}: {count(rows, 'prompt')}, model {run.model}"

@@ -1,0 +1,186 @@
+"""Result files of other tools become runs: against the tools' own numbers, whole or not at all, and once.
+
+The files in tests/fixtures/imports are short extracts of what lm_eval 0.4.13, vLLM 0.32, GuideLLM 0.8.1 and Inspect
+wrote for SmolLM2-135M-Instruct and the tiny model.
+"""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import run_kit
+
+from assayline.comparison.gate import judge_run
+from assayline.errors import PromptError
+from assayline.evaluation.rebuild import rebuild_run
+from assayline.export.make import export_run
+from assayline.flows.cli import run
+from assayline.imports.make import KINDS, import_files
+from assayline.settings import Settings
+from assayline.spec.file import parse_spec
+from assayline.store.thread import DatabaseThread
+
+FILES = Path(__file__).resolve().parents[1] / "fixtures" / "imports"
+EXAMPLES = {
+    "lm-eval": FILES / "lm_eval",
+    "vllm-bench": FILES / "vllm_bench.json",
+    "guidellm": FILES / "guidellm.json",
+    "inspect": FILES / "inspect.eval",
+}
+
+
+def add(settings: Settings, kind: str, *paths: Path) -> list[str]:
+    """Import files and return the ids of the runs that are new."""
+    found = import_files(settings, kind, list(paths or [EXAMPLES[kind]]))
+    return [outcome.run.run_id for outcome in found if outcome.is_new]
+
+
+def read_values(settings: Settings, run_id: str) -> dict[tuple[str, str, str | None], float]:
+    rows = run_kit.query(
+        settings,
+        f"select metric, statistic, detail, value from metric_value where run_id = '{run_id}' and value is not null",
+    )
+    return {(metric, statistic, detail): value for metric, statistic, detail, value in rows}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_lm_eval_scores_equal_those_of_the_file(settings):
+    run_ids = add(settings, "lm-eval")
+    assert len(run_ids) == 2
+    for run_id, results in zip(run_ids, sorted(EXAMPLES["lm-eval"].glob("results_*")), strict=True):
+        tables = json.loads(results.read_text())["results"]
+        named = {name: value for table in tables.values() for name, value in table.items() if name != "alias"}
+        assert len(named) == 5
+        values = read_values(settings, run_id)
+        assert {name: values["accuracy", "mean", name] for name in named} == pytest.approx(named)
+        assert values["expected_requests", "total", None] == 24 * 4 + 24, "options, and generated answers"
+        assert ("duration_s", "total", None) not in values and ("engine_failures", "total", None) not in values
+    ((first, option, logprob),) = run_kit.query(
+        settings,
+        "select target, option, option_logprob from stg_requests "
+        f"where run_id = '{run_ids[0]}' and source_row = 0 and option_index = 1",
+    )
+    sample = read_lines(next(EXAMPLES["lm-eval"].glob("samples_choices_*27-22*")))[0]
+    assert (first, option) == (sample["target"], sample["arguments"]["gen_args_1"]["arg_1"])
+    assert logprob == float(sample["resps"][1][0][0])
+
+
+def test_vllm_bench_latencies_equal_those_of_the_arrays(settings):
+    (run_id,) = add(settings, "vllm-bench")
+    data, values = json.loads(EXAMPLES["vllm-bench"].read_text()), read_values(settings, run_id)
+    starts, ttfts = np.array(data["start_times"]), np.array(data["ttfts"])
+    ends = starts + ttfts + np.array([sum(gaps) for gaps in data["itls"]])
+    tokens = np.array(data["output_lens"])
+    assert values["ttft_s", "p50", None] == pytest.approx(np.percentile(ttfts, 50), abs=2e-6)
+    tpot = (ends - starts - ttfts) / (tokens - 1)
+    assert values["tpot_s", "p95", None] == pytest.approx(np.percentile(tpot, 95), abs=2e-6)
+    seconds = ends.max() - starts.min()
+    assert values["output_tokens_per_s", "mean", None] == pytest.approx(tokens.sum() / seconds, rel=1e-3)
+    assert run_kit.query(settings, "select arrival, requests_per_s from loads") == [("poisson", 4.0)]
+
+
+def test_guidellm_benchmarks_become_runs_with_their_latencies(settings):
+    run_ids = add(settings, "guidellm")
+    report = json.loads(EXAMPLES["guidellm"].read_text())
+    for run_id, benchmark in zip(run_ids, report["benchmarks"], strict=True):
+        requests, values = benchmark["requests"]["successful"], read_values(settings, run_id)
+        ttfts = [request["time_to_first_token_ms"] / 1e3 for request in requests]
+        latencies = [request["request_latency"] for request in requests]
+        assert values["ttft_s", "p50", None] == pytest.approx(np.percentile(ttfts, 50), abs=1e-3)
+        assert values["e2e_s", "p50", None] == pytest.approx(np.percentile(latencies, 50), abs=1e-5)
+        streams = benchmark["config"]["strategy"]["streams"]
+        assert run_kit.query(settings, f"select concurrency from loads where run_id = '{run_id}'") == [(streams,)]
+
+
+@pytest.mark.parametrize("name", ["inspect.eval", "inspect.json"])
+def test_inspect_epochs_are_repeats_with_their_verdicts(settings, name):
+    (run_id,) = add(settings, "inspect", FILES / name)
+    read = run_kit.query(
+        settings,
+        "select source_id, count(distinct repeat_index), any_value(target) "
+        "from requests join prompts using (run_id, prompt_id, occurrence) "
+        f"where run_id = '{run_id}' group by source_id order by source_id",
+    )
+    assert all(repeats == (2 if name == "inspect.eval" else 1) for _, repeats, _ in read)
+    assert [(source_id, target) for source_id, _, target in read[:2]] == [("s0", "3"), ("s1", "5")]
+    verdicts = run_kit.query(settings, f"select scorer, value, explanation from scores where run_id = '{run_id}'")
+    assert {scorer for scorer, *_ in verdicts} == {"includes", "match"}
+    assert all(value in (0, 1) for _, value, _ in verdicts)
+
+
+def test_imported_runs_are_judged_ranked_reported_and_rebuilt(settings, tmp_path, monkeypatch):
+    baseline, candidate = add(settings, "lm-eval")
+    database = DatabaseThread(settings)
+    gate = database.run(lambda connection: judge_run(connection, candidate, baseline))
+    assert [check.check for check in gate.checks] == ["errors", "accuracy, acc,none"], "nothing on speed"
+    assert "over 24 prompts" in gate.checks[1].words, "paired by content"
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
+    for words in ([candidate, "--baseline", baseline], ["--leaderboard"], ["--history", candidate]):
+        assert run("report", [*words, "--out", str(tmp_path / "page")]) == 0
+    before = read_values(settings, candidate)
+    rebuild_run(settings.run_dir(candidate), settings.database_path, 10)
+    assert read_values(settings, candidate) == before
+    assert run_kit.query(settings, "select distinct state, purpose from run") == [("imported", "import")]
+
+
+def test_a_second_import_adds_nothing_even_from_another_place(settings, tmp_path):
+    for kind in EXAMPLES:
+        assert add(settings, kind)
+        copy = tmp_path / EXAMPLES[kind].name
+        (shutil.copytree if EXAMPLES[kind].is_dir() else shutil.copy)(EXAMPLES[kind], copy)
+        counted = run_kit.query(settings, "select count(*), (select count(*) from scores) from requests")
+        assert add(settings, kind, copy) == []
+        assert run_kit.query(settings, "select count(*), (select count(*) from scores) from requests") == counted
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_a_damaged_file_is_one_error_and_stores_nothing(settings, tmp_path, kind):
+    source = EXAMPLES[kind]
+    target = tmp_path / source.name
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+    torn = sorted(target.glob("samples_regex*"))[-1] if target.is_dir() else target
+    torn.write_bytes(torn.read_bytes()[: math.floor(torn.stat().st_size * 0.7)])
+    before = [] if kind != "lm-eval" else [1]  # the first of its two runs is complete
+    with pytest.raises(PromptError, match=r"cannot be imported as .* hint: "):
+        add(settings, kind, target)
+    assert len(list((settings.data_dir / "runs").glob("*"))) == len(before)
+    assert not list(settings.data_dir.glob(".import-*")), "nothing is left aside"
+
+
+def test_every_kind_has_an_example_or_a_round_trip():
+    assert set(KINDS) - set(EXAMPLES) == {"openai-batch"}
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> tuple[Settings, str, Path]:
+    """A run over a batch file on the fake engine, with a line that cannot be sent, and its export."""
+    folder = tmp_path_factory.mktemp("own")
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    lines = [run_kit.chat_line(f"q{number}", f"What is {number} + 1?", max_tokens=3) for number in range(6)]
+    several = run_kit.chat_line("several", "What is 7 + 1?", n=3, max_tokens=2, seed=1)
+    path = run_kit.write_batch(folder / "in.jsonl", *lines, run_kit.chat_line("bad", stream=True), several)
+    source = {"kind": "openai_batch", "path": str(path)}
+    spec = parse_spec({
+        "name": "batch", "model": str(tiny_model), "prompts": {"source": source}, "engine": {"backend": "fake"},
+    })  # fmt: skip
+    return settings, run_kit.complete(spec, settings).run_id, path
+
+
+@pytest.mark.slow
+def test_openai_batch_export_and_import_carry_the_same_requests(own_run, tmp_path):
+    settings, run_id, path = own_run
+    files = export_run(settings, run_id, "openai-batch", tmp_path / "out.jsonl").files
+    (copy,) = add(settings, "openai-batch", path, *files)
+    columns = "request_id, prompt_id, prompt_tokens, finish_reason, text, error_kind"
+    read = f"select {columns} from stg_requests where run_id = '{{}}' order by request_id"
+    assert run_kit.query(settings, read.format(copy)) == run_kit.query(settings, read.format(run_id))
+    names = ("ok_requests", "error_requests", "missing_requests", "prompt_tokens", "truncated_requests")
+    before, after = read_values(settings, run_id), read_values(settings, copy)
+    assert [after[name, "total", None] for name in names] == [before[name, "total", None] for name in names]
