@@ -165,7 +165,8 @@ def _make_sample(rows: list[Row], has_options: bool) -> dict[str, Any]:
     first = rows[0]
     means: dict[str, float] = first["means"] or {}
     messages = json.loads(first["messages_json"])
-    document = {"id": first["source_id"], **json.loads(first["metadata_json"]), "messages": messages}
+    named = {"id": first["source_id"], "prompt_id": first["prompt_id"], "messages": messages}
+    document = {**json.loads(first["metadata_json"]), **named}
     prompt = first["rendered"] or ""
     asked = [row for row in rows if row["repeat_index"] == 0] if has_options else rows[:1]
     seconds = [row["option"] for row in asked] if has_options else [json.loads(first["sampling_json"])]

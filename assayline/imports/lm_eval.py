@@ -64,13 +64,13 @@ def _find_samples(results: Path, tasks: list[str]) -> dict[str, Path]:
 
 def _read_rows(data: dict[str, Any], samples: dict[str, Path], scorers: dict[str, dict[str, Any]]) -> Rows:
     tables = {**data.get("groups", {}), **data["results"]}
-    is_own, version = data.get("model_source") == OWN, str(data.get("lm_eval_version") or "")
+    version = str(data.get("lm_eval_version") or "")
     rows = RowMaker(TOOL)
     for task, file in samples.items():
         by_filter: dict[str, RowMaker] = {}
         before = rows.rows
         for sample in read_lines(file):
-            chosen = sample["filter"]
+            chosen, is_own = sample["filter"], data.get("model_source") == OWN and "prompt_id" in sample["doc"]
             is_first = not by_filter or chosen == next(iter(by_filter))
             maker = by_filter.setdefault(chosen, rows if is_first else RowMaker(TOOL))
             prompt = _make_prompt(maker, task, sample, is_own)
@@ -89,21 +89,27 @@ def _read_rows(data: dict[str, Any], samples: dict[str, Path], scorers: dict[str
         if wanted is not None and (documents := rows.rows - before) != wanted:
             raise ValueError(f"{file.name} has {documents} documents, and the results are of {wanted}")
     for name in dict.fromkeys(name for table in tables.values() for name in table if "_stderr" not in name):
-        if (described := describe_metric(tables, name, version))["harness"] and not is_own:
+        if (described := describe_metric(tables, name, version))["harness"] and name.removesuffix(
+            ",none"
+        ) not in scorers:
             scorers.setdefault(name, described)
 
 
 def _make_prompt(maker: RowMaker, task: str, sample: dict[str, Any], is_own: bool) -> Prompt:
-    document, arguments = sample["doc"], _read_arguments(sample)
-    second = arguments[0][1] if len(arguments[0]) > 1 else None
-    own_messages = document.get("messages") if is_own else None
+    document, (first, *others) = sample["doc"], _read_arguments(sample)
+    is_choice = len(first) > 1 and isinstance(first[1], str)
+    options = [second for _, second in (first, *others)] if is_choice else None
+    if is_own:
+        names = {"source_id": document.pop("id"), "prompt_id": document.pop("prompt_id")}
+        target = None if sample["target"] == "None" else sample["target"]
+        return maker.prompt(document.pop("messages"), target, metadata=document, options=options, **names)
     return maker.prompt(
-        own_messages or [{"role": "user", "content": arguments[0][0]}],
+        [{"role": "user", "content": first[0]}],
         sample["target"],
-        document.get("prompt_id") if is_own else identify_document(task, document),
-        source_id=document.get("id") if is_own else name_document(task, sample["doc_id"]),
+        identify_document(task, document),
+        source_id=name_document(task, sample["doc_id"]),
         metadata={"task": task, "document": sample["doc_id"]},
-        options=[given[1] for given in arguments] if isinstance(second, str) else None,
+        options=options,
     )
 
 

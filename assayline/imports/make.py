@@ -23,6 +23,7 @@ from assayline.digests import digest_file, digest_json
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.files import MAKE_ROOM, check_data_folder, storing, write_json
+from assayline.imports import eee
 from assayline.imports.guidellm import read_reports
 from assayline.imports.inspect import read_logs
 from assayline.imports.lm_eval import read_results
@@ -52,6 +53,7 @@ KINDS: dict[str, tuple[str, Callable[[list[Path]], Iterator[Imported]]]] = {
     "openai-batch": ("the input file of one batch, its output file and, if there is one, its error file", read_batch),
     "vllm-bench": ("result files of vllm bench serve --save-result --save-detailed", read_benchmark),
     "guidellm": ("reports of GuideLLM in JSON", read_reports),
+    "eee": ("logs of every_eval_ever with their NAME_samples.jsonl next to them, or a folder", eee.read_logs),
     "inspect": ("logs of Inspect, .eval or .json, or a folder", read_logs),
 }
 """What PATH is, and the reader, by kind of file."""

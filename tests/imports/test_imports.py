@@ -30,6 +30,7 @@ EXAMPLES = {
     "vllm-bench": FILES / "vllm_bench.json",
     "guidellm": FILES / "guidellm.json",
     "inspect": FILES / "inspect.eval",
+    "eee": FILES / "eee",
 }
 
 
@@ -115,6 +116,15 @@ def test_inspect_epochs_are_repeats_with_their_verdicts(settings, name):
     assert all(value in (0, 1) for _, value, _ in verdicts)
 
 
+def test_eee_scores_equal_those_of_the_log(settings):
+    (run_id,) = add(settings, "eee")
+    log, values = json.loads((EXAMPLES["eee"] / "choices.json").read_text()), read_values(settings, run_id)
+    for result in log["evaluation_results"]:
+        mean = values["accuracy", "mean", result["evaluation_result_id"]]
+        assert mean == pytest.approx(result["score_details"]["score"])
+    assert values["expected_requests", "total", None] == 8, "a sample has a line per metric"
+
+
 def test_imported_runs_are_judged_ranked_reported_and_rebuilt(settings, tmp_path, monkeypatch):
     baseline, candidate = add(settings, "lm-eval")
     database = DatabaseThread(settings)
@@ -145,7 +155,7 @@ def test_a_damaged_file_is_one_error_and_stores_nothing(settings, tmp_path, kind
     source = EXAMPLES[kind]
     target = tmp_path / source.name
     (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-    torn = sorted(target.glob("samples_regex*"))[-1] if target.is_dir() else target
+    torn = sorted(target.glob("*samples*"))[-1] if target.is_dir() else target
     torn.write_bytes(torn.read_bytes()[: math.floor(torn.stat().st_size * 0.7)])
     before = [] if kind != "lm-eval" else [1]  # the first of its two runs is complete
     with pytest.raises(PromptError, match=r"cannot be imported as .* hint: "):
@@ -184,3 +194,22 @@ def test_openai_batch_export_and_import_carry_the_same_requests(own_run, tmp_pat
     names = ("ok_requests", "error_requests", "missing_requests", "prompt_tokens", "truncated_requests")
     before, after = read_values(settings, run_id), read_values(settings, copy)
     assert [after[name, "total", None] for name in names] == [before[name, "total", None] for name in names]
+
+
+@pytest.mark.slow
+def test_lm_eval_export_and_import_carry_the_same_scores(settings, tiny_model, tmp_path):
+    rows = [{"id": f"r{number}", "question": f"bako {number}", "answer": "ba" * number} for number in range(8)]
+    spec = parse_spec({
+        "name": "own", "model": str(tiny_model), "engine": {"backend": "fake"}, "sampling": {"max_tokens": 4},
+        "prompts": {"source": {"kind": "inline", "rows": rows}, "columns": {"prompt": "question", "target": "answer"}},
+        "scorers": [{"kind": "token_f1"}, {"kind": "regex", "pattern": "([a-z])"}],
+    })  # fmt: skip
+    run_id = run_kit.complete(spec, settings).run_id
+    export_run(settings, run_id, "lm-eval", tmp_path / "out")
+    (copy,) = add(settings, "lm-eval", tmp_path / "out")
+    before, after = read_values(settings, run_id), read_values(settings, copy)
+    assert after.items() <= before.items(), "no value differs, and none is invented"
+    carried = {metric for metric, *_ in after}
+    assert {"accuracy", "accuracy_without_errors", "scored_prompts", "ok_requests", "error_share"} <= carried
+    read = "select prompt_id, messages_json, target, source_id from prompts where run_id = '{}' order by all"
+    assert run_kit.query(settings, read.format(copy)) == run_kit.query(settings, read.format(run_id))
