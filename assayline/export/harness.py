@@ -158,11 +158,12 @@ def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
 def _make_samples(connection: Connection, run: ExportedRun) -> Iterator[dict[str, Any]]:
     rows = read_answers(connection, run.row["run_id"])
     for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence")):
-        yield _make_sample(list(group), run.has_options)
+        yield _make_sample(list(group))
 
 
-def _make_sample(rows: list[Row], has_options: bool) -> dict[str, Any]:
+def _make_sample(rows: list[Row]) -> dict[str, Any]:
     first = rows[0]
+    has_options = first["option_index"] is not None
     means: dict[str, float] = first["means"] or {}
     messages = json.loads(first["messages_json"])
     named = {"id": first["source_id"], "prompt_id": first["prompt_id"], "messages": messages}

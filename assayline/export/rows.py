@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from assayline.errors import SpecError
 from assayline.files import UNFINISHED, storing, sync_folder
+from assayline.runs.manifest import ENDED_WELL
 from assayline.store.database import Connection, Row, read_rows
 
 ROWS_PER_FETCH = 2_000
@@ -42,6 +43,8 @@ class ExportedRun:
     requests: int
     """Number of stored requests."""
     unanswered: int
+    has_options: bool = False
+    """Whether requests ask for likelihoods of given answers."""
 
     def read_spec(self, path: str) -> Any:
         """Return a field of the spec by its dotted name; None if the stored spec, which may be older, lacks it."""
@@ -55,15 +58,10 @@ class ExportedRun:
         """Unix time of the run's start; the database has it in UTC, without a time zone."""
         return float(self.row["started_at"].replace(tzinfo=UTC).timestamp())
 
-    @property
-    def has_options(self) -> bool:
-        """True if the run has likelihoods of given answers and no generated text."""
-        return any(scorer["kind"] == "loglikelihood" for scorer in self.read_spec("scorers") or [])
-
     def describe_gap(self) -> str | None:
         """Describe the missing part of the run; None for a completed run with all answers."""
         state, run_id = self.row["state"], self.row["run_id"]
-        if state == "completed" and not self.unanswered:
+        if state in ENDED_WELL and not self.unanswered:
             return None
         total = self.row["expected_requests"]
         of = f"of its {total} requests" if total is not None else f"of {self.requests} requests prepared so far"
@@ -84,12 +82,13 @@ def find_exported(connection: Connection, run_id: str, run_dir: Path) -> Exporte
         )
     (counts,) = read_rows(
         connection,
-        "select count(*) as requests, count(*) filter (one_answer.request_id is null) as unanswered "
-        "from (select request_id from one_request where run_id = $1) "
+        "select count(*) as requests, count(*) filter (one_answer.request_id is null) as unanswered, "
+        "count(option_index) > 0 as has_options "
+        "from (select request_id, option_index from one_request where run_id = $1) "
         "left join (select request_id from one_answer where run_id = $1) as one_answer using (request_id)",
         run_id,
     )
-    return ExportedRun(run_dir, rows[0], json.loads(rows[0]["spec_json"]), counts["requests"], counts["unanswered"])
+    return ExportedRun(run_dir, rows[0], json.loads(rows[0]["spec_json"]), **counts)
 
 
 def read_answers(connection: Connection, run_id: str) -> Iterator[Row]:
