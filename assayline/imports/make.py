@@ -56,7 +56,7 @@ KINDS: dict[str, tuple[str, Callable[[list[Path]], Iterator[Imported]]]] = {
     "eee": ("logs of every_eval_ever with their NAME_samples.jsonl next to them, or a folder", eee.read_logs),
     "inspect": ("logs of Inspect, .eval or .json, or a folder", read_logs),
 }
-"""What PATH is, and the reader, by kind of file."""
+"""Description of PATH and its reader, by kind of file."""
 SCORES = pa.schema([
     ("scorer", pa.string()), ("prompt_id", pa.string()), ("occurrence", pa.int32()), ("value", pa.float64()),
     ("extracted", pa.string()), ("explanation", pa.string()), ("error_kind", pa.string()),

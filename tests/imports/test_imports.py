@@ -1,7 +1,7 @@
-"""Result files of other tools become runs: against the tools' own numbers, whole or not at all, and once.
+"""Result files of other tools become runs: equal to the tools' own numbers, completely or not at all, and once.
 
-The files in tests/fixtures/imports are short extracts of what lm_eval 0.4.13, vLLM 0.32, GuideLLM 0.8.1 and Inspect
-wrote for SmolLM2-135M-Instruct and the tiny model.
+The files in tests/fixtures/imports are short extracts of results of lm_eval 0.4.13, vLLM 0.32, GuideLLM 0.8.1 and
+Inspect for SmolLM2-135M-Instruct and the tiny model, and of a conversion by every_eval_ever 0.3.
 """
 
 import json
