@@ -82,6 +82,11 @@ def parse_spec(data: object, origin: str = "spec", written: object = None) -> Ev
 
     `written` has the scalars of `data` as its file has them: a field of text gets `0123456`, not the number.
     """
+    if isinstance(data, dict) and "imported" in data:
+        raise SpecError(
+            f"{origin} describes an imported run, whose requests cannot be sent again. hint: write a spec, or judge "
+            "its stored answers with `assayline score` and `assayline gate`."
+        )
     try:
         return EvalSpec.model_validate(data)
     except ValidationError as error:

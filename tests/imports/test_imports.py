@@ -138,6 +138,7 @@ def test_imported_runs_are_judged_ranked_reported_and_rebuilt(settings, tmp_path
     rebuild_run(settings.run_dir(candidate), settings.database_path, 10)
     assert read_values(settings, candidate) == before
     assert run_kit.query(settings, "select distinct state, purpose from run") == [("imported", "import")]
+    assert run("evaluate", ["--resume", candidate]) == 2, "its requests cannot be sent again"
 
 
 def test_a_second_import_adds_nothing_even_from_another_place(settings, tmp_path):
