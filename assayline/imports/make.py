@@ -197,10 +197,8 @@ def _write_rows(
     outside: dict[str, float] = {}
     path = run_dir / IMPORTED_SCORES
     path.parent.mkdir()
-    with (
-        PartWriter(run_dir, "import", ROWS_PER_PART, float("inf")) as parts,
-        pq.ParquetWriter(path, SCORES, compression="zstd") as score_file,
-    ):
+    parts = PartWriter(run_dir, "import", ROWS_PER_PART, float("inf"))
+    with pq.ParquetWriter(path, SCORES, compression="zstd") as score_file:
         for row in imported.rows:
             if isinstance(row, HarnessScore):
                 if not 0 <= row.value <= 1:
@@ -218,6 +216,7 @@ def _write_rows(
             has_times |= isinstance(row, Completion) and row.finished_at_s is not None
             parts.add(row)
         score_file.write_table(_to_arrow(scores))
+    parts.flush()
     if not requests:
         raise ValueError("it has no requests")
     if outside:
