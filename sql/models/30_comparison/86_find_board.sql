@@ -171,7 +171,8 @@ check_runs as materialized (
     from check_asked
     qualify row_number() over (
         partition by model, name, prompt_set
-        order by gap is not null, state not in ('completed', 'imported'), models = 1, prompts desc, models desc, started_at desc,
+        order by gap is not null, state not in ('completed', 'imported'),
+            models = 1, prompts desc, models desc, started_at desc,
             run_id desc
     ) = 1
 ),
