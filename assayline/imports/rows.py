@@ -96,7 +96,7 @@ def describe_scorer(tool: str, version: str | None, metric: str) -> dict[str, Js
 
 
 def describe_load(arrival: str | None, rate_per_s: float | None, requests: int | None) -> dict[str, Json]:
-    """Return the `load` of a spec: an open loop with this arrival and rate, or a closed one with so many requests."""
+    """Return the `load` of a spec: an open loop with this arrival and rate, or `requests` kept in flight."""
     if arrival is not None:
         given: dict[str, Json] = {"kind": arrival, "rate_per_s": rate_per_s}
     elif requests is not None:

@@ -90,7 +90,8 @@ def test_a_run_becomes_a_task_of_the_harness(run, tmp_path):
     assert [sample["doc_id"] for sample in samples] == list(range(8))
     assert samples[7]["metrics"] == ["contains", "same"] and samples[7]["contains"] == 0, "it could not be asked"
     assert np.mean([sample["contains"] for sample in samples]) == pytest.approx(accuracy["mean"])
-    assert samples[0]["doc"] == {"id": "id-0", "kind": 0, "messages": samples[0]["doc"]["messages"]}
+    made = {name: samples[0]["doc"][name] for name in ("messages", "prompt_id")}
+    assert samples[0]["doc"] == {"id": "id-0", "kind": 0, **made} and len(made["prompt_id"]) == 32
     assert samples[0]["target"] == "0" and len(samples[0]["resps"][0]) == 2 and samples[7]["resps"] == [["", ""]]
     assert samples[0]["metrics"] == ["contains", "same"]
 
