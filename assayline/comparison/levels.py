@@ -13,8 +13,10 @@ Nightly runs are few, noisy, autocorrelated, and contain outliers. So:
   with the history's own lag-1 correlation (Theiler et al. 1992), estimated conservatively (see `estimate_correlation`).
 - A significant split divides the history, and both sides are tested against the same limit: of histories without a
   shift, at most `alpha` show one.
+- Noise with a longer memory than such series, such as a slow drift, makes small shifts. So a shift must be at least
+  `LEAST_SIZE` large, and none is reported if the nights of a page depend on each other (see `is_tellable`).
 
-benchmarks/level_shifts.py measures error rates and power.
+benchmarks/statistics_levels.py measures error rates and power.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,8 +44,12 @@ OBVIOUS = 4.5
 """Statistic above which a split is removed before the correlation is estimated."""
 MOST_OBVIOUS = 2
 """Most splits that are removed as obvious: more of them are waves, whose correlation would be lost."""
-TELLABLE_CORRELATION = 0.75
-"""Estimated correlation above which no shift can be told from a wave."""
+LEAST_SIZE = 2.5
+"""Smallest shift, in standard deviations of nights around their levels."""
+LAGS = 5
+MOST_DEPENDENT = 0.6
+"""Mean correlation of nights up to LAGS apart, × sqrt(nights), above which no shift can be told from a drift. For five
+independent metrics it is three standard errors."""
 
 Values = Any
 """A NumPy array."""
@@ -81,12 +87,19 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
     if len(series) < FEWEST_NIGHTS or not np.isfinite(series).all() or np.ptp(series) == 0:
         return []
     scores = score_series(series)
-    if not is_tellable(series.tolist()) or _is_clearly_chance(scores, alpha):
+    if _is_clearly_chance(scores, alpha):
         return []
     chance = largest_by_chance(scores, SURROGATES)
     limit = float(np.quantile(chance, 1 - alpha, method="higher"))
     found = dict(_split(scores, 0, len(series), limit))
+    rest, levels = _remove_levels(scores)
+    least = LEAST_SIZE * _find_noise(series) * max(1.0, float(np.sum(rest**2) / (len(series) - levels - 1)) ** 0.5)
     edges = [0, *sorted(found), len(series)]
+    sizes = [
+        abs(float(np.median(np.subtract.outer(series[index:until], series[before:index]))))
+        for before, index, until in zip(edges, edges[1:], edges[2:], strict=False)
+    ]
+    edges = [0, *(index for index, size in zip(edges[1:], sizes, strict=False) if size >= least), len(series)]
     return [
         describe_shift(
             series[before:index],
@@ -100,29 +113,38 @@ def find_shifts(values: Sequence[float], alpha: float = 0.05) -> list[Shift]:
     ]
 
 
-def is_tellable(values: Sequence[float]) -> bool:
-    """Return False if neighboring nights are so similar that a wave looks like a shift."""
-    scores = score_series(np.asarray(values, dtype=float))
-    return estimate_correlation(scores, caution=0) <= TELLABLE_CORRELATION
+def is_tellable(metrics: Sequence[Sequence[float]]) -> bool:
+    """Return False if the nights of a page are so dependent that a slow drift looks like a shift.
+
+    `metrics` are the values of each. The correlations of their nights around the largest split and the most obvious
+    ones, 1 to LAGS apart, are averaged over all metrics, which depend on the same machine.
+    """
+    found = []
+    for values in metrics:
+        if len(values) < FEWEST_NIGHTS or np.ptp(values) == 0:
+            continue
+        rest, levels = _remove_levels(score_series(np.asarray(values, dtype=float)))
+        products = [float(np.sum(rest[lag:] * rest[:-lag])) for lag in range(1, LAGS + 1)]
+        power = float(np.sum(rest**2))
+        mean = float(np.mean(products)) / power if power else 0.0
+        found.append((mean + levels / len(values)) * len(values) ** 0.5)
+    return not found or float(np.mean(found)) <= MOST_DEPENDENT
 
 
 def score_series(series: Values) -> Values:
     """Center values on their median, scale them by their noise, and clip them at ODDEST."""
-    centered = series - np.median(series)
-    noise = np.median(np.abs(np.diff(series))) / (0.6745 * 2**0.5)
+    centered, noise = series - np.median(series), _find_noise(series)
     if noise == 0:  # most values are equal: only the sign of the deviation counts
         return np.sign(centered)
     return np.clip(centered / noise, -ODDEST, ODDEST)
 
 
-def estimate_correlation(scores: Values, caution: float = CAUTION) -> float:
-    """Estimate an upper bound of the lag-1 correlation, 0 to LARGEST_CORRELATION.
+def _find_noise(series: Values) -> float:
+    return float(np.median(np.abs(np.diff(series))) / (0.6745 * 2**0.5))
 
-    It is the correlation of the residuals after removing the levels around the largest split and the most obvious ones,
-    so that a shift does not count as correlation. Added to it are the small-sample bias, (1 + 3 × correlation) / n per
-    level (Marriott and Pope 1954, Kendall 1954), and `caution` standard errors, 1 / sqrt(n) (Bartlett 1946): the plain
-    estimate is too low half of the time, and then a slow wave is reported as a shift.
-    """
+
+def _remove_levels(scores: Values) -> tuple[Values, int]:
+    """Return the residuals around the levels between the largest split and the most obvious ones, and their number."""
     nights = len(scores)
     splits = list_splits(0, nights)
     whole = splits[(splits[:, 0] == 0) & (splits[:, 2] == nights)]
@@ -130,10 +152,22 @@ def estimate_correlation(scores: Values, caution: float = CAUTION) -> float:
     obvious = sorted(_split(scores, 0, nights, OBVIOUS), key=lambda split: -split[1])[:MOST_OBVIOUS]
     edges = sorted({0, largest, nights, *dict(obvious)})
     rest = np.concatenate([scores[begin:end] - scores[begin:end].mean() for begin, end in pairwise(edges)])
+    return rest, len(edges) - 1
+
+
+def estimate_correlation(scores: Values) -> float:
+    """Estimate an upper bound of the lag-1 correlation, 0 to LARGEST_CORRELATION.
+
+    It is that of the residuals around levels, so that a shift does not count as correlation. Added to it are the
+    small-sample bias, (1 + 3 × correlation) / n per level (Marriott and Pope 1954, Kendall 1954), and CAUTION standard
+    errors, 1 / sqrt(n) (Bartlett 1946): the plain estimate is too low half of the time, and then a slow wave is
+    reported as a shift.
+    """
+    rest, levels = _remove_levels(scores)
     power = np.sum(rest**2)
     found = np.sum(rest[1:] * rest[:-1]) / power if power else 0.0
-    shortfall = (len(edges) - 1) * (1 + 3 * max(found, 0.0)) / nights
-    return float(np.clip(found + shortfall + caution * nights**-0.5, 0.0, LARGEST_CORRELATION))
+    shortfall = levels * (1 + 3 * max(found, 0.0)) / len(scores)
+    return float(np.clip(found + shortfall + CAUTION * len(scores) ** -0.5, 0.0, LARGEST_CORRELATION))
 
 
 def _is_clearly_chance(scores: Values, alpha: float) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from assayline.comparison.baselines import resolve_baseline
-from assayline.comparison.levels import FEWEST_NIGHTS, Shift, find_shifts
+from assayline.comparison.levels import FEWEST_NIGHTS, Shift, find_shifts, is_tellable
 from assayline.errors import SpecError
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
@@ -155,9 +155,14 @@ def list_counted(rows: Sequence[Row]) -> list[Row]:
 
 
 def find_level_shifts(values: dict[str, list[Row]], metrics: Sequence[Metric] = METRICS) -> list[LevelShift]:
-    """Return the shifts of every metric, earliest first, with a joint false-alarm rate of FALSE_ALARMS."""
+    """Return the shifts of every metric, earliest first, with a joint false-alarm rate of FALSE_ALARMS.
+
+    None if the nights depend on each other.
+    """
     counted = {key: list_counted(rows) for key, rows in values.items()}
     judged = [metric for metric in metrics if len(counted.get(metric.key, [])) >= FEWEST_NIGHTS]
+    if not is_tellable([[row["value"] for row in counted[metric.key]] for metric in judged]):
+        return []
     found = []
     for metric in judged:
         rows = counted[metric.key]
