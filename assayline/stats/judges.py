@@ -66,7 +66,7 @@ def audit_judge(votes: Mapping[str, Any]) -> list[dict[str, Any]]:
         more, and less, the share with a verdict on the same side.
     kappa: agreement beyond chance (Cohen 1960), and weighted_kappa with weights 1 − (verdict − label)² (1968), of
         scales alone. Not defined if all labels are equal. Without repeats the variance is that of Fleiss, Cohen and
-        Everitt (1969) × G / (G − 1) for G prompts.
+        Everitt (1969) × G / (G − 1) for G prompts. The interval is symmetric in Fisher's z.
     raw_share: mean verdict. corrected_share: the same + the mean of label − verdict over labelled ballots, which is
         prediction-powered inference (Angelopoulos et al. 2023). Its interval has 1 / labelled² added to the variance,
         as if one more label differed from its verdict (after Agresti and Min 2005).
@@ -139,7 +139,7 @@ def _measure_kappa(name: str, weight: Any, chance: Floats, expected: float, clus
     if rest > ROUNDING:
         observed = float(np.mean(weight))
         influence = weight * rest - chance * (1 - observed) - (observed * expected - 2 * expected + observed)
-        found = _average_signed(name, (observed - expected) / rest + influence / rest**2, cluster)
+        found = _average_signed(name, (observed - expected) / rest + influence / rest**2, cluster, is_skewed=True)
         yield found if found.standard_error > ROUNDING else Measure(name, found.value, found.standard_error, n=found.n)
 
 
@@ -203,11 +203,19 @@ def _measure_pairs(ballots: Ballots) -> Iterator[Measure]:
 
 
 def _average_signed(
-    name: str, x: Floats, cluster: Places, least: float = -1, extra: float = 0, only: Any = None
+    name: str,
+    x: Floats,
+    cluster: Places,
+    least: float = -1,
+    extra: float = 0,
+    only: Any = None,
+    *,
+    is_skewed: bool = False,
 ) -> Measure:
     """Average x with an interval of Student's t, cut to `least` and 1.
 
     `extra` is added to the standard error as a square, and the degrees of freedom are those of the cases `only`.
+    `is_skewed`: the interval is symmetric in Fisher's z, the inverse hyperbolic tangent, as few clusters skew kappa.
     """
     from scipy.special import stdtrit
 
@@ -216,8 +224,10 @@ def _average_signed(
     half = math.nan
     if clusters >= FEWEST_CLUSTERS - ROUNDING:
         half = float(stdtrit(clusters - 1, 0.975)) * math.hypot(error, extra)
-    ends = (float(np.clip(end, least, 1)) for end in (value, value - half, value + half))
-    value, low, high = ends
+    low, high = value - half, value + half
+    if is_skewed and abs(value) < 1:
+        low, high = np.tanh(np.arctanh(value) + np.array([-half, half]) / (1 - value**2))
+    value, low, high = (float(np.clip(end, least, 1)) for end in (value, low, high))
     return Measure(name, value, error, low, high, len(x))
 
 
