@@ -24,7 +24,7 @@ from assayline.benchmark.suite import Cell, shorten_model
 from assayline.comparison.gate import NIGHTS, Check, GateReport
 from assayline.errors import AssaylineError, SpecError
 from assayline.stats.repeats import FEWEST, MOST, count_repeats_needed
-from assayline.stats.worse import NOT_SHOWN, ROUNDING, Verdict, decide_worse
+from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse, say_worse
 from assayline.words import count
 
 Word = Literal["GO", "NO-GO", "INCONCLUSIVE"]
@@ -135,7 +135,7 @@ def _share_risk(cells: Sequence[Cell], is_nightly: bool) -> tuple[int, float]:
     """Return the number of tests of a decision, and the largest two-sided p of a failure."""
     models = {cell.model for cell in cells if cell.tier == "supporting"}
     tests = sum(cell.tests for cell in cells if cell.tier == "critical") + len(models)
-    return tests, min(0.05, 0.1 / (max(1, tests) * (NIGHTS if is_nightly else 1)))
+    return tests, min(LEVEL, 2 * LEVEL / (max(1, tests) * (NIGHTS if is_nightly else 1)))
 
 
 def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:
@@ -196,10 +196,9 @@ def judge_weighted(cells: Sequence[JudgedCell], level: float) -> Check:
     verdict = decide_worse(p_beyond, -low, limit, level)
     words = (
         f"The weighted mean over {count(len(cells), 'evaluation')} went from {baseline:.4f} to {candidate:.4f}, by "
-        f"{candidate - baseline:+.4f} (95% interval {low:+.4f} to {high:+.4f}); the limit is a drop of {limit:.4g}."
+        f"{candidate - baseline:+.4f} (95% interval {low:+.4f} to {high:+.4f}); the limit is a drop of {limit:.4g}. "
+        f"It is {say_worse(verdict, -center, p_value, level)}."
     )
-    if verdict == "inconclusive" and p_value <= level:
-        words += f" It is {NOT_SHOWN}."
     return Check(name, verdict, words, candidate, baseline, limit, "share", p_beyond, low, high)
 
 

@@ -12,6 +12,7 @@ from assayline.comparison.queries import (
     read_benchmark,
     store_comparisons,
 )
+from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection
 
 SHOWN = (
@@ -29,10 +30,6 @@ SHOWN = (
 """Metrics in the table; the database has all."""
 
 
-LEAST_DROP = 0.02
-"""The difference in accuracy between configurations that matters: two points."""
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     label: str
@@ -45,9 +42,13 @@ class Measured:
 
 
 def read_measured(
-    connection: Connection, benchmark_id: str, labels: Mapping[str, str], limits: Mapping[str, float]
+    connection: Connection, benchmark_id: str, labels: Mapping[str, str], gate: Mapping[str, Any]
 ) -> list[Measured]:
-    """Read the configurations in `labels` (by config_id). The metrics of `limits` are one family of tests for each."""
+    """Read the configurations in `labels` (by config_id), compared with the limits of a gate.
+
+    The metrics of `max_slowdown` are one family of tests for each.
+    """
+    limits, max_drop = gate.get("max_slowdown") or {}, gate.get("max_accuracy_drop", GateSpec().max_accuracy_drop)
     rows, repeats = read_benchmark(connection, benchmark_id), list_repeats(connection, benchmark_id)
     first = repeats.get(next(iter(labels)), [])
     found = []
@@ -56,7 +57,7 @@ def read_measured(
         metrics = {metric: row for (measured_id, metric), row in rows.items() if measured_id == config_id}
         compared = compare_speed(connection, runs, first, limits) if number and runs and first else {}
         if "accuracy" in compared:
-            compared["accuracy"] |= compare_accuracy(connection, runs, first, LEAST_DROP)
+            compared["accuracy"] |= compare_accuracy(connection, runs, first, max_drop)
         sides = {"run_id": runs[-1], "baseline_run_id": first[-1]} if compared else {}
         described = [describe_repeats(row) | sides | {"verdict": row["verdict"]} for row in compared.values()]
         store_comparisons(connection, "benchmark", described)

@@ -22,6 +22,7 @@ from assayline.comparison.queries import (
     choose_repeats,
     compare_scores,
     compare_speed,
+    count_unscored,
     describe_repeats,
     describe_scores,
     list_comparable,
@@ -35,8 +36,9 @@ from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.runs.manifest import ENDED_WELL, IMPORTED
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
-from assayline.stats.pairs import count_prompts_needed, find_p_beyond, find_reach
-from assayline.stats.worse import NOT_SHOWN, ROUNDING, Verdict, decide_worse
+from assayline.stats.pairs import count_prompts_needed, find_reach, judge_drop
+from assayline.stats.repeats import find_level
+from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse, say_worse
 from assayline.store.database import Connection, transaction
 from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
 from assayline.store.scoring import list_stale
@@ -248,7 +250,7 @@ def _check_accuracy(
     if len(averaged) > 1:
         row = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)[scorer]
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
-    unscored = sum(max(0, row[only] - overlap[only]) for only in ("only_candidate", "only_baseline"))
+    unscored = count_unscored(row, overlap)
     check = judge_scores(row, limits, said, max(1, len(averaged)), nights=nights, unscored=unscored)
     shares = [f"{side.truncated_share or 0:.0%}" for side in (old, new)]
     if row["difference"] and shares[0] != shares[1]:
@@ -282,16 +284,16 @@ def judge_scores(
     nights: int = 1,
     unscored: int = 0,
 ) -> Check:
-    """Judge the accuracy limit by a row of compare_runs. `pairing` describes how prompts were paired.
+    """Judge the accuracy limit by a row of compare_scores; `unscored` is as in `judge_drop`.
 
-    `unscored`: prompts of both runs with a score in one run only. To pass, the run must be within the limit with all of
-    them counted against it.
+    `pairing` describes how prompts were paired.
     """
-    limit, drop, low = limits.max_accuracy_drop, -row["difference"], row["low"]
+    limit, low, level = limits.max_accuracy_drop, row["low"], find_level(nights)
+    found, p_beyond = judge_drop(row, limit, level, unscored)
     interval = (
         "no interval: at least five independent prompts are needed"
-        if low is None
-        else f"95% interval {low:+.4f} to {row['high']:+.4f}, p {row['p_value']:.2g}"
+        if p_beyond is None
+        else f"95% interval {low:+.4f} to {row['high']:+.4f}, p {p_beyond:.2g} at the limit"
     )
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
     clusters = "" if row["clusters"] == row["prompts"] else f" in {count(row['clusters'], 'cluster')}"
@@ -304,14 +306,11 @@ def judge_scores(
         f"{row['prompts']} prompts{clusters}{paired}, by {row['difference']:+.4f} ({interval}; {changed}); "
         f"the limit is a drop of {limit:g}{required}."
     )
-    p_beyond, level = find_p_beyond(row, limit), _level(nights)
-    lost = unscored / (row["prompts"] + unscored) if unscored else 0.0
-    found = decide_worse(p_beyond, None if low is None else lost - low, limit, level)
     verdict = _leave_open(limits) if found == "inconclusive" else found
-    if found == "inconclusive" and p_beyond is not None and p_beyond <= _level(1):
+    if found == "inconclusive" and p_beyond is not None and p_beyond <= LEVEL:
         words += f" That is not enough for a nightly run, which needs p ≤ {level:.2g}."
-    elif found == "inconclusive" and drop > 0 and row["p_value"] is not None and row["p_value"] <= level:
-        words += f" It is {NOT_SHOWN}."
+    elif p_beyond is not None:
+        words += f" It is {say_worse(found, -row['difference'], row['p_value'], level)}."
     return Check(
         f"accuracy, {row['scorer']}",
         verdict,
@@ -329,11 +328,6 @@ def judge_scores(
 
 def _leave_open(limits: GateSpec) -> Verdict:
     return "fail" if limits.confidence == "required" else "inconclusive"
-
-
-def _level(nights: int) -> float:
-    """Return the largest two-sided p that is a failure: 0.05, or for several nights 0.05 / nights towards worse."""
-    return 0.05 if nights == 1 else 0.1 / nights
 
 
 def _say_reach(row: dict[str, Any], limit: float, found: Verdict, level: float) -> str:
@@ -364,9 +358,9 @@ def _check_speed(
     if reason := _find_obstacle(new, old):
         yield Check("speed", "inconclusive", f"{', '.join(wanted)} cannot be judged: {reason}.")
         return
-    rows = compare_speed(connection, *repeats, wanted, nights)
-    few = ", ".join(metric for metric in wanted if metric in rows and rows[metric]["verdict"] == "too_few")
     is_apart = nights == 1 and (new.benchmark_id is None or new.benchmark_id != old.benchmark_id)
+    rows = compare_speed(connection, *repeats, wanted, nights, is_apart=is_apart)
+    few = ", ".join(metric for metric in wanted if metric in rows and rows[metric]["verdict"] == "too_few")
     for metric, limit in wanted.items():
         check = judge_speed(metric, limit, rows.get(metric), few, nights=nights)
         yield (
@@ -422,16 +416,15 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
     change = "changed from zero" if worse is None else _say_change(worse)
     neighbors = "" if row["correlation"] is None else f", correlation of nights {row['correlation']:.2g}"
     interval = f"95% interval {_say_change(least / base)} to {_say_change(most / base)}, " if base else ""
+    is_worse = (row["shift"] < 0) == row["higher_is_better"]
+    p_beyond, level = row["beyond_p"] if is_worse else 1.0, find_level(nights)
     words = (
         f"{metric} is {change} ({interval}medians {show_value(row['candidate_median'])} and "
         f"{show_value(row['baseline_median'])} {row['unit']} "
-        f"over {counts}, Holm-adjusted p {row['holm_p']:.2g}{neighbors}); the limit is {limit:.1%}."
+        f"over {counts}, Holm-adjusted p {p_beyond:.2g} at the limit{neighbors}); the limit is {limit:.1%}."
     )
-    is_worse = (row["shift"] < 0) == row["higher_is_better"]
-    p_beyond, level = row["beyond_p"] if is_worse else 1.0, _level(nights)
     verdict = decide_worse(p_beyond, most, limit * base * (1 + ROUNDING), level)
-    if verdict == "inconclusive" and is_worse and row["holm_p"] <= level:
-        words += f" It is {NOT_SHOWN}."
+    words += f" It is {say_worse(verdict, 1 if is_worse else -1, row['holm_p'], level)}."
     return Check(metric, verdict, words, limit=limit, p_value=p_beyond, compared=describe_repeats(row), **values)
 
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.noise import find_floors
-from assayline.stats.pairs import find_p_beyond, judge_difference
-from assayline.stats.repeats import compare_repeats
-from assayline.stats.worse import decide_worse
+from assayline.stats.pairs import find_p, find_p_beyond
+from assayline.stats.repeats import Sessions, compare_repeats, spread_sessions
+from assayline.stats.worse import name_change
 from assayline.store.database import Connection, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
 from assayline.store.runs import insert_rows
@@ -91,11 +91,16 @@ def compare_scores(
     baseline_repeats: Sequence[str] = (),
     candidate_repeats: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Read the rows of compare_runs with the columns of `judge_difference`, by scorer."""
+    """Read the rows of compare_runs, with the p_value of no difference, by scorer."""
     query = "from compare_runs(?, ?, pair_by := ?, baseline_repeats := ?::varchar[], candidate_repeats := ?::varchar[])"
     repeats = list(baseline_repeats), list(candidate_repeats)
     rows = read_rows(connection, query, candidate, baseline, pair_by, *repeats)
-    return {row["scorer"]: row | judge_difference(row) for row in rows}
+    return {row["scorer"]: row | {"p_value": find_p(row)} for row in rows}
+
+
+def count_unscored(row: Mapping[str, Any], overlap: Mapping[str, Any]) -> int:
+    """Count prompts of both runs with a score in one run only, from rows of compare_runs and overlap_prompts."""
+    return sum(max(0, row[only] - overlap[only]) for only in ("only_candidate", "only_baseline"))
 
 
 def compare_accuracy(
@@ -116,13 +121,9 @@ def compare_accuracy(
     ratios = {"ratio": -drop, "ratio_low": low, "ratio_high": high}
     found |= {name: 1 + end / base if base and end is not None else None for name, end in ratios.items()}
     found |= {"relative_shift": -drop / base if base else None, "worsening_share": drop / base if base else None}
-    worse = {**row, "difference": -abs(drop)}
-    if low is None:
-        return found | {"verdict": "too_few", "beyond_p": None}
-    beyond = find_p_beyond(worse, limit)
-    verdict = decide_worse(beyond, max(-low, high), limit)
-    apart = "worse" if drop > 0 else "better"
-    return found | {"beyond_p": beyond, "verdict": {"fail": apart, "pass": "same"}.get(verdict, "unclear")}
+    beyond = find_p_beyond({**row, "difference": -abs(drop)}, limit)
+    most = None if low is None else max(-low, high)
+    return found | {"beyond_p": beyond, "verdict": name_change(drop, beyond, most, limit)}
 
 
 def store_comparisons(connection: Connection, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -202,11 +203,59 @@ def compare_speed(
     baselines: Sequence[str],
     limits: Mapping[str, float],
     nights: int = 1,
+    *,
+    is_apart: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Compare the metrics of the repeats of two configurations, by metric; see `compare_repeats`."""
+    """Compare the metrics of the repeats of two configurations, by metric; see `compare_repeats`.
+
+    `is_apart`: they are of different sessions, whose spread is that of all sessions of both configurations.
+    """
     ensure_metrics(connection, [*candidates, *baselines])
+    sides = list(candidates), list(baselines)
+    sessions: dict[str, Sessions] | None = None
+    if is_apart:
+        sessions = {
+            row["metric"]: spread_sessions(row["levels"], row["new"], row["old"])
+            for row in read_rows(connection, _SESSIONS, *sides, *sides)
+        }
     query = "from line_up_repeats(?::varchar[], ?::varchar[])"
-    return compare_repeats(read_rows(connection, query, list(candidates), list(baselines)), limits, nights=nights)
+    return compare_repeats(read_rows(connection, query, *sides), limits, nights=nights, sessions=sessions)
+
+
+_SESSIONS = """
+    with
+
+    list_repeats as (
+        select *, coalesce(benchmark_id, started_at::date::varchar) as session
+        from run_conditions
+        where obstacle is null
+    ),
+
+    read_sessions as (
+        select metric, config_id, session, avg(ln(value)) as level
+        from list_repeats
+        join run_metric using (run_id)
+        where value > 0 and (config_id, environment) in (
+            select (config_id, environment) from list_repeats where list_contains(?::varchar[] || ?::varchar[], run_id)
+        )
+        group by all
+    ),
+
+    list_levels as (
+        select metric, config_id, list(level) as levels
+        from read_sessions
+        group by metric, config_id
+    )
+
+    select
+        metric,
+        map(list(config_id), list(levels)) as levels,
+        (select count(distinct session) from list_repeats where list_contains(?::varchar[], run_id)) as new,
+        (select count(distinct session) from list_repeats where list_contains(?::varchar[], run_id)) as old
+    from list_levels
+    group by metric
+"""
+"""Means of the logarithms of each metric by session: a benchmark, gate or suite that measured again, or else a day."""
 
 
 def read_noise(connection: Connection, condition: str, *values: Any) -> list[dict[str, Any]]:
@@ -268,7 +317,7 @@ Row = Mapping[str, Any]
 LEAST_SHARE = 0.005
 """A smaller change is described as none."""
 
-DOUBTS = {"unclear": " (within chance)", "too_few": " (too few repeats to tell)"}
+DOUBTS = {"unclear": " (unclear)", "too_few": " (too few repeats to tell)"}
 """Qualifications by verdict of compare_repeats."""
 
 
@@ -310,9 +359,7 @@ def say_trade(rows: Mapping[str, Row], change: str) -> str:
 
 
 def _say(words: Words, change: float, row: Row) -> str:
-    verdict, p_value = row.get("verdict"), row.get("p_value")
-    if abs(change) < LEAST_SHARE or verdict == "same":
+    if abs(change) < LEAST_SHARE or row.get("verdict") == "same":
         return words.same
-    is_sure = verdict == "unclear" and p_value is not None and p_value <= 0.05
-    doubt = "" if is_sure else DOUBTS.get(verdict or "", "")
+    doubt = DOUBTS.get(row.get("verdict", ""), "")
     return f"{100 * abs(change):.0f}% {words.higher if change > 0 else words.lower}{doubt}"

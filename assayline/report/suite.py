@@ -20,7 +20,7 @@ EVALUATIONS = (
     Column("baseline", "baseline", show_share),
     Column("difference", "difference", show_points),
     Column("95% interval", "interval", show_number),
-    Column("p", "p_value", show_number),
+    Column("p at the limit", "p_value", show_number),
     Column("failed", "failed"),
     Column("open", "open"),
 )
@@ -55,7 +55,10 @@ def list_evaluations(decision: Decision) -> list[dict[str, Any]]:
 def tabulate_evaluations(rows: Sequence[dict[str, Any]], *, is_short: bool = False) -> Table:
     """Tabulate the rows of `list_evaluations`, for a terminal if `is_short`."""
     has_models = len({row["model"] for row in rows}) > 1
-    left_out = {*(() if has_models else ("model",)), *(("95% interval", "p", "failed", "open") if is_short else ())}
+    left_out = {
+        *(() if has_models else ("model",)),
+        *(("95% interval", "p at the limit", "failed", "open") if is_short else ()),
+    }
     return tabulate("Evaluations", [column for column in EVALUATIONS if column.header not in left_out], rows)
 
 

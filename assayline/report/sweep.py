@@ -78,7 +78,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
     noise = None
     if not points:
         gate = json.loads(runs[0]["spec_json"]).get("gate") or {}
-        measured = read_measured(connection, benchmark_id, label_configurations(runs), gate.get("max_slowdown") or {})
+        measured = read_measured(connection, benchmark_id, label_configurations(runs), gate)
         noise = read_noise(connection, benchmark_id) if len(measured) == 1 else None
     return BenchmarkRows(
         benchmark_id=benchmark_id,

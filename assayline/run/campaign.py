@@ -118,8 +118,8 @@ def _conclude(plan: BenchmarkPlan, configurations: list[Configuration], front: F
 def measure(plan: BenchmarkPlan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
     """Read the measurements of a benchmark."""
     labels = {one.config_id: one.label for one in configurations}
-    limits = {str(name): limit for name, limit in configurations[0].spec.gate.max_slowdown.items()}
-    return DatabaseThread(settings).run(lambda connection: read_measured(connection, plan.benchmark_id, labels, limits))
+    gate = configurations[0].spec.gate.model_dump(mode="json")
+    return DatabaseThread(settings).run(lambda connection: read_measured(connection, plan.benchmark_id, labels, gate))
 
 
 def remeasure(front: FrontEnd, run_id: str, baseline: str | None, overrides: dict[str, Any]) -> tuple[str, str]:

@@ -3,8 +3,7 @@
 import numpy as np
 
 from assayline.stats.clusters import Floats, Places
-
-LEVEL = 0.05
+from assayline.stats.worse import name_change
 
 
 def adjust_holm(p: Floats) -> Floats:
@@ -20,10 +19,14 @@ def adjust_holm(p: Floats) -> Floats:
 
 
 def judge_pairs(difference: Floats, holm_p: Floats) -> list[str]:
-    """Return a verdict per pair: too_few without a p, better or worse at the level of the family, else unclear."""
-    decided = np.where(difference > 0, "better", "worse")
-    verdicts: list[str] = np.where(np.isnan(holm_p), "too_few", np.where(holm_p > LEVEL, "unclear", decided)).tolist()
-    return verdicts
+    """Return a verdict per pair: too_few without a p, better or worse at the level of the family, else unclear.
+
+    The limit of a ranking is 0: any difference counts.
+    """
+    return [
+        name_change(-more, None if p_value != p_value else p_value, None, 0.0)
+        for more, p_value in zip(difference.tolist(), holm_p.tolist(), strict=True)
+    ]
 
 
 def rank_sides(first: Places, second: Places, verdicts: list[str], sides: int) -> tuple[Places, Places]:

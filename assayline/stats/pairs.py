@@ -8,46 +8,40 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from assayline.stats.worse import LEVEL, Verdict, decide_worse
+
 Row = Mapping[str, Any]
 POWER = 0.8
-LEVEL = 0.05
 
 
-def judge_difference(row: Row) -> dict[str, Any]:
-    """Test a row of `compare_runs` for any difference; return the columns below.
+def find_p(row: Row) -> float | None:
+    """Return the two-sided p of no difference from a row of `compare_runs`; None for a row without an interval.
 
-    mcnemar_p: McNemar's test with the mid-p value (Fagerland et al. 2013). None unless the row is of proportions.
-    p_value: mcnemar_p if there is one. Otherwise of difference / standard_error by t with the degrees of freedom of
-        effective clusters, but at least 2^(1 − D) for D clusters that differ, the smallest p if the signs of their
-        differences were flipped. 1 if no pair differs. None for a row without an interval.
-    detectable_drop: the smallest drop that this test finds with 80% power. Above 1, no drop would be found.
-    verdict: other_scorer: the scorers differ; too_few: no p_value; same: no pair differs; worse, better: p_value is
-        below 0.05; unclear: otherwise.
+    It is that of McNemar's test with the mid-p value (Fagerland et al. 2013) for proportions. Otherwise it is that of
+    difference / standard_error by t with the degrees of freedom of effective clusters, but at least 2^(1 − D) for D
+    clusters that differ, the smallest p if the signs of their differences were flipped. It is 1 if no pair differs.
     """
     from scipy.special import bdtr
 
     better, worse = row["better_prompts"], row["worse_prompts"]
     fewer, differ = min(better, worse), better + worse
-    mcnemar = None
+    if row["low"] is None:
+        return None
     if row["is_proportion"]:
-        mcnemar = float(min(1, bdtr(fewer, differ, 0.5) + (bdtr(fewer - 1, differ, 0.5) if fewer else 0)))
-    p_value = detectable = None
-    if row["low"] is not None:
-        t = abs(row["difference"]) / row["standard_error"] if row["standard_error"] else math.inf
-        flipped = min(1.0, 2.0 ** (1 - row["different_clusters"]))
-        p_value = mcnemar if mcnemar is not None else max(2 * _tail(t, _degrees(row)), flipped) if differ else 1.0
-        pairs, reach = row["effective_pairs"], -_quantile(LEVEL / 2, _degrees(row)) - _quantile(1 - POWER, None)
-        square = (pairs * row["mean_square"] + 2) / (pairs + 2)
-        detectable = max(reach * math.sqrt(square / pairs), reach**2 / pairs if row["is_proportion"] else 0)
-    if row["same_scorer"] is False:
-        verdict = "other_scorer"
-    elif p_value is None:
-        verdict = "too_few"
-    elif not differ:
-        verdict = "same"
-    else:
-        verdict = "unclear" if p_value >= LEVEL else "worse" if row["difference"] < 0 else "better"
-    return {"mcnemar_p": mcnemar, "p_value": p_value, "detectable_drop": detectable, "verdict": verdict}
+        return float(min(1, bdtr(fewer, differ, 0.5) + (bdtr(fewer - 1, differ, 0.5) if fewer else 0)))
+    t = abs(row["difference"]) / row["standard_error"] if row["standard_error"] else math.inf
+    return max(2 * _tail(t, _degrees(row)), min(1.0, 2.0 ** (1 - row["different_clusters"]))) if differ else 1.0
+
+
+def judge_drop(row: Row, limit: float, level: float = LEVEL, unscored: int = 0) -> tuple[Verdict, float | None]:
+    """Judge the drop of a row of `compare_scores` against a limit; return the p of a drop of exactly the limit, too.
+
+    `unscored`: prompts of both runs with a score in one run only. To pass, the run must be within the limit with all of
+    them counted against it.
+    """
+    p_beyond, low = find_p_beyond(row, limit), row["low"]
+    lost = unscored / (row["prompts"] + unscored) if unscored else 0.0
+    return decide_worse(p_beyond, None if low is None else lost - low, limit, level), p_beyond
 
 
 def find_p_beyond(row: Row, limit: float) -> float | None:

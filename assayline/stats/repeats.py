@@ -1,6 +1,8 @@
 """A metric over repeats of two configurations, or over nights of one: shift, interval, test and verdict."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain, combinations
 from typing import Any
@@ -8,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from assayline.stats.families import adjust_holm
-from assayline.stats.worse import decide_worse
+from assayline.stats.worse import LEVEL, Change, name_change
 
 FEWEST = 5
 """Repeats a side that a test needs: the smallest p is then 0.008."""
 MOST = 10
 """Repeats a side that count."""
+ASSUMED_SPREAD = 0.01
+"""Standard deviation of sessions, relative, if too few are known."""
 LARGEST_CORRELATION = 0.95
 ROUNDING = 1e-9
 """Tolerance for rounding: sums this close, relatively, count as equal."""
@@ -22,13 +26,18 @@ Values = Any
 
 
 def compare_repeats(
-    rows: Sequence[Mapping[str, Any]], limits: Mapping[str, float], other_limit: float = 0.02, nights: int = 1
+    rows: Sequence[Mapping[str, Any]],
+    limits: Mapping[str, float],
+    other_limit: float = 0.02,
+    nights: int = 1,
+    sessions: Mapping[str, "Sessions"] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Compare each metric of rows of the macro line_up_repeats, by metric.
 
     `limits` are the relative changes that matter, and their metrics are one family of tests; `other_limit` is that of
     all other metrics. `nights`: above 1, the repeats are nights in their order, judged every night over a period of
-    that many: neighbors may be correlated, and a verdict needs the evidence of the whole period.
+    that many: neighbors may be correlated, and a verdict needs the evidence of the whole period. `sessions`: if the
+    sides are of different ones, how much these differ, by metric; both p and the interval count it.
 
     shift: the median of all differences between a repeat of the candidate and one of the baseline (Hodges and Lehmann).
     shift_low, shift_high: ends of an interval with at least 95% confidence, the (u + 1)-th smallest and largest of
@@ -63,6 +72,7 @@ def compare_repeats(
                 first[metric]["higher_is_better"],
                 limits.get(metric, other_limit),
                 nights,
+                None if sessions is None else sessions.get(metric, Sessions()),
             ),
             "in_family": metric in limits,
         }
@@ -73,24 +83,62 @@ def compare_repeats(
     for name, adjusted in (("p_value", "holm_p"), ("beyond_p", "beyond_p")):
         for row, p_value in zip(family, adjust_holm(np.array([row[name] for row in family])), strict=True):
             row[adjusted] = float(p_value)
-    level = 0.1 / nights if nights > 1 else 0.05
     for row in found.values():
-        row["verdict"] = _judge(row, level)
+        row["verdict"] = _judge(row, find_level(nights))
     return found
 
 
-def _judge(row: Mapping[str, Any], level: float) -> str:
-    if row["p_value"] is None:
-        return "too_few"
-    ends = max(abs(row["shift_low"]), abs(row["shift_high"]))
+def find_level(nights: int) -> float:
+    """Return the largest two-sided p that is a failure: 0.05, or for several nights 0.05 / nights towards worse."""
+    return LEVEL if nights == 1 else 2 * LEVEL / nights
+
+
+def _judge(row: Mapping[str, Any], level: float) -> Change:
+    most = None if row["shift_low"] is None else max(abs(row["shift_low"]), abs(row["shift_high"]))
     effect = row["minimum_effect"] * abs(row["baseline_median"])
-    verdict = decide_worse(row["beyond_p"], ends, effect * (1 + 1e-12), level)
-    if verdict == "fail":
-        return "better" if (row["shift"] > 0) == row["higher_is_better"] else "worse"
-    return "same" if verdict == "pass" else "unclear"
+    worsening = -row["shift"] if row["higher_is_better"] else row["shift"]
+    return name_change(worsening, row["beyond_p"], most, effect * (1 + 1e-12), level)
 
 
-def _compare(new: Values, old: Values, higher_is_better: bool, limit: float, nights: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Sessions:
+    """How much a metric differs between sessions, such as days, as standard deviation of its logarithm."""
+
+    spread: float = ASSUMED_SPREAD
+    degrees: float = math.inf
+    """Degrees of freedom of the spread."""
+    new: int = 1
+    """Sessions of the candidate's repeats."""
+    old: int = 1
+
+    @property
+    def error(self) -> float:
+        """Standard error of the difference of two sides."""
+        return self.spread * math.sqrt(1 / self.new + 1 / self.old)
+
+    @property
+    def reach(self) -> float:
+        """Half of the 95% interval of such a difference."""
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.degrees, 0.975)) * self.error
+
+
+def spread_sessions(levels: Mapping[Any, Sequence[float]], new: int, old: int) -> Sessions:
+    """Measure the spread from the mean logarithm of each session, by configuration.
+
+    With fewer than five sessions more than configurations, it is ASSUMED_SPREAD.
+    """
+    degrees = sum(len(each) - 1 for each in levels.values())
+    if degrees < FEWEST:
+        return Sessions(new=new, old=old)
+    squares = sum(float(np.var(each)) * len(each) for each in levels.values())
+    return Sessions(math.sqrt(squares / degrees), degrees, new, old)
+
+
+def _compare(
+    new: Values, old: Values, higher_is_better: bool, limit: float, nights: int, sessions: Sessions | None
+) -> dict[str, Any]:
     differences = np.sort(np.subtract.outer(new, old), axis=None)
     base, shift = float(np.median(old)), float(np.median(differences))
     relative = shift / abs(base) if base else None
@@ -116,8 +164,24 @@ def _compare(new: Values, old: Values, higher_is_better: bool, limit: float, nig
     row |= {"shift_low": min(low, shift - half), "shift_high": max(high, shift + half)} if half else {
         "shift_low": low, "shift_high": high
     }  # fmt: skip
-    row |= {"p_value": p_value, "beyond_p": float(find_p_beyond(new, old, limit, nights))}
+    beyond_p = float(find_p_beyond(new, old, limit, nights))
+    if sessions and ratios is not None:
+        moved, half = math.log(new.mean() / old.mean()), abs(base) * sessions.reach
+        row |= {"shift_low": min(low, shift - half), "shift_high": max(high, shift + half)}
+        p_value = max(p_value, _find_session_p(abs(moved), sessions))
+        edge = math.log1p(limit) if moved > 0 else -math.log1p(-limit) if limit < 1 else math.inf
+        beyond_p = max(beyond_p, _find_session_p(abs(moved) - edge, sessions))
+    row |= {"p_value": p_value, "beyond_p": beyond_p}
     return row
+
+
+def _find_session_p(surplus: float, sessions: Sessions) -> float:
+    """Return the two-sided p of a difference of logarithms above 0, by t; 1 if it is not above 0."""
+    from scipy.special import stdtr
+
+    if surplus <= 0:
+        return 1.0
+    return float(2 * stdtr(sessions.degrees, -surplus / sessions.error)) if sessions.error else 0.0
 
 
 def find_p_beyond(new: Values, old: Values, limit: float, nights: int = 1) -> Values:

@@ -7,12 +7,18 @@ are two-sided, so a worsening of exactly the limit fails in at most half of `lev
 from typing import Literal
 
 Verdict = Literal["pass", "fail", "inconclusive"]
+Change = Literal["worse", "better", "same", "unclear", "too_few"]
+LEVEL = 0.05
 ROUNDING = 1e-12
 """Tolerance for rounding: a worsening of exactly the limit is within it."""
-NOT_SHOWN = "worse than the baseline by more than chance, not shown beyond the limit"
+SHOWN: dict[Verdict, str] = {
+    "fail": "worse than the baseline, shown beyond the limit",
+    "pass": "shown within the limit",
+    "inconclusive": "not shown beyond the limit, nor within it",
+}
 
 
-def decide_worse(p_beyond: float | None, most: float | None, limit: float, level: float = 0.05) -> Verdict:
+def decide_worse(p_beyond: float | None, most: float | None, limit: float, level: float = LEVEL) -> Verdict:
     """Judge a worsening against its limit.
 
     `p_beyond` is the p of a worsening of exactly the limit, and 1 if the estimate is within it; None without a test.
@@ -21,3 +27,29 @@ def decide_worse(p_beyond: float | None, most: float | None, limit: float, level
     if p_beyond is not None and p_beyond <= level:
         return "fail"
     return "pass" if most is not None and most <= limit + ROUNDING else "inconclusive"
+
+
+def name_change(
+    worsening: float, p_beyond: float | None, most: float | None, limit: float, level: float = LEVEL
+) -> Change:
+    """Judge a change in either direction: worse or better than the limit allows, the same, or unclear.
+
+    `p_beyond` is that of a change of exactly the limit in the direction found, and `most` the larger end of its
+    interval. too_few: without a test.
+    """
+    if p_beyond is None:
+        return "too_few"
+    verdict = decide_worse(p_beyond, most, limit, level)
+    if verdict == "fail":
+        return "worse" if worsening > 0 else "better"
+    return "same" if verdict == "pass" else "unclear"
+
+
+def say_worse(verdict: Verdict, worsening: float, p_value: float | None, level: float = LEVEL) -> str:
+    """Describe a verdict, and a difference by more than chance that is not beyond the limit.
+
+    `p_value` is that of no difference.
+    """
+    if verdict == "fail" or p_value is None or p_value > level:
+        return SHOWN[verdict]
+    return f"{'worse' if worsening > 0 else 'better'} than the baseline by more than chance, {SHOWN[verdict]}"

@@ -16,7 +16,7 @@ from assayline.report.make import make_report
 from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
-from assayline.stats.worse import NOT_SHOWN
+from assayline.stats.worse import SHOWN
 from assayline.store.database import Connection, connect
 
 pytestmark = pytest.mark.slow
@@ -251,13 +251,13 @@ def test_five_repeats_a_side_are_judged(two_old, settings):
     limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
     with connect(settings.database_path, 10) as opened:
         runs = [*repeat(opened, old, 5), *repeat(opened, new, 5)]
-        for factor, verdict in ((0.85, "fail"), (0.945, "inconclusive"), (1.0, "pass"), (0.97, "pass"), (1.2, "pass")):
+        for factor, verdict in ((0.85, "fail"), (0.94, "inconclusive"), (1.0, "pass"), (0.99, "pass"), (1.2, "pass")):
             shadow_speed(opened, runs, factor)
             report = judge_run_against(opened, new, old, limits)
             assert verdicts(report)["output_tokens_per_s"] == verdict, factor
             assert "over 5 and 5 repeats" in report.checks[-1].words and "95% interval" in report.checks[-1].words
-            assert report.sentence.endswith(f"the limit is 5.0%. {ANOTHER_SESSION}") == (verdict == "fail")
-            assert (f"It is {NOT_SHOWN}." in report.checks[-1].words) == (verdict == "inconclusive")
+            assert report.sentence.endswith(f" {ANOTHER_SESSION}") == (verdict == "fail")
+            assert f"{SHOWN[verdict]}. {ANOTHER_SESSION}" in report.checks[-1].words
 
 
 def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, three_old, settings):
@@ -267,7 +267,9 @@ def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, three_old,
     night = judge(settings, new, old, NIGHTS)
     assert verdicts(night)["accuracy, exact_match"] == "inconclusive"
     words = night.checks[1].words
-    assert "p 0.0039; 8 worse" in words and "not enough for a nightly run, which needs p ≤ 0.0017." in words
+    assert (
+        "p 0.0092 at the limit; 8 worse" in words and "not enough for a nightly run, which needs p ≤ 0.0017." in words
+    )
     assert (
         " A drop of 0.34 would be found with 80% power, one of 0.02 (twice the limit) with about 38,000 prompts."
         in words

@@ -23,7 +23,7 @@ def say(**changes: tuple[float | None, str]) -> str:
         ),
         (
             {"output_tokens_per_s": (0.5, "better"), "cost_per_million_output_tokens": (0.1, "unclear")},
-            "50% faster, 10% more expensive per output token (within chance)",
+            "50% faster, 10% more expensive per output token (unclear)",
         ),
         (
             {"output_tokens_per_s": (0.012, "same"), "cost_per_right_answer": (-0.2, "too_few")},

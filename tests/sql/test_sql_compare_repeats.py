@@ -8,6 +8,7 @@ import pytest
 import scipy
 from row_kit import give_run_metric
 
+from assayline.comparison.queries import compare_speed
 from assayline.spec.criteria import GateSpec
 from assayline.stats.repeats import compare_repeats
 
@@ -311,6 +312,26 @@ def test_configurations_are_compared_over_their_repeats(store):
     (row,) = store.read("from compare_configs('fast', 'slow')")
     assert (row["candidate_repeats"], row["baseline_repeats"], row["candidate_median"]) == (5, 5, 13)
     assert (row["baseline_lowest"], row["baseline_highest"], row["relative_shift"]) == (1, 5, pytest.approx(10 / 3))
+
+
+def test_compare_speed_counts_the_spread_between_sessions(store):
+    """Fast repeats of one day, and slow ones of two days after five others."""
+    days = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.2]
+    for i in range(20):
+        day, config = min(6, i // 2) if i < 15 else 5, "slow" if i < 15 else "fast"
+        given_night(store, f"a{i:02}", day, config)
+    new, old = [f"a{i:02}" for i in range(15, 20)], [f"a{i:02}" for i in range(10, 15)]
+    values = [days[min(6, i // 2) if i < 15 else 5] * (1 + i / 1000) for i in range(20)]
+    given_values(store, a={"x": values})
+    found, single = (compare_speed(store.connection, new, old, {"x": 0.1}, is_apart=one)["x"] for one in (True, False))
+    by_day = [np.mean(np.log(values[2 * day : 2 * day + 2 if day < 6 else 15])) for day in range(7)]
+    error, moved = np.std(by_day, ddof=1) * np.sqrt(1 + 1 / 2), np.log(np.mean(values[15:]) / np.mean(values[10:15]))
+    beyond = 2 * scipy.stats.t.sf((abs(moved) + np.log(0.9)) / error, 6)
+    assert found["p_value"] == pytest.approx(2 * scipy.stats.t.sf(abs(moved) / error, 6))
+    assert single["p_value"] < found["p_value"]
+    assert found["beyond_p"] == pytest.approx(min(1, beyond)) and found["shift"] == single["shift"]
+    half = np.median(values[10:15]) * scipy.stats.t.ppf(0.975, 6) * error
+    assert found["shift_high"] - found["shift_low"] == pytest.approx(2 * half) and half > 0.2
 
 
 def test_compare_repeats_counts_similar_nights_for_fewer(store):

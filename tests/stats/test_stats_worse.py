@@ -9,8 +9,8 @@ from scipy.stats import binom, norm
 from assayline.comparison.gate import judge_scores, judge_speed
 from assayline.spec.criteria import GateSpec
 from assayline.stats.pairs import count_prompts_needed, find_reach
-from assayline.stats.repeats import compare_repeats
-from assayline.stats.worse import NOT_SHOWN
+from assayline.stats.repeats import compare_repeats, spread_sessions
+from assayline.stats.worse import say_worse
 
 
 @cache
@@ -52,7 +52,10 @@ def test_judge_scores_fails_few_drops_at_the_limit_and_those_of_its_reach_in_80_
 
 def test_judge_scores_leaves_a_drop_open_that_is_worse_but_not_shown_beyond_the_limit():
     check = judge(1000, 40, 10, 0.02)
-    assert check.verdict == "inconclusive" and f"It is {NOT_SHOWN}." in check.words
+    said = "worse than the baseline by more than chance, not shown beyond the limit, nor within it"
+    assert check.verdict == "inconclusive" and f"It is {said}." in check.words
+    assert say_worse("pass", 0.01, 0.2) == "shown within the limit"
+    assert say_worse("pass", -0.01, 0.02) == "better than the baseline by more than chance, shown within the limit"
     assert judge(1000, 40, 10, 0.0).verdict == "fail"
     assert judge(1000, 40, 10, 0.05).verdict == "pass", "worse by more than chance, and shown within the limit"
 
@@ -69,3 +72,26 @@ def test_judge_speed_fails_few_slowdowns_at_the_limit_and_most_far_beyond_it():
             row = compare_repeats(rows, {"e2e_p95_s": limit})["e2e_p95_s"]
             failed[slowdown] += judge_speed("e2e_p95_s", limit, row).verdict == "fail"
     assert failed[0.1] <= 0.04 * 400 and failed[0.2] >= 0.9 * 400
+
+
+@pytest.mark.parametrize("known", [0, 8])
+def test_compare_repeats_fails_few_equal_sides_of_different_sessions(known):
+    """Sessions differ by 3%, runs of one by 1%: without their spread, every fifteenth comparison would fail."""
+    dice, failed = np.random.default_rng(4), 0
+    for _ in range(800):
+        levels = 0.03 * dice.standard_normal(2 + known)
+        values = np.exp(np.repeat(levels[:2], 5) + 0.01 * dice.standard_normal(10)).tolist()
+        rows = [
+            {
+                "metric": "x",
+                "unit": "s",
+                "higher_is_better": False,
+                "position": i,
+                "is_candidate": i < 5,
+                "value": value,
+            }
+            for i, value in enumerate(values)
+        ]
+        sessions = {"x": spread_sessions({"a": levels[:1], "b": levels[1:]}, 1, 1)}
+        failed += compare_repeats(rows, {"x": 0.05}, sessions=sessions)["x"]["verdict"] == "worse"
+    assert failed <= 0.05 * 800

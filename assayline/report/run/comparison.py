@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from assayline.comparison.queries import (
     choose_pairing,
     compare_scores,
+    count_unscored,
     read_noise_floors,
     read_overlaps,
     read_side,
@@ -19,6 +20,8 @@ from assayline.report.run.rows import ReportRows, cut_and_count
 from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
+from assayline.stats.pairs import find_reach, judge_drop
+from assayline.stats.worse import LEVEL, say_worse
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_repeats
 from assayline.words import (
@@ -65,7 +68,13 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     overlaps = read_overlaps(connection, candidate, baseline, wanted.get("min_overlap", GateSpec().min_overlap))
     pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
     ordinals = {scorer: place for place, scorer in enumerate(read_side(connection, candidate).scorers)}
-    scores = compare_scores(connection, candidate, baseline, pairing).values()
+    limits = read_rows(connection, _LIMITS, candidate, baseline)
+    judged = {row["limit_on"]: row for row in limits}
+    limit = wanted.get("max_accuracy_drop", GateSpec().max_accuracy_drop)
+    scores = [
+        _judge(row, judged.get(f"accuracy, {scorer}", {}), limit, count_unscored(row, overlaps[pairing]))
+        for scorer, row in compare_scores(connection, candidate, baseline, pairing).items()
+    ]
     query = "select run_id, environment from run_conditions where run_id in (?, ?)"
     ensure_repeats(connection, candidate, baseline, only_benchmarks=True)
     environments = {row["run_id"]: row["environment"] for row in read_rows(connection, query, candidate, baseline)}
@@ -73,12 +82,24 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         baseline=run,
         pairing=say_pairing(pairing, *specs),
         environments=(environments[candidate], environments[baseline]),
-        limits=read_rows(connection, _LIMITS, candidate, baseline),
+        limits=limits,
         scores=sorted(scores, key=lambda row: (ordinals.get(row["scorer"], len(ordinals)), row["scorer"])),
         metrics=_relate_noise(connection, candidate, baseline),
         worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
         better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
     )
+
+
+def _judge(row: Row, judged: Row, limit: float, unscored: int) -> Row:
+    """Add the verdict as a gate gives it: that of the gate if it `judged` the scorer."""
+    limit = limit if judged.get("limit_value") is None else judged["limit_value"]
+    verdict, row["beyond_p"] = judge_drop(row, limit, unscored=unscored)
+    row |= {"limit": limit, "reach": find_reach(row, limit, LEVEL), "verdict": judged.get("verdict", verdict)}
+    if row["same_scorer"] is False:
+        return row | {"words": "not comparable, because the scorers differ"}
+    if row["low"] is None:
+        return row | {"words": "not judged, because five independent prompts are needed"}
+    return row | {"words": say_worse(row["verdict"], -row["difference"], row["p_value"])}
 
 
 def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list[Row]:
@@ -124,16 +145,6 @@ CONDITIONS = {
     "longest": "order of requests",
 }
 """Names of conditions by the first word of their text in `run_conditions.environment`; all others are the machine."""
-VERDICTS = {
-    "worse": "worse, beyond chance",
-    "better": "better, beyond chance",
-    "same": "the same on every prompt",
-    "unclear": "no difference beyond chance",
-    "too_few": "too few prompts to tell",
-    "other_scorer": "not comparable, because the scorers differ",
-}
-
-VERBS = {"unclear": "shows", "too_few": "has"}
 LIMIT_FIELDS = ("limit_on", "limit_value", "unit", "baseline_value")
 LIMITS = (
     Column("limit on", "limit_on"),
@@ -148,8 +159,8 @@ SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a ru
 
 
 def _show_detectable(row: Row) -> str:
-    """Format the smallest drop that these prompts find with 80% power."""
-    drop = row["detectable_drop"]
+    """Format the smallest drop that these prompts show beyond the limit with 80% power."""
+    drop = row["reach"]
     return "none" if drop and drop > 1 else show_points(drop and -drop)
 
 
@@ -159,12 +170,13 @@ SCORES = (
     Column("baseline", "baseline_mean", show_share),
     Column("change", "difference", show_points),
     Column("95% CI", ("low", "high"), show_points),
-    Column("p", "p_value", show_value),
+    Column("limit", lambda row: show_points(-row["limit"]), show_number),
+    Column("p at the limit", "beyond_p", show_value),
     Column("worse / better", lambda row: f"{row['worse_prompts']:,} / {row['better_prompts']:,}", show_number),
     Column("pairs", "prompts", show_value),
     Column("pairs with an error", "error_pairs", show_value),
     Column("detectable drop", _show_detectable),
-    Column("verdict", lambda row: VERDICTS[row["verdict"]]),
+    Column("verdict", "words"),
 )
 SPEEDS = (
     Column("metric", "metric"),
@@ -245,7 +257,7 @@ def say_limits(comparison: ComparisonRows) -> list[str]:
 
 
 def say_verdict(comparison: ComparisonRows) -> str:
-    """Summarize whether the first scorer differs from the baseline."""
+    """Summarize the verdict on the first scorer."""
     if not comparison.scores:
         return "Neither run has scores, so answers are not compared."
     row = comparison.scores[0]
@@ -259,15 +271,15 @@ def say_verdict(comparison: ComparisonRows) -> str:
     paired = f", {comparison.pairing}" * bool(comparison.pairing)
     span = f" ({_show_span(row)})" if row["low"] is not None else ""
     return (
-        f"Compared with the baseline, {row['scorer']} {VERBS.get(row['verdict'], 'is')} {VERDICTS[row['verdict']]}: "
+        f"Compared with the baseline, {row['scorer']} is {row['words']}: "
         f"{show_points(row['difference'])}{span}{partly}; {count(row['worse_prompts'], 'prompt')} got worse and "
         f"{row['better_prompts']:,} better{paired}.{unlike}"
     )
 
 
 def is_worse(comparison: ComparisonRows, scorer: str | None) -> bool:
-    """Return True if the mean of `scorer` is below the baseline's by more than chance."""
-    return any(row["scorer"] == scorer and row["verdict"] == "worse" for row in comparison.scores)
+    """Return True if the mean of `scorer` is below the baseline's, shown beyond the limit."""
+    return any(row["scorer"] == scorer and row["verdict"] == "fail" for row in comparison.scores)
 
 
 def _introduce(run: Row, comparison: ComparisonRows) -> str:
