@@ -84,7 +84,7 @@ def as_rows(columns: str, *rows: Sequence[Any]) -> list[Row]:
     return [dict(zip(columns.split(), row, strict=True)) for row in rows]
 
 
-READ_METRICS = ("metric_values", "run_metric", "run_conditions", "load_point", "benchmark_metric")
+READ_METRICS = ("metric_values", "run_metric", "run_conditions", "load_point")
 """What is read from stored metrics."""
 
 

@@ -36,7 +36,7 @@ class Measured:
     config_id: str
     repeats: int
     metrics: dict[str, dict[str, Any]]
-    """Rows of benchmark_metric, by metric."""
+    """Median and range over its repeats, by metric."""
     comparisons: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Rows of compare_repeats against the first configuration, by metric; empty for the first."""
 

@@ -1,15 +1,16 @@
 """Comparisons of two runs or of repeats of two configurations: rows of the macros of `sql/models/30_comparison/`."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.noise import find_floors
 from assayline.stats.pairs import find_p, find_p_beyond
-from assayline.stats.repeats import Sessions, compare_repeats, spread_sessions
+from assayline.stats.repeats import compare_repeats, spread_sessions
 from assayline.stats.worse import name_change
 from assayline.store.database import Connection, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
@@ -212,48 +213,29 @@ def compare_speed(
     """
     ensure_metrics(connection, [*candidates, *baselines])
     sides = list(candidates), list(baselines)
-    sessions: dict[str, Sessions] | None = None
-    if is_apart:
-        sessions = {
-            row["metric"]: spread_sessions(row["levels"], row["new"], row["old"])
-            for row in read_rows(connection, _SESSIONS, *sides, *sides)
-        }
+    levels: dict[str, dict[str, list[float]]] = {}
+    counts: dict[str, Counter[str]] = {}
+    for row in read_rows(connection, _SESSIONS, *sides, [*candidates, *baselines]) if is_apart else ():
+        levels.setdefault(row["metric"], {}).setdefault(row["config_id"], []).append(row["level"])
+        counts.setdefault(row["metric"], Counter()).update(new=row["is_new"], old=row["is_old"])
+    sessions = {metric: spread_sessions(levels[metric], **counts[metric]) for metric in levels} if is_apart else None
     query = "from line_up_repeats(?::varchar[], ?::varchar[])"
     return compare_repeats(read_rows(connection, query, *sides), limits, nights=nights, sessions=sessions)
 
 
 _SESSIONS = """
-    with
-
-    list_repeats as (
-        select *, coalesce(benchmark_id, started_at::date::varchar) as session
-        from run_conditions
-        where obstacle is null
-    ),
-
-    read_sessions as (
-        select metric, config_id, session, avg(ln(value)) as level
-        from list_repeats
-        join run_metric using (run_id)
-        where value > 0 and (config_id, environment) in (
-            select (config_id, environment) from list_repeats where list_contains(?::varchar[] || ?::varchar[], run_id)
-        )
-        group by all
-    ),
-
-    list_levels as (
-        select metric, config_id, list(level) as levels
-        from read_sessions
-        group by metric, config_id
-    )
-
     select
         metric,
-        map(list(config_id), list(levels)) as levels,
-        (select count(distinct session) from list_repeats where list_contains(?::varchar[], run_id)) as new,
-        (select count(distinct session) from list_repeats where list_contains(?::varchar[], run_id)) as old
-    from list_levels
-    group by metric
+        config_id,
+        avg(ln(value)) as level,
+        bool_or(list_contains(?::varchar[], run_id)) as is_new,
+        bool_or(list_contains(?::varchar[], run_id)) as is_old
+    from run_conditions
+    join run_metric using (run_id)
+    where obstacle is null and value > 0 and (config_id, environment) in (
+        select (config_id, environment) from run_conditions where list_contains(?::varchar[], run_id)
+    )
+    group by metric, config_id, coalesce(benchmark_id, started_at::date::varchar)
 """
 """Means of the logarithms of each metric by session: a benchmark, gate or suite that measured again, or else a day."""
 
@@ -296,10 +278,26 @@ def read_costs(connection: Connection, run_id: str, wanted: Iterable[str]) -> di
 
 
 def read_benchmark(connection: Connection, benchmark_id: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Read the rows of benchmark_metric, by config_id and metric."""
+    """Read the median and range of each metric over the repeats of a benchmark, by config_id and metric."""
     ensure_benchmark(connection, benchmark_id)
-    rows = read_rows(connection, "from benchmark_metric where benchmark_id = ?", benchmark_id)
+    rows = read_rows(connection, _MEDIANS, benchmark_id)
     return {(row["config_id"], row["metric"]): row for row in rows}
+
+
+_MEDIANS = """
+    select
+        config_id,
+        metric,
+        any_value(unit) as unit,
+        count(value) as repeats,
+        median(value) as median_value,
+        min(value) as lowest_value,
+        max(value) as highest_value
+    from run_conditions
+    join run_metric using (run_id)
+    where benchmark_id = ? and obstacle is null
+    group by config_id, metric
+"""
 
 
 def list_repeats(connection: Connection, benchmark_id: str) -> dict[str, list[str]]:
@@ -311,55 +309,3 @@ def list_repeats(connection: Connection, benchmark_id: str) -> dict[str, list[st
     ensure_benchmark(connection, benchmark_id)
     rows = read_rows(connection, query, benchmark_id)
     return {row["config_id"]: row["runs"] for row in rows}
-
-
-Row = Mapping[str, Any]
-LEAST_SHARE = 0.005
-"""A smaller change is described as none."""
-
-DOUBTS = {"unclear": " (unclear)", "too_few": " (too few repeats to tell)"}
-"""Qualifications by verdict of compare_repeats."""
-
-
-class Words(NamedTuple):
-    """The wording for a metric that is higher, lower or unchanged."""
-
-    higher: str
-    lower: str
-    same: str
-
-
-SAID = {
-    "output_tokens_per_s": Words("faster", "slower", "as fast"),
-    "cost_per_right_answer": Words(
-        "more expensive per correct answer", "cheaper per correct answer", "as expensive per correct answer"
-    ),
-    "cost_per_million_output_tokens": Words(
-        "more expensive per output token", "cheaper per output token", "as expensive per output token"
-    ),
-    "energy_per_output_token_joules": Words(
-        "more energy per output token", "less energy per output token", "the same energy per output token"
-    ),
-}
-"""Wording by metric, most important first."""
-
-
-def say_trade(rows: Mapping[str, Row], change: str) -> str:
-    """Describe the differences in speed, cost and energy; `change` is their column, 0.1 for 10% more.
-
-    Cost per output token is used only if cost per correct answer is unknown. Empty without a cost or an energy, because
-    speed alone is in the table.
-    """
-    told = {metric: row for metric in SAID if (row := rows.get(metric)) and row[change] is not None}
-    if "cost_per_right_answer" in told:
-        told.pop("cost_per_million_output_tokens", None)
-    if not told.keys() - {"output_tokens_per_s"}:
-        return ""
-    return ", ".join(_say(SAID[metric], row[change], row) for metric, row in told.items())
-
-
-def _say(words: Words, change: float, row: Row) -> str:
-    if abs(change) < LEAST_SHARE or row.get("verdict") == "same":
-        return words.same
-    doubt = DOUBTS.get(row.get("verdict", ""), "")
-    return f"{100 * abs(change):.0f}% {words.higher if change > 0 else words.lower}{doubt}"

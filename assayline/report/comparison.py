@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from assayline.benchmark.result import SHOWN, Measured
-from assayline.comparison.queries import say_trade
 from assayline.report.charts import draw_repeats
 from assayline.report.document import Block, Chart, Column, Figure, Paragraph, Section, Table, tabulate
 from assayline.store.database import Row
@@ -11,10 +10,6 @@ from assayline.words import count, show_change, show_name, show_number, show_ran
 
 MOST_SENTENCES = 6
 APART = ("better", "worse")
-
-
-def _show_p(value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}"
 
 
 def _show_interval(row: Row) -> str:
@@ -36,8 +31,7 @@ COMPARISONS = (
     Column("metric", "metric"),
     Column("change", lambda row: show_change(None if row["ratio"] is None else row["ratio"] - 1), show_number),
     Column("95% CI", _show_interval, show_number),
-    Column("p", lambda row: _show_p(row["p_value"]), show_number),
-    Column("p (Holm)", lambda row: _show_p(row["holm_p"]), show_number),
+    Column("p at the limit", "beyond_p", show_value),
     Column("verdict", lambda row: row["verdict"].replace("_", " "), show_name),
 )
 
@@ -62,12 +56,6 @@ def tabulate_comparisons(measured: Sequence[Measured]) -> Table:
         if metric in one.comparisons
     )
     return tabulate(f"Compared with {measured[0].label}", COMPARISONS, rows)
-
-
-def say_trades(measured: Sequence[Measured]) -> list[str]:
-    """Return a line per configuration with a cost or an energy: how much slower, how much cheaper."""
-    said = ((one, say_trade(one.comparisons, "relative_shift")) for one in measured[1:])
-    return [f"{one.label}: {words} than {measured[0].label}." for one, words in said if words]
 
 
 def list_judged(one: Measured) -> list[Row]:
@@ -136,12 +124,11 @@ def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row]) ->
         verdicts.add(tabulate_comparisons(measured))
         verdicts.say(
             "A change is the ratio to the first configuration, estimated on logarithms over all pairs of repeats. "
-            "Metrics with a limit in gate.max_slowdown are one family of tests and are judged by p (Holm). The "
-            "other metrics are informative and judged by p: expect one false positive in twenty."
+            "Worse and better are shown beyond the limit of gate.max_slowdown or max_accuracy_drop, or beyond 2%. The "
+            "metrics of max_slowdown are one family of tests (Holm); of twenty others, expect one false positive."
         )
     else:
         verdicts.say("There is nothing to compare: no second configuration has a usable run.")
-    verdicts.add(*(Paragraph(line) for line in say_trades(measured)))
     repeats = Section("repeats", "Repeats", [Paragraph("Each dot is a run; the line is the median of its repeats.")])
     for metric in SHOWN:
         rows = [row for row in values if row["metric"] == metric]

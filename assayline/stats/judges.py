@@ -139,7 +139,7 @@ def _measure_kappa(name: str, weight: Any, chance: Floats, expected: float, clus
     if rest > ROUNDING:
         observed = float(np.mean(weight))
         influence = weight * rest - chance * (1 - observed) - (observed * expected - 2 * expected + observed)
-        found = _average_signed(name, (observed - expected) / rest + influence / rest**2, cluster, is_skewed=True)
+        found = _average_signed(name, (observed - expected) / rest + influence / rest**2, cluster)
         yield found if found.standard_error > ROUNDING else Measure(name, found.value, found.standard_error, n=found.n)
 
 
@@ -203,19 +203,12 @@ def _measure_pairs(ballots: Ballots) -> Iterator[Measure]:
 
 
 def _average_signed(
-    name: str,
-    x: Floats,
-    cluster: Places,
-    least: float = -1,
-    extra: float = 0,
-    only: Any = None,
-    *,
-    is_skewed: bool = False,
+    name: str, x: Floats, cluster: Places, least: float = -1, extra: float = 0, only: Any = None
 ) -> Measure:
     """Average x with an interval of Student's t, cut to `least` and 1.
 
     `extra` is added to the standard error as a square, and the degrees of freedom are those of the cases `only`.
-    `is_skewed`: the interval is symmetric in Fisher's z, the inverse hyperbolic tangent, as few clusters skew kappa.
+    That of kappa is symmetric in Fisher's z, the inverse hyperbolic tangent, as few clusters skew it.
     """
     from scipy.special import stdtrit
 
@@ -225,7 +218,7 @@ def _average_signed(
     if clusters >= FEWEST_CLUSTERS - ROUNDING:
         half = float(stdtrit(clusters - 1, 0.975)) * math.hypot(error, extra)
     low, high = value - half, value + half
-    if is_skewed and abs(value) < 1:
+    if name.endswith("kappa") and abs(value) < 1:
         low, high = np.tanh(np.arctanh(value) + np.array([-half, half]) / (1 - value**2))
     value, low, high = (float(np.clip(end, least, 1)) for end in (value, low, high))
     return Measure(name, value, error, low, high, len(x))

@@ -20,7 +20,7 @@ from assayline.benchmark.result import Measured
 from assayline.comparison.gate import GateReport
 from assayline.evaluation.run import RunResult
 from assayline.flows.cli.words import plain_console, print_table, print_text
-from assayline.report.comparison import say_trades, tabulate_comparisons, tabulate_medians
+from assayline.report.comparison import tabulate_comparisons, tabulate_medians
 from assayline.report.document import Column, Table, tabulate
 from assayline.report.make import HTML_NAME
 from assayline.report.noise import NoiseRows, read_noise, say_noise, tabulate_noise
@@ -104,8 +104,6 @@ def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Co
     if len(measured) > 1:
         print_text(f"Compared with {measured[0].label}", console)
         print_table(tabulate_comparisons(measured), console)
-        for line in say_trades(measured):
-            print_text(line, console)
 
 
 def print_noise(noise: NoiseRows, spec: EvalSpec, console: Console) -> None:

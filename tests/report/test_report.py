@@ -152,7 +152,8 @@ def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compare
     assert show_range(show_points(low), show_points(high)) in page
     change = query(
         weeks,
-        "select change_share from compare_metrics(?, ?) where metric = 'output_tokens_per_s'",
+        "select new.value / old.value - 1 from run_metric as new join run_metric as old using (metric) "
+        "where new.run_id = ? and old.run_id = ? and metric = 'output_tokens_per_s'",
         NIGHT,
         NIGHT_BEFORE,
     )

@@ -263,15 +263,6 @@ def test_every_scorer_has_a_row_of_its_own(store):
     assert rows["one"]["difference"] is None and rows["one"]["p_value"] is None
 
 
-def test_errors_are_counted_by_side(store):
-    store.given_answers({"text": "1", "error_kind": None}, run_id="old")
-    store.given_answers({"error_kind": "any"}, {"error_kind": "any"}, {"error_kind": None}, run_id="new")
-    given_scores(store, "new", named([0, 0, 1]))
-    given_scores(store, "old", named([1]))
-    (row,) = compare(store)
-    assert (row["candidate_errors"], row["baseline_errors"]) == (2, 0)
-
-
 def test_changed_prompts_are_listed_worst_first(store):
     store.given("prompts", *({"run_id": "new", "prompt_id": f"p{i}", "target": f"t{i}"} for i in range(4)))
     given_scores(store, "new", named([0, 1, 1, 0.5]))

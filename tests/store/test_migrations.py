@@ -40,7 +40,10 @@ UNCERTAIN = {("latency_percentile", column) for column in ("low_s", "high_s")}
 """Columns that are NULL today if too few requests are independent."""
 DROPPED = {
     ("accuracy", "interval_kind"),
-    *(("compare_runs", column) for column in ("detectable_drop", "mcnemar_p", "verdict")),
+    *(
+        ("compare_runs", column)
+        for column in ("baseline_errors", "candidate_errors", "detectable_drop", "mcnemar_p", "verdict")
+    ),
 }
 """Columns that nothing read."""
 RENAMED = {"broken_limits": "failed_limits"}

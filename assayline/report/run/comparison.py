@@ -12,7 +12,6 @@ from assayline.comparison.queries import (
     read_overlaps,
     read_side,
     say_pairing,
-    say_trade,
 )
 from assayline.report.charts import draw_differences
 from assayline.report.document import Chart, Column, Paragraph, Quote, Sample, Section, tabulate
@@ -20,8 +19,8 @@ from assayline.report.run.rows import ReportRows, cut_and_count
 from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
-from assayline.stats.pairs import find_reach, judge_drop
-from assayline.stats.worse import LEVEL, say_worse
+from assayline.stats.pairs import judge_drop
+from assayline.stats.worse import say_worse
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_repeats
 from assayline.words import (
@@ -94,7 +93,7 @@ def _judge(row: Row, judged: Row, limit: float, unscored: int) -> Row:
     """Add the verdict as a gate gives it: that of the gate if it `judged` the scorer."""
     limit = limit if judged.get("limit_value") is None else judged["limit_value"]
     verdict, row["beyond_p"] = judge_drop(row, limit, unscored=unscored)
-    row |= {"limit": limit, "reach": find_reach(row, limit, LEVEL), "verdict": judged.get("verdict", verdict)}
+    row |= {"limit": limit, "verdict": judged.get("verdict", verdict)}
     if row["same_scorer"] is False:
         return row | {"words": "not comparable, because the scorers differ"}
     if row["low"] is None:
@@ -103,7 +102,7 @@ def _judge(row: Row, judged: Row, limit: float, unscored: int) -> Row:
 
 
 def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list[Row]:
-    """Read compare_metrics, with differences as multiples of the noise floor if that is known."""
+    """Read the metrics of two runs, with differences as multiples of the noise floor if that is known."""
     floors = read_noise_floors(connection, candidate, baseline)
     rows = read_rows(connection, _SPEEDS, candidate, baseline)
     for row in rows:
@@ -118,7 +117,16 @@ _LIMITS = """
     order by ordinal
 """
 _SPEEDS = """
-    select * from compare_metrics(?, ?) where metric <> 'accuracy' order by unit = 's', metric
+    select
+        metric,
+        unit,
+        new.value as candidate_value,
+        old.value as baseline_value,
+        new.value / nullif(old.value, 0) - 1 as change_share
+    from run_metric as new
+    join run_metric as old using (metric, unit)
+    where new.run_id = ? and old.run_id = ? and metric <> 'accuracy'
+    order by unit = 's', metric
 """
 _FLIPS = f"""
     select
@@ -158,12 +166,6 @@ LIMITS = (
 SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a run again with the current scorer."
 
 
-def _show_detectable(row: Row) -> str:
-    """Format the smallest drop that these prompts show beyond the limit with 80% power."""
-    drop = row["reach"]
-    return "none" if drop and drop > 1 else show_points(drop and -drop)
-
-
 SCORES = (
     Column("scorer", "scorer"),
     Column("this run", "candidate_mean", show_share),
@@ -175,7 +177,6 @@ SCORES = (
     Column("worse / better", lambda row: f"{row['worse_prompts']:,} / {row['better_prompts']:,}", show_number),
     Column("pairs", "prompts", show_value),
     Column("pairs with an error", "error_pairs", show_value),
-    Column("detectable drop", _show_detectable),
     Column("verdict", "words"),
 )
 SPEEDS = (
@@ -210,12 +211,10 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
     if paired:
         section.blocks.append(tabulate("Paired scores", SCORES, paired))
     section.blocks.append(tabulate("Speed and cost", SPEEDS, comparison.metrics))
-    if trade := say_trade({row["metric"]: row for row in comparison.metrics}, "change_share"):
-        section.blocks.append(Paragraph(f"This run compared with the baseline: {trade}."))
     section.blocks.append(
         Paragraph(
-            "Speed and cost compare one run with one run, and runs vary. To test such a difference, repeat both "
-            "configurations and use compare_configs."
+            "Speed and cost compare one run with one run, and runs vary. `assayline gate` tests such a difference over "
+            "repeats of both."
         )
     )
     if noisy := sum(row["noise_ratio"] is not None for row in comparison.metrics):

@@ -35,8 +35,6 @@
 -- better_prompts: pairs in which the candidate scored higher.
 -- worse_prompts: pairs in which it scored lower.
 -- error_pairs: pairs in which a sample of either side is an error, which scores 0 whatever the model can do.
--- candidate_errors: requests of the candidate with an error.
--- baseline_errors: requests of the baseline with an error.
 create or replace macro main.compare_runs(
     candidate,
     baseline,
@@ -140,14 +138,6 @@ find_bounds as (
     from measure_pairs
 ),
 
-count_errors as (
-    select
-        count(*) filter (run_id = candidate) as candidate_errors,
-        count(*) filter (run_id = baseline) as baseline_errors
-    from internal.one_answer
-    where run_id in (candidate, baseline) and error_kind <> 'not_sent'
-),
-
 -- Results of a harness are stored next to a scorer's arguments, but are not arguments.
 compare_scorers as (
     select
@@ -184,11 +174,8 @@ join_parts as (
         find_bounds.is_proportion,
         find_bounds.better_prompts,
         find_bounds.worse_prompts,
-        find_bounds.error_pairs,
-        count_errors.candidate_errors,
-        count_errors.baseline_errors
+        find_bounds.error_pairs
     from find_bounds
-    cross join count_errors
     left join compare_scorers using (scorer)
 )
 

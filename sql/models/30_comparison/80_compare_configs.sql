@@ -6,7 +6,6 @@
 --
 -- metric: the metric, as in run_metric.
 -- unit: its unit.
--- higher_is_better: as in run_metric.
 -- candidate_repeats: runs of the candidate that count.
 -- baseline_repeats: runs of the baseline that count.
 -- candidate_median: median over the candidate's repeats.
@@ -16,7 +15,6 @@
 -- baseline_lowest: their lowest value.
 -- baseline_highest: their highest value.
 -- relative_shift: by how much the candidate's median is higher, relative to |baseline_median|. NULL if that is 0.
--- worsening_share: relative_shift counted so that more is worse: its negative if higher is better.
 create or replace macro main.compare_configs(candidate, baseline) as table
 with
 
@@ -38,7 +36,6 @@ describe_sides as (
     select
         metric,
         any_value(unit) as unit,
-        any_value(higher_is_better) as higher_is_better,
         count(*) filter (is_candidate) as candidate_repeats,
         count(*) filter (not is_candidate) as baseline_repeats,
         median(value) filter (is_candidate) as candidate_median,
@@ -46,7 +43,8 @@ describe_sides as (
         max(value) filter (is_candidate) as candidate_highest,
         median(value) filter (not is_candidate) as baseline_median,
         min(value) filter (not is_candidate) as baseline_lowest,
-        max(value) filter (not is_candidate) as baseline_highest
+        max(value) filter (not is_candidate) as baseline_highest,
+        (candidate_median - baseline_median) / nullif(abs(baseline_median), 0) as relative_shift
     from internal.line_up_repeats(
         (select runs from list_repeats where config_id = candidate),
         (select runs from list_repeats where config_id = baseline)
@@ -54,16 +52,8 @@ describe_sides as (
     where metric <> 'accuracy'
     group by metric
     having candidate_repeats > 0 and baseline_repeats > 0 and count(distinct unit) = 1
-),
-
-compare_medians as (
-    select
-        *,
-        (candidate_median - baseline_median) / nullif(abs(baseline_median), 0) as relative_shift,
-        case when higher_is_better then -relative_shift else relative_shift end as worsening_share
-    from describe_sides
 )
 
-select * from compare_medians;
+select * from describe_sides;
 
 comment on macro table main.compare_configs is 'compare_configs(candidate, baseline), two config_ids: one row per metric, medians and ranges of speed and cost over the repeats of two configurations.';
