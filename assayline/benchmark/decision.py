@@ -142,6 +142,7 @@ def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:
     """Raise SpecError if limits on speed and cost cannot fail, however much worse a model is: for lack of repeats."""
     tests, level = _share_risk(cells, is_nightly)
     few: list[str] = []
+    wanted: list[int | None] = []
     for cell in cells:
         if not cell.measures:
             continue
@@ -150,11 +151,14 @@ def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:
         if needed is None or cell.repeats < needed:
             lacks = f"{cell.repeats} of {needed} repeats" if needed else f"even {MOST} repeats are too few"
             few.append(f"{cell.label} ({lacks})")
+            wanted.append(needed)
     if few:
+        numbers = [needed for needed in wanted if needed is not None]
+        more = f"set `repeats: {max(numbers)}` for each, or " if len(numbers) == len(wanted) else ""
         raise SpecError(
             f"Limits on speed or cost cannot be decided with so few repeats: {', '.join(few)}. {count(tests, 'test')} "
-            f"share the risk of a false NO-GO, so each needs p ≤ {level:.2g}. hint: set `repeats` of each evaluation "
-            "to the larger number, or set `gate: {max_slowdown: {}}` to leave speed out."
+            f"share the risk of a false NO-GO, so each needs p ≤ {level:.2g}. hint: in the suite, {more}set "
+            "`overrides: {gate.max_slowdown: {}, gate.max_cost_increase: {}}` to leave speed and cost out."
         )
 
 

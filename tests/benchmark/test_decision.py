@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from scipy.stats import norm
 
 from assayline.benchmark.decision import Decision, JudgedCell, check_repeats, decide
@@ -13,7 +14,7 @@ from assayline.benchmark.suite import Cell
 from assayline.comparison.gate import Check, GateReport, Verdict, judge_speed
 from assayline.errors import SpecError
 from assayline.spec.criteria import GateSpec
-from assayline.spec.file import parse_spec
+from assayline.spec.file import override_spec, parse_spec
 from assayline.spec.suite import Tier
 from assayline.stats.repeats import compare_repeats
 
@@ -115,7 +116,11 @@ def test_check_repeats_refuses_suites_that_no_slowdown_stops(repeats):
         except SpecError as error:
             needed = re.search(rf"0 · m \({repeats} of (\d+) repeats\)", str(error))
             assert needed and decision.word == "INCONCLUSIVE"
-            check_repeats([replace(one, repeats=int(needed[1])) for one in cells])
+            fix, other = re.findall("`(.*?)`", str(error))
+            assert fix == f"repeats: {needed[1]}"
+            check_repeats([replace(one, **yaml.safe_load(fix)) for one in cells])
+            unlimited = override_spec(spec, yaml.safe_load(other)["overrides"], origin="the suite")
+            check_repeats([replace(one, spec=unlimited) for one in cells])
         else:
             assert decision.word == "NO-GO"
 
