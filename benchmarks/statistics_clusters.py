@@ -1,22 +1,24 @@
 """Part `clusters` of `benchmarks.statistics`: scores of 0 and 1 in clusters, such as the questions on a passage.
 
-`accuracy` is the share of intervals of an accuracy that hold the true one, where a cluster's difficulty is
-Beta(1.5, 0.7). `difference` is that of intervals of the difference of two equal runs, and `worse` the share of pairs in
-which the candidate is called worse; 15% of prompts change to either side, by a normal variable whose correlation within
-a cluster is 0.5. Both are judged by the product's code; a dash means that there are too few clusters. Then independent
-scores, some of them partial: uniform between 0 and 1, among scores of 0 (or of 1, which is the same).
+A cluster's ease is Beta(1.5, 0.7). In a pair of equal runs, 15% of prompts change to either side, by a normal variable
+whose correlation within a cluster is 0.5. A dash means that there are too few clusters.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
+import duckdb
 import numpy as np
 from scipy.special import ndtr
 
 from assayline.stats.board import compare_pairs
 from assayline.stats.clusters import bound_share, spread_clusters
+from assayline.stats.judges import audit_judge
+from assayline.store.database import apply_schema
 
 Dice = np.random.Generator
+Row = dict[str, Any]
+CASES = 4_000
 SIZES: dict[str, list[int]] = {
     "10 of 5": [5] * 10,
     "20 of 5": [5] * 20,
@@ -31,34 +33,130 @@ EASE = (1.5, 0.7)
 """Beta distribution of the share of right answers in a cluster."""
 
 
-def measure_clusters(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
-    """Coverage of intervals of an accuracy and of a difference, and false verdicts, over clusters."""
+def measure_clusters(dice: Dice) -> Iterator[Row]:
+    """Coverage of intervals of an accuracy and of a difference, and false verdicts: 4,000 runs and pairs a row."""
     for name, listed in SIZES.items():
         sizes = np.array(listed)
-        accuracy = [_holds_accuracy(dice, sizes) for _ in range(cases)]
-        pairs = [_compare_equal_runs(dice, sizes) for _ in range(cases)]
+        accuracy = [_holds_accuracy(dice, sizes) for _ in range(CASES)]
+        pairs = [_compare_equal_runs(dice, sizes) for _ in range(CASES)]
         held = [low <= 0 <= high for low, high, _ in pairs if not np.isnan(low)]
-        is_given = len(held) > cases / 2
+        is_given = len(held) > CASES / 2
         yield {
             "clusters": name,
             "accuracy": float(np.mean(accuracy)),
             "difference": float(np.mean(held)) if is_given else None,
-            "worse": float(np.mean([verdict == "worse" for *_, verdict in pairs])) if is_given else None,
+            "called worse": float(np.mean([verdict == "worse" for *_, verdict in pairs])) if is_given else None,
         }
 
 
-def measure_partial(dice: Dice, cases: int) -> Iterator[dict[str, Any]]:
-    """Coverage of the interval of a mean of independent scores, of which some are partial and the others 0."""
-    for prompts in (20, 50, 200, 1_000):
-        row: dict[str, Any] = {"prompts": prompts}
-        for share in (0.02, 0.05, 0.2):
-            held = 0
-            for _ in range(cases):
-                scores = np.where(dice.random(prompts) < share, dice.random(prompts), 0)
-                low, high = bound_share(float(scores.mean()), float(scores.var()), prompts, prompts, prompts, np.nan)
-                held += low <= share / 2 <= high
-            row[f"{share:.0%}"] = held / cases
+def measure_judges(dice: Dice) -> Iterator[Row]:
+    """Coverage of intervals of a judge: 1,000 audits a row, with labels in half of the clusters.
+
+    The label is 1 with the ease of its cluster; the judge errs with a probability of Beta(1, 4) of the cluster.
+    """
+    share = EASE[0] / sum(EASE)
+    error = 1 / 5
+    said = share * (1 - error) + (1 - share) * error
+    chance = share * said + (1 - share) * (1 - said)
+    true = {"kappa": (1 - error - chance) / (1 - chance), "corrected_share": share, "agreement": 1 - error}
+    for name, listed in SIZES.items():
+        held: dict[str, list[bool]] = {measure: [] for measure in true}
+        for _ in range(1_000):
+            measures = {row["measure"]: row for row in _audit(dice, np.array(listed))}
+            for measure, value in true.items():
+                row = measures.get(measure)
+                if row and row["low"] is not None:
+                    held[measure].append(row["low"] <= value <= row["high"])
+        yield {"clusters": name} | {
+            measure.replace("_", " "): float(np.mean(each)) if len(each) > 500 else None
+            for measure, each in held.items()
+        }
+
+
+def _audit(dice: Dice, sizes: np.ndarray) -> list[Row]:
+    cluster = np.repeat(np.arange(len(sizes)), sizes)
+    ease, wrong = dice.beta(*EASE, len(sizes))[cluster], dice.beta(1, 4, len(sizes))[cluster]
+    label = (dice.random(len(cluster)) < ease).astype(float)
+    verdict = np.where(dice.random(len(cluster)) < wrong, 1 - label, label)
+    is_labelled = (dice.permutation(len(sizes)) % 2 == 0)[cluster]
+    words, number = np.array(["no", "yes"]), np.arange(len(cluster))
+    said = words[verdict.astype(int)]
+    return audit_judge(
+        {
+            "ballot": number, "shown": number, "pair": number, "cluster": cluster, "category": said,
+            "votes": np.ones(len(cluster)), "total": verdict, "squares": verdict, "first": np.full(len(cluster), ""),
+            "label_category": np.where(is_labelled, words[label.astype(int)], ""),
+            "label_value": np.where(is_labelled, label, np.nan), "longer": np.zeros(len(cluster)),
+            "has_scale": np.zeros(len(cluster), bool),
+        }
+    )  # fmt: skip
+
+
+def measure_costs(dice: Dice) -> Iterator[Row]:
+    """Coverage of the interval of the cost per right answer, by the SQL: 1,000 runs a row.
+
+    Each output token costs 1. Answers have log-normal lengths (0.6) and are e^0.7 longer to hard prompts, half of all,
+    of which 30% are right, others 90%. In the second column, hard prompts come together: 80% or 20% of a cluster.
+    """
+    for name, listed in SIZES.items():
+        sizes = np.array(listed)
+        row: Row = {"clusters": name}
+        for kind, shares in (("mixed", (0.5, 0.5)), ("hard prompts together", (0.8, 0.2))):
+            cluster = np.repeat(np.arange(len(sizes)), sizes)
+            of_cluster = np.where(dice.random((1_000, len(sizes))) < 0.5, *shares)[:, cluster]
+            is_hard = dice.random(of_cluster.shape) < of_cluster
+            tokens = np.round(1_000 * np.exp(0.7 * is_hard + 0.6 * dice.standard_normal(is_hard.shape)))
+            right = (dice.random(is_hard.shape) < np.where(is_hard, 0.3, 0.9)).astype(float)
+            true = 1_000 * (1 + np.exp(0.7)) / 2 * np.exp(0.18) / 0.6
+            low, high = _read_costs(cluster, tokens, right)
+            row[kind] = float(np.mean((low <= true) & (true <= high)))
         yield row
+
+
+def _read_costs(cluster: np.ndarray, tokens: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of the interval of run_cost for runs × prompts; tables replace the views that it reads."""
+    connection = duckdb.connect(config={"threads": 1})
+    apply_schema(connection)
+    runs, prompts = tokens.shape
+    drawn = {
+        "run_id": np.repeat(np.arange(runs), prompts), "prompt_id": np.tile(np.arange(prompts), runs),
+        "cluster": np.tile(cluster, runs), "tokens": tokens.ravel(), "value": right.ravel(),
+    }  # fmt: skip
+    connection.register("drawn", drawn)
+    connection.execute(
+        """
+        create temp table answers as
+        select run_id::varchar as run_id, prompt_id::varchar as prompt_id, cluster::varchar as cluster, tokens, value
+        from drawn;
+        drop view internal.stg_requests; drop view internal.prompt_cluster;
+        drop view internal.run_summary; drop view internal.run_energy;
+        create table internal.stg_requests as
+        select run_id, prompt_id, 0 as occurrence, 0 as repeat_index, 'ok' as status, tokens as output_tokens,
+            0 as prompt_tokens, 0 as cached_tokens
+        from answers;
+        create table internal.prompt_cluster as select run_id, prompt_id, 0 as occurrence, cluster from answers;
+        create table internal.run_summary as
+        select run_id, sum(tokens) as output_tokens, 0 as prompt_tokens, 0 as cached_tokens, count(*) as ok_requests,
+            avg(value) as accuracy, count(*) as scored_samples, 1.0 as working_s, 1.0 as measured_s,
+            1.0 as requests_per_s, 1.0 as output_tokens_per_s, 1.0 as total_tokens_per_s
+        from answers group by run_id;
+        create table internal.run_energy as
+        select run_id, null::bigint as gpus, null::double as energy_joules, null::double as working_joules,
+            null::double as measured_joules
+        from run_summary;
+        insert into raw.runs (run_id, name, prompt_set, model, spec_hash, spec_json, assayline_version, host_name,
+            attempt, state, started_at)
+        select run_id, '', '', '', '', '{"price": {"currency": "EUR", "per_million_output_tokens": 1e6}}', '', '', 1,
+            'completed', now()
+        from run_summary;
+        insert into raw.scorers select run_id, 's', 'exact_match', 0, '{}', '0', now(), '0' from run_summary;
+        insert into raw.scores (run_id, scorer, prompt_id, occurrence, repeat_index, value)
+        select run_id, 's', prompt_id, 0, 0, value from answers;
+        """
+    )
+    query = "select cost_per_right_answer_low as low, cost_per_right_answer_high as high from run_cost order by run_id"
+    found = connection.execute(query).fetchnumpy()
+    return found["low"], found["high"]
 
 
 def _holds_accuracy(dice: Dice, sizes: np.ndarray) -> bool:

@@ -1,0 +1,165 @@
+"""Part `accuracy` of `benchmarks.statistics`: verdicts of the gate, suites and leaderboards on mean scores.
+
+In a pair, answers change to either side with a probability of `churn` beyond the true drop. Samples are of prompts
+whose difficulties are Beta(1.4, 0.6).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from assayline.benchmark.decision import JudgedCell, decide
+from assayline.benchmark.suite import Cell
+from assayline.comparison.gate import Check, GateReport, judge_scores
+from assayline.spec.criteria import GateSpec
+from assayline.spec.file import parse_spec
+from assayline.spec.suite import Tier
+from assayline.stats.board import compare_pairs
+from assayline.stats.pairs import find_p
+
+Dice = np.random.Generator
+Row = dict[str, Any]
+EASE = (1.4, 0.6)
+LIMIT = GateSpec().max_accuracy_drop
+
+
+def compare(differences: np.ndarray) -> dict[str, Any]:
+    """Compare pairs × prompts of differences by the product's code; return columns."""
+    return compare_sums(
+        differences.shape[1],
+        differences.sum(axis=1),
+        (differences**2).sum(axis=1),
+        (differences > 0).sum(axis=1),
+        (differences < 0).sum(axis=1),
+        bool(np.isin(differences, (-1, 0, 1)).all()),
+    )
+
+
+def compare_sums(
+    prompts: int, total: np.ndarray, squares: np.ndarray, better: np.ndarray, worse: np.ndarray, is_binary: bool
+) -> dict[str, Any]:
+    """Compare pairs by their sums over prompts, one of each."""
+    pairs = len(total)
+    columns = {"first_total": total, "squares": squares, "better": better, "worse": worse}
+    same = {"is_single": True, "is_binary": is_binary, "prompts": prompts, "second_total": 0.0}
+    sums = columns | {name: np.full(pairs, value) for name, value in same.items()}
+    return compare_pairs(np.arange(pairs), sums, pairs) | {"squares": squares, "is_binary": is_binary}
+
+
+def list_rows(found: dict[str, Any]) -> Iterator[Row]:
+    """Yield rows as `compare_scores` has them."""
+    for place, n in enumerate(found["prompts"]):
+        row = {name: found[name][place] for name in ("difference", "standard_error", "low", "high")}
+        row |= {"better_prompts": int(found["better_prompts"][place]), "scorer": "s", "error_pairs": 0}
+        row |= {"worse_prompts": int(found["worse_prompts"][place]), "prompts": int(n), "clusters": int(n)}
+        row |= {"effective_pairs": float(n), "effective_clusters": float(n), "candidate_mean": 0.7}
+        row |= {"mean_square": found["squares"][place] / n, "baseline_mean": 0.7 - row["difference"]}
+        row |= {"is_proportion": found["is_binary"]}
+        row |= {"different_clusters": row["better_prompts"] + row["worse_prompts"]}
+        yield row | {"p_value": find_p(row)}
+
+
+@cache
+def judge_counts(limit: float, prompts: int, worse: int, better: int) -> Check:
+    """Judge scores of 0 and 1 as the gate does."""
+    ends = [np.array([each], float) for each in (better - worse, better + worse, better, worse)]
+    (row,) = list_rows(compare_sums(prompts, *ends, is_binary=True))
+    return judge_scores(row, GateSpec(max_accuracy_drop=limit))
+
+
+def measure_verdicts(dice: Dice) -> Iterator[Row]:
+    """Verdicts of the gate with a limit of one point, over 10,000 comparisons, 1,000 of samples."""
+    for prompts, churn, drop in (
+        (50, 0.05, 0.0), (200, 0.05, 0.0), (1000, 0.05, 0.0), (1000, 0.01, 0.0), (200, 0.05, LIMIT),
+        (1000, 0.01, LIMIT), (200, 0.05, 0.05), (1000, 0.05, 0.05), (200, 0.05, 0.1),
+    ):  # fmt: skip
+        drawn = dice.multinomial(prompts, [churn + drop, churn, 1 - 2 * churn - drop], 10_000)[:, :2]
+        checks = [judge_counts(LIMIT, prompts, worse, better) for worse, better in drawn.tolist()]
+        yield _describe(f"{drop:.0%}", prompts, f"{churn:.0%}", checks, -drop)
+    for prompts, drop in ((200, 0.0), (1000, LIMIT), (200, 0.05), (1000, 0.05)):
+        ease = dice.beta(*EASE, (1000, prompts))
+        differences = (dice.binomial(5, ease * (1 - drop / 0.7)) - dice.binomial(5, ease)) / 5
+        checks = [judge_scores(row, GateSpec()) for row in list_rows(compare(differences))]
+        yield _describe(f"{drop:.0%}", prompts, "five samples", checks, -drop)
+
+
+def _describe(drop: str, prompts: int, churn: str, checks: list[Check], true: float) -> Row:
+    found = Counter(check.verdict for check in checks)
+    held = [check.low <= true <= check.high for check in checks if check.low is not None and check.high is not None]
+    shares = {verdict: found[verdict] / len(checks) for verdict in ("fail", "pass")}
+    return {"true drop": drop, "prompts": prompts, "churn": churn, **shares, "interval holds": float(np.mean(held))}
+
+
+SUITES: tuple[tuple[str, float, int, int, dict[int, float]], ...] = (
+    ("equal", 0.0, 20, 0, {}),
+    ("equal", 0.02, 1, 0, {}),
+    ("equal", 0.02, 20, 0, {}),
+    ("equal", 0.03, 10, 5, {}),
+    ("one at its limit", 0.02, 10, 5, {0: 0.02}),
+    ("all at their limits", 0.02, 20, 0, dict.fromkeys(range(20), 0.02)),
+    ("one loses 4 points", 0.02, 10, 5, {0: 0.04}),
+    ("supporting at the limit", 0.02, 10, 5, dict.fromkeys(range(10, 15), 0.02)),
+    ("supporting lose 3 points", 0.02, 10, 5, dict.fromkeys(range(10, 15), 0.03)),
+)
+"""Name, limit, critical and supporting evaluations, and the true drops by evaluation."""
+PROMPTS, CHURN, DECISIONS = 1_000, 0.04, 2_000
+
+
+def measure_suites(dice: Dice) -> Iterator[Row]:
+    """Decisions of 2,000 suites a row: evaluations of 1,000 prompts with a churn of 4%, equal weights."""
+    for name, limit, critical, supporting, drops in SUITES:
+        tiers: list[Tier] = [*["critical"] * critical, *["supporting"] * supporting]
+        cells = [_make_cell(str(number), tier, limit) for number, tier in enumerate(tiers)]
+        chances = [
+            [(CHURN + drop) / 2, (CHURN - drop) / 2, 1 - CHURN]
+            for drop in (drops.get(i, 0.0) for i in range(len(tiers)))
+        ]
+        drawn = np.stack([dice.multinomial(PROMPTS, chance, DECISIONS)[:, :2] for chance in chances], axis=1)
+        found: Counter[str] = Counter()
+        for case in drawn.tolist():
+            reports = [GateReport("new", "old", [judge_counts(limit, PROMPTS, *counts)]) for counts in case]
+            judged = [JudgedCell(cell, "new", report) for cell, report in zip(cells, reports, strict=True)]
+            found[decide(judged).word] += 1
+            found["a gate alone fails"] += any(report.failed for report in reports[:critical])
+        shares = {word: found[word] / DECISIONS for word in ("GO", "NO-GO", "a gate alone fails")}
+        sizes = {"limit": f"{100 * limit:g} points", "critical": critical, "supporting": supporting}
+        yield {"model": name, **sizes, **shares}
+
+
+def _make_cell(name: str, tier: Tier, limit: float) -> Cell:
+    spec = parse_spec(
+        {
+            "model": "model",
+            "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}},
+            "gate": {"max_accuracy_drop": limit, "max_slowdown": {}},
+        }
+    )
+    return Cell(name, "model", tier, 1.0, 1, "stable", spec)
+
+
+def measure_boards(dice: Dice) -> Iterator[Row]:
+    """Leaderboards of 400 pages a row: equal models, or a first one that leads."""
+    for models, prompts, scores, lead in (
+        (8, 200, "0 or 1", 0.0), (8, 30, "0 or 1", 0.0), (8, 60, "five samples", 0.0), (8, 200, "partial", 0.0),
+        (8, 200, "nearly always 1", 0.0), (8, 200, "0 or 1", 0.1), (8, 200, "0 or 1", 0.15), (8, 1000, "0 or 1", 0.05),
+    ):  # fmt: skip
+        pairs, wrong, won = list(combinations(range(models), 2)), 0, 0
+        for _ in range(400):
+            ease = dice.beta(*((40, 1) if scores == "nearly always 1" else EASE), prompts)
+            chance = np.tile(ease, (models, 1))
+            chance[0] += lead * (1 - chance[0]) / 0.3
+            values = (
+                dice.binomial(5, chance) / 5 if scores == "five samples" else dice.binomial(1, chance).astype(float)
+            )
+            if scores == "partial":
+                values *= np.where(dice.random(values.shape) < 0.5, 1, dice.beta(2, 1, values.shape))
+            verdicts = compare(np.stack([values[one] - values[other] for one, other in pairs]))["verdict"]
+            of_first = [verdict for verdict, (one, _) in zip(verdicts, pairs, strict=True) if lead and one == 0]
+            wrong += any(verdict != "unclear" for verdict in verdicts[len(of_first) :])
+            won += bool(of_first) and all(verdict == "better" for verdict in of_first)
+        shares = {"false difference": wrong / 400, "called the winner": won / 400 if lead else None}
+        yield {"models": models, "prompts": prompts, "scores": scores, "one leads by": f"{lead:.0%}", **shares}
