@@ -34,11 +34,7 @@ PARTS: dict[str, dict[str, Callable[[np.random.Generator], Iterator[Row]]]] = {
         "suites": statistics_accuracy.measure_suites,
         "boards": statistics_accuracy.measure_boards,
     },
-    "clusters": {
-        "clusters": statistics_clusters.measure_clusters,
-        "judges": statistics_clusters.measure_judges,
-        "costs": statistics_clusters.measure_costs,
-    },
+    "clusters": {"clusters": statistics_clusters.measure_clusters},
     "speed": {"sessions": statistics_speed.measure_sessions, "noise": statistics_speed.measure_noise},
     "nights": {"nights": statistics_nights.measure_speed, "accuracy nights": statistics_nights.measure_accuracy},
     "levels": {"levels": statistics_levels.measure_stable, "shifts": statistics_levels.measure_shifted},

@@ -74,13 +74,13 @@ def judge_counts(limit: float, prompts: int, worse: int, better: int) -> Check:
 def measure_verdicts(dice: Dice) -> Iterator[Row]:
     """Verdicts of the gate with a limit of one point, over 10,000 comparisons, 1,000 of samples."""
     for prompts, churn, drop in (
-        (50, 0.05, 0.0), (200, 0.05, 0.0), (1000, 0.05, 0.0), (1000, 0.01, 0.0), (200, 0.05, LIMIT),
+        (50, 0.05, 0.0), (1000, 0.05, 0.0), (1000, 0.01, 0.0), (200, 0.05, LIMIT),
         (1000, 0.01, LIMIT), (200, 0.05, 0.05), (1000, 0.05, 0.05), (200, 0.05, 0.1),
     ):  # fmt: skip
         drawn = dice.multinomial(prompts, [churn + drop, churn, 1 - 2 * churn - drop], 10_000)[:, :2]
         checks = [judge_counts(LIMIT, prompts, worse, better) for worse, better in drawn.tolist()]
         yield _describe(f"{drop:.0%}", prompts, f"{churn:.0%}", checks, -drop)
-    for prompts, drop in ((200, 0.0), (1000, LIMIT), (200, 0.05), (1000, 0.05)):
+    for prompts, drop in ((200, 0.0), (1000, LIMIT), (200, 0.05)):
         ease = dice.beta(*EASE, (1000, prompts))
         differences = (dice.binomial(5, ease * (1 - drop / 0.7)) - dice.binomial(5, ease)) / 5
         checks = [judge_scores(row, GateSpec()) for row in list_rows(compare(differences))]
@@ -96,10 +96,8 @@ def _describe(drop: str, prompts: int, churn: str, checks: list[Check], true: fl
 
 SUITES: tuple[tuple[str, float, int, int, dict[int, float]], ...] = (
     ("equal", 0.0, 20, 0, {}),
-    ("equal", 0.02, 1, 0, {}),
     ("equal", 0.02, 20, 0, {}),
     ("equal", 0.03, 10, 5, {}),
-    ("one at its limit", 0.02, 10, 5, {0: 0.02}),
     ("all at their limits", 0.02, 20, 0, dict.fromkeys(range(20), 0.02)),
     ("one loses 4 points", 0.02, 10, 5, {0: 0.04}),
     ("supporting at the limit", 0.02, 10, 5, dict.fromkeys(range(10, 15), 0.02)),
@@ -144,8 +142,8 @@ def _make_cell(name: str, tier: Tier, limit: float) -> Cell:
 def measure_boards(dice: Dice) -> Iterator[Row]:
     """Leaderboards of 400 pages a row: equal models, or a first one that leads."""
     for models, prompts, scores, lead in (
-        (8, 200, "0 or 1", 0.0), (8, 30, "0 or 1", 0.0), (8, 60, "five samples", 0.0), (8, 200, "partial", 0.0),
-        (8, 200, "nearly always 1", 0.0), (8, 200, "0 or 1", 0.1), (8, 200, "0 or 1", 0.15), (8, 1000, "0 or 1", 0.05),
+        (8, 200, "0 or 1", 0.0), (8, 60, "five samples", 0.0), (8, 200, "partial", 0.0),
+        (8, 200, "nearly always 1", 0.0), (8, 200, "0 or 1", 0.15), (8, 1000, "0 or 1", 0.05),
     ):  # fmt: skip
         pairs, wrong, won = list(combinations(range(models), 2)), 0, 0
         for _ in range(400):

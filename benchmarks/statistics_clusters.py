@@ -34,6 +34,13 @@ EASE = (1.5, 0.7)
 
 
 def measure_clusters(dice: Dice) -> Iterator[Row]:
+    """Coverage of intervals over clusters, and false verdicts on pairs of equal runs."""
+    parts = (measure_scores, measure_judges, measure_costs)
+    for rows in zip(*(part(own) for part, own in zip(parts, dice.spawn(3), strict=True)), strict=True):
+        yield {name: value for row in rows for name, value in row.items()}
+
+
+def measure_scores(dice: Dice) -> Iterator[Row]:
     """Coverage of intervals of an accuracy and of a difference, and false verdicts: 4,000 runs and pairs a row."""
     for name, listed in SIZES.items():
         sizes = np.array(listed)
@@ -58,7 +65,7 @@ def measure_judges(dice: Dice) -> Iterator[Row]:
     error = 1 / 5
     said = share * (1 - error) + (1 - share) * error
     chance = share * said + (1 - share) * (1 - said)
-    true = {"kappa": (1 - error - chance) / (1 - chance), "corrected_share": share, "agreement": 1 - error}
+    true = {"kappa": (1 - error - chance) / (1 - chance), "corrected_share": share}
     for name, listed in SIZES.items():
         held: dict[str, list[bool]] = {measure: [] for measure in true}
         for _ in range(1_000):
@@ -96,12 +103,12 @@ def measure_costs(dice: Dice) -> Iterator[Row]:
     """Coverage of the interval of the cost per right answer, by the SQL: 1,000 runs a row.
 
     Each output token costs 1. Answers have log-normal lengths (0.6) and are e^0.7 longer to hard prompts, half of all,
-    of which 30% are right, others 90%. In the second column, hard prompts come together: 80% or 20% of a cluster.
+    of which 30% are right, others 90%. Prompts of a cluster are alike if 80% or 20% of them are hard.
     """
     for name, listed in SIZES.items():
         sizes = np.array(listed)
         row: Row = {"clusters": name}
-        for kind, shares in (("mixed", (0.5, 0.5)), ("hard prompts together", (0.8, 0.2))):
+        for kind, shares in (("cost", (0.5, 0.5)), ("cost, alike", (0.8, 0.2))):
             cluster = np.repeat(np.arange(len(sizes)), sizes)
             of_cluster = np.where(dice.random((1_000, len(sizes))) < 0.5, *shares)[:, cluster]
             is_hard = dice.random(of_cluster.shape) < of_cluster

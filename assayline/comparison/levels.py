@@ -47,9 +47,9 @@ MOST_OBVIOUS = 2
 LEAST_SIZE = 2.5
 """Smallest shift, in standard deviations of nights around their levels."""
 LAGS = 5
-MOST_DEPENDENT = 0.6
+MOST_DEPENDENT = 0.5
 """Mean correlation of nights up to LAGS apart, × sqrt(nights), above which no shift can be told from a drift. For five
-independent metrics it is three standard errors."""
+independent metrics it is 2.5 standard errors."""
 
 Values = Any
 """A NumPy array."""

@@ -1,5 +1,5 @@
 -- Grain: one row per prompt whose score differs between two runs, at most `most_prompts`, by the candidate's first
--- scorer. `pair_by` is as compare_prompts takes it.
+-- scorer. `pair_by` is as pair_prompts takes it.
 --
 -- With direction 1 they are prompts that became worse, those that lost most first; with -1 those that became better.
 --
@@ -19,7 +19,7 @@ with
 
 choose_prompts as (
     select *
-    from internal.compare_prompts(candidate, baseline, pair_by := pair_by)
+    from internal.pair_prompts(candidate, baseline, pair_by := pair_by)
     where
         direction * difference < 0
         and scorer = (
@@ -31,6 +31,13 @@ choose_prompts as (
         )
     order by direction * difference, prompt_id, occurrence
     limit most_prompts
+),
+
+read_prompts as (
+    select prompt_id, occurrence, any_value(target) as target, any_value(messages_json) as messages_json
+    from raw.prompts
+    where run_id = candidate
+    group by prompt_id, occurrence
 ),
 
 read_answers as (
@@ -71,12 +78,15 @@ join_answers as (
         choose_prompts.candidate_value,
         choose_prompts.baseline_value,
         choose_prompts.difference,
-        choose_prompts.target,
-        choose_prompts.messages_json,
+        read_prompts.target,
+        read_prompts.messages_json,
         ours.answer as candidate_answer,
         theirs.answer as baseline_answer,
         greatest(own_flips.score_flip_share, baseline_flips.score_flip_share) as flip_share
     from choose_prompts
+    left join read_prompts
+        on read_prompts.prompt_id = choose_prompts.prompt_id
+        and read_prompts.occurrence = choose_prompts.occurrence
     left join read_answers as ours
         on ours.run_id = candidate
         and ours.prompt_id = choose_prompts.prompt_id
