@@ -4,7 +4,7 @@
 
 Only data are simulated: verdicts and intervals are those of `assayline.stats`, `assayline.comparison` and the SQL. Each
 part writes its tables to docs/concepts/statistics.md; the last line printed is all rows as JSON. All parts take about
-ten minutes on one core.
+five minutes on one core.
 """
 
 import argparse

@@ -103,12 +103,12 @@ def measure_costs(dice: Dice) -> Iterator[Row]:
     """Coverage of the interval of the cost per right answer, by the SQL: 1,000 runs a row.
 
     Each output token costs 1. Answers have log-normal lengths (0.6) and are e^0.7 longer to hard prompts, half of all,
-    of which 30% are right, others 90%. Prompts of a cluster are alike if 80% or 20% of them are hard.
+    of which 30% are right, others 90%. Prompts of a cluster are similar if 80% or 20% of them are hard.
     """
     for name, listed in SIZES.items():
         sizes = np.array(listed)
         row: Row = {"clusters": name}
-        for kind, shares in (("cost", (0.5, 0.5)), ("cost, alike", (0.8, 0.2))):
+        for kind, shares in (("cost", (0.5, 0.5)), ("cost, similar prompts", (0.8, 0.2))):
             cluster = np.repeat(np.arange(len(sizes)), sizes)
             of_cluster = np.where(dice.random((1_000, len(sizes))) < 0.5, *shares)[:, cluster]
             is_hard = dice.random(of_cluster.shape) < of_cluster
