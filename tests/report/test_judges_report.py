@@ -73,7 +73,7 @@ def test_report_of_a_judged_run_audits_its_judges(judged, tmp_path):
     assert "helpful, of careful: Agrees with the labels beyond chance: kappa 0.9" in page
     assert (
         "helpful, of guessing: No evidence that it agrees with the labels beyond chance: kappa 0.00, 95% "
-        "interval −0.31 to 0.31" in page
+        "interval −0.30 to 0.30" in page
     )
     assert "helpful, panel of 2 runs: Agrees with" in page
     assert "1 of 40 requests gave no verdict and are left out" in page

@@ -181,7 +181,7 @@ def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tm
     page = texts(written.html).replace("\u00a0", " ")
     assert "max_concurrency 32 vs 8: e2e_p95_s better, −50.0% (−52.0 to −48.0%); output_tokens_per_s better" in page
     assert "; 5 repeats each." in page and "2 of 2" in page
-    assert "p at the limit" in page and ">0.0079<" in page
+    assert "p at the limit" in page and ">0.007937<" in page
     drawn = [row for row in read_charts(written.html)[0] if "value" in row]
     speeds = query(settings, "select list(output_tokens_per_s) from run_summary")[0][0]
     assert sorted(row["value"] for row in drawn) == pytest.approx(
