@@ -25,7 +25,7 @@ from assayline.report.history_rows import read_history
 from assayline.report.html import bundle_charts, fill_page, make_environment, read_page
 from assayline.report.make import compose_run, find_last_baseline
 from assayline.report.run.accuracy import show_media
-from assayline.report.run.comparison import VERDICTS
+from assayline.report.run.comparison import read_scores
 from assayline.report.run.judges import describe_judges, read_judges
 from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import MANIFEST_NAME, Manifest, read_manifest
@@ -44,7 +44,6 @@ from assayline.view.queries import (
     list_pairs,
     read_answer,
     read_choices,
-    read_pairing,
     write_runs,
 )
 from assayline.words import count, show_known, show_points, show_range, show_seconds, show_share, show_value
@@ -312,7 +311,7 @@ class Pages:
         if not found or found == run_id:
             raise SpecError("A comparison needs two runs. hint: mark two runs in the list.")
         baseline = self._find_run(connection, found).run
-        pairing, scores = read_pairing(connection, run_id, baseline["run_id"])
+        pairing, _, scores = read_scores(connection, run_id, baseline["run_id"])
         query = list_pairs(run_id, baseline["run_id"], pairing, scorer, rubric, filters)
         sentences = [_say_scores(scores[scorer])] if scorer in scores and scores[scorer]["prompts"] else []
         return {"choices": choices, "query": query, "baseline": baseline, "sentences": sentences}
@@ -410,7 +409,7 @@ def _say_scores(row: Row) -> str:
     span = show_range(show_points(row["low"]), show_points(row["high"])) if row["low"] is not None else ""
     return (
         f"{row['scorer']}: {show_points(row['difference'])}{f', 95% interval {span}' * bool(span)}: "
-        f"{VERDICTS[row['verdict']]}. {count(row['worse_prompts'], 'prompt')} got worse and {row['better_prompts']:,} "
+        f"{row['words']}. {count(row['worse_prompts'], 'prompt')} got worse and {row['better_prompts']:,} "
         f"better, of {row['prompts']:,}."
     )
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from assayline.comparison.queries import choose_pairing, compare_scores, read_overlaps
-from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.views import quote_text
 
@@ -347,10 +345,3 @@ _VERDICTS = """
     where (judged_run_id, judged_prompt_id, judged_occurrence, judged_repeat_index) = (?, ?, ?, ?)
     order by judge_run_id, scorer
 """
-
-
-def read_pairing(connection: Connection, run_id: str, baseline: str) -> tuple[str, dict[str, Row]]:
-    """Read how the prompts of two runs are paired, and their compared scores by scorer."""
-    overlaps = read_overlaps(connection, run_id, baseline, GateSpec().min_overlap)
-    pairing = choose_pairing(overlaps, "auto")
-    return pairing, compare_scores(connection, run_id, baseline, pairing)

@@ -63,17 +63,8 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     query = "select * from runs where run_id = ?"
     (run,), (own,) = (read_rows(connection, query, run_id) for run_id in (baseline, candidate))
     specs = [json.loads(row["spec_json"]) for row in (own, run)]
-    wanted = specs[0].get("gate", {})
-    overlaps = read_overlaps(connection, candidate, baseline, wanted.get("min_overlap", GateSpec().min_overlap))
-    pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
     ordinals = {scorer: place for place, scorer in enumerate(read_side(connection, candidate).scorers)}
-    limits = read_rows(connection, _LIMITS, candidate, baseline)
-    judged = {row["limit_on"]: row for row in limits}
-    limit = wanted.get("max_accuracy_drop", GateSpec().max_accuracy_drop)
-    scores = [
-        _judge(row, judged.get(f"accuracy, {scorer}", {}), limit, count_unscored(row, overlaps[pairing]))
-        for scorer, row in compare_scores(connection, candidate, baseline, pairing).items()
-    ]
+    pairing, limits, scores = read_scores(connection, candidate, baseline)
     query = "select run_id, environment from run_conditions where run_id in (?, ?)"
     ensure_repeats(connection, candidate, baseline, only_benchmarks=True)
     environments = {row["run_id"]: row["environment"] for row in read_rows(connection, query, candidate, baseline)}
@@ -82,10 +73,32 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         pairing=say_pairing(pairing, *specs),
         environments=(environments[candidate], environments[baseline]),
         limits=limits,
-        scores=sorted(scores, key=lambda row: (ordinals.get(row["scorer"], len(ordinals)), row["scorer"])),
+        scores=sorted(scores.values(), key=lambda row: (ordinals.get(row["scorer"], len(ordinals)), row["scorer"])),
         metrics=_relate_noise(connection, candidate, baseline),
         worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
         better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
+    )
+
+
+def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[str, list[Row], dict[str, Row]]:
+    """Read how the prompts of two runs are paired, the gate's last verdict on them, and their scores, by scorer.
+
+    Scores are judged by the limit of the candidate's spec.
+    """
+    wanted = json.loads(read_side(connection, candidate).spec_json).get("gate", {})
+    overlaps = read_overlaps(connection, candidate, baseline, wanted.get("min_overlap", GateSpec().min_overlap))
+    pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
+    limits = read_rows(connection, _LIMITS, candidate, baseline)
+    judged = {row["limit_on"]: row for row in limits}
+    limit = wanted.get("max_accuracy_drop", GateSpec().max_accuracy_drop)
+    rows = compare_scores(connection, candidate, baseline, pairing)
+    return (
+        pairing,
+        limits,
+        {
+            scorer: _judge(row, judged.get(f"accuracy, {scorer}", {}), limit, count_unscored(row, overlaps[pairing]))
+            for scorer, row in rows.items()
+        },
     )
 
 
