@@ -62,7 +62,7 @@ def list_metrics(rows: ReportRows) -> Section:
 
 
 def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tuple[str, str]]:
-    engine, source = spec.get("engine", {}), spec["prompts"]["source"]
+    engine, source = spec.get("engine", {}), spec.get("prompts", {}).get("source", {})
     pairs = {
         "run": run["run_id"],
         "name": run["name"],
