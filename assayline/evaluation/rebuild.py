@@ -23,7 +23,7 @@ from assayline.runs.manifest import (
 )
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
 from assayline.store.decisions import restore_decisions
-from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_part
+from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_parts
 from assayline.store.metrics import store_metrics
 from assayline.store.parts import list_parts, set_part_aside
 from assayline.store.runs import save_run
@@ -132,12 +132,14 @@ def _set_parts_aside(connection: Connection, run_dir: Path, damaged: list[Path],
     for part in damaged:
         rebuilt.set_aside.append(set_part_aside(part))
     run = rebuilt.manifest
-    for part in damaged:
-        table = part.parent.name
-        if rescue_part(connection, run.run_id, table, part, list_parts(run_dir, table)):
-            rebuilt.rescued.append(part)
+    for table in sorted({part.parent.name for part in damaged}):
+        parts = [part for part in damaged if part.parent.name == table]
+        is_prepared = {part.name.startswith("prepare-") for part in parts}
+        good = list_parts(run_dir, table)
+        if len(is_prepared) == 1 and rescue_parts(connection, run.run_id, table, parts, good):
+            rebuilt.rescued += parts
             run = replace(run, table_version=TABLE_VERSION)
-        elif table in ("prompts", "requests") or part.name.startswith("prepare-"):
+        elif table in ("prompts", "requests") or True in is_prepared:
             run = replace(run, prompts=None)
     if run != rebuilt.manifest:
         write_manifest(run_dir, run)

@@ -5,6 +5,7 @@ ledger row or not at all. A part that is rewritten under the same name has the s
 ledger need not track it.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,13 +114,17 @@ def compare_columns(table: str, names: list[str]) -> str | None:
     return f"its columns are not those of {table} (too many: {more or 'none'}, missing: {less or 'none'})"
 
 
-def rescue_part(
-    connection: duckdb.DuckDBPyConnection, run_id: str, table: str, damaged: Path, good: list[Path]
+def rescue_parts(
+    connection: duckdb.DuckDBPyConnection, run_id: str, table: str, damaged: list[Path], good: list[Path]
 ) -> bool:
-    """Rewrite `damaged` in place from ingested rows; return True if that was possible. Raises StoreError."""
+    """Rewrite a table's damaged parts in place from ingested rows; return True if that was possible.
+
+    Which of them had a row is unknown, so each gets as many as it had. Raises StoreError.
+    """
     query = "select loaded_rows from loaded_parts where run_id = ? and part = ?"
-    ledger = connection.execute(query, [run_id, ledger_name(damaged.parent.name, damaged.name)]).fetchall()
-    if not ledger:
+    names = [ledger_name(part.parent.name, part.name) for part in damaged]
+    counts = [count for name in names for (count,) in connection.execute(query, [run_id, name]).fetchall()]
+    if len(counts) < len(damaged):
         return False
     columns = ", ".join(TABLES[table].names)
     rest = f"select {columns} from {table} where run_id = ?"  # noqa: S608 - names are ours
@@ -129,11 +134,13 @@ def rescue_part(
         every = f"{none} union all by name select * from read_parquet(?, union_by_name = true)"  # noqa: S608
         rest += f" except all select {columns} from ({every})"  # noqa: S608 - names are ours
         values.append([str(part) for part in good])
-    rows = connection.sql(rest, params=values).to_arrow_table()
-    if rows.num_rows != ledger[0][0]:
+    rows = connection.sql(rest, params=values).to_arrow_table().cast(TABLES[table])
+    if rows.num_rows != sum(counts):
         return False
-    with storing(f"Part {damaged} cannot be rewritten", "free space, then run the same command again."):
-        replace_file(damaged, lambda file: pq.write_table(rows.cast(TABLES[table]), file, compression="zstd"))
+    for part, count in zip(damaged, counts, strict=True):
+        some, rows = rows.slice(0, count), rows.slice(count)
+        with storing(f"Part {part} cannot be rewritten", "free space, then run the same command again."):
+            replace_file(part, partial(pq.write_table, some, compression="zstd"))
     return True
 
 

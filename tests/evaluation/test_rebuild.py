@@ -175,13 +175,16 @@ DAMAGED: dict[str, Callable[[Path], Path]] = {
     "answers": completions_part,
     "error rows": prepare_part,
     "requests": lambda run_dir: list_parts(run_dir, "requests")[1],
+    "other requests": lambda run_dir: list_parts(run_dir, "requests")[0],
     "prompts": lambda run_dir: list_parts(run_dir, "prompts")[1],
     "events": lambda run_dir: list_parts(run_dir, "engine_events")[0],
 }
 
 
 @pytest.mark.parametrize(
-    "names", [("answers", "requests", "prompts", "events"), ("error rows",)], ids=["one of each table", "error rows"]
+    "names",
+    [("answers", "requests", "other requests", "prompts", "events"), ("error rows",)],
+    ids=["some of each table", "error rows"],
 )
 def test_rebuild_names_damaged_parts_and_rewrites_them_if_the_database_has_their_rows(run_dir, settings, names):
     """One after the other is named; then all are rewritten at once."""
@@ -212,11 +215,11 @@ def test_a_damaged_part_is_missed_when_the_database_is_gone_too(run_dir, setting
     rebuilt = rebuild_run(run_dir, settings.database_path, 10, set_aside=True)
     assert not part.exists() and part.with_name(part.name + ".damaged").exists()
     assert rebuilt.manifest.state == ("completed" if name == "events" else "failed")
-    assert (rebuilt.manifest.prompts is None) == (name in ("error rows", "requests", "prompts"))
+    assert (rebuilt.manifest.prompts is None) == (name not in ("answers", "events"))
 
 
 def test_several_damaged_parts_are_all_named_and_what_they_had_is_asked_again(run_dir, spec, settings):
-    parts = {name: find(run_dir) for name, find in DAMAGED.items()} | {"other": list_parts(run_dir, "requests")[0]}
+    parts = {name: find(run_dir) for name, find in DAMAGED.items()}
     for part in parts.values():
         cut(part)
     settings.database_path.unlink()
