@@ -27,6 +27,7 @@ from assayline.report.make import compose_run, find_last_baseline
 from assayline.report.run.accuracy import show_media
 from assayline.report.run.comparison import read_scores
 from assayline.report.run.judges import describe_judges, read_judges
+from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import MANIFEST_NAME, Manifest, read_manifest
 from assayline.settings import Settings
@@ -55,7 +56,7 @@ KEPT_PAGES = 20
 MOST_WORDS = 4_000
 """Words of two answers up to which their differences are marked; the time grows with the square."""
 MEDIA_PIXELS = 900
-UNKNOWN = ("baselines", "accuracy", "accuracy_low", "accuracy_high", "output_tokens_per_s")
+UNKNOWN = ("baselines", "benchmark_id", "accuracy", "accuracy_low", "accuracy_high", "output_tokens_per_s")
 """Columns of a run that the database does not have yet."""
 TEMPLATES = Path(__file__).parent / "templates"
 TIMES = {"queued": "queue_s", "TTFT": "ttft_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
@@ -93,6 +94,7 @@ class Pages:
             Route("/pair", self.label, methods=["POST"]),
             Route("/history", self.show_history),
             Route("/leaderboard", self.show_board),
+            Route("/benchmark", self.show_benchmark),
         ]
         self.handlers = {AssaylineError: self.show_error}
 
@@ -206,6 +208,11 @@ class Pages:
         """Show the leaderboard of all runs, or of some names."""
         names = request.query_params.getlist("name")
         return self._show_document(request, lambda connection: compose_board(read_board(connection, names)))
+
+    def show_benchmark(self, request: Request) -> Response:
+        """Show a benchmark: its configurations compared, or latency under load."""
+        name = request.query_params.get("id", "")
+        return self._show_document(request, lambda connection: compose_benchmark(read_benchmark_rows(connection, name)))
 
     def show_answers(self, request: Request) -> Response:
         """Show the answers of a run, or the pairs of answers of two runs."""

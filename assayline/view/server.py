@@ -23,6 +23,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assayline.errors import MachineError, StoreError
+from assayline.runs.viewer import announce_viewer
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseReader, DatabaseThread
 from assayline.view.pages import QUERY_LIMIT_S, Pages
@@ -136,9 +137,10 @@ def serve(settings: Settings, host: str, port: int, path: str, show: Callable[[s
         ) from None
     guard = make_guard(settings, host, listener.getsockname()[1])
     name = f"[{host}]" if ":" in host else host
-    show(f"http://{name}:{guard.port}{path}{'&' if '?' in path else '?'}{TOKEN}={guard.token}")
+    url = f"http://{name}:{guard.port}"
+    show(f"{url}{path}{'&' if '?' in path else '?'}{TOKEN}={guard.token}")
     config = uvicorn.Config(
         guard, lifespan="off", log_level=logging.CRITICAL, access_log=False, timeout_graceful_shutdown=CLOSING_S
     )
-    with contextlib.suppress(KeyboardInterrupt), listener:
+    with contextlib.suppress(KeyboardInterrupt), listener, announce_viewer(settings.data_dir, url):
         uvicorn.Server(config).run(sockets=[listener])

@@ -26,7 +26,8 @@ from assayline.report.make import HTML_NAME
 from assayline.report.noise import NoiseRows, read_noise, say_noise, tabulate_noise
 from assayline.report.sweep import POINTS, BenchmarkRows, label_points, read_benchmark_rows
 from assayline.run.campaign import measure
-from assayline.settings import Settings
+from assayline.runs.viewer import find_viewer
+from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import VerdictScorer
 from assayline.store.thread import DatabaseThread
@@ -65,6 +66,8 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
         print_text(note, console)
     if result.report:
         print_text(f"Report: {result.report}", console)
+    if viewer := find_viewer(load_settings().data_dir, result.run_id):
+        print_text(f"Viewer: {viewer}", console)
     print_text(f"Query the results with any DuckDB client, for example:\n  {next_command(result)}", console)
 
 

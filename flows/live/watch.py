@@ -33,6 +33,7 @@ from assayline.report.make import Written
 from assayline.report.markdown import render_table
 from assayline.run.driver import Cluster, FrontEnd
 from assayline.run.watch import AnyLogger, EngineFilter, RunReport, log_engine_line
+from assayline.runs.viewer import find_viewer
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.tasks.evaluate import generate, prepare_prompts
@@ -171,7 +172,9 @@ class FlowFront(FrontEnd):
             self.log.error("Run stored, but its page in Prefect lacks the metrics: the API does not answer.")
             return
         page = written.document if written else render_table(tabulate_metrics(result))
-        publish_page("report", spec.name, page, describe_figures(result.metrics, spec))
+        viewer = find_viewer(self.settings.data_dir, result.run_id)
+        figures = [describe_figures(result.metrics, spec), *([f"[viewer]({viewer})"] if viewer else [])]
+        publish_page("report", spec.name, page, ", ".join(figures))
 
     def show_page(self, kind: str, name: str, page: Document, headline: str) -> None:
         publish_page(kind, name, page, headline)

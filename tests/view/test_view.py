@@ -26,6 +26,7 @@ from assayline.errors import StoreError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.runs.locks import lock_run
 from assayline.runs.manifest import PromptCounts, write_manifest
+from assayline.runs.viewer import find_viewer
 from assayline.settings import Settings
 from assayline.store.database import connect
 from assayline.store.parts import write_part
@@ -39,6 +40,7 @@ HOSTILE = (
     "<script>document.title='pwned'</script><img src='http://leak.invalid/img' onerror=\"document.title='pwned'\">"
     "</pre></textarea>' or 1=1; drop table raw.runs; --"
 )
+BENCHMARK = f"bench {HOSTILE}"
 WATCH = "window.broken = []; addEventListener('securitypolicyviolation', (e) => broken.push(e.blockedURI), true);"
 LOOK = """({
   wide: document.documentElement.scrollWidth > innerWidth, broken, title: document.title,
@@ -85,6 +87,8 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     times = {"arrived_at_s": 1.0, "first_token_at_s": 1.5, "last_token_at_s": 2.0, "finished_at_s": 2.0}
     answer = {**times, "output_tokens": 3, "text": HOSTILE, "rendered": HOSTILE, "target": HOSTILE, "score": 0.0}
     sad.given("sad", "failed", answer, {"error_kind": HOSTILE, "error_message": HOSTILE}, message=HOSTILE)
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update raw.runs set benchmark_id = ? where run_id = 'sad'", [BENCHMARK])
     listener = socket.create_server(("127.0.0.1", 0))
     guard = make_guard(settings, "127.0.0.1", listener.getsockname()[1])
     server = uvicorn.Server(uvicorn.Config(guard, lifespan="off", log_level="warning"))
@@ -164,6 +168,7 @@ def test_pages_fit_run_nothing_of_a_row_and_load_nothing(viewer: Viewer, tab: fl
         ("/judges", {"run": NIGHT}),
         ("/history", {"name": "nightly"}),
         ("/leaderboard", {}),
+        ("/benchmark", {"id": BENCHMARK}),
         ("/run", {"run": HOSTILE * 2}),
     ]
     for width in (1280, 390):
@@ -228,6 +233,13 @@ def test_requests_without_the_token_or_from_elsewhere_are_refused(viewer: Viewer
     assert page.headers["x-content-type-options"] == "nosniff"
 
 
+def test_a_benchmark_is_linked_from_its_runs(viewer: Viewer) -> None:
+    link = str(httpx.URL("/benchmark", params={"id": BENCHMARK}))
+    assert html.escape(link) in viewer.client.get("/").text
+    assert HOSTILE not in viewer.client.get(link).text and viewer.client.get(link).status_code == 200
+    assert viewer.client.get("/benchmark?id=none").status_code == 404
+
+
 @pytest.mark.parametrize(
     "chosen", ["", "&score=wrong", "&sort=slow&text=plus", "&error=any", "&label=none&score=right", "&page=2"]
 )
@@ -281,6 +293,7 @@ def test_two_viewers_read_while_another_process_writes_and_ctrl_c_ends_one(viewe
         with httpx.Client(timeout=120, follow_redirects=True) as other:
             assert other.get(line.removeprefix("Viewer: ").strip()).status_code == 200
             url = line.split()[1].partition("/?")[0]
+            assert find_viewer(viewer.settings.data_dir, "a b") == f"{url}/run?run=a+b"
             writer = subprocess.Popen([sys.executable, "-c", WRITER, str(viewer.settings.database_path)], cwd=ROOT)
             while writer.poll() is None:
                 for client, base in ((other, url), (viewer.client, viewer.url)):
@@ -293,4 +306,5 @@ def test_two_viewers_read_while_another_process_writes_and_ctrl_c_ends_one(viewe
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.communicate()
+    assert find_viewer(viewer.settings.data_dir, "a b") is None
     assert not Path(viewer.settings.data_dir, "assayline.duckdb.wal").exists()
