@@ -148,8 +148,8 @@ def test_an_empty_database_has_no_leaderboard(settings):
 
 
 def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked_them(settings, monkeypatch, caplog):
-    shown: list[tuple[str, str, str, str]] = []
-    monkeypatch.setattr(reporting, "publish", lambda *page: shown.append(page))
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr(reporting, "create_markdown_artifact", lambda **page: shown.append(page))
     monkeypatch.setattr(reporting, "get_run_logger", lambda: logging.getLogger("night"))
     monkeypatch.setattr(reporting, "load_settings", lambda: settings)
     winner, other = models_of([40, 12])
@@ -160,7 +160,8 @@ def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked
     assert "Failed to write the leaderboard: SpecError: " in caplog.messages[0]
     given_nights(settings, [other], first=1)
     reporting.write_leaderboard("sums")
-    [(kind, name, text, headline)] = shown
-    assert (kind, name) == ("leaderboard", "sums") and "a beats every other model" in headline
+    [page] = shown
+    text, headline = page["markdown"], page["description"]
+    assert page["key"] == "leaderboard-sums" and "a beats every other model" in headline
     assert headline in text.replace("\\", "").replace("\u00a0", " ")
     assert "](data:image/svg+xml;base64," in text and str(settings.data_dir) not in text
