@@ -10,6 +10,8 @@ from assayline.records import NOT_SENT
 
 TOOL = "guidellm"
 CLOSED_LOOPS = ("concurrent", "synchronous")
+PATTERNS = {"constant": "constant", "poisson": "poisson", "async": "poisson"}
+"""Patterns of arrivals by GuideLLM's kinds of load that have a schedule."""
 
 
 def read_reports(paths: list[Path]) -> Iterator[Imported]:
@@ -27,12 +29,12 @@ def read_reports(paths: list[Path]) -> Iterator[Imported]:
                 prompt_set=" ".join(map(str, filter(None, [TOOL, kind, pace]))),
                 files=[path],
                 part=str(number),
-                rows=_read_rows(benchmark, has_schedule=kind in ("constant", "poisson", "async")),
+                rows=_read_rows(benchmark, has_schedule=kind in PATTERNS),
                 started_s=benchmark["start_time"],
                 finished_s=benchmark["end_time"],
                 settings=strategy,
                 load=describe_load(
-                    "poisson" if kind == "async" else kind if kind in ("constant", "poisson") else None,
+                    PATTERNS.get(kind),
                     strategy.get("rate"),
                     strategy.get("streams", 1) if kind in CLOSED_LOOPS else None,
                 ),

@@ -28,7 +28,7 @@ from run_kit import PATIENCE_S, Work
 
 from assayline.engines.devices.claims import cuda_driver_answers
 from assayline.evaluation.worker import Worker, WorkOrder
-from assayline.records import Request
+from assayline.records import EngineEvent, Request
 from assayline.settings import Settings
 from assayline.store.parts import list_parts, write_part
 
@@ -68,11 +68,9 @@ class Noticed(Worker):
         self._notice = notice
         super().__init__(order)
 
-    def _record(
-        self, generation: int, event: str, duration_s: Any = None, message: Any = None, details: Any = None
-    ) -> None:
-        super()._record(generation, event, duration_s, message, details)
-        self._notice(event, message or "", details or {})
+    def _record(self, row: EngineEvent) -> None:
+        super()._record(row)
+        self._notice(row.event, row.message or "", row.details)
 
 
 @dataclass

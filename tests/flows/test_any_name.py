@@ -71,6 +71,7 @@ def benchmark_of(name: str) -> list[Measured]:
         "ratio_high",
         "p_value",
         "holm_p",
+        "beyond_p",
     )
     change = {**dict.fromkeys(numbers, 0.5), "shift_high": None, "in_family": True, "verdict": "unclear"}
     return [

@@ -68,7 +68,7 @@ def test_usage_names_the_console_command_however_it_was_called():
         (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
-            "unknown command 'dance': known: baseline, benchmark, benchmarks, doctor, evaluate, export, gate, init",
+            "unknown command 'dance': known: baseline, benchmark, benchmarks, doctor, evaluate, export, gate, import",
         ),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -5,6 +5,7 @@ The fake engine answers with the last word of its prompt, so a judge's template 
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from assayline.run.campaign import run_benchmark, run_suite
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
 from assayline.spec.suite import parse_suite
+from assayline.store.database import connect
+from assayline.store.decisions import add_label
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_charts")]
 
@@ -91,6 +94,17 @@ def test_rebuild_makes_a_lost_database_again_table_by_table(fake_spec, data_dir,
     write_plan(plan, settings)
     run_benchmark(plan, configurations, front)
     assert cli.run("score", [judged, "--scorer", "contains"]) == 0
+    sample = {
+        "run_id": judged,
+        "prompt_id": "p",
+        "occurrence": 0,
+        "repeat_index": 0,
+        "rubric": None,
+        "label": "correct",
+    }
+    label = {**sample, "labelled_by": "me", "labelled_at": datetime(2026, 1, 1)}
+    with connect(settings.database_path, 10) as connection:
+        add_label(connection, settings.run_dir(judged), label)
     killed = begin_and_vanish(parse_spec({**fake_spec, "name": "killed"}), settings, 3)
     assert cli.run("rebuild", [killed.run_id]) == 0
     before = read_tables(data_dir)

@@ -252,3 +252,10 @@ def read_config(config: Any) -> OpenedDetails:
         enforce_eager=model.enforce_eager,
         engine_config_hash=config.compute_hash(),
     )
+
+
+def make_lora_request(name: str, number: int, folder: str) -> Any:
+    """Make what a request carries to be answered by an adapter."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(name, number, folder)

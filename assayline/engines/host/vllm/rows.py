@@ -23,6 +23,7 @@ from assayline.engines.host.vllm.internals import (
     check_version,
     find_feature_extractor,
     find_version,
+    make_lora_request,
     make_renderer,
     read_config,
     render_media,
@@ -142,12 +143,10 @@ class Adapters:
         """Return vLLM's request for the order's adapter; None for the base."""
         if order.adapter is None:
             return None
-        from vllm.lora.request import LoRARequest
-
         if order.adapter not in self._folders:
             self._folders.append(order.adapter)
         number = self._folders.index(order.adapter) + 1
-        return LoRARequest(f"{NAME}-{number}", number, order.adapter)
+        return make_lora_request(f"{NAME}-{number}", number, order.adapter)
 
 
 FINISHED_IN_ERROR = "error"
