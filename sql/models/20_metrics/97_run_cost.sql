@@ -139,7 +139,9 @@ spread_costs as (
             when sum(unknown_requests) = 0 then sum(weight) / nullif(sum(all_weight), 0)
         end as scored_share,
         count(value) as clusters,
-        sum(samples) ** 2 / nullif(sum(samples ** 2), 0) as effective_clusters,
+        least(
+            sum(samples) ** 2 / nullif(sum(samples ** 2), 0) - 1, sum(samples ** 2) ** 2 / nullif(sum(samples ** 4), 0)
+        ) as freedom,
         case
             when sum(unknown_requests) = 0 and clusters > 1
             then sqrt(
@@ -147,7 +149,7 @@ spread_costs as (
             )
         end as log_error,
         case
-            when log_error > 1e-9 then exp(internal.t_quantile(effective_clusters - 1) * log_error)
+            when log_error > 1e-9 then exp(internal.t_quantile(freedom) * log_error)
         end as interval_factor
     from share_clusters
     group by run_id
@@ -265,7 +267,7 @@ comment on column internal.run_cost.cost_per_thousand_requests is 'The same per 
 comment on column internal.run_cost.full_cost_per_thousand_requests is 'cost / ok requests × 1000.';
 comment on column internal.run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL if nothing was scored.';
 comment on column internal.run_cost.cost_per_right_answer is 'Cost of the scored samples / right_answers: working_cost × their share of the cost of all ok requests, which is that of output tokens, or of the price of tokens if nothing else is paid for. NULL if none is right, or if some requests are not scored and tokens are not known.';
-comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95% interval for other prompts at the speed of this run; runs differ by more. A ratio of two sums over clusters, of which both vary: cost_per_right_answer / exp(t × e), with e² = (G − 1) / G × Σ over clusters of ((share of the cost − share of right_answers) / (1 − share of the samples))², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), t with the degrees of freedom of effective clusters; see accuracy. A cluster is a value of prompts.columns.cluster, or a prompt without one. NULL for fewer than two clusters, and if both are distributed equally over clusters, for example if all answers are right: the method sees no variance then.';
+comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95% interval for other prompts at the speed of this run; runs differ by more. A ratio of two sums over clusters, of which both vary: cost_per_right_answer / exp(t × e), with e² = (G − 1) / G × Σ over clusters of ((share of the cost − share of right_answers) / (1 − share of the samples))², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), t with G* − 1 degrees of freedom, G* effective clusters (see accuracy), or (Σ n²)² / Σ n⁴ if that is less: those of a variance to which each cluster of n samples adds n² (Satterthwaite 1946), as similar prompts do. A cluster is a value of prompts.columns.cluster, or a prompt without one. NULL for fewer than two clusters, and if both are distributed equally over clusters, for example if all answers are right: the method sees no variance then.';
 comment on column internal.run_cost.cost_per_right_answer_high is 'Upper end: cost_per_right_answer × exp(t × e).';
 comment on column internal.run_cost.full_cost_per_right_answer is 'The same with cost for working_cost.';
 comment on column internal.run_cost.full_cost_per_right_answer_low is 'Lower end of its 95% interval, by the same factor.';
