@@ -24,6 +24,7 @@ import duckdb
 
 ARGUMENTS = json.loads(sys.argv[2])
 connection = duckdb.connect(sys.argv[1], read_only=True, config={"threads": 1})
+connection.execute("set enable_progress_bar = false")
 views = connection.execute(
     "select schema_name || '.' || view_name from duckdb_views() where not internal"
 ).fetchall()
