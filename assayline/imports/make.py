@@ -45,6 +45,7 @@ from assayline.settings import Settings
 from assayline.store.database import TABLE_VERSION
 from assayline.store.parts import PartWriter
 from assayline.store.score_files import IMPORTED_SCORERS, IMPORTED_SCORES, HarnessScore
+from assayline.store.thread import DatabaseThread
 
 ROWS_PER_PART = 20_000
 DIGEST_DIGITS = 12
@@ -120,7 +121,10 @@ def _import_run(settings: Settings, imported: Imported, machine: str | None, sho
     runs_dir = settings.data_dir / "runs"
     digest = digest_json([imported.tool, imported.part, *map(digest_file, imported.files)])[:DIGEST_DIGITS]
     for known in runs_dir.glob(f"*-{digest}"):
-        return Outcome(read_manifest(known), is_new=False)
+        is_missing = not _is_loaded(settings, known.name)
+        if is_missing:  # an import was killed before it loaded the run, or the database was lost
+            rebuild_run(known, settings.database_path, settings.database_wait_s)
+        return Outcome(read_manifest(known), is_new=is_missing)
     runs_dir.mkdir(parents=True, exist_ok=True)
     with (
         storing(f"The run cannot be written to {runs_dir}", MAKE_ROOM),
@@ -141,6 +145,12 @@ def _import_run(settings: Settings, imported: Imported, machine: str | None, sho
         shutil.rmtree(place)
         raise
     return Outcome(run, True, outside)
+
+
+def _is_loaded(settings: Settings, run_id: str) -> bool:
+    query = "select count(*) > 0 from runs where run_id = ?"
+    [(is_loaded,)] = DatabaseThread(settings).run(lambda found: found.execute(query, [run_id]).fetchall())
+    return bool(is_loaded)
 
 
 def _describe(imported: Imported, digest: str, has_times: bool) -> dict[str, Any]:

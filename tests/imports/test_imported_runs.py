@@ -151,6 +151,13 @@ def test_a_second_import_adds_nothing_even_from_another_place(settings, tmp_path
         assert run_kit.query(settings, "select count(*), (select count(*) from scores) from requests") == counted
 
 
+def test_a_run_whose_import_was_killed_before_it_was_loaded_is_loaded_by_the_next(settings):
+    first = add(settings, "guidellm")
+    settings.database_path.unlink()  # the folder of a run is complete before the database has it
+    assert add(settings, "guidellm") == first and add(settings, "guidellm") == []
+    assert run_kit.query(settings, "select run_id from runs order by all") == [(run_id,) for run_id in sorted(first)]
+
+
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_damaged_file_is_one_error_and_stores_nothing(settings, tmp_path, kind):
     source = EXAMPLES[kind]
