@@ -8,6 +8,7 @@ from typing import Any
 
 from assayline.digests import digest_file, digest_json
 from assayline.errors import ModelError
+from assayline.files import is_folder
 from assayline.words import as_sentence
 
 CONFIG = "adapter_config.json"
@@ -45,8 +46,7 @@ def find_adapter(name: str, base: Path | None) -> Adapter:
 
     Raises ModelError for anything else, and for one that does not fit the base, as far as the base's weights are local.
     """
-    folder = Path(name).expanduser()
-    folder = folder.absolute() if folder.is_dir() else _fetch(name)
+    folder = Path(name).expanduser().absolute() if is_folder(name) else _fetch(name)
     config = _read_config(folder)
     rank = config.get("r")
     if config.get("peft_type") != "LORA" or not isinstance(rank, int):

@@ -41,6 +41,14 @@ def storing(failure: str, hint: str) -> Iterator[None]:
         raise StoreError(f"{failure}: {error}. hint: {hint}") from error
 
 
+def is_folder(name: str) -> bool:
+    """Return True if a name is that of a folder; False if it cannot be a path, such as an unknown ~user."""
+    try:
+        return Path(name).expanduser().is_dir()
+    except (OSError, RuntimeError):
+        return False
+
+
 Value = TypeVar("Value")
 
 

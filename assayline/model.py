@@ -15,7 +15,7 @@ from pathlib import Path
 from assayline.adapter import MARK, Adapter, find_adapter
 from assayline.digests import digest_file
 from assayline.errors import MachineError, ModelError
-from assayline.files import find_obstacle
+from assayline.files import find_obstacle, is_folder
 from assayline.spec.conflicts import NAME_ADAPTER
 from assayline.spec.evaluation import EvalSpec
 from assayline.words import as_sentence
@@ -60,7 +60,7 @@ def identify_spec_model(spec: EvalSpec) -> ModelIdentity:
     """
     if not spec.engine.is_remote:
         return identify_model(spec.model, spec.revision, spec.adapter)
-    if spec.engine.sends_messages and not _is_folder(spec.model):
+    if spec.engine.sends_messages and not is_folder(spec.model):
         return ModelIdentity(None, f"{SERVED}:{spec.engine.server.model or spec.model}", SERVED)
     try:
         found = identify_model(spec.model, spec.revision)
@@ -72,13 +72,6 @@ def identify_spec_model(spec: EvalSpec) -> ModelIdentity:
         ) from None
     name = spec.model_name
     return found if name == spec.model else replace(found, model_id=f"{SERVED}:{name}@{found.model_id}")
-
-
-def _is_folder(model: str) -> bool:
-    try:
-        return Path(model).expanduser().is_dir()
-    except (OSError, RuntimeError):
-        return False
 
 
 def identify_model(model: str, revision: str | None = None, adapter: str | None = None) -> ModelIdentity:
@@ -98,13 +91,13 @@ def _identify_base(model: str, revision: str | None) -> ModelIdentity:
     """
     try:
         folder = Path(model).expanduser()
-        is_folder = folder.is_dir()
+        is_local = folder.is_dir()
     except (OSError, RuntimeError) as error:  # a name that is too long, or an unknown ~user
         raise ModelError(
             f"Invalid model path {model!r:.200}: {error!s:.200}. hint: pass a folder or a Hugging Face id such as "
             "org/name."
         ) from None
-    if is_folder:
+    if is_local:
         _check_folder(folder)
         return ModelIdentity(
             folder,

@@ -118,7 +118,12 @@ def with_core(order: Open, act: Callable[[ServerCore], Any], *serve: Any) -> Any
 
     async def run() -> Any:
         core = ServerCore(order, *serve)
-        await core.open()
+        try:
+            await core.open()
+        except BaseException:
+            if core._process is not None:  # it would end with its host's process group
+                await core._process.stop()
+            raise
         try:
             return await act(core)
         finally:

@@ -9,7 +9,7 @@ from assayline.benchmark.configurations import identify_config
 from assayline.digests import digest_json, digest_text
 from assayline.errors import ModelError
 from assayline.model import identify_model, identify_spec_model
-from assayline.spec.file import parse_spec
+from assayline.spec.file import load_spec, override_spec, parse_spec
 
 ROWS = {"source": {"kind": "inline", "rows": [{"prompt": "Hi"}]}}
 
@@ -181,6 +181,14 @@ def test_digests_ignore_the_order_of_keys_and_take_any_text():
 def test_an_adapter_is_named_in_three_ways(fields):
     spec = parse_spec({"prompts": ROWS, **fields})
     assert (spec.model, spec.adapter, spec.model_name) == ("org/base", "org/one@v1", "org/base:org/one@v1")
+
+
+def test_another_model_has_no_adapter_unless_it_names_one(tmp_path):
+    (path := tmp_path / "spec.yaml").write_text("model: a\nadapter: b\nprompts: {source: {kind: inline, rows: [{}]}}\n")
+    for change, expected in (("c", None), ("c:d", "d")):
+        assert override_spec(load_spec(path), {"model": change}).adapter == expected
+        assert load_spec(path, {"model": change}).adapter == expected
+    assert load_spec(path, {"adapter": "d", "model": "c"}).model_name == "c:d"
 
 
 def test_a_name_with_a_colon_on_a_running_server_and_a_folder_with_one_are_models(tmp_path):

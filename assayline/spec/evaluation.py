@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from assayline.files import is_folder
 from assayline.spec.conflicts import list_conflicts
 from assayline.spec.criteria import GateSpec, Loglikelihood, PriceSpec, Scorer, SloSpec, name_scorers
 from assayline.spec.engine import EngineSpec, OutputSpec, ReasoningSpec, refuse_secrets
@@ -46,13 +47,6 @@ def _is_served_elsewhere(data: Mapping[str, Any]) -> bool:
     engine = data.get("engine")
     server = engine.get("server") if isinstance(engine, Mapping) else getattr(engine, "server", None)
     return bool(server.get("url") if isinstance(server, Mapping) else getattr(server, "url", None))
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return Path(path).expanduser().is_dir()
-    except (OSError, RuntimeError):
-        return False
 
 
 class EvalSpec(SpecPart):
@@ -108,7 +102,7 @@ class EvalSpec(SpecPart):
         match data:
             case {"model": {"base": base, "adapter": adapter, **rest}} if not rest:
                 return {**data, "model": base, "adapter": adapter}
-            case {"model": str(model)} if ":" in model and not _is_served_elsewhere(data) and not _is_folder(model):
+            case {"model": str(model)} if ":" in model and not _is_served_elsewhere(data) and not is_folder(model):
                 base, _, adapter = model.partition(":")
                 return {**data, "model": base, "adapter": adapter}
         return data

@@ -47,8 +47,7 @@ class SpecFile(BaseModel):
         """Read the file and apply the overrides. Raises SpecError."""
         is_named = self.file.startswith("@")
         data = read_named(self.file) if is_named else read_yaml(Path(self.file))
-        for field, value in self.overrides.items():
-            _set_field(data, field, value)
+        _set_fields(data, self.overrides)
         return parse_spec(data, self.file, {} if is_named else load_texts(Path(self.file).read_text(encoding="utf-8")))
 
 
@@ -72,8 +71,7 @@ def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None
 def override_spec(spec: EvalSpec, overrides: Mapping[str, Any], origin: str = "spec") -> EvalSpec:
     """Return the spec with values by dotted field. Raises SpecError."""
     data = spec.model_dump(mode="json", exclude_none=True)
-    for field, value in overrides.items():
-        _set_field(data, field, value)
+    _set_fields(data, overrides)
     return parse_spec(data, origin)
 
 
@@ -182,6 +180,14 @@ def _list_kinds(field: str) -> list[Any]:
         if get_origin(kind) in (Annotated, Union, UnionType):
             kinds += get_args(kind)  # visited by this loop, too
     return kinds
+
+
+def _set_fields(data: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Set values by dotted field. Another model has no adapter, unless it names one."""
+    if "model" in overrides:
+        data.pop("adapter", None)
+    for field, value in overrides.items():
+        _set_field(data, field, value)
 
 
 def _set_field(data: dict[str, Any], field: str, value: Any) -> None:

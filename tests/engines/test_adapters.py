@@ -12,7 +12,7 @@ from run_kit import request_of
 from assayline.adapter import find_adapter
 from assayline.engines.messages import Generate
 from assayline.engines.pool import EnginePool
-from assayline.errors import ModelError, SpecError
+from assayline.errors import EngineError, ModelError, SpecError
 from assayline.records import Request
 
 RANK, ALPHA = 4, 8
@@ -107,6 +107,7 @@ def test_adapters_and_the_base_share_an_engine_and_answer_as_merged_weights_do(
                 hosts.add(engine.host_pid)
                 answers = {each.request_id: each for each in engine.generate(iter(requests))}
                 found[name] = [answers[request.request_id].output_token_ids for request in requests]
+                assert not any(answer.cached_tokens for answer in answers.values())
         assert found == expected and len(hosts) == 1
         with pytest.raises(SpecError, match="changes nothing: the log-probabilities of 16 tokens are the same"):
             open_one(
@@ -128,10 +129,15 @@ def test_a_server_of_ours_answers_by_the_adapter(tiny_model, adapters, requests,
 
 
 @pytest.mark.vllm
-def test_an_adapter_that_vllm_cannot_load_is_one_error_with_the_base_it_is_for(tiny_model, tmp_path):
-    folder = write_adapter(tmp_path / "wide", tiny_model, 1, extra=8)
-    order = {"args": {**ARGS, "enable_lora": True, "max_lora_rank": 8}, "adapter": str(folder)}
-    with pytest.raises(SpecError, match=r"vLLM cannot use the adapter .* base_model_name_or_path"):
+def test_an_adapter_that_vllm_refuses_is_an_error_of_the_spec_and_one_that_ends_the_engine_is_not(tiny_model, tmp_path):
+    """The recovery must see an engine that dies, which may lack memory."""
+    high = write_adapter(tmp_path / "high", tiny_model, 1)
+    order = {"args": {**ARGS, "enable_lora": True, "max_lora_rank": 1}, "adapter": str(high)}
+    with pytest.raises(SpecError, match="vLLM refuses the adapter"):
+        open_engine(tiny_model, tmp_path / "engine.log", **order)
+    wide = write_adapter(tmp_path / "wide", tiny_model, 1, extra=8)
+    order = {"args": {**ARGS, "enable_lora": True, "max_lora_rank": 8}, "adapter": str(wide)}
+    with pytest.raises(EngineError, match=r"size of tensor a \(128\) must match the size of tensor b \(136\)"):
         open_engine(tiny_model, tmp_path / "engine.log", **order)
 
 

@@ -1,6 +1,7 @@
 """The proof that an engine's LoRA adapter acts: it changes the log-probabilities of a probe."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from assayline.engines.messages import Open
@@ -18,18 +19,23 @@ def read_probe(output: Any) -> list[float]:
     return [entry.logprob for place in output.prompt_logprobs if place for entry in place.values()]
 
 
-def check_adapter(order: Open, base: Sequence[Any], adapted: Sequence[Any]) -> None:
-    """Raise SpecError if the probe's log-probabilities are those of the base, which would answer everything then."""
-    if base == adapted:
+@contextlib.contextmanager
+def proving(order: Open) -> Iterator[list[Any]]:
+    """Take the log-probabilities of the probe, first of the base and then of the adapter, and compare them.
+
+    Raises SpecError if they are equal, because the base would answer everything, and if vLLM refuses the adapter. Other
+    errors end the engine: it may lack memory.
+    """
+    found: list[Any] = []
+    try:
+        yield found
+    except (ValueError, TypeError) as error:
+        raise SpecError(
+            f"vLLM refuses the adapter {order.adapter} for {order.model}: {error}. hint: base_model_name_or_path in "
+            "its adapter_config.json names the base that it was trained for."
+        ) from error
+    if found[0] == found[1]:
         raise SpecError(
             f"The adapter {order.adapter} changes nothing: the log-probabilities of {len(PROBE_TOKEN_IDS)} tokens are "
             "the same with and without it. hint: check that it was trained, for this base, and saved with its weights."
         )
-
-
-def explain_adapter(order: Open, error: Exception) -> SpecError:
-    """Return the error for an adapter that vLLM cannot use."""
-    return SpecError(
-        f"vLLM cannot use the adapter {order.adapter} with {order.model}: {error}. hint: the engine's log has the "
-        "cause; base_model_name_or_path in its adapter_config.json names the base that it was trained for."
-    )

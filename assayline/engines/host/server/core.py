@@ -13,13 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import openai
-
 from assayline.adapter import NAME
-from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, check_adapter, explain_adapter
+from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, proving
 from assayline.engines.host.core import MediaPool
 from assayline.engines.host.server.client import (
-    BROKEN,
     TIMED_OUT,
     PromptLengths,
     ServedClient,
@@ -87,12 +84,10 @@ class ServerCore:
 
     async def _find_adapter(self, base: str) -> str:
         """Return our server's name for the order's adapter once it is proven to act. Raises SpecError."""
-        try:
-            bodies = ({"model": name, "prompt": PROBE_TOKEN_IDS, **PROBE_SAMPLING} for name in (base, NAME))
-            found = [(await self._client.ask("/completions", body))["choices"][0]["prompt_logprobs"] for body in bodies]
-        except (openai.OpenAIError, *BROKEN, LookupError, TypeError, ValueError) as error:
-            raise explain_adapter(self._order, error) from error
-        check_adapter(self._order, *found)
+        with proving(self._order) as found:
+            for name in (base, NAME):
+                body: dict[str, Json] = {"model": name, "prompt": PROBE_TOKEN_IDS, **PROBE_SAMPLING}
+                found.append((await self._client.ask("/completions", body))["choices"][0]["prompt_logprobs"])
         return NAME
 
     async def rejoin(self, order: Open) -> Opened:

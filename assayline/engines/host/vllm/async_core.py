@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, check_adapter, explain_adapter, read_probe
+from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, proving, read_probe
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import Counters, Live
 from assayline.engines.host.vllm.internals import count_steps, open_async, take_over_outputs
@@ -58,7 +58,6 @@ class AsyncCore:
         self._engine = open_async(args, lambda sizes: self._tell(Resolved(sizes)))
         count_steps(self._engine, self._counters.add_steps)
         self._adapter = await self._find_adapter()
-        self._counters.restart()
         return describe_engine(self._engine.vllm_config)
 
     async def rejoin(self, order: Open) -> Opened:
@@ -74,13 +73,10 @@ class AsyncCore:
 
     async def _find_adapter(self) -> Any | None:
         """Return the order's adapter once it is proven to act. Raises SpecError."""
-        adapter = self._adapters.find(self._order)
-        if adapter is not None:
-            try:
-                found = [await self._probe(each) for each in (None, adapter)]
-            except Exception as error:
-                raise explain_adapter(self._order, error) from error
-            check_adapter(self._order, *found)
+        if adapter := self._adapters.find(self._order):
+            with proving(self._order) as found:
+                found += [await self._probe(each) for each in (None, adapter)]
+            self._counters.restart()
         return adapter
 
     async def _probe(self, adapter: Any | None) -> list[float]:

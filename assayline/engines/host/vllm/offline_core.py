@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, check_adapter, explain_adapter, read_probe
+from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, proving, read_probe
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import Counters, Live
 from assayline.engines.host.vllm.internals import adapting, count_steps, finish_begun, is_engine_dead, shut_down
@@ -100,13 +100,10 @@ class VllmCore:
 
     def _find_adapter(self) -> Any | None:
         """Return the order's adapter once it is proven to act. Raises SpecError."""
-        adapter = self._adapters.find(self._order)
-        if adapter is not None:
-            try:
-                found = [self._probe(each) for each in (None, adapter)]
-            except Exception as error:
-                raise explain_adapter(self._order, error) from error
-            check_adapter(self._order, *found)
+        if adapter := self._adapters.find(self._order):
+            with proving(self._order) as found:
+                found += [self._probe(each) for each in (None, adapter)]
+            self._counters.restart()
         return adapter
 
     def _probe(self, adapter: Any | None) -> list[float]:
