@@ -88,7 +88,7 @@ def list_cells(suite: SuiteSpec) -> list[Cell]:
             spec = one.load(model)
             identify_config(spec, models)
             name, baseline = one.name or spec.name, one.baseline or spec.gate.baseline
-            cells.append(Cell(name, spec.model, one.tier, one.weight, one.repeats, baseline, spec))
+            cells.append(Cell(name, spec.model_name, one.tier, one.weight, one.repeats, baseline, spec))
     names = [(cell.evaluation, cell.model) for cell in cells]
     if twice := sorted({name for name, model in names if names.count((name, model)) > 1}):
         raise SpecError(

@@ -205,7 +205,7 @@ def _find_baselines(cells: list[Cell], settings: Settings) -> dict[str, Cell]:
             spec = DatabaseThread(settings).run(partial(read, cell=cell))
             if identify_config(spec, {}) != identify_config(cell.spec, {}):
                 name = f"{cell.evaluation}, baseline"
-                found[cell.key] = dataclasses.replace(cell, evaluation=name, model=spec.model, spec=spec)
+                found[cell.key] = dataclasses.replace(cell, evaluation=name, model=spec.model_name, spec=spec)
         except AssaylineError:
             continue  # the gate names an unknown baseline, and one of another session
     return found

@@ -86,6 +86,15 @@ def test_each_evaluation_runs_with_each_model_and_equal_engines_follow_each_othe
     assert [cell.baseline for cell in cells[:3]] == ["stable", "run-1", "stable"]
 
 
+def test_adapters_of_one_base_are_two_models(spec, modest_model, tmp_path):
+    named = [f"{modest_model}:{tmp_path / name}" for name in ("first", "second")]
+    for rank, name in enumerate(("first", "second"), start=1):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text(f'{{"peft_type": "LORA", "r": {rank}}}')
+    cells = list_cells(parse_suite({"models": named, "evaluations": [{"spec": str(spec)}]}))
+    assert sorted(cell.model for cell in cells) == sorted(named)
+
+
 def test_a_suite_goes_on_until_it_is_decided_or_a_spec_changes(spec, tmp_path):
     settings = Settings(data_dir=tmp_path / "data")
     suite = parse_suite({"evaluations": [{"spec": str(spec)}]})
