@@ -91,6 +91,7 @@ def test_adapters_of_one_base_are_two_models(spec, modest_model, tmp_path):
     for rank, name in enumerate(("first", "second"), start=1):
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text(f'{{"peft_type": "LORA", "r": {rank}}}')
+        (tmp_path / name / "adapter_model.bin").touch()
     cells = list_cells(parse_suite({"models": named, "evaluations": [{"spec": str(spec)}]}))
     assert sorted(cell.model for cell in cells) == sorted(named)
 
