@@ -14,6 +14,7 @@ COMMANDS = {
     "benchmarks": "List named benchmarks, such as @gsm8k.",
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
+    "compare": "Print how two runs differ: scores by prompt, changed answers, speed and cost.",
     "suite": "Run several evaluations and decide by all of them: GO, NO-GO or INCONCLUSIVE.",
     "runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
     "tasks": "List the tasks of lm-evaluation-harness.",

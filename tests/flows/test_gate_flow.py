@@ -270,6 +270,21 @@ def check_ledger(client: Any, night: State[Any]) -> None:
     assert (flow_kit.query(data_dir, count), len(client.read_flow_runs())) == (before, flow_runs)
 
 
+def test_compare_prints_the_difference_and_the_flips_and_records_no_verdict(runs, data_dir):
+    compared = flow_kit.run_here("compare", runs.bad, runs.same)
+    assert compared.code == 0, compared.err
+    *_, last = compared.out.splitlines()
+    assert last.startswith("Compared with the baseline, exact_match changed by −100")
+    assert last.endswith("40 prompts got worse and 0 better.")
+    assert f"{runs.same} of 20" in compared.out and "output_tokens_per_s" in compared.out
+    assert compared.out.count("1 → 0") == 4 and f"assayline view {runs.bad} {runs.same}" in compared.out
+    assert flow_kit.query(data_dir, "select count(*) from raw.verdicts") == [0]
+    with pytest.raises(SystemExit):
+        flow_kit.run_here("compare", runs.bad)
+    unknown = flow_kit.run_here("compare", runs.bad, "nothing")
+    assert unknown.code == 2 and "nothing" in unknown.err
+
+
 @pytest.mark.usefixtures("prefect_client", "runs")
 def test_nightly_is_judged_while_another_program_reads_the_database(data_dir, modest_model, tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.1")

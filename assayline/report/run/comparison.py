@@ -144,6 +144,7 @@ _SPEEDS = """
 _FLIPS = f"""
     select
         scorer, prompt_id, candidate_value, baseline_value, difference, flip_share,
+        messages_json ->> '$[#-1].content' as prompt,
         {", ".join(map(cut_and_count, ("target", "messages_json", "candidate_answer", "baseline_answer")))}
     from show_flips(?, ?, ?, ?, pair_by := ?)
 """  # noqa: S608 - names are ours
@@ -205,7 +206,7 @@ SPEEDS = (
 def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section:
     """Build the section: limits, changed prompts, scores and speed."""
     section = Section("comparison", "Comparison with the baseline")
-    section.blocks.append(Paragraph(_introduce(rows.run, comparison)))
+    section.blocks.append(Paragraph(introduce(rows.run, comparison)))
     if words := say_conditions(*comparison.environments):
         section.blocks.append(Paragraph(words, is_warning=True))
     if comparison.limits:
@@ -268,8 +269,8 @@ def say_limits(comparison: ComparisonRows) -> list[str]:
     return [f"Fails no limit of the baseline.{open_}" if open_ else "Within the limits of the baseline."]
 
 
-def say_verdict(comparison: ComparisonRows) -> str:
-    """Summarize the verdict on the first scorer."""
+def say_verdict(comparison: ComparisonRows, *, is_judged: bool = True) -> str:
+    """Summarize the verdict on the first scorer, or else its change alone."""
     if not comparison.scores:
         return "Neither run has scores, so answers are not compared."
     row = comparison.scores[0]
@@ -282,8 +283,9 @@ def say_verdict(comparison: ComparisonRows) -> str:
     unlike = "" if row["same_scorer"] else f" {SCORE_AGAIN}"
     paired = f", {comparison.pairing}" * bool(comparison.pairing)
     span = f" ({_show_span(row)})" if row["low"] is not None else ""
+    verdict = f"is {row['words']}:" if is_judged else "changed by"
     return (
-        f"Compared with the baseline, {row['scorer']} is {row['words']}: "
+        f"Compared with the baseline, {row['scorer']} {verdict} "
         f"{show_points(row['difference'])}{span}{partly}; {count(row['worse_prompts'], 'prompt')} got worse and "
         f"{row['better_prompts']:,} better{paired}.{unlike}"
     )
@@ -294,7 +296,8 @@ def is_worse(comparison: ComparisonRows, scorer: str | None) -> bool:
     return any(row["scorer"] == scorer and row["verdict"] == "fail" for row in comparison.scores)
 
 
-def _introduce(run: Row, comparison: ComparisonRows) -> str:
+def introduce(run: Row, comparison: ComparisonRows) -> str:
+    """Name the baseline, and what differs from it in a run's settings."""
     baseline = comparison.baseline
     apart = [name for column, name in SPECS_APART.items() if run[column] != baseline[column]]
     apart += list_setting_changes(baseline["spec_json"], run["spec_json"])

@@ -1,0 +1,67 @@
+"""compare: print how two runs differ: scores paired by prompt, changed answers, speed and cost.
+
+assayline compare RUN_ID BASELINE
+"""
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
+
+if TYPE_CHECKING:
+    from assayline.report.run.comparison import ComparisonRows
+    from assayline.store.database import Connection
+
+EPILOG = """BASELINE is any other run, or a pinned name. A change is RUN_ID minus BASELINE. No limit applies, and
+no verdict is recorded: `assayline gate` judges a run by its limits.
+
+Exit codes: 0 compared, 2 an unknown or unfinished run, 6 the database cannot be read."""
+PARSER = make_parser("compare", EPILOG)
+PARSER.add_argument("run_id", metavar="RUN_ID", help="run id, as listed by `assayline list runs`")
+PARSER.add_argument("baseline", metavar="BASELINE", help="run id or pinned name to compare with")
+FLIPS = (("prompt", "prompt"), ("target", "target"), ("this run", "candidate_answer"), ("baseline", "baseline_answer"))
+
+
+def run(arguments: list[str]) -> int:
+    """Print the comparison of two runs. Return the exit code."""
+    known = PARSER.parse_args(arguments)
+
+    from assayline.report.document import Column, tabulate
+    from assayline.report.make import check_report_run, find_baseline_run, open_database
+    from assayline.report.run.comparison import SCORES, SPEEDS, introduce, read_comparison, say_conditions, say_verdict
+    from assayline.settings import load_settings
+    from assayline.store.database import read_rows
+    from assayline.words import show_value
+
+    settings = load_settings()
+    run_id, baseline = (complete_run_id(given, settings) for given in (known.run_id, known.baseline))
+
+    def read(connection: "Connection") -> tuple[dict[str, Any], "ComparisonRows"]:
+        check_report_run(connection, run_id)
+        found = read_comparison(connection, run_id, find_baseline_run(connection, baseline, run_id))
+        return read_rows(connection, "select * from runs where run_id = ?", run_id)[0], found
+
+    own, found = open_database(settings).run(read)
+    console = plain_console()
+    print_text(f"Run {run_id} compared with a baseline. {introduce(own, found)}", console)
+    judged = ("limit", "p at the limit", "pairs with an error", "verdict")
+    scores = [column for column in SCORES if column.header not in judged]
+    scores.insert(5, Column("p", "p_value", show_value))
+    print_table(tabulate("Scores", scores, (row for row in found.scores if row["prompts"])), console)
+    if flips := [*found.worse, *found.better]:
+        score = Column(
+            "score", lambda row: f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"
+        )
+        columns = [score, *(Column(header, lambda row, key=key: _shorten(row[key])) for header, key in FLIPS)]
+        print_table(tabulate("Changed most", columns, flips), console)
+        print_text(f"All changed answers: assayline view {run_id} {found.baseline['run_id']}", console)
+    print_table(tabulate("Speed and cost", SPEEDS, found.metrics), console)
+    if words := say_conditions(*found.environments):
+        print_text(words, console)
+    print_text(say_verdict(found, is_judged=False), console)
+    return 0
+
+
+def _shorten(text: str | None) -> str:
+    return textwrap.shorten(text or "", 80, placeholder="…")
