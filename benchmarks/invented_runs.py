@@ -79,7 +79,7 @@ INSERTS = (
         run_id, 'night-' || configuration as name, 'trees' as prompt_set, 'model-' || configuration % 5 as model,
         md5('model' || configuration % 5) as model_id, md5('tokenizer') as tokenizer_id, md5('chat') as template_id,
         md5('sampling' || configuration) as sampling_id, md5('spec' || configuration) as spec_hash,
-        '{{"name": "night", "max_error_fraction": 0.5, "price": {{"currency": "USD", "per_gpu_hour": 2.5}}}}'
+        '{{"name": "night", "max_error_share": 0.5, "price": {{"currency": "USD", "per_gpu_hour": 2.5}}}}'
             as spec_json,
         md5('configuration' || configuration) as config_id, if(has_load, 'sweep', null) as benchmark_id,
         '0' as assayline_version, 'host' as host_name, 1 as attempt, 'completed' as state,

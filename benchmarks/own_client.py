@@ -49,7 +49,7 @@ def make_spec(load: Load, server: Server, prompts: Path) -> dict[str, Any]:
         "engine": {
             "backend": "server",
             "server": {"url": f"{server.url}/v1", "model": server.model_name},
-            "warm_up": False,  # so that the server's counters cover only the load
+            "warmup": False,  # so that the server's counters cover only the load
         },
         "load": {"arrival": arrival},
     }

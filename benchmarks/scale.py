@@ -165,7 +165,7 @@ def begin(folder: Path, shards: int) -> Flow:
         {
             "model": "fake",
             "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "unused"}]}},
-            "engine": {"backend": "fake", "warm_up": False},
+            "engine": {"backend": "fake", "warmup": False},
         }
     )
     settings = Settings(data_dir=folder, lock_dir=folder / "locks")

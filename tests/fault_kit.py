@@ -323,7 +323,7 @@ class Round:
             "sampling": {"max_tokens": 6},
             "engine": {"backend": "fake", "max_concurrency": 3},
             "shard_requests": 10,
-            "max_error_fraction": 1.0,
+            "max_error_share": 1.0,
             "workers": NODES,
         }
         if nodes is not None:

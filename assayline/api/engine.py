@@ -328,7 +328,7 @@ class Engine:
         self._is_warm = True
 
     def _may_isolate(self, isolated: int) -> bool:
-        return isolated <= max(1.0, self._spec.max_error_fraction * self._asked)
+        return isolated <= max(1.0, self._spec.max_error_share * self._asked)
 
     def _record(self, row: EngineEvent) -> None:
         level = logging.WARNING if row.event in TROUBLE else logging.INFO

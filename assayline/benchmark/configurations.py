@@ -41,7 +41,7 @@ from assayline.spec.identity import canonical_json, config_id
 from assayline.store.scoring import check_scorers
 
 CACHING = "engine.args.enable_prefix_caching"
-WARM_UP = "engine.warm_up"
+WARM_UP = "engine.warmup"
 LEAST_RUNS = 5
 """Runs that the view `noise_run` needs."""
 

@@ -227,10 +227,10 @@ class Dispatcher:
         """
         with self._lock:
             self._killers += 1
-            if self._killers > max(1.0, self._spec.max_error_fraction * self._prepared):
+            if self._killers > max(1.0, self._spec.max_error_share * self._prepared):
                 self.stop()
                 raise EngineError(
-                    f"{self._killers} requests killed their engines or workers, more than max_error_fraction allows. "
+                    f"{self._killers} requests killed their engines or workers, more than max_error_share allows. "
                     f"The last one: {why}. hint: fix the cause, then run the same command again to resume the run; "
                     "stored answers are kept."
                 )

@@ -21,6 +21,7 @@ from assayline.runs.manifest import (
     read_spec_json,
     write_manifest,
 )
+from assayline.spec.identity import use_current_names
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
 from assayline.store.decisions import restore_decisions
 from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_parts
@@ -99,7 +100,7 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
         rebuilt.rows = reload_parts(connection, before.run_id, run_dir)
         save_run(connection, before, spec_json)
         outcome = read_outcome(connection, before.run_id)
-        after = _judge_again(before, outcome, json.loads(spec_json).get("max_error_fraction", 1.0))
+        after = _judge_again(before, outcome, json.loads(use_current_names(spec_json)).get("max_error_share", 1.0))
         save_run(connection, after, spec_json)
     scorers = read_run_scorers(run_dir, json.loads(spec_json))
     judged, functions = read_harness_scores(run_dir), read_function_scores(run_dir)
@@ -112,7 +113,7 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
     rebuilt.manifest, rebuilt.missing = after, outcome.broken.get("missing_requests", 0)
 
 
-def _judge_again(run: Manifest, outcome: RunOutcome, max_error_fraction: float) -> Manifest:
+def _judge_again(run: Manifest, outcome: RunOutcome, max_error_share: float) -> Manifest:
     """Return the manifest with its state corrected, judged as at the end of a run. An unfinished run stays one."""
     if run.state == IMPORTED:
         return run
@@ -121,7 +122,7 @@ def _judge_again(run: Manifest, outcome: RunOutcome, max_error_fraction: float) 
             return run
         message = f"Run {run.run_id} lost part files with requests or answers after it was completed."
         return replace(run, state="failed", message=message)
-    concluded = conclude_run(run, outcome, max_error_fraction)
+    concluded = conclude_run(run, outcome, max_error_share)
     if "completed" not in (run.state, concluded.state):
         return run
     return replace(concluded, finished_at=run.finished_at or concluded.finished_at)

@@ -53,11 +53,11 @@ _ADVICE = (
 )
 
 
-def conclude_run(run: Manifest, outcome: RunOutcome, max_error_fraction: float) -> Manifest:
+def conclude_run(run: Manifest, outcome: RunOutcome, max_error_share: float) -> Manifest:
     """Return the final manifest of a run whose prompts are all prepared and whose parts are all loaded."""
     if run.prompts is None:
         raise ValueError(f"{run.run_id} was concluded before its prompts were counted")
-    message = _describe_failure(run.run_id, run.prompts.requests, outcome, max_error_fraction)
+    message = _describe_failure(run.run_id, run.prompts.requests, outcome, max_error_share)
     return replace(
         run,
         state="failed" if message else "completed",
@@ -67,7 +67,7 @@ def conclude_run(run: Manifest, outcome: RunOutcome, max_error_fraction: float) 
     )
 
 
-def _describe_failure(run_id: str, requests: int, outcome: RunOutcome, max_error_fraction: float) -> str | None:
+def _describe_failure(run_id: str, requests: int, outcome: RunOutcome, max_error_share: float) -> str | None:
     if outcome.broken:
         more = (
             "run the same command again, which resumes the run and sends the missing requests."
@@ -91,11 +91,11 @@ def _describe_failure(run_id: str, requests: int, outcome: RunOutcome, max_error
             "load so that at least one request is sent, then start a new run."
         )
     asked = requests - outcome.unsent
-    if outcome.error_rows > max_error_fraction * asked:
+    if outcome.error_rows > max_error_share * asked:
         among = f"{asked} requests" if not outcome.unsent else f"{asked} sent requests"
         return (
             f"Run {run_id} has {outcome.error_rows} error rows among {among}, more than the share of "
-            f"{max_error_fraction:g} that max_error_fraction allows. {_count_kinds(outcome)} {_ADVICE}"
+            f"{max_error_share:g} that max_error_share allows. {_count_kinds(outcome)} {_ADVICE}"
         )
     return None
 
@@ -380,7 +380,7 @@ class Evaluation:
         self._load_and_save(connection)
         self._score(connection)
         outcome = read_outcome(connection, self.run_id)
-        ended = conclude_run(self.manifest, outcome, self.spec.max_error_fraction)
+        ended = conclude_run(self.manifest, outcome, self.spec.max_error_share)
         with transaction(connection):
             save_run(connection, ended, canonical_json(self.spec))
         return ended

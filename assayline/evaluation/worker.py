@@ -261,7 +261,7 @@ class Worker:
             self._note(f"Every device is taken: {holders}. Waiting up to {wait_s:g} s (ASSAYLINE_DEVICE_WAIT_S)")
 
     def _answer(self, engine: AdaptiveEngine) -> None:
-        if self._order.open.engine.warm_up and (first := self._wait_for_first()):
+        if self._order.open.engine.warmup and (first := self._wait_for_first()):
             self._warm_up(engine, first)
         for completion in engine.generate(self._pull()):
             with self._changed:

@@ -138,7 +138,7 @@ class RecoverySpec(SpecPart):
     enabled: bool = Field(
         True, description="Rebuild a crashed engine and continue; false: the run fails with the engine."
     )
-    min_batch_size: int = Field(
+    min_concurrency: int = Field(
         1, ge=1, description="Minimum requests in flight after a reduction; below it the run fails."
     )
 
@@ -194,9 +194,7 @@ class EngineSpec(SpecPart):
         False,
         description="Record a timestamp per output token, for ITL. Backends async and server always do.",
     )
-    warm_up: bool = Field(
-        True, description="Warm up compilation and the prompts' shared prefix before the measurement."
-    )
+    warmup: bool = Field(True, description="Warm up compilation and the prompts' shared prefix before the measurement.")
     server: ServerSpec = Field(ServerSpec(), description="The endpoint. Backend server.")
     recovery: RecoverySpec = Field(RecoverySpec(), description="Recovery from engine crashes.")
     args: dict[PublicName, Any] = Field(default_factory=dict, description="Any argument of vLLM's EngineArgs, by name.")

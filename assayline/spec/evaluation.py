@@ -84,7 +84,7 @@ class EvalSpec(SpecPart):
     )
     runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
     ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
-    max_error_fraction: float = Field(
+    max_error_share: float = Field(
         0.5, ge=0, le=1, description="Maximum share of requests that may be error rows; beyond it the run fails."
     )
     shard_requests: int = Field(256, ge=1, le=1_000_000, description="Requests per part file.")

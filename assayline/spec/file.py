@@ -223,15 +223,15 @@ def explain(
 ) -> Iterator[str]:
     """Yield one line per validation problem of `whole`, an instance of one of `models`."""
     for problem in error.errors():
-        location = [str(part) for part in problem["loc"]]
-        where = ".".join(location) or whole
+        names, here = _follow([str(part) for part in problem["loc"]], models)
+        where = ".".join(names) or whole
         given = problem["input"] if isinstance(problem["input"], str) else None
         if hint := REMOVED.get((where, given)) or REMOVED.get((where, None)):
             yield f"{where}: given {problem['input']!r:.200}, which was removed. {hint}"
         elif current := RENAMED.get(where):
             yield f"{where}: this field was renamed to {current}. hint: rename it"
         elif problem["type"] == "extra_forbidden":
-            yield f"{where}: unknown key; {_find_field(location, models)}"
+            yield f"{where}: unknown key; {_find_field(names, here)}"
         elif problem["type"] == "union_tag_invalid":
             kinds = [kind.strip("' ") for kind in problem["ctx"]["expected_tags"].split(",")]
             yield f"{where}: there is no kind {problem['ctx']['tag']!r}; {nearest(problem['ctx']['tag'], kinds)}"
@@ -249,11 +249,24 @@ def explain(
             yield f"{where}: given {problem['input']!r:.200}; {problem['msg'].removeprefix('Value error, ')}"
 
 
-def _find_field(location: list[str], models: Sequence[type[BaseModel]]) -> str:
-    """Suggest a field for an unknown key: one at the same place, or one elsewhere in the spec."""
-    here, name = _known_keys(location[:-1], models), location[-1]
-    close = nearest(name, here)
-    there = _list_fields(name) if close.startswith("known") and location == [name] else []
+def _follow(location: list[str], models: Sequence[type[BaseModel]]) -> tuple[list[str], Sequence[type[BaseModel]]]:
+    """Return a location without the tags of unions, and the models that may have its last part."""
+    names, here = [], models
+    for part in location:
+        if len(models) > 1 and (tagged := [model for model in models if _tag(model) == part]):
+            models = here = tagged
+            continue
+        names.append(part)
+        here = models
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        models = [below for field in fields for below in _models_in(field.annotation)] or models
+    return names, here
+
+
+def _find_field(names: list[str], models: Sequence[type[BaseModel]]) -> str:
+    """Suggest a field for an unknown key: one of the models at the same place, or one elsewhere in the spec."""
+    close = nearest(names[-1], sorted({name for model in models for name in model.model_fields}))
+    there = _list_fields(names[-1]) if close.startswith("known") and len(names) == 1 else []
     return f"did you mean {' or '.join(map(repr, there[:3]))}?" if there else close
 
 
@@ -270,21 +283,6 @@ def _list_fields(name: str) -> list[str]:
         found += ["sampling." + name] if name in sampling_parameter_types() else []
         found += ["engine.args." + name] if name in engine_argument_types() else []
     return list(dict.fromkeys(found))
-
-
-def _known_keys(location: list[str], models: Sequence[type[BaseModel]]) -> list[str]:
-    """Return the field names of the model at a location, skipping union tags and list indexes."""
-    for part in location:
-        below = [
-            found
-            for model in models
-            for name, info in model.model_fields.items()
-            if name == part
-            for found in _models_in(info.annotation)
-        ]
-        tagged = [model for model in models if _tag(model) == part]
-        models = below or tagged or models
-    return sorted({name for model in models for name in model.model_fields})
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -10,7 +10,12 @@ from assayline.digests import digest_json
 if TYPE_CHECKING:
     from assayline.spec.evaluation import EvalSpec
 
-RENAMED = {"engine.window": "engine.max_concurrency"}
+RENAMED = {
+    "engine.window": "engine.max_concurrency",
+    "engine.warm_up": "engine.warmup",
+    "engine.recovery.min_batch_size": "engine.recovery.min_concurrency",
+    "max_error_fraction": "max_error_share",
+}
 """Former and current names of fields. A new spec with a former name is rejected with a hint; a stored one is read.
 
 Digests use the former names, so that runs of earlier versions can be resumed and count as repeats."""

@@ -444,7 +444,7 @@ class PromptSpec(SpecPart):
         "error_row",
         exclude_if=lambda chosen: chosen == "error_row",  # keeps digests of specs without it
         description="error_row: a row that cannot become a request is stored as an error row, and the others are sent "
-        "(max_error_fraction limits the share of error rows); stop: the first such row ends the run.",
+        "(max_error_share limits the share of error rows); stop: the first such row ends the run.",
     )
     media: MediaSpec = Field(
         MediaSpec(), exclude_if=lambda media: media == MediaSpec(), description="Images, audio and video of prompts."

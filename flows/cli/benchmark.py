@@ -28,7 +28,7 @@ OF_PROFILE = ("points", "arrival", "seconds", "requests")
 
 EPILOG = f"""--sweep takes any field of the spec by its dotted name, with comma-separated values or a YAML list in
 brackets. Repeat it to measure every combination. By default the engine is warmed up and prefix caching
-is off; override with --engine.warm_up and --engine.args.enable_prefix_caching.
+is off; override with --engine.warmup and --engine.args.enable_prefix_caching.
 
 --profile sweep measures latency under load: one request at a time (synchronous), all at once
 (throughput), then rates evenly spaced between the two achieved rates. Each point is a run with its own

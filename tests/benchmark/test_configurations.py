@@ -61,11 +61,11 @@ def test_models_can_be_swept(spec, settings, tiny_model, tmp_path):
 
 
 def test_cache_is_off_and_engines_are_warm_unless_asked(spec, settings):
-    cold = spec.model_copy(update={"engine": spec.engine.model_copy(update={"warm_up": False})})
+    cold = spec.model_copy(update={"engine": spec.engine.model_copy(update={"warmup": False})})
     _, (found,) = plan_benchmark(cold, {}, 1)
-    assert found.spec.engine.args["enable_prefix_caching"] is False and found.spec.engine.warm_up
-    _, (found,) = plan_benchmark(cold, {}, 1, ["engine.warm_up", "engine.args.enable_prefix_caching"])
-    assert "enable_prefix_caching" not in found.spec.engine.args and not found.spec.engine.warm_up
+    assert found.spec.engine.args["enable_prefix_caching"] is False and found.spec.engine.warmup
+    _, (found,) = plan_benchmark(cold, {}, 1, ["engine.warmup", "engine.args.enable_prefix_caching"])
+    assert "enable_prefix_caching" not in found.spec.engine.args and not found.spec.engine.warmup
     _, both = plan_benchmark(spec, {"engine.args.enable_prefix_caching": [True, False]}, 1)
     assert [one.spec.engine.args["enable_prefix_caching"] for one in both] == [True, False]
 

@@ -220,9 +220,9 @@ def test_04_05_17_18_19_foreign_events_and_an_odd_environment_end_no_run(tmp_pat
         server.scripts.extend(Script(break_after=0, break_with=event) for event in events)
         server.scripts.append(Script(tokens=("4",), line_end="\r"))
         spec = {
-            "name": "odd", "model": "fake-model", "max_error_fraction": 1.0, "scorers": [{"kind": "exact_match"}],
+            "name": "odd", "model": "fake-model", "max_error_share": 1.0, "scorers": [{"kind": "exact_match"}],
             "prompts": {"source": {"kind": "inline", "rows": rows}, "columns": {"target": "a"}, **QUESTION},
-            "engine": {"backend": "server", "warm_up": False, "server": {"url": server.url, "endpoint": "chat"}},
+            "engine": {"backend": "server", "warmup": False, "server": {"url": server.url, "endpoint": "chat"}},
             "load": {"arrival": {"kind": "concurrency", "requests": 1}},
         }  # fmt: skip
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "XDG_", "HF_"))}
@@ -246,7 +246,7 @@ def test_21_adapters_of_one_server_are_two_models(desk):
         server.models = [{"id": name, "owned_by": "vllm", "max_model_len": 256} for name in ("base", "tide")]
         for name, answer in (("base", "no"), ("tide", "2")):
             server.default = Script(tokens=(answer,))
-            engine = EngineSpec(backend="server", warm_up=False, server={"url": server.url, "model": name})
+            engine = EngineSpec(backend="server", warmup=False, server={"url": server.url, "model": name})
             spec = desk.spec(rows, "a", name="adapters", columns=FREE, prompts=QUESTION)
             complete(spec.model_copy(update={"engine": engine}), desk.settings, "never")
     board = query(desk.settings, "select model, mean from find_board(['adapters']) order by model")

@@ -35,7 +35,7 @@ def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec, settings,
         "VLLM_CPU_OMP_THREADS_BIND": "0|1",
     }
     args = {**ARGS, "tensor_parallel_size": 2, "worker_cls": "host_kit.FailingWorker"}
-    spec = make_spec(prompts={"limit": 20}, engine={"args": args, "env": env, "warm_up": False})
+    spec = make_spec(prompts={"limit": 20}, engine={"args": args, "env": env, "warmup": False})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     began, failed_s = time.monotonic(), []

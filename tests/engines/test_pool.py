@@ -79,7 +79,7 @@ class Waiting:
         ({"env": {"VLLM_LOGGING_LEVEL": "ERROR"}}, False),
         ({"server": ServerSpec(url="http://127.0.0.1:9/v1", timeout_s=7)}, False),
         ({"sampling": {"temperature": 0.5}}, True),
-        ({"max_concurrency": 3, "warm_up": False, "recovery": RecoverySpec(min_batch_size=2)}, True),
+        ({"max_concurrency": 3, "warmup": False, "recovery": RecoverySpec(min_concurrency=2)}, True),
         ({"record_token_times": True}, False),
     ],
     ids=str,

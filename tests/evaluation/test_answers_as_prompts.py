@@ -207,7 +207,7 @@ def test_a_judge_of_a_judge_is_judged(run_id, judge_spec, settings):
 
 def test_an_answer_that_the_template_cannot_use_is_an_error_row_with_its_origin(run_id, judge_spec, settings):
     template = "{{ answer }} {{ level if level else reasoning }}"
-    spec = judge_spec({"kind": "run", "run": run_id}, template).model_copy(update={"max_error_fraction": 1.0})
+    spec = judge_spec({"kind": "run", "run": run_id}, template).model_copy(update={"max_error_share": 1.0})
     judge = answer(spec, settings, RIGHT, RIGHT)
     assert [row[2]["source"]["run_id"] for row in read_prompts(settings, judge)] == [run_id] * 3
     kinds = f"select error_kind from scores where run_id = '{judge}' order by 1 nulls last"
@@ -271,7 +271,7 @@ UNUSABLE = [
 @pytest.mark.usefixtures("run_id")
 def test_unusable_source_is_rejected_before_a_run_begins(judged, judge_spec, settings):
     judged("7", rows=[{"question": "other", "answer": "7", "level": 0, "first": ""}], name="other")
-    judged(None, name="broken", max_error_fraction=1.0)
+    judged(None, name="broken", max_error_share=1.0)
     before = sorted(settings.data_dir.glob("runs/*"))
     for source, told in UNUSABLE:
         kind = "pairs" if "runs" in source else "run"

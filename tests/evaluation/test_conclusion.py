@@ -13,9 +13,9 @@ REQUESTS = 100
 SOUND: dict[str, Any] = {"broken": {}, "errors": {}, "unsent": 0, "sent": REQUESTS, "load_ends": {}}
 
 
-def conclude(max_error_fraction: float = 0.5, **outcome: Any) -> Manifest:
+def conclude(max_error_share: float = 0.5, **outcome: Any) -> Manifest:
     run = manifest_of(prompts=PromptCounts(REQUESTS, 0, REQUESTS, 0, 1))
-    return conclude_run(run, RunOutcome(**{**SOUND, **outcome}), max_error_fraction)
+    return conclude_run(run, RunOutcome(**{**SOUND, **outcome}), max_error_share)
 
 
 def message_of(**outcome: Any) -> str:

@@ -124,7 +124,7 @@ def test_a_run_that_was_killed_between_turns_goes_on_with_what_was_answered(sett
 
 def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, conversations_spec):
     spec = conversations_spec(
-        prompts={"columns": {"target": "answer"}}, scorers=[{"kind": "contains"}], max_error_fraction=1
+        prompts={"columns": {"target": "answer"}}, scorers=[{"kind": "contains"}], max_error_share=1
     )
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
@@ -148,7 +148,7 @@ def test_a_turn_without_an_answer_ends_its_conversation_and_no_other(settings, c
 
 
 def test_a_conversation_that_grows_beyond_the_context_ends_there(settings, conversations_spec):
-    spec = conversations_spec(turns=[6], max_error_fraction=1)
+    spec = conversations_spec(turns=[6], max_error_share=1)
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 100}})})
     complete(spec, settings, launch=answering())
     rows = query(settings, "select error_kind, prompt_tokens from completions order by prompt_tokens nulls last")
@@ -159,7 +159,7 @@ def test_a_conversation_that_grows_beyond_the_context_ends_there(settings, conve
 
 
 def test_a_conversation_that_cannot_begin_has_an_error_row_for_each_turn(settings, conversations_spec):
-    spec = conversations_spec(turns=[2, 1], max_error_fraction=1)
+    spec = conversations_spec(turns=[2, 1], max_error_share=1)
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {"max_model_len": 5}})})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
@@ -187,7 +187,7 @@ def test_a_server_gets_the_conversation_as_messages(settings, make_spec):
     with FakeServer().running() as server:
         spec = make_spec(
             prompts={"source": {"kind": "inline", "rows": rows}, "template": None, "columns": {}, "turns": "each"},
-            engine={"backend": "server", "server": {**server_spec, "url": server.url}, "args": {}, "warm_up": False},
+            engine={"backend": "server", "server": {**server_spec, "url": server.url}, "args": {}, "warmup": False},
             load={"arrival": {"kind": "concurrency", "requests": 1}, "max_requests": 5},
         )
         assert complete(spec, settings).answered_requests == 6

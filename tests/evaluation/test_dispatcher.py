@@ -173,7 +173,7 @@ def test_lose_counts_what_was_in_flight_and_not_what_waited(tmp_path):
 def test_lose_counts_what_was_in_flight_when_the_engine_had_ended(tmp_path):
     """A worker whose engine has ended reports a window of 0, and then its loss."""
     [killer] = write_shards(tmp_path, shards=1, per_shard=1)
-    desk = Desk(tmp_path, max_error_fraction=1.0)
+    desk = Desk(tmp_path, max_error_share=1.0)
     for number in range(3):
         assert desk.ask(f"worker-{number}") == [killer]
         desk.ask(f"worker-{number}", window=0)
@@ -183,10 +183,10 @@ def test_lose_counts_what_was_in_flight_when_the_engine_had_ended(tmp_path):
 
 def test_note_poison_request_ends_a_run_that_loses_too_many_requests(tmp_path):
     write_shards(tmp_path, shards=1, per_shard=20)
-    desk = Desk(tmp_path, max_error_fraction=0.1)
+    desk = Desk(tmp_path, max_error_share=0.1)
     desk.dispatcher.note_killer("one")
     desk.dispatcher.note_killer("two")
-    with pytest.raises(EngineError, match="3 requests killed their engines or workers, more than max_error_fraction"):
+    with pytest.raises(EngineError, match="3 requests killed their engines or workers, more than max_error_share"):
         desk.dispatcher.note_killer("three")
 
 
@@ -240,7 +240,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def begin(self, shards: int, per_shard: int, poison: int, turns: bool, seed: int) -> None:
         self.folder = type(self).make_folder()
         self.dice = random.Random(seed)
-        self.spec: dict[str, Any] = {"max_error_fraction": 1.0}
+        self.spec: dict[str, Any] = {"max_error_share": 1.0}
         self.ids = []
         for shard in range(shards):
             base = 1000 * shard

@@ -94,7 +94,7 @@ def _list_models(root: str) -> list[dict[str, Any]]:
 
 
 def test_a_run_is_not_resumed_by_another_model_of_that_name(server, settings, make_spec):
-    spec = make_spec(engine={"backend": "server", "warm_up": False, "server": {"url": server.url}, "args": {}},
+    spec = make_spec(engine={"backend": "server", "warmup": False, "server": {"url": server.url}, "args": {}},
                      sampling={"max_tokens": None}, prompts={"limit": 2})  # fmt: skip
     unknown_length = [{"id": "fake-model", "root": "/models/a"}]
     for models, message in (
@@ -113,7 +113,7 @@ def test_a_run_is_not_resumed_by_another_model_of_that_name(server, settings, ma
 
 
 def test_two_models_behind_one_name_are_two_models(server, settings):
-    asked = {"backend": "server", "server": {"url": server.url, "endpoint": "chat"}, "warm_up": False}
+    asked = {"backend": "server", "server": {"url": server.url, "endpoint": "chat"}, "warmup": False}
     server.models = _list_models("/models/a")
     complete(chat_spec(server.url, engine=asked), settings)
     with FakeServer().running() as other:

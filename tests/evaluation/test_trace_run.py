@@ -65,7 +65,7 @@ def test_prefix_cache_has_the_shared_prefixes_of_the_trace(tmp_path, settings, m
         prompts={**prompts, "columns": {}, "template": None},
         engine={
             "max_concurrency": 1,
-            "warm_up": False,
+            "warmup": False,
             "args": {**make_spec().engine.args, "max_model_len": 512, "block_size": BLOCK},
         },
     )

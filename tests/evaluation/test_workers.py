@@ -178,7 +178,7 @@ def test_a_warm_up_prompt_is_long_enough_for_a_cpu_and_short_enough_for_the_cont
 def test_warm_up_can_be_left_out(tmp_path, settings):
     write_shards(tmp_path, shards=1, per_shard=2)
     engine = Spy()
-    Work(tmp_path, settings, engine={"backend": "fake", "warm_up": False}).drive(open_engine=engine.open)
+    Work(tmp_path, settings, engine={"backend": "fake", "warmup": False}).drive(open_engine=engine.open)
     assert engine.warmed == [] and events(tmp_path) == ["opened", "closed"]
 
 
@@ -241,11 +241,11 @@ def test_worker_that_answers_between_its_losses_is_replaced_each_time(tmp_path, 
             yield from itertools.islice(FakeEngine.generate(self, requests), self._fail_after)
             raise RuntimeError("the node is gone")
 
-    work = Work(tmp_path, settings, max_error_fraction=1.0)
+    work = Work(tmp_path, settings, max_error_share=1.0)
     work.drive(open_engine=Lost(fail_after=5).open)
     assert sorted(answered(tmp_path)) == ids and sum("Lost worker-0" in note for note in work.notes) >= 5
     write_shards(tmp_path / "other", shards=2, per_shard=20)
-    work = Work(tmp_path / "other", settings, max_error_fraction=1.0)
+    work = Work(tmp_path / "other", settings, max_error_share=1.0)
     with pytest.raises(EngineError, match="worker-0 was lost 4 times without an answer in between"):
         work.drive(open_engine=Lost(fail_after=0).open)
 
@@ -289,9 +289,9 @@ def test_more_killers_than_the_spec_allows_end_the_worker(tmp_path, settings):
     def open_frail(order: Open, window: int | None, *_: Any, **__: Any) -> FakeEngine:
         return Mortal(lambda live: bool(set(live) & set(ids[:9])), order, window=window or 4)
 
-    told = "5 requests killed their engines or workers, more than max_error_fraction allows"
+    told = "5 requests killed their engines or workers, more than max_error_share allows"
     with pytest.raises(EngineError, match=told):
-        Work(tmp_path, settings, max_error_fraction=0.1).drive(open_engine=open_frail)
+        Work(tmp_path, settings, max_error_share=0.1).drive(open_engine=open_frail)
     rows = rows_of(tmp_path, "completions")
     killers = [row["request_id"] for row in rows if row["error_kind"] == "killed_engine"]
     assert killers in (ids[:4], ids[:5]), "the fifth is reported with the next answer, which may come too late"

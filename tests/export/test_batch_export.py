@@ -27,7 +27,7 @@ QUESTIONS = {f"q{number}": f"What is {number} + 1?" for number in range(6)}
 def spec_of(model: Path, path: Path, **more: Any) -> EvalSpec:
     source = {"kind": "openai_batch", "path": str(path)}
     data = {"name": "batch", "model": str(model), "prompts": {"source": source}, "engine": {"backend": "fake"}}
-    return parse_spec({**data, "max_error_fraction": 1.0, **more})
+    return parse_spec({**data, "max_error_share": 1.0, **more})
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ def change_judged(spec: dict[str, Any], folder: Path) -> None:
 def change_failed(spec: dict[str, Any], folder: Path) -> None:
     rows = [{"question": "1 + 1", "answer": "1"}, {"answer": "a row without a question"}]
     spec["prompts"]["source"] = {"kind": "inline", "rows": rows}
-    spec["max_error_fraction"] = 0.1
+    spec["max_error_share"] = 0.1
 
 
 def change_media(spec: dict[str, Any], folder: Path) -> None:

@@ -232,7 +232,7 @@ class AdaptiveEngine:
         words = f"Request {request.request_id} kills an engine that has no other requests"
         self._record("isolated", message=words, details=IsolatedDetails(request_id=request.request_id))
         if not self._may_isolate(self._isolated):
-            raise self._give_up(f"{self._isolated} requests killed it, more than max_error_fraction allows")
+            raise self._give_up(f"{self._isolated} requests killed it, more than max_error_share allows")
         if self._killers_in_a_row > MOST_KILLERS:
             raise self._give_up(f"{self._killers_in_a_row} requests in a row killed it, each by itself")
         window_requests = self._policy.sizes.window_requests

@@ -248,7 +248,7 @@ class RecoveryPolicy:
 
     def _reduce_window(self, in_flight: int) -> bool:
         window = self.window_requests
-        smaller = max(self._spec.min_batch_size, min(window, in_flight or window) // 2)
+        smaller = max(self._spec.min_concurrency, min(window, in_flight or window) // 2)
         if smaller >= window:
             return False
         if not self._has_window:
@@ -271,7 +271,7 @@ class RecoveryPolicy:
         return True
 
     def _at_min_window(self) -> bool:
-        return self.window_requests <= self._spec.min_batch_size
+        return self.window_requests <= self._spec.min_concurrency
 
     def _react_to_start(self, cause: Cause, before: Sizes) -> Rebuild | Stop:
         if not cause.is_memory or cause.kind is Kind.MODEL_TOO_LARGE:
@@ -323,7 +323,7 @@ class RecoveryPolicy:
         if cache is not None and cache > self._least_cache_bytes:
             return self._shrink_cache(max(self._least_cache_bytes, cache // 2))
         num_seqs = sizes.max_num_seqs or DEFAULT_NUM_SEQS
-        fewer = max(self._spec.min_batch_size, num_seqs // 2)
+        fewer = max(self._spec.min_concurrency, num_seqs // 2)
         if fewer >= num_seqs:
             return False
         window = min(sizes.window_requests, fewer) if sizes.window_requests else None

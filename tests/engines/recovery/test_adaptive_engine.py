@@ -75,7 +75,7 @@ class Bench:
         self.failing_starts: list[Death] = []
         self.events: list[tuple[int, str, dict[str, Any]]] = []
         self.messages: list[str] = []
-        recovery = {name: options.pop(name) for name in ("enabled", "min_batch_size") if name in options}
+        recovery = {name: options.pop(name) for name in ("enabled", "min_concurrency") if name in options}
         self.policy = RecoveryPolicy(Sizes(), RecoverySpec(**recovery), restart_pauses_s=(0.0, 0.0))
         memory = options.pop("memory", Memory(()))
         options = {"memory_wait_s": 0, **options}
@@ -168,7 +168,7 @@ def test_a_request_that_kills_every_engine_becomes_an_error_row_and_the_size_com
 @FEW
 @given(st.sets(st.integers(0, 59), max_size=6), st.integers(1, 12), st.integers(1, 20))
 def test_bisection_finds_exactly_the_requests_that_kill(poison, least, window):
-    bench = Bench(holding(*poison), window=window, min_batch_size=least)
+    bench = Bench(holding(*poison), window=window, min_concurrency=least)
     answers = bench.answers(requests(60))
     assert len(answers) == 60
     bad = {answer.request_id for answer in answers.values() if answer.error_kind}
@@ -200,9 +200,9 @@ def test_a_request_that_crashes_engines_becomes_an_error_row(poison, window):
 
 
 @pytest.mark.parametrize("death", [CRASH, OOM], ids=["crash", "memory"])
-def test_requests_that_kill_engines_are_limited_by_max_error_fraction(death):
+def test_requests_that_kill_engines_are_limited_by_max_error_share(death):
     bench = Bench(holding(*range(5, 30, 3), death=death), may_isolate=lambda isolated: isolated <= 3)
-    with pytest.raises(EngineDiedError, match="4 requests killed it, more than max_error_fraction allows"):
+    with pytest.raises(EngineDiedError, match="4 requests killed it, more than max_error_share allows"):
         bench.answers(requests(30))
 
 
@@ -227,7 +227,7 @@ def test_an_engine_that_always_crashes_ends_the_run_and_makes_no_error_rows(wind
 
 
 def test_an_engine_that_dies_with_few_but_no_single_one_says_so():
-    bench = Bench(more_than(3), window=8, min_batch_size=4)
+    bench = Bench(more_than(3), window=8, min_concurrency=4)
     with pytest.raises(EngineDiedError, match=r"no single request is to blame(?s:.*)window_requests 8 → 4"):
         bench.answers(requests(30))
 

@@ -105,7 +105,7 @@ def test_log_probabilities_of_prompts_grow_with_the_tokens_of_a_step():
 
 
 def test_the_window_stays_at_the_fewest_that_are_allowed():
-    policy = opened(min_batch_size=30)
+    policy = opened(min_concurrency=30)
     assert changed(policy.react(died(Kind.HOST_OOM), ids(80)))["window_requests"] == (80, 40)
     assert changed(policy.react(died(Kind.HOST_OOM), ids(40)))["window_requests"] == (40, 30)
     assert policy.react(died(Kind.HOST_OOM), ids(30), 10) == Isolate()
@@ -284,7 +284,7 @@ START_DEATH = st.builds(
 
 @given(st.lists(RUN_DEATH, max_size=60), st.integers(1, 300), st.integers(1, 40), st.booleans(), st.booleans())
 def test_any_row_of_deaths_ends_in_a_search_and_never_grows_anything(deaths, window, least, logprobs, chunked):
-    policy = opened(window=window, min_batch_size=least, details={"enable_chunked_prefill": chunked})
+    policy = opened(window=window, min_concurrency=least, details={"enable_chunked_prefill": chunked})
     rebuilds = 0
     for kind, in_flight, longest in deaths:
         before = policy.sizes
@@ -328,7 +328,7 @@ class TestOpenLoop:
         assert policy.sizes.window_requests is None and policy.changed_arguments == {"max_num_seqs": 3}
 
     def test_policy_at_minimum_size_searches_the_poison_request_and_undoes_reductions(self):
-        policy = self.policy(min_batch_size=32)
+        policy = self.policy(min_concurrency=32)
         policy.react(died(Kind.HOST_OOM), ids(70))
         for _ in range(7):
             policy.react(died(Kind.HOST_OOM), ids(1))
