@@ -58,7 +58,7 @@ class RunReport:
 
     def hear(self, worker: str, log: AnyLogger, event: EngineEvent) -> None:
         """Log a failure, reduction or rebuild of an engine. Called in the worker's driving thread."""
-        words = (event.message or "").partition("\n")[0]
+        words = (event.message or "").partition("\n")[0].removeprefix("The engine failed: ")
         if event.event in TROUBLE:
             self._troubled.add(worker)
             log.warning("Engine %d %s: %s", event.engine_generation, event.event, words)

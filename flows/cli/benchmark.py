@@ -1,6 +1,7 @@
 """The command line of `benchmark`: options, dry run, run and summary."""
 
 import argparse
+import json
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -152,6 +153,7 @@ def plan_from_words(
 def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:
     """Print the configurations and the order of the runs."""
     from assayline.benchmark.configurations import list_left
+    from assayline.flows.cli.dry_run import check_runs
     from assayline.flows.cli.words import print_text
 
     left = list_left(plan, configurations, settings)
@@ -163,19 +165,17 @@ def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", set
         console,
     )
     for configuration in configurations:
-        print_text(
-            f"  {configuration.label}: config_id {configuration.config_id}, {_show_setup(configuration)}", console
-        )
-    labels = [configuration.label for configuration in left]
-    rates = ["rates evenly spaced between the two achieved rates"] if plan.planned else []
-    print_text(f"order: {'; '.join([*labels, *rates])}", console)
+        print_text(f"  {configuration.label}{_show_load(configuration)}", console)
+    print_text(f"engine.args of the first: {json.dumps(configurations[0].spec.engine.args)}", console)
+    if plan.planned:
+        print_text("Then rates evenly spaced between the two achieved rates.", console)
+    for note in check_runs([(one.label, one.spec) for one in configurations], settings):
+        print_text(note, console)
     print_text("Dry run: nothing was run or stored.", console)
 
 
-def _show_setup(configuration: "Configuration") -> str:
-    """Format the engine arguments, arrival and limits of a configuration for one line."""
-    engine, load = configuration.spec.engine, configuration.spec.load
-    if load is None:
-        return f"engine.args {engine.args}"
-    limits = load.model_dump(mode="json", exclude_defaults=True, exclude={"arrival"})
-    return f"engine.args {engine.args}, arrival {load.arrival.model_dump(mode='json')}, {limits}"
+def _show_load(configuration: "Configuration") -> str:
+    """Format the arrival and the limits of a configuration."""
+    if (load := configuration.spec.load) is None:
+        return ""
+    return f": {json.dumps(load.model_dump(mode='json', exclude_defaults=True))}"

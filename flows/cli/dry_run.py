@@ -1,34 +1,52 @@
-"""A dry run: check spec, model and prompts without an engine. Nothing is written.
+"""A dry run: check spec, model, prompts, devices and engine arguments without an engine. Nothing is written.
 
-The database is read only for prompts that are answers of other runs.
+The database is read only, for baselines and for prompts that are answers of other runs.
 
 It prints the first error row of each kind. It fails if every request would be an error row, or if a scorer reads none
 of the first targets.
 """
 
+import itertools
 import json
+import pickle
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.syntax import Syntax
 
-from assayline.errors import MediaError, NothingToAskError
-from assayline.evaluation.begin import plan_evaluation
+from assayline.comparison.baselines import resolve_baseline
+from assayline.engines.devices.claims import list_devices
+from assayline.engines.process import engine_environment
+from assayline.errors import (
+    AssaylineError,
+    EngineError,
+    MediaError,
+    NothingToAskError,
+    SpecError,
+    StoreError,
+)
+from assayline.evaluation.begin import RunPlan, count_workers, plan_evaluation, plan_run, resolve_runs
 from assayline.evaluation.judging import check_judges, find_unreported, pick_judges
 from assayline.evaluation.prepare import Preparation
 from assayline.evaluation.resume import choose_run, describe_left
+from assayline.evaluation.worker import order_engine
 from assayline.flows.cli.words import print_text
 from assayline.media.load import Hearing, load_all
-from assayline.records import Prompt
+from assayline.records import Prompt, Request
 from assayline.requests.build import PreparedPrompt
 from assayline.settings import Settings
+from assayline.spec.checks import count_devices
 from assayline.spec.engine import list_ignored
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
 from assayline.store.answers import open_answers
 from assayline.store.targets import check_targets
 from assayline.store.thread import DatabaseThread
+from assayline.words import count
 
 TRIED_MEDIA = 100
 """Number of media files to decode. The existence of all files is checked."""
@@ -36,6 +54,7 @@ TRIED_MEDIA = 100
 TRIED_TARGETS = 100
 SHOWN_FAULTS = 3
 SHOWN_CHARACTERS = 400
+END = "■"
 
 
 class MediaTrial:
@@ -94,6 +113,50 @@ class ErrorTrial:
         ]
 
 
+class Trial:
+    """The prompts of a run, rendered and counted."""
+
+    def __init__(self, plan: RunPlan, database: DatabaseThread, most_rows: int | None = None) -> None:
+        """Read the prompts, or the first `most_rows`. Raises the errors of a run."""
+        self._spec = spec = plan.spec
+        preparation = Preparation(spec, plan.model, rows=open_answers(spec, database.read))
+        self.rows = self.requests = self.duplicates = self.tokens = 0
+        self.turns: Counter[int] = Counter()
+        self.errors = ErrorTrial()
+        self.first: Request | None = None
+        self.ignored: dict[str, None] = {}
+        self.targets: list[tuple[str, list[str] | None]] = []
+        self.media = MediaTrial(spec)
+        for prepared in itertools.islice(preparation, most_rows):
+            self._take(prepared)
+
+    def _take(self, prepared: PreparedPrompt) -> None:
+        self.rows += 1
+        self.duplicates += prepared.prompt.occurrence > 0
+        self.requests += len(prepared.requests)
+        self.errors.take(prepared)
+        self.turns.update(one.turns for one in prepared.requests if one.turn_index == 0 and one.turns)
+        if (target := prepared.prompt.target) is not None and len(self.targets) < TRIED_TARGETS:
+            self.targets.append((target, prepared.prompt.options))
+        for request in prepared.ready:
+            form = request.sampling.get("structured_outputs")
+            self.ignored |= dict.fromkeys(list_ignored(form.get("json") if isinstance(form, dict) else None))
+        self.tokens += sum(len(request.prompt_token_ids) for request in prepared.requests)
+        if self.first is None and prepared.ready:
+            self.first = prepared.ready[0]
+        if prepared.ready:
+            self.media.take(prepared.prompt)
+
+    def check(self) -> None:
+        """Raise PromptError if a scorer reads no target, NothingToAskError if every request would be an error row."""
+        check_targets(self._spec.scorers or [], self.targets)
+        if self.requests and self.errors.requests == self.requests:
+            first = self.errors.describe()[0].strip()
+            raise NothingToAskError(
+                f"All {self.requests} requests would be error rows: {first}. hint: fix the prompts."
+            )
+
+
 def describe_turns(conversations: Counter[int]) -> list[str]:
     """Return a line about conversations sent turn by turn, given counts by number of turns; none without any."""
     if not conversations:
@@ -105,50 +168,121 @@ def describe_turns(conversations: Counter[int]) -> list[str]:
     ]
 
 
+TRIED_ROWS = 100
+"""Prompts tried of each of several runs."""
+ENGINE_LIMIT_S = 300.0
+
+
+class EngineTrial:
+    """vLLM's own check of engine arguments, in a process that loads no model."""
+
+    def __init__(self, plans: Sequence[RunPlan], settings: Settings) -> None:
+        """Start it."""
+        self._plans = [plan for plan in plans if plan.spec.engine.needs_device]
+        self._process = self._plans and subprocess.Popen(
+            [sys.executable, "-m", "assayline.engines.host"],
+            env=engine_environment(settings, {}, {}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def find_refusals(self) -> list[AssaylineError | None]:
+        """Return why each of the engines would not open; a plain EngineError if that is not known."""
+        if not self._process:
+            return []
+        orders = pickle.dumps([order_engine(plan.spec, plan.model, plan.fresh.clock) for plan in self._plans])
+        try:
+            return list(pickle.loads(self._process.communicate(orders, timeout=ENGINE_LIMIT_S)[0]))
+        except (subprocess.TimeoutExpired, EOFError, pickle.UnpicklingError) as error:
+            self._process.kill()
+            return [EngineError(f"vLLM could not check engine.args: {type(error).__name__}.")]
+
+
+def check_devices(spec: EvalSpec) -> None:
+    """Raise DeviceError if this machine has too few devices for a run."""
+    engine = spec.engine
+    if engine.needs_device and spec.runner == "local" and not engine.uses_ray_executor:
+        list_devices(engine.device, count_workers(spec), count_devices(engine.args))
+
+
+def find_lost_baseline(name: str | None, database: DatabaseThread) -> str | None:
+    """Return why a run could not be compared with this baseline; None if it could be."""
+    try:
+        if name is not None:
+            database.read(lambda connection: resolve_baseline(connection, name))
+    except (SpecError, StoreError) as error:
+        return str(error)
+    return None
+
+
+def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings) -> list[str]:
+    """Find what runs would refuse, by their labels: prompts, judges, devices and engine arguments. Return remarks.
+
+    Raises the first error, with the words of all.
+    """
+    database = DatabaseThread(settings)
+    refused: dict[str, list[str]] = {}
+    errors: list[AssaylineError] = []
+    plans: dict[str, RunPlan] = {}
+
+    def refuse(label: str, error: AssaylineError) -> None:
+        errors.append(error)
+        refused.setdefault(str(error), []).append(label)
+
+    models: dict[tuple[str | None, ...], RunPlan] = {}  # the files of a model are read once
+    for label, given in named:
+        try:
+            spec = resolve_runs(given, database.read)
+            key = (spec.model, spec.revision, spec.adapter, spec.model_name)
+            plan = models[key] = replace(models.get(key) or plan_run(spec, settings), spec=spec)
+            check_devices(spec)
+            check_judges(plan, settings)
+            Trial(plan, database, TRIED_ROWS).check()
+            plans[label] = plan
+        except AssaylineError as error:
+            refuse(label, error)
+    needing = [label for label, plan in plans.items() if plan.spec.engine.needs_device]
+    found = EngineTrial([*plans.values()], settings).find_refusals()
+    for label, refusal in zip(needing, found, strict=False):
+        if refusal and type(refusal) is not EngineError:
+            refuse(label, refusal)
+    if errors:
+        is_general = [*refused.values()] == [[label for label, _ in named]]
+        if not is_general:
+            errors[0].args = ("\n".join(f"{_name_few(labels)}: {words}" for words, labels in refused.items()),)
+        raise errors[0]
+    return [str(refusal) for refusal in found[:1] if refusal]
+
+
+def _name_few(labels: list[str]) -> str:
+    return labels[0] if len(labels) == 1 else f"{labels[0]} and {count(len(labels) - 1, 'other')}"
+
+
 def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Console) -> None:
     """Read and render every prompt, and print what a run would do.
 
     Raises the errors of a run, and NothingToAskError if every request would be an error row.
     """
-    read = DatabaseThread(settings).read
-    plan = plan_evaluation(spec, settings, read)
+    database = DatabaseThread(settings)
+    plan = plan_evaluation(spec, settings, database.read)
     spec, model = plan.spec, plan.model
     runs_dir = settings.data_dir / "runs"
     choice = choose_run(plan.fresh, canonical_json(spec), runs_dir, resume, is_dry=True)
     notes = [*choice.notes, *check_judges(plan, settings)]
     unreported = find_unreported(plan, settings, resume)
-    preparation = Preparation(spec, model, rows=open_answers(spec, read))
-    rows = requests = duplicates = tokens = 0
-    turns: Counter[int] = Counter()
-    errors = ErrorTrial()
-    first = None
-    ignored: dict[str, None] = {}
-    targets: list[tuple[str, list[str] | None]] = []
-    media = MediaTrial(spec)
-    for prepared in preparation:
-        rows += 1
-        duplicates += prepared.prompt.occurrence > 0
-        requests += len(prepared.requests)
-        errors.take(prepared)
-        turns.update(request.turns for request in prepared.requests if request.turn_index == 0 and request.turns)
-        if (target := prepared.prompt.target) is not None and len(targets) < TRIED_TARGETS:
-            targets.append((target, prepared.prompt.options))
-        for request in prepared.ready:
-            form = request.sampling.get("structured_outputs")
-            ignored |= dict.fromkeys(list_ignored(form.get("json") if isinstance(form, dict) else None))
-        tokens += sum(len(request.prompt_token_ids) for request in prepared.requests)
-        if first is None and prepared.ready:
-            first = prepared.ready[0]
-        if prepared.ready:
-            media.take(prepared.prompt)
+    check_devices(spec)
+    engine = EngineTrial([plan], settings)
+    trial = Trial(plan, database)
+    answers = trial.requests - trial.errors.requests
     print_text(f"spec      {spec.name}, digest {spec_hash(spec)}", console)
     print_text(f"model     {spec.model_name}, {model.model_id}", console)
     print_text(
-        f"prompts   {rows} rows of {spec.prompts.set_name}, {duplicates} duplicates, {requests} requests "
-        f"({errors.requests} error rows), {tokens} prompt tokens",
+        f"prompts   {trial.rows} rows of {spec.prompts.set_name}, {trial.duplicates} duplicates, {trial.requests} "
+        f"requests ({trial.errors.requests} error rows), {trial.tokens} prompt tokens",
         console,
     )
-    for line in [*describe_turns(turns), *errors.describe(), *media.describe()]:
+    for line in [*describe_turns(trial.turns), *trial.errors.describe(), *trial.media.describe()]:
         print_text(line, console)
     print_text(
         f"engine    {spec.engine.backend}, {spec.engine.mode}, {spec.workers} worker(s), "
@@ -157,24 +291,30 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     )
     for scorer in pick_judges(spec.scorers):
         models = ", ".join(str(scorer.model or judge.get("model")) for judge in scorer.judges)
-        print_text(f"judge     {scorer.title}: {models}, {requests - errors.requests} answers", console)
-    if first is not None:
-        print_text(f"sampling  {json.dumps(first.sampling, default=str)}", console)
+        print_text(f"judge     {scorer.title}: {models}, {answers} answers", console)
+    if (first := trial.first) is not None:
+        print_text(f"sampling  {json.dumps(first.sampling, default=str)}{_name_defaults(spec, first)}", console)
         if first.messages is None:
-            print_text(f"first prompt, {len(first.prompt_token_ids)} tokens:", console)
-            console.print(Syntax(first.rendered or "", "text", word_wrap=True))
+            print_text(f"first prompt, {len(first.prompt_token_ids)} tokens, up to the mark {END}:", console)
+            print_text(f"{first.rendered or ''}{END}", console)
         else:
             print_text("first prompt, rendered by the server:", console)
-            shown = json.dumps(first.messages, indent=2, ensure_ascii=False)
-            console.print(Syntax(shown, "json", word_wrap=True))
-    if ignored:
+            print_text(json.dumps(first.messages, indent=2, ensure_ascii=False), console)
+    if trial.ignored:
         notes.append(
-            f"vLLM does not enforce {', '.join(ignored)} of the JSON schema, so answers may break it. hint: add `type` "
-            "next to a keyword that is for one type; the scorer json checks all of the schema."
+            f"vLLM does not enforce {', '.join(trial.ignored)} of the JSON schema, so answers may break it. hint: add "
+            "`type` next to a keyword that is for one type; the scorer json checks all of the schema."
         )
+    if lost := find_lost_baseline(spec.gate.baseline, database):
+        notes.append(lost)
+    refusal = next(iter(engine.find_refusals()), None)
+    if refusal and type(refusal) is EngineError:
+        notes.append(str(refusal))
     for note in notes:
         print_text(note, console)
-    check_targets(spec.scorers or [], targets)
+    trial.check()
+    if refusal and type(refusal) is not EngineError:
+        raise refusal
     if unreported:
         print_text(f"This would add judges and report to run {unreported}, which has all its answers.", console)
     elif found := choice.manifest:
@@ -183,7 +323,12 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     else:
         print_text("This would start a new run.", console)
     print_text("Dry run: nothing was generated or stored.", console)
-    if requests and errors.requests == requests:
-        raise NothingToAskError(
-            f"All {requests} requests would be error rows. hint: fix the prompt errors listed above."
-        )
+
+
+def _name_defaults(spec: EvalSpec, first: Request) -> str:
+    """Return what applies to sampling that is not set."""
+    unset = (
+        [] if spec.engine.is_served or "temperature" in first.sampling else ["temperature 1, so answers are sampled"]
+    )
+    unset += ["max_tokens up to the end of the context"] if first.sampling.get("max_tokens") is None else []
+    return f"; vLLM's defaults: {', '.join(unset)}" if unset else ""

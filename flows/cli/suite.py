@@ -92,13 +92,12 @@ def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", 
     """Print the runs of a suite, and the suite that would go on."""
     from assayline.benchmark.decision import check_repeats
     from assayline.benchmark.suite import find_undecided
-    from assayline.prompts.sources.files import find_files
+    from assayline.flows.cli.dry_run import check_runs, find_lost_baseline
+    from assayline.store.thread import DatabaseThread
     from assayline.words import count
 
     console = plain_console()
     check_repeats(cells)
-    for name in {name for cell in cells for name in cell.spec.prompts.source.files or ()}:
-        find_files(name)
     plan = None if fresh else find_undecided(cells, settings)
     done = {key: len(runs) for key, runs in plan.runs.items()} if plan else {}
     total, left = sum(cell.repeats for cell in cells), sum(cell.repeats - done.get(cell.key, 0) for cell in cells)
@@ -110,4 +109,14 @@ def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", 
         against += ", which is measured again in turn" if cell.measures else ""
         runs = f"{done.get(cell.key, 0)} of {count(cell.repeats, 'run')} done"
         print_text(f"  {cell.label}: {tier}, {against}, {runs}", console)
+    database = DatabaseThread(settings)
+    named = dict.fromkeys(cell.baseline for cell in cells if cell.baseline)
+    if lost := [name for name in named if find_lost_baseline(name, database)]:
+        print_text(
+            f"Not pinned, so their evaluations would be inconclusive: {', '.join(lost)}. hint: pin completed runs with "
+            "`assayline baseline pin NAME RUN_ID`.",
+            console,
+        )
+    for note in check_runs([(cell.label, cell.spec) for cell in cells], settings):
+        print_text(note, console)
     print_text("Dry run: nothing was run or stored.", console)

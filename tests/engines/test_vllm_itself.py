@@ -25,7 +25,7 @@ from assayline.clock import RunClock
 from assayline.engines.host.__main__ import Host
 from assayline.engines.host.channel import HostChannel
 from assayline.engines.host.server.process import list_flags
-from assayline.engines.host.vllm.rows import check_before_load
+from assayline.engines.host.vllm.rows import check_before_load, try_order
 from assayline.engines.messages import Channel, Failed, Open, Refused
 from assayline.spec.engine import EngineSpec
 
@@ -98,6 +98,7 @@ told["takes"] = [is_taken(*case) for case in asked["put"]]
 told["good"] = [check_before_load(order_of(*order)) for order in asked["good"]]
 told["bad"] = [hear(order_of(*order)) for order in asked["bad"]]
 told["bad of the async engine"] = hear(order_of(*asked["bad"][0], backend="async"))
+told["tried"] = [str(try_order(order_of(args, {}, "auto", model=asked["flags"]["model"]))) for args in asked["tried"]]
 told["no model"] = hear(order_of({}, {}, "auto", "async", asked["empty folder"]))
 Path(sys.argv[2]).write_text(json.dumps(told))
 sys.stdout.flush()
@@ -131,6 +132,28 @@ BAD: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
         )
     ),
 ]
+TRIED: list[tuple[dict[str, Any], str]] = [
+    ({"max_model_len": 64, "enforce_eager": True}, "None"),
+    ({"kv_cache_dtype": "auto", "dtype": "fp16"}, "vLLM rejects engine.args.dtype 'fp16': Input should be 'auto', "),
+    (
+        {"dtype": "float32", "quantization": "awqq"},
+        "vLLM rejects engine.args.quantization 'awqq': Unknown quantization",
+    ),
+    (
+        {"max_model_len": 99999},
+        "vLLM rejects engine.args.max_model_len 99999: User-specified max_model_len (99999) is ",
+    ),
+    ({"scheduling_policy": "best"}, "vLLM rejects engine.args.scheduling_policy 'best': Input should be 'fcfs' or "),
+    (
+        {"reasoning_parser": "nope"},
+        "vLLM rejects engine.args.reasoning_parser 'nope': Reasoning parser 'nope' not found",
+    ),
+    (
+        {"speculative_config": {"method": "no"}},
+        "vLLM rejects the model or its engine.args, at method: Input should be ",
+    ),
+]
+"""Arguments that only vLLM's configuration judges, and its words."""
 
 
 def called(*functions: Any, **message: Any) -> dict[str, Any]:
@@ -187,6 +210,7 @@ def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "flags": {"model": str(tiny_model), **FLAGS},
         "empty folder": str(folder / "empty"),
         "put": PUT,
+        "tried": [args for args, _ in TRIED],
         "chats": [[chat] for chat in CHATS],
     }
     (folder / "asked").write_text(json.dumps(asked))
@@ -221,9 +245,13 @@ def test_impossible_orders_are_refused_and_good_ones_pass(told):
     assert told["bad of the async engine"] == told["bad"][0]
 
 
-def test_a_model_that_the_async_engine_does_not_load_is_its_failure(told):
-    """As with the offline engine, which is asked in a process of its own."""
-    assert str(told["no model"]).startswith("failed of ")
+def test_arguments_are_refused_by_name_before_a_model_loads(told):
+    for message, (_, expected) in zip(told["tried"], TRIED, strict=True):
+        assert message.startswith(expected)
+
+
+def test_a_model_that_the_async_engine_does_not_load_is_refused(told):
+    assert str(told["no model"]).startswith("SpecError: vLLM rejects the model or its engine.args: ")
     assert "Traceback" in told["log"]
 
 

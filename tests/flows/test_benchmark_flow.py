@@ -1,6 +1,7 @@
 """The benchmark as a flow and as a command: runs of one benchmark, compared, and resumed after a failure."""
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import flow_kit
@@ -16,6 +17,7 @@ from assayline.flows.cli.benchmark import run
 from assayline.run.campaign import run_benchmark
 from assayline.run.driver import FrontEnd
 from assayline.settings import load_settings
+from assayline.spec.engine import BACKENDS, Backend
 from assayline.spec.file import parse_spec
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
@@ -76,7 +78,7 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
     path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
     assert run([str(path), "--repeats", "3", "--sweep", "engine.max_concurrency=2,4", "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "2 configurations × 3 repeats, 6 of 6 runs left" in shown and "'enable_prefix_caching': False" in shown
+    assert "2 configurations × 3 repeats, 6 of 6 runs left" in shown and '"enable_prefix_caching": false' in shown
     assert not (data_dir / "benchmarks").exists() and not (data_dir / "runs").exists()
     for arguments, sentence in (
         ([], "pass a SPEC"),
@@ -95,3 +97,23 @@ def test_a_missing_file_costs_its_configuration_only(fake_spec, data_dir):
     with pytest.raises(RunFailedError, match=r"did not complete\. .*=gone\.jsonl: .*gone\.jsonl does not exist"):
         run_benchmark(plan, configurations, FrontEnd(load_settings()))
     assert [ended for _, _, ended in flow_kit.query(data_dir, RUNS)] == ["completed"], "the other is measured"
+
+
+def test_dry_run_names_every_configuration_that_a_run_would_refuse(fake_spec, tmp_path, monkeypatch):
+    """Missing prompts, a prompt set whose every row is wrong, and arguments that vLLM rejects."""
+    path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    (tmp_path / "odd.jsonl").write_text('{"question": null, "answer": "x"}\n')
+    good = fake_spec["prompts"]["source"]["path"]
+    paths = f"--sweep=prompts.source.path={good},{tmp_path / 'none.jsonl'},{tmp_path / 'odd.jsonl'}"
+    shown = flow_kit.run_here("benchmark", path, paths, "--dry-run")
+    assert shown.code == 3 and shown.err.count("error: ") == 1
+    assert f"none.jsonl: Prompt file {tmp_path / 'none.jsonl'} does not exist" in shown.err
+    assert "odd.jsonl: All 1 requests would be error rows: template_error" in shown.err
+    assert f"path={good}:" not in shown.err
+    refusals = [SpecError("vLLM rejects engine.args.dtype 'fp16'"), None]
+    monkeypatch.setattr("assayline.spec.engine.BACKENDS", {**BACKENDS, "fake": Backend()})
+    monkeypatch.setattr(
+        "assayline.flows.cli.dry_run.EngineTrial", lambda *_: SimpleNamespace(find_refusals=lambda: refusals)
+    )
+    shown = flow_kit.run_here("benchmark", path, "--sweep=engine.args.dtype=fp16,float32", "--dry-run")
+    assert shown.code == 2 and "error: engine.args.dtype=fp16: vLLM rejects" in shown.err

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import flow_kit
@@ -55,7 +56,8 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("name", "requests"), RENDERED.items())
-def test_a_dry_run_renders_every_row(name, requests):
+def test_a_dry_run_renders_every_row(name, requests, monkeypatch):
+    monkeypatch.setattr("assayline.flows.cli.dry_run.EngineTrial", lambda *_: SimpleNamespace(find_refusals=list))
     shown = flow_kit.run_here("evaluate", ROOT / "examples" / f"{name}.yaml", "--dry-run")
     assert shown.code == 0
     assert f"{requests} requests (0 error rows)" in shown.out

@@ -21,6 +21,7 @@ from pathlib import Path
 from assayline.engines.devices.nvidia import Gpu, can_ask, identify_gpus, list_gpus
 from assayline.engines.devices.watch import end_orphans, locks_variable
 from assayline.errors import DeviceError
+from assayline.words import count
 
 CLAIM_POLL_INTERVAL_S = 0.5
 WITHOUT_MODULE = " GPUs are found by the package nvidia-ml-py, which is not installed; vLLM's CUDA build brings it."
@@ -60,11 +61,12 @@ def list_devices(kind: str, workers: int, gpus_per_worker: int = 1, whole_machin
     devices = _group_all_gpus(gpus_per_worker) if kind == "cuda" else _share_cores(workers, gpus_per_worker)
     is_blind = kind == "cuda" and not can_ask()
     if len(devices) < (workers if whole_machine else 1):
+        noun = "GPU" if kind == "cuda" else "core"
+        here = len(list_gpus()) if kind == "cuda" else len(os.sched_getaffinity(0))
         raise DeviceError(
-            f"The spec asks for {workers} workers with {gpus_per_worker} {kind} device(s) each; this machine shows "
-            f"{len(devices)} such device(s). hint: lower `workers`, or check nvidia-smi and CUDA_VISIBLE_DEVICES."
-            + WITHOUT_MODULE
-            * is_blind
+            f"The spec asks for {count(workers, 'engine')} with {count(gpus_per_worker, noun)} each; this machine has "
+            f"{count(here, noun)}. hint: lower `workers` or the parallel sizes in engine.args"
+            f"{', or check nvidia-smi and CUDA_VISIBLE_DEVICES' * (kind == 'cuda')}.{WITHOUT_MODULE * is_blind}"
         )
     return devices
 

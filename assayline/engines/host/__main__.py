@@ -10,6 +10,7 @@ import asyncio
 import multiprocessing
 import multiprocessing.process
 import os
+import pickle
 import resource
 import sys
 import threading
@@ -19,6 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import ValidationError
+
 from assayline.engines.devices.watch import note_engine
 from assayline.engines.host.channel import HostChannel
 from assayline.engines.host.core import EngineGoneError, StreamCore
@@ -27,7 +30,7 @@ from assayline.engines.host.server import process as serving
 from assayline.engines.host.vllm import preparers
 from assayline.engines.host.vllm.internals import is_engine_dead
 from assayline.engines.host.vllm.offline_core import Ready, VllmCore
-from assayline.engines.host.vllm.rows import check_before_load
+from assayline.engines.host.vllm.rows import check_before_load, explain_refusal, try_order
 from assayline.engines.messages import (
     AbortAll,
     Aborted,
@@ -70,8 +73,8 @@ class Host:
         return code
 
     def _run(self) -> int:
+        order, *early = self._channel.take(wait=True)
         try:
-            order, *early = self._channel.take(wait=True)
             if order.engine.is_streaming:
                 # Not asyncio.run: it would wait for tasks that a dead engine leaves behind.
                 asyncio.new_event_loop().run_until_complete(self._stream(order, early))
@@ -82,7 +85,10 @@ class Host:
             return 1
         except Exception as error:
             traceback.print_exc()  # first: the worker kills this process once it gets the message
-            self._channel.send(tell_failure(error))
+            if isinstance(error, ValidationError) and not (self._core or order.engine_generation):
+                self._channel.send(Refused(explain_refusal(error, order.engine.args)))
+            else:
+                self._channel.send(tell_failure(error))
             return 1
         return 0
 
@@ -190,6 +196,23 @@ def make_core(order: Open, tell: Callable[[Resolved], object]) -> StreamCore:
     return AsyncCore(order, tell)
 
 
+def try_orders() -> None:
+    """Write why each order on standard input would be refused, without loading its model; None if it would not be."""
+    answer = os.dup(1)
+    os.dup2(2, 1)  # vLLM prints
+    orders: list[Open] = pickle.load(sys.stdin.buffer)
+    found = []
+    for order in orders:
+        before = dict(os.environ)
+        os.environ.update(order.engine.env)
+        found.append(try_order(order))
+        os.environ.clear()
+        os.environ.update(before)
+    with open(answer, "wb") as out:
+        pickle.dump(found, out)
+    os._exit(0)
+
+
 def main(descriptor: int) -> None:
     """Serve the worker at the other end of a socket, then exit."""
     note_engine(os.environ)
@@ -201,4 +224,4 @@ def main(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1])) if len(sys.argv) > 1 else try_orders()

@@ -354,6 +354,6 @@ class AdaptiveEngine:
         """Return an error with the history and the last engine's error."""
         if self._last is None:
             return EngineError(reason)
-        history = "\n".join(f"    {line}" for line in self._history)
-        words = f"The engine cannot recover: {reason}. History:\n{history}\n{self._last}"
-        return EngineDiedError(words, self._last.death)
+        earlier = "".join(f"\n    {line}" for line in self._history[:-1])
+        history = f"\nBefore that:{earlier}" * bool(earlier)
+        return EngineDiedError(f"{self._last}\nThe engine cannot recover: {reason}.{history}", self._last.death)

@@ -112,14 +112,19 @@ def finish_begun(engine: Any) -> None:
 
 def open_async(args: Mapping[str, Any], tell: Callable[[OpenedDetails], object]) -> Any:
     """Open an `AsyncLLM`. `tell` gets the sizes as soon as they are chosen."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    usage = UsageContext.OPENAI_API_SERVER  # for the default sizes of `vllm serve`
     with adapting(tell):
-        config = AsyncEngineArgs(**args).create_engine_config(usage)
-        return AsyncLLM.from_vllm_config(config, usage_context=usage)
+        return AsyncLLM.from_vllm_config(make_config(args), usage_context=UsageContext.OPENAI_API_SERVER)
+
+
+def make_config(args: Mapping[str, Any]) -> Any:
+    """Make a `VllmConfig`, with the default sizes of `vllm serve`. It checks the arguments, and loads no model."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    return AsyncEngineArgs(**args).create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
 @contextmanager

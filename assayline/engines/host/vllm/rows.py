@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from assayline.adapter import NAME
 from assayline.engines.base import OpenedDetails
 from assayline.engines.devices.claims import name_cpu
@@ -20,9 +22,11 @@ from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_cuda_vers
 from assayline.engines.host.core import MediaPool, Prepared
 from assayline.engines.host.flight import Live
 from assayline.engines.host.vllm.internals import (
+    adapting,
     check_version,
     find_feature_extractor,
     find_version,
+    make_config,
     make_lora_request,
     make_renderer,
     read_config,
@@ -31,7 +35,7 @@ from assayline.engines.host.vllm.internals import (
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.messages import Open, Opened
 from assayline.engines.reasoning import AnswerStops
-from assayline.errors import DeviceError, MediaError, SpecError
+from assayline.errors import AssaylineError, DeviceError, EngineError, MediaError, SpecError
 from assayline.media.load import Hearing, Loaded
 from assayline.records import Completion, Json, Request
 
@@ -73,6 +77,40 @@ def check_before_load(order: Open) -> None:
         if unknown := sorted(set(order.engine.args[name]) - known):
             raise SpecError(f"engine.args.{name} has unknown keys {unknown}. Known: {', '.join(sorted(known))}.")
     build_sampling_params(order.sampling, record_token_times=False)
+
+
+def try_order(order: Open) -> AssaylineError | None:
+    """Return why vLLM would not open an engine, as far as it is known before the model loads; None if it would.
+
+    An EngineError, neither SpecError nor DeviceError, reports that there is no device to check for.
+    """
+    from vllm.platforms import current_platform
+
+    try:
+        if not current_platform.device_type and order.engine.device == "auto":
+            return EngineError("vLLM finds no device on this machine, so engine.args is not checked.")
+        check_before_load(order)
+        with adapting():
+            make_config({"model": order.model, **build_nested_configs(order.engine.args)})
+    except (SpecError, DeviceError) as error:
+        return error
+    except Exception as error:  # vLLM's refusals share no base
+        return explain_refusal(error, order.engine.args)
+    return None
+
+
+def explain_refusal(error: Exception, args: dict[str, Json]) -> SpecError:
+    """Return vLLM's objection to engine arguments, with the name and the value of the argument."""
+    place, words = "", str(error.args[0] if isinstance(error, KeyError) else error)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        place, words = ".".join(map(str, first["loc"][:1])), first["msg"].removeprefix("Value error, ")
+    meant = sorted((name for name in args if place and name.endswith(place)), key=len)
+    meant += [name for name in args if name in words or (isinstance(args[name], str) and str(args[name]) in words)]
+    named = f"engine.args.{meant[0]} {args[meant[0]]!r}" if meant else "the model or its engine.args"
+    where = f", at {place}" if place and not meant else ""
+    words = " ".join(words.split()).rstrip(".")
+    return SpecError(f"vLLM rejects {named}{where}: {words}. hint: correct engine.args, which are vLLM's EngineArgs.")
 
 
 def check_driver(built_for: str | None, offered: tuple[int, int] | None) -> None:
