@@ -4,14 +4,15 @@ assayline compare RUN_ID BASELINE
 """
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
     from assayline.report.run.comparison import ComparisonRows
-    from assayline.store.database import Connection
+    from assayline.store.database import Connection, Row
 
 EPILOG = """BASELINE is any other run, or a pinned name. A change is RUN_ID minus BASELINE. No limit applies, and
 no verdict is recorded: `assayline gate` judges a run by its limits.
@@ -37,7 +38,7 @@ def run(arguments: list[str]) -> int:
     settings = load_settings()
     run_id, baseline = (complete_run_id(given, settings) for given in (known.run_id, known.baseline))
 
-    def read(connection: "Connection") -> tuple[dict[str, Any], "ComparisonRows"]:
+    def read(connection: "Connection") -> "tuple[Row, ComparisonRows]":
         check_report_run(connection, run_id)
         found = read_comparison(connection, run_id, find_baseline_run(connection, baseline, run_id))
         return read_rows(connection, "select * from runs where run_id = ?", run_id)[0], found
@@ -53,7 +54,7 @@ def run(arguments: list[str]) -> int:
         score = Column(
             "score", lambda row: f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"
         )
-        columns = [score, *(Column(header, lambda row, key=key: _shorten(row[key])) for header, key in FLIPS)]
+        columns = [score, *(Column(header, partial(_shorten, key=key)) for header, key in FLIPS)]
         print_table(tabulate("Changed most", columns, flips), console)
         print_text(f"All changed answers: assayline view {run_id} {found.baseline['run_id']}", console)
     print_table(tabulate("Speed and cost", SPEEDS, found.metrics), console)
@@ -63,5 +64,5 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _shorten(text: str | None) -> str:
-    return textwrap.shorten(text or "", 80, placeholder="…")
+def _shorten(row: "Row", key: str) -> str:
+    return textwrap.shorten(row[key] or "", 80, placeholder="…")
