@@ -6,7 +6,7 @@ It has two nightly runs of one evaluation a week apart, the second of which is w
 same prompts with reasoning tokens; and three benchmarks: two values of max concurrency with five repeats each, three
 models, and one model under five loads. Prompts are those of examples/arithmetic.jsonl; examples/simulated_engine.py
 makes up answers and times. docs/guides/sql-cookbook.md quotes this database, and tests read it. It makes a folder per
-run and loads the database from the folders, like `assayline rebuild`.
+run and loads the database from the folders, like `assayline db rebuild`.
 """
 
 import json

@@ -223,7 +223,8 @@ INTRODUCTION = (
     "they are the same everywhere: they measure nothing. It has two nights of the demo's prompts a week apart, the "
     "second worse and with engines that ran out of memory; a run with room to think; a benchmark of two limits of "
     "concurrency, five repeats each; one of three models; and one model under five loads. With your own database, use "
-    "your run ids, which `assayline runs` lists. [The reference](../reference/metrics/index.md) explains every column.",
+    "your run ids, which `assayline list runs` lists. [The reference](../reference/metrics/index.md) explains every "
+    "column.",
 )
 
 

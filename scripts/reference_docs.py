@@ -8,14 +8,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline.flows.cli.options import COMMANDS, COMMON_CODES  # noqa: E402
+from assayline.flows.cli.options import COMMANDS, COMMON_CODES, import_command  # noqa: E402
 from assayline.settings import PREFIX, Settings  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference"
@@ -51,11 +50,14 @@ def _render_cli() -> list[str]:
         "",
         "| command | purpose |",
         "|---|---|",
-        *(f"| [`{name}`](#assayline-{name}) | {_cell(purpose)} |" for name, purpose in COMMANDS.items()),
+        *(
+            f"| [`{name}`](#assayline-{name.replace(' ', '-')}) | {_cell(purpose)} |"
+            for name, purpose in COMMANDS.items()
+        ),
         "",
     ]
     for name in COMMANDS:
-        lines += [f"## assayline {name}", "", *_describe_command(import_module(f"assayline.flows.cli.{name}").PARSER)]
+        lines += [f"## assayline {name}", "", *_describe_command(import_command(name).PARSER)]
     return lines
 
 
@@ -166,7 +168,7 @@ def _render_settings() -> list[str]:
         "`ASSAYLINE_` is reported and ignored.",
         "",
         "```bash",
-        "ASSAYLINE_DATA_DIR=/data/evaluations assayline runs",
+        "ASSAYLINE_DATA_DIR=/data/evaluations assayline list runs",
         "```",
         "",
         "| variable | default | unit | meaning |",

@@ -136,7 +136,7 @@ def test_wheel_evaluates_queries_reports_and_scores_in_an_empty_folder(call, ins
     printed = call("assayline", "evaluate", "spec.yaml")
     assert f"Report: {folder}/data/runs/" in printed
     assert "(1.0,)" in call("python", "-c", QUERY)
-    (listed,) = json.loads(call("assayline", "runs", "--json"))
+    (listed,) = json.loads(call("assayline", "list", "runs", "--json"))
     assert (listed["state"], listed["accuracy"]) == ("completed", 1.0)
     report = call("assayline", "report", "last").splitlines()[0].removeprefix("Report: ")
     assert "<html" in (folder / report).read_text(encoding="utf-8")

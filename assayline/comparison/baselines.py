@@ -90,7 +90,7 @@ def resolve_baseline(connection: Connection, name: str) -> str:
         if _read_state(connection, found.run_id) is None:
             raise SpecError(
                 f"Baseline {name!r} is run {found.run_id}, which is not in the database. hint: if its folder still "
-                f"exists, run `assayline rebuild {found.run_id}`; otherwise pin another run."
+                f"exists, run `assayline db rebuild {found.run_id}`; otherwise pin another run."
             )
         return found.run_id
     if run_id := match_run_id(name, _list_run_ids(connection)):

@@ -148,7 +148,7 @@ def find_limits(
     if name is None:
         raise SpecError(
             f"Run {run_id} has no baseline. hint: pass --baseline NAME, or set gate.baseline in its spec; "
-            "`assayline baseline list` lists the names."
+            "`assayline list baselines` lists the names."
         )
     return resolve_baseline(connection, name), limits
 

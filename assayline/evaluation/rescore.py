@@ -152,7 +152,7 @@ def _check_kinds(spec: dict[str, Any], scorers: Sequence[Scorer]) -> None:
 
 def _check_loaded(connection: Connection, run_id: str) -> None:
     if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchall():
-        raise StoreError(f"Run {run_id} is not in the database. hint: load it with `assayline rebuild {run_id}`.")
+        raise StoreError(f"Run {run_id} is not in the database. hint: load it with `assayline db rebuild {run_id}`.")
 
 
 def _read_results(

@@ -440,9 +440,9 @@ class Evaluation:
     def _end_unrecorded(self, state: str, error: StoreError) -> StoreError:
         """Record the end of the run in the manifest alone; return the error with a hint."""
         message = str(error)
-        if "assayline rebuild" not in message:
+        if "assayline db rebuild" not in message:
             message += (
-                f" The results of run {self.run_id} are kept as part files; `assayline rebuild {self.run_id}` loads "
+                f" The results of run {self.run_id} are kept as part files; `assayline db rebuild {self.run_id}` loads "
                 "them, and so does the same command, which resumes the run."
             )
         with suppress(StoreError):  # on a full disk the manifest keeps the state running, which can be resumed

@@ -77,8 +77,8 @@ def find_exported(connection: Connection, run_id: str, run_dir: Path) -> Exporte
     rows = read_rows(connection, "select * from runs where run_id = ?", run_id)
     if not rows:
         raise SpecError(
-            f"No run {run_id} in the database. hint: list the runs with `assayline runs`, or load one from its folder "
-            f"with `assayline rebuild {run_id}`."
+            f"No run {run_id} in the database. hint: list the runs with `assayline list runs`, or load one from its "
+            f"folder with `assayline db rebuild {run_id}`."
         )
     (counts,) = read_rows(
         connection,

@@ -111,7 +111,7 @@ def _check_names(names: list[str], manager: Any) -> None:
         if name not in manager.all_tasks and not Path(name).is_file():
             raise PromptError(
                 f"Unknown task {name!r} of lm-evaluation-harness: {nearest(name, manager.all_tasks)} hint: list the "
-                "tasks with `assayline tasks`; set prompts.source.include_path to use your own."
+                "tasks with `assayline list tasks`; set prompts.source.include_path to use your own."
             )
 
 

@@ -1,4 +1,4 @@
-"""Import of result files: each run becomes a folder of part files, which is loaded as `assayline rebuild` loads it.
+"""Import of result files: each run becomes a folder of part files, which is loaded as `assayline db rebuild` loads it.
 
 The id of a run ends with the digest of its files, so a second import adds nothing. The folder is written aside and
 renamed when it is complete, so a damaged file leaves nothing.

@@ -1,6 +1,6 @@
 """A run's manifest, `run.json` in its folder: all that is needed to resume the run and to restore its row in `runs`.
 
-Manifest and part files are the source of truth: `assayline rebuild` restores the database from them. The manifest is
+Manifest and part files are the source of truth: `assayline db rebuild` restores the database from them. The manifest is
 replaced atomically and synced, so that a crash leaves the old one or the new one. Scorers that `assayline score` added
 to those of the spec are in `scorers.json` in the same folder.
 """
@@ -165,7 +165,7 @@ def match_run_id(given: str, run_ids: Sequence[str]) -> str | None:
     if len(found) > 1:
         raise SpecError(
             f"Run id {given!r} is ambiguous: {len(found)} runs begin with it, the newest are {', '.join(found[:3])}. "
-            "hint: give more of the id; `assayline runs` lists them."
+            "hint: give more of the id; `assayline list runs` lists them."
         )
     return found[0] if found else None
 
@@ -193,7 +193,7 @@ def unknown_run(run_id: str, run_ids: Sequence[str], where: str) -> SpecError:
     """Return the error for an unknown run id. `run_ids` is ordered newest first."""
     close = difflib.get_close_matches(run_id, run_ids, n=3, cutoff=0.6)
     told = f"nearest: {', '.join(close)}" if close else f"newest: {', '.join(run_ids[:3]) or 'none yet'}"
-    return SpecError(f"There is no run {run_id!r} in {where} ({told}). hint: `assayline runs` lists them.")
+    return SpecError(f"There is no run {run_id!r} in {where} ({told}). hint: `assayline list runs` lists them.")
 
 
 def read_spec_json(run_dir: Path) -> str:

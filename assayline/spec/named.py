@@ -57,7 +57,7 @@ def find_benchmark(name: str) -> NamedBenchmark:
         rubrics = list_rubrics()
         raise SpecError(
             f"Unknown benchmark {name}; {nearest(wanted, [*known, *rubrics])}. hint: list them with `assayline "
-            f"benchmarks`; rubrics of judges are {', '.join(f'@{rubric}' for rubric in rubrics)}."
+            f"list benchmarks`; rubrics of judges are {', '.join(f'@{rubric}' for rubric in rubrics)}."
         )
     return known[wanted]
 

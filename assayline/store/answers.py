@@ -274,7 +274,7 @@ def find_newest_run(connection: Connection, name: str) -> str:
         return str(found[0][0])
     names = connection.execute("select distinct name from runs where state = 'completed'").fetchall()
     known = nearest(name, [str(known) for (known,) in names]) if names else "no run is completed"
-    raise SpecError(f"No completed run has the name {name!r}; {known}. hint: `assayline runs` lists them.")
+    raise SpecError(f"No completed run has the name {name!r}; {known}. hint: `assayline list runs` lists them.")
 
 
 def check_answers(connection: Connection, source: StoredAnswers) -> None:

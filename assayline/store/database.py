@@ -86,7 +86,7 @@ _RENAMED = "checkpoint iteration does not match"
 """DuckDB opened the old file, and then the journal of the one that was renamed into its place."""
 
 _DAMAGED = ("not a valid DuckDB database", "Corrupt database file", "Could not read enough bytes", "checksum")
-_REPAIR = "run `assayline rebuild --all --set-aside`, which renames it and loads every run into a new database."
+_REPAIR = "run `assayline db rebuild --all --set-aside`, which renames it and loads every run into a new database."
 _HOLDER = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 
 

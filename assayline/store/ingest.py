@@ -87,8 +87,8 @@ def describe_damage(run_id: str, damaged: dict[Path, str]) -> DamagedPartsError:
     others = f" {more} more are damaged too." if more else ""
     return DamagedPartsError(
         f"Part {first} could not be ingested: {reason}.{others} Nothing of this batch was stored; the parts are kept. "
-        f"hint: run `assayline rebuild {run_id} --set-aside`, which renames damaged parts and ingests the others, then "
-        "resume the run to send the lost requests again.",
+        f"hint: run `assayline db rebuild {run_id} --set-aside`, which renames damaged parts and ingests the others, "
+        "then resume the run to send the lost requests again.",
         damaged,
     )
 

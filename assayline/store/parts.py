@@ -142,7 +142,7 @@ def write_part(run_dir: Path, table: str, name: str, records: Iterable[Record]) 
 def part_unreadable(part: Path, error: Exception) -> StoreError:
     """Return the error for an unreadable part."""
     return StoreError(
-        f"Part {part} cannot be read: {error}. hint: run `assayline rebuild {part.parents[2].name} --set-aside`, "
+        f"Part {part} cannot be read: {error}. hint: run `assayline db rebuild {part.parents[2].name} --set-aside`, "
         "which renames it, then resume the run."
     )
 

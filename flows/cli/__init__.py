@@ -1,17 +1,25 @@
 """The console command `assayline COMMAND …`.
 
-A command is a module of this package with a function `run`, which takes the arguments and returns the exit code.
+A command is a module of this package with a function `run`, which takes the arguments and returns the exit code;
+`list runs` is the module list_runs.
 Imports are lazy: `--help` imports almost nothing, and a dry run imports neither Prefect nor an engine.
 """
 
-import importlib
 import os
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from assayline.errors import AssaylineError, MachineError
-from assayline.flows.cli.options import COMMANDS, REMOVED, make_front_parser, write_completion
+from assayline.flows.cli.options import (
+    COMMANDS,
+    FORMER,
+    REMOVED,
+    find_command,
+    import_command,
+    make_front_parser,
+    write_completion,
+)
 from assayline.flows.cli.process import Terminated, leave_after
 
 SOCKS = (
@@ -35,14 +43,26 @@ def run_words(words: list[str]) -> int:
             parser.error(f"--completion needs a shell. hint: pass one of {', '.join(shtab.SUPPORTED_SHELLS)}.")
         print(write_completion(words[1]))
         return 0
-    name = parser.parse_args(words[:1]).command
-    if name in REMOVED:
-        parser.error(f"the command {name!r} was removed. hint: {REMOVED[name]}")
-    if name not in COMMANDS:
-        from assayline.words import nearest
+    if not words:
+        parser.print_help()
+        return 2
+    first = parser.parse_args(words[:1]).command
+    name, size = find_command(words)
+    if name is not None:
+        if (former := " ".join(words[:size])) in FORMER:
+            print(f"warning: `assayline {former}` is now `assayline {name}`.", file=sys.stderr)
+        return run(name, words[size:])
+    if first in REMOVED:
+        parser.error(f"the command {first!r} was removed. hint: {REMOVED[first]}")
+    if any(known.startswith(f"{first} ") for known in COMMANDS):
+        parser = make_front_parser(first)
+        if words[1:2] in ([], ["-h"], ["--help"]):
+            parser.print_help()
+            return 0 if words[1:] else 2
+        first = " ".join(words[:2])
+    from assayline.words import nearest
 
-        parser.error(f"unknown command {name!r}: {nearest(name, list(COMMANDS))}")
-    return run(name, words[1:])
+    return parser.error(f"unknown command {first!r}: {nearest(first, list(COMMANDS))}")
 
 
 def run(name: str, arguments: list[str]) -> int:
@@ -53,7 +73,7 @@ def run(name: str, arguments: list[str]) -> int:
     try:
         if not {"-h", "--help"} & set(arguments):
             _warn_of_unknown_variables()
-        code: int = importlib.import_module(f"assayline.flows.cli.{name}").run(arguments)
+        code: int = import_command(name).run(arguments)
         return code
     except AssaylineError as error:
         _say(f"error: {error}", error)

@@ -1,18 +1,16 @@
 """baseline: pin names to the runs that later runs are compared with.
 
-    assayline baseline pin NAME RUN_ID [--note TEXT] [--force] | list | unpin NAME
+    assayline baseline pin NAME RUN_ID [--note TEXT] [--force] | unpin NAME
 
 No Prefect flow: a pin is one row of the database.
 """
 
 import argparse
-import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
-from assayline.report.document import Column, tabulate
+from assayline.flows.cli.words import complete_run_id, plain_console, print_text
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -21,12 +19,6 @@ EPILOG = """A spec names its baseline as gate.baseline; `assayline gate` compare
 (docs/guides/comparing.md).
 
 Exit codes: 0 done, 2 invalid name or unknown run, 6 database or files, 8 the run is not completed."""
-PINS = (
-    Column("baseline", "baseline"),
-    Column("run", "run_id"),
-    Column("pinned at (UTC)", "pinned_at"),
-    Column("note", lambda pin: pin["note"] or ""),
-)
 
 
 def _pin(known: argparse.Namespace, settings: "Settings") -> None:
@@ -39,18 +31,6 @@ def _pin(known: argparse.Namespace, settings: "Settings") -> None:
     )
     moved = f" (was run {before})" if before and before != run_id else ""
     print_text(f"Pinned baseline {known.name} to run {run_id}{moved}.", plain_console())
-
-
-def _list(known: argparse.Namespace, settings: "Settings") -> None:
-    from assayline.comparison.baselines import list_pins
-    from assayline.store.database import connect
-
-    with connect(settings.database_path, settings.database_wait_s, read_only=True) as connection:
-        pins = list_pins(connection)
-    if not pins:
-        print("No run is pinned. hint: pin one with `assayline baseline pin NAME RUN_ID`.")
-        return
-    print_table(tabulate("Baselines", PINS, map(dataclasses.asdict, pins)), plain_console())
 
 
 def _unpin(known: argparse.Namespace, settings: "Settings") -> None:
@@ -69,7 +49,6 @@ pin.add_argument("run_id", metavar="RUN_ID")
 pin.add_argument("--note", metavar="TEXT", help="reason for the pin")
 pin.add_argument("--force", action="store_true", help="pin a run that is not completed")
 pin.set_defaults(work=_pin)
-commands.add_parser("list", help="list all pinned names", allow_abbrev=False).set_defaults(work=_list)
 unpin = commands.add_parser("unpin", help="remove a name; the run is kept", allow_abbrev=False)
 unpin.add_argument("name", metavar="NAME")
 unpin.set_defaults(work=_unpin)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 USAGE = "%(prog)s [SPEC] [--resume RUN_ID | --fresh] [--prefect] [--dry-run] [--FIELD VALUE ...]"
 EPILOG = """SPEC is a YAML file, such as examples/arithmetic.yaml, or @NAME with --model MODEL for a named benchmark
-(`assayline benchmarks` lists them).
+(`assayline list benchmarks` lists them).
 
 Override any field of the spec: --prompts.limit 10, --sampling.temperature 0.7,
 --engine.args.max_num_seqs 64. Values are YAML. Fields: docs/reference/spec.md.

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 from pathlib import Path
+from typing import Any
 
 from assayline import __version__
 
@@ -11,28 +12,38 @@ COMMANDS = {
     "init": "Create a project: a spec, questions, a scorer, a schedule and settings.",
     "doctor": "Check what this machine can run.",
     "evaluate": "Evaluate a model on a prompt set.",
-    "benchmarks": "List named benchmarks, such as @gsm8k.",
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
     "compare": "Print how two runs differ: scores by prompt, changed answers, speed and cost.",
     "suite": "Run several evaluations and decide by all of them: GO, NO-GO or INCONCLUSIVE.",
-    "runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
-    "tasks": "List the tasks of lm-evaluation-harness.",
     "score": "Score a run's stored answers again without generating.",
     "report": "Write the report of a run, benchmark, history or leaderboard: report.html and report.md.",
     "view": "Show runs and their answers in a browser, compare two runs, and label answers.",
-    "import": "Import result files of other tools as runs.",
-    "export": "Export a run in the format of another tool, or runs as Parquet tables.",
     "baseline": "Pin runs as baselines.",
+    "import": "Import result files of other tools as runs.",
+    "export": "Export a run in the format of another tool.",
     "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",
-    "rebuild": "Rebuild runs in the database from their manifests and part files.",
+    "list runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
+    "list baselines": "List pinned baselines.",
+    "list benchmarks": "List named benchmarks, such as @gsm8k.",
+    "list tasks": "List the tasks of lm-evaluation-harness.",
+    "db rebuild": "Rebuild runs in the database from their manifests and part files.",
+    "db export": "Export the tables of runs as Parquet files.",
 }
 """Summary of each command, in the order of `--help`."""
+FORMER = {
+    "runs": "list runs",
+    "benchmarks": "list benchmarks",
+    "tasks": "list tasks",
+    "baseline list": "list baselines",
+    "rebuild": "db rebuild",
+}
+"""Former names of commands, which work and are listed nowhere."""
 REMOVED = {
     "noise": "run `assayline benchmark SPEC --noise` (docs/guides/comparing.md).",
     "mirror": "copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
     "restore": "copy the run's folder back into data/runs, then repeat its command (docs/guides/backups.md).",
-    "verify": "recompute stored metrics from the part files with `assayline rebuild RUN_ID` or `--all`.",
+    "verify": "recompute stored metrics from the part files with `assayline db rebuild RUN_ID` or `--all`.",
 }
 """Replacements of commands of earlier versions."""
 
@@ -41,10 +52,28 @@ All commands: 10 Prefect's API is unreachable, 11 unexpected error, 14 a home fo
 prevents it, 130 and 143 interrupted, 141 the output was closed, for example by `head`."""
 
 
-def make_front_parser() -> argparse.ArgumentParser:
-    """Make the parser of `assayline` itself. It takes the command only; each command parses its own options."""
-    width = max(map(len, COMMANDS))
-    listed = "\n".join(f"  {name:{width}}  {line}" for name, line in COMMANDS.items())
+def find_command(words: list[str]) -> tuple[str | None, int]:
+    """Return the command that words begin with, and the number of its words; None for an unknown one."""
+    for size in (2, 1):
+        name = " ".join(words[:size])
+        if (name := FORMER.get(name, name)) in COMMANDS:
+            return name, size
+    return None, 0
+
+
+def import_command(name: str) -> Any:
+    """Import the module of a command."""
+    return importlib.import_module(f"assayline.flows.cli.{name.replace(' ', '_')}")
+
+
+def make_front_parser(group: str = "") -> argparse.ArgumentParser:
+    """Make the parser of `assayline` itself. It takes the command only; each command parses its own options.
+
+    `group`: the word that the listed commands begin with.
+    """
+    names = [name for name in COMMANDS if name.startswith(f"{group} ".lstrip())]
+    width = max(map(len, names))
+    listed = "\n".join(f"  {name:{width}}  {COMMANDS[name]}" for name in names)
     parser = _make_raw_parser(
         CONSOLE_COMMAND,
         "%(prog)s COMMAND ...",
@@ -72,10 +101,13 @@ def write_completion(shell: str) -> str:
     front = _make_raw_parser(CONSOLE_COMMAND, None, "", "")
     front.add_argument("--version", action="store_true")
     front.add_argument("--completion", choices=shtab.SUPPORTED_SHELLS)
-    commands = front.add_subparsers()
+    groups = {"": front.add_subparsers()}
     for name, summary in COMMANDS.items():
-        own: argparse.ArgumentParser = importlib.import_module(f"assayline.flows.cli.{name}").PARSER
-        parser = commands.add_parser(name, help=summary, parents=[own], add_help=False)
+        own: argparse.ArgumentParser = import_command(name).PARSER
+        group, _, last = name.rpartition(" ")
+        if group not in groups:
+            groups[group] = groups[""].add_parser(group, help=group).add_subparsers()
+        parser = groups[group].add_parser(last, help=summary, parents=[own], add_help=False)
         if own.usage and all(action.option_strings for action in own._actions):  # it takes a SPEC
             parser.add_argument("spec", nargs="?", type=Path, help="YAML file")
         for action in parser._actions:

@@ -46,7 +46,7 @@ PARSER = make_parser(
     "%(prog)s (RUN_ID | --benchmark BENCHMARK_ID | --history NAME | --leaderboard [NAME ...]) "
     "[--baseline RUN_ID|NAME] [--out FOLDER] [--open]",
 )
-PARSER.add_argument("run_id", metavar="RUN_ID", nargs="?", help="run id, as listed by `assayline runs`")
+PARSER.add_argument("run_id", metavar="RUN_ID", nargs="?", help="run id, as listed by `assayline list runs`")
 PARSER.add_argument(
     "--benchmark", metavar="BENCHMARK_ID", help="compare the benchmark's configurations, or show latency under load"
 )

@@ -31,8 +31,8 @@ EPILOG = """A scorer is a kind, or a YAML mapping with its fields, as in a spec 
 A judge is another model that reads the answers, in a run of its own (docs/guides/judges.md).
 
 Scores are stored under the scorer's name (default: its kind) and replace earlier scores of that name. They become part
-of the run's folder, so `assayline rebuild` restores them. After an update that changes a scorer's definition, its old
-scores are not compared with new ones; --stale scores all affected runs again.
+of the run's folder, so `assayline db rebuild` restores them. After an update that changes a scorer's definition, its
+old scores are not compared with new ones; --stale scores all affected runs again.
 
 Exit codes: 0 scored, 2 an unknown run, an unknown or unsuitable scorer, 6 database or files; with --judge also those of
 `assayline evaluate`."""

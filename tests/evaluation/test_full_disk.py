@@ -110,7 +110,7 @@ def test_a_database_without_space_is_an_obstacle_and_no_failure(spec, settings, 
     work(evaluation)
     with filled(small_disk):
         assert "No space left on device" in str(evaluation.try_load())
-        with pytest.raises(StoreError, match=rf"assayline rebuild {evaluation.run_id}` loads them"):
+        with pytest.raises(StoreError, match=rf"assayline db rebuild {evaluation.run_id}` loads them"):
             evaluation.finish(counts)
     assert read_manifest(evaluation.run_dir).state == "failed"
     assert complete(spec, settings).run_id == evaluation.run_id

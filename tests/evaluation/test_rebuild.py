@@ -280,10 +280,10 @@ def test_rebuild_rejects_an_unusable_database_until_it_is_set_aside(run_dir, spe
     original = content(settings.database_path)
     damage(settings.database_path)
     damaged = settings.database_path.read_bytes()
-    with pytest.raises(DatabaseUnusableError, match=r"assayline rebuild --all --set-aside"):
+    with pytest.raises(DatabaseUnusableError, match=r"assayline db rebuild --all --set-aside"):
         begin_evaluation(spec, settings)
-    assert run("rebuild", ["--all"]) == 6
-    assert run("rebuild", ["--all", "--set-aside"]) == 0
+    assert run("db rebuild", ["--all"]) == 6
+    assert run("db rebuild", ["--all", "--set-aside"]) == 0
     (aside,) = settings.data_dir.glob("*.aside-*")
     assert aside.read_bytes() == damaged
     assert content(settings.database_path) == original
@@ -292,14 +292,14 @@ def test_rebuild_rejects_an_unusable_database_until_it_is_set_aside(run_dir, spe
 def test_a_foreign_database_is_not_set_aside(run_dir, tmp_path, capsys):
     with duckdb.connect(tmp_path / "theirs.duckdb") as connection:
         connection.execute("create table theirs as select 1 as a")
-    assert run("rebuild", ["--all", "--set-aside", "--into", str(tmp_path / "theirs.duckdb")]) == 6
+    assert run("db rebuild", ["--all", "--set-aside", "--into", str(tmp_path / "theirs.duckdb")]) == 6
     assert "not one of assayline" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.glob("*.duckdb*")) == ["theirs.duckdb", "theirs.duckdb.lock"]
 
 
 def test_the_command_rebuilds_all_into_another_file(run_dir, spec, settings, tmp_path, capsys):
     begin_and_vanish(spec, settings, 3)
-    assert run("rebuild", ["--all", "--into", str(tmp_path / "new" / "other.duckdb")]) == 0
+    assert run("db rebuild", ["--all", "--into", str(tmp_path / "new" / "other.duckdb")]) == 0
     out = capsys.readouterr().out
     for run_id in list_runs(settings):
         assert f"Run {run_id}, " in out
@@ -312,9 +312,9 @@ def test_the_command_rebuilds_all_into_another_file(run_dir, spec, settings, tmp
 def test_the_command_sets_aside_a_database_and_parts(run_dir, settings, capsys):
     damage_file(settings.database_path)
     cut(completions_part(run_dir))
-    assert run("rebuild", [run_dir.name]) == 6
-    assert "assayline rebuild --all --set-aside" in capsys.readouterr().err
-    assert run("rebuild", [run_dir.name, "--set-aside"]) == 0
+    assert run("db rebuild", [run_dir.name]) == 6
+    assert "assayline db rebuild --all --set-aside" in capsys.readouterr().err
+    assert run("db rebuild", [run_dir.name, "--set-aside"]) == 0
     out = capsys.readouterr().out
     assert "assayline.duckdb is unusable; renamed to assayline.duckdb.aside-" in out
     assert "Renamed a damaged part file to " in out and ".parquet.damaged" in out
@@ -325,7 +325,7 @@ def test_one_run_that_cannot_be_loaded_does_not_keep_the_others_from_it(run_dir,
     shutil.copytree(run_dir, run_dir.parent / "00-broken")
     (run_dir.parent / "00-broken" / "run.json").write_text("{")
     (run_dir.parent / "01-none").mkdir()
-    assert run("rebuild", ["--all"]) == 6
+    assert run("db rebuild", ["--all"]) == 6
     told = capsys.readouterr()
     assert f"Run {run_dir.name}, completed" in told.out
     assert told.err.count("error: ") == 2 and "01-none has no run.json" in told.err
@@ -335,16 +335,16 @@ def test_one_run_that_cannot_be_loaded_does_not_keep_the_others_from_it(run_dir,
     ("arguments", "fragment"), [(["nothing"], "There is no run 'nothing'"), (["--all"], "No runs in")]
 )
 def test_rebuild_command_reports_missing_runs(settings, capsys, arguments, fragment):
-    assert run("rebuild", arguments) == 2
+    assert run("db rebuild", arguments) == 2
     assert fragment in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["--all", "run"], ["--al"]])
 def test_the_command_wants_runs_or_all(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
-        run("rebuild", arguments)
+        run("db rebuild", arguments)
     assert caught.value.code == 2
-    assert "usage: assayline rebuild" in capsys.readouterr().err
+    assert "usage: assayline db rebuild" in capsys.readouterr().err
 
 
 def test_repair_needs_no_prefect(run_dir):
@@ -352,7 +352,7 @@ def test_repair_needs_no_prefect(run_dir):
         "import sys",
         "sys.modules['prefect'] = None",
         "from assayline.flows.cli import run",
-        "sys.exit(run('rebuild', ['--all']))",
+        "sys.exit(run('db rebuild', ['--all']))",
     )
     process = start_python("; ".join(lines))
     assert f"Run {run_dir.name}, completed: 20 prompts" in process.communicate()[0]
@@ -415,12 +415,12 @@ def test_rebuild_restores_the_pin_that_came_with_a_copied_run(run_dir, spec, set
     own = complete(spec, there, "never").run_id
     shutil.copytree(run_dir, there.run_dir(run_dir.name))
     with patch.dict(os.environ, ASSAYLINE_DATA_DIR=str(there.data_dir)):
-        assert run("rebuild", [run_dir.name]) == 0
+        assert run("db rebuild", [run_dir.name]) == 0
         assert query(there, "select baseline, run_id from baselines") == [("good", run_dir.name)]
         assert run("baseline", ["pin", "good", own]) == 0
-        assert run("rebuild", ["--all"]) == 0 and query(there, "select run_id from baselines") == [(own,)]
+        assert run("db rebuild", ["--all"]) == 0 and query(there, "select run_id from baselines") == [(own,)]
         there.database_path.unlink()
-        assert run("rebuild", ["--all"]) == 0 and query(there, "select run_id from baselines") == [(own,)]
+        assert run("db rebuild", ["--all"]) == 0 and query(there, "select run_id from baselines") == [(own,)]
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["pinned", "unpinned"])
@@ -438,13 +438,13 @@ def test_rebuild_restores_pins_and_verdicts_of_an_earlier_version(run_dir, setti
     before = query(settings, tables)
     DatabaseThread(settings).run(lambda connection: None)  # as any command does
     settings.database_path.unlink()
-    assert run("rebuild", ["--all"]) == 0
+    assert run("db rebuild", ["--all"]) == 0
     assert query(settings, tables) == before and len(before) == 1
 
 
 def test_rebuild_rejects_damaged_decisions(run_dir, settings, capsys):
     (run_dir / "decisions.jsonl").write_text('{"decision": "pin"')
-    assert run("rebuild", [run_dir.name]) == 6
+    assert run("db rebuild", [run_dir.name]) == 6
     assert "decisions.jsonl, the verdicts and pins of the run, cannot be read" in capsys.readouterr().err
 
 
@@ -452,9 +452,9 @@ def test_pinned_baselines_survive_the_same_database_and_come_back_into_a_new_one
     assert run("baseline", ["pin", "good", run_dir.name, "--note", "why"]) == 0
     with connect(settings.database_path, 10) as connection:
         pins = connection.execute("from baselines").fetchall()
-    assert run("rebuild", ["--all"]) == 0
+    assert run("db rebuild", ["--all"]) == 0
     assert query(settings, "from baselines") == pins
     settings.database_path.unlink()
-    assert run("rebuild", [run_dir.name]) == 0
+    assert run("db rebuild", [run_dir.name]) == 0
     assert query(settings, "from baselines") == pins
     assert f"Restored baseline good: run {run_dir.name}." in capsys.readouterr().out

@@ -537,11 +537,11 @@ def test_end_of_a_run_is_in_the_manifest_when_no_database_can_take_it(spec, sett
     holder = start_python(HOLD_DATABASE, settings.database_path)
     assert read_line(holder) == "held"
     try:
-        with pytest.raises(StoreError, match=rf"assayline rebuild {evaluation.run_id}` loads them"):
+        with pytest.raises(StoreError, match=rf"assayline db rebuild {evaluation.run_id}` loads them"):
             evaluation.finish(counts)
         evaluation.abandon("failed")  # does not wait again
         manifest = read_manifest(evaluation.run_dir)
-        assert manifest.state == "failed" and f"assayline rebuild {evaluation.run_id}" in str(manifest.message)
+        assert manifest.state == "failed" and f"assayline db rebuild {evaluation.run_id}" in str(manifest.message)
         assert not is_worked_on(evaluation.run_dir)
     finally:
         holder.kill()
@@ -556,7 +556,7 @@ def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec, setting
     before = begin_and_vanish(spec, settings, 8, 2)
     part = part_of(before, "completions", "killed-shard-000001")
     part.write_bytes(part.read_bytes()[:-20])
-    with pytest.raises(StoreError, match=rf"killed-shard-000001.*assayline rebuild {before.run_id} --set-aside"):
+    with pytest.raises(StoreError, match=rf"killed-shard-000001.*assayline db rebuild {before.run_id} --set-aside"):
         begin_evaluation(spec, settings)
     assert read_manifest(before.run_dir).attempt == 1
     assert not is_worked_on(before.run_dir)
@@ -565,7 +565,7 @@ def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec, setting
 def test_read_shard_names_the_shard_when_it_is_damaged(tmp_path):
     part = write_part(tmp_path / "run", "requests", "shard-000000", [request_of(number) for number in range(9)])
     part.write_bytes(part.read_bytes()[:-20])
-    with pytest.raises(StoreError, match=r"shard-000000\.parquet cannot be read: .*assayline rebuild run --set-aside"):
+    with pytest.raises(StoreError, match=r"shard-000000\.parquet cannot be read: .* db rebuild run --set-aside"):
         list(read_shard(part))
 
 

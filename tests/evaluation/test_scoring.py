@@ -362,7 +362,7 @@ def test_a_run_that_has_not_finished_is_scored_only_on_demand(make_sums, setting
     ("prepare", "sentence"),
     [
         (lambda run_dir, settings: lock_run(run_dir), "is in use by"),
-        (lambda run_dir, settings: settings.database_path.unlink(), "assayline rebuild "),
+        (lambda run_dir, settings: settings.database_path.unlink(), "assayline db rebuild "),
         (lambda run_dir, settings: (run_dir / SCORERS_NAME).write_text("{"), SCORERS_NAME),
     ],
     ids=["in use", "not in the database", "a damaged list of scorers"],

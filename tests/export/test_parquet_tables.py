@@ -16,7 +16,7 @@ from flow_kit import database_held
 from assayline.errors import SpecError
 from assayline.export import make
 from assayline.export.make import export_tables
-from assayline.flows.cli import export as command
+from assayline.flows.cli import db_export as command
 from assayline.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -101,17 +101,14 @@ def test_export_command_takes_many_runs_for_tables_alone(
         ([first, second, "--force"], settings.data_dir),
         ([first], settings.run_dir(first)),
     ):
-        assert command.run([*given, "--format", "tables"]) == 0
+        assert command.run(given) == 0
         assert capsys.readouterr().out == f"{folder}/exports/tables\n"
         found = duckdb.execute(f"select run_id from '{folder}/exports/tables/run.parquet' order by run_id").fetchall()
         assert found == [(run_id,) for run_id in ([first] if given == [first] else [first, second])]
     for wrong in ([], [first, "--all"]):
         with pytest.raises(SystemExit):
-            command.run([*wrong, "--format", "tables"])
-    for many in ([first, second], ["--all"]):
-        with pytest.raises(SystemExit):
-            command.run([*many, "--format", "lm-eval"])
-    assert "--format lm-eval exports one run; pass one RUN_ID, or --format tables" in capsys.readouterr().err
+            command.run(wrong)
+    assert "pass RUN_IDs or --all, not both" in capsys.readouterr().err
 
 
 def test_export_tables_leaves_nothing_when_interrupted(

@@ -69,7 +69,10 @@ def test_queries_of_the_page_copy_rows_as_csv_json_lines_and_parquet(run, tmp_pa
     assert asked[:2] == ('Count, then "say"\n0', "0") and asked[2]
 
 
-@pytest.mark.parametrize(("form", "hint"), [("csv", "copy (from request"), ("vllm-bench", "--format tables")])
+@pytest.mark.parametrize(
+    ("form", "hint"),
+    [("csv", "copy (from request"), ("vllm-bench", "db export"), ("tables", "db export RUN_ID")],
+)
 def test_export_refuses_a_removed_format_and_names_its_replacement(form, hint, capsys):
     with pytest.raises(SystemExit):
         command.run(["last", "--format", form])
@@ -141,7 +144,7 @@ def test_tables_export_leaves_no_file_when_it_fails(tmp_path):
 
 def test_tables_export_command_prints_the_path_or_the_error(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(run.settings.data_dir))
-    assert (*FORMATS, "tables") == command.FORMATS
+    assert tuple(FORMATS) == command.FORMATS
     assert command.run([run.run_id, "--format", "lm-eval"]) == 0
     written = capsys.readouterr()
     assert written.out == f"{run.settings.run_dir(run.run_id)}/exports/lm_eval\n"

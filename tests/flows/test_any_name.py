@@ -17,7 +17,7 @@ from assayline.benchmark.result import Measured
 from assayline.comparison.baselines import Pin
 from assayline.comparison.gate import Check, GateReport
 from assayline.evaluation.run import RunResult
-from assayline.flows.cli.baseline import PINS
+from assayline.flows.cli.list_baselines import PINS
 from assayline.flows.cli.score import SCORES
 from assayline.flows.cli.tables import print_benchmark, print_gate, print_result, tabulate_metrics
 from assayline.flows.cli.terminal import log_console

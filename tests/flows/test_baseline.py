@@ -33,13 +33,13 @@ def read_pins(settings: Settings) -> list[Pin]:
 
 
 def test_a_name_is_pinned_listed_moved_and_taken_away(settings, capsys):
-    assert run("baseline", ["list"]) == 0
+    assert run("list baselines", []) == 0
     assert "No run is pinned" in capsys.readouterr().out
     assert run("baseline", ["pin", "good", "20260101-000000-sums-aaaa", "--note", "before the [new] driver"]) == 0
     (pin,) = read_pins(settings)
     assert (pin.baseline, pin.run_id, pin.note) == ("good", "20260101-000000-sums-aaaa", "before the [new] driver")
     capsys.readouterr()
-    assert run("baseline", ["list"]) == 0
+    assert run("list baselines", []) == 0
     listed = capsys.readouterr().out
     assert "20260101-000000-sums-aaaa" in listed and "[new]" in listed
     assert run("baseline", ["pin", "good", "20260102-000000-sums-bbbb"]) == 0
@@ -83,5 +83,5 @@ def test_a_baseline_is_found_by_name_or_by_run(settings):
         with pytest.raises(SpecError, match=r"no baseline 'goood'.*did you mean 'good'\?"):
             resolve_baseline(connection, "goood")
         connection.execute("delete from runs where run_id = '20260101-000000-sums-aaaa'")
-        with pytest.raises(SpecError, match=r"assayline rebuild 20260101-000000-sums-aaaa"):
+        with pytest.raises(SpecError, match=r"assayline db rebuild 20260101-000000-sums-aaaa"):
             resolve_baseline(connection, "good")

@@ -131,7 +131,7 @@ def test_refused_runs_leave_what_was_stored(served_env, prefect_client, spec_fil
     monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.1")
     with flow_kit.database_held(data_dir) as (pid, _):
         locked = flow_kit.run_here("evaluate", spec_file)
-    assert locked.code == 6 and f"locked by process {pid}" in locked.err and "`assayline rebuild " in locked.err
+    assert locked.code == 6 and f"locked by process {pid}" in locked.err and "`assayline db rebuild " in locked.err
 
     assert flow_kit.query(data_dir, "select state from runs") == ["completed"], "the shell's own database is as it was"
     assert flow_kit.query(data_dir, "select * from completions order by all") == stored

@@ -22,7 +22,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ("words", "offered"),
     [
         (["eva"], ["evaluate"]),
-        (["re"], ["report", "rebuild"]),
+        (["re"], ["report"]),
+        (["db", "re"], ["rebuild"]),
         (["--comp"], ["--completion"]),
         (["--completion", "b"], ["bash"]),
         (["evaluate", "--dr"], ["--dry-run"]),

@@ -3,6 +3,7 @@
 import importlib
 import os
 import pkgutil
+import re
 import signal
 import subprocess
 import sys
@@ -17,19 +18,19 @@ import assayline
 from assayline import __version__
 from assayline.errors import AssaylineError, PrefectUnreachableError
 from assayline.flows import cli
-from assayline.flows.cli.options import COMMANDS
+from assayline.flows.cli.options import COMMANDS, FORMER
 from assayline.flows.cli.process import Terminated
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT_DOOR = Path(sys.executable).parent / "assayline"
 REBUILD_FOR_EVER = """
-import assayline.flows.cli.rebuild, sys, time
+import assayline.flows.cli.db_rebuild, sys, time
 def run(arguments):
     print("begun", flush=True)
     time.sleep(60)
-assayline.flows.cli.rebuild.run = run
+assayline.flows.cli.db_rebuild.run = run
 from assayline.flows.cli import main
-sys.argv = ["assayline", "rebuild", "--all"]
+sys.argv = ["assayline", "db", "rebuild", "--all"]
 main()
 """
 
@@ -49,7 +50,7 @@ def test_help_lists_every_command_with_a_line(tmp_path, monkeypatch):
     run = call("--help")
     assert run.code == 0
     for name, line in COMMANDS.items():
-        assert f"  {name:10}  {line}\n" in run.out
+        assert re.search(rf"^  {name} +{re.escape(line)}$", run.out, re.MULTILINE)
     assert call("--version").out == f"assayline {__version__}\n"
 
 
@@ -68,9 +69,9 @@ def test_usage_names_the_console_command_however_it_was_called():
         (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
-            "unknown command 'dance': known: baseline, benchmark, benchmarks, doctor, evaluate, export, gate, import",
+            "unknown command 'dance': known: baseline, benchmark, compare, db export, db rebuild, doctor, evaluate",
         ),
-        ([], "the following arguments are required: COMMAND"),
+        (["list", "rnus"], "unknown command 'list rnus': did you mean 'list runs'?"),
     ],
 )
 def test_an_unknown_command_is_one_message(capsys, words, sentence):
@@ -78,6 +79,30 @@ def test_an_unknown_command_is_one_message(capsys, words, sentence):
         cli.run_words(words)
     assert caught.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "shown"),
+    [
+        ([], 2, "list tasks"),
+        (["list"], 2, "list tasks"),
+        (["list", "--help"], 0, "list tasks"),
+        (["db"], 2, "db export"),
+    ],
+)
+def test_a_front_door_without_a_command_prints_those_that_there_are(capsys, words, code, shown):
+    assert cli.run_words(words) == code
+    out = capsys.readouterr().out
+    assert f"\n  {shown} " in out and ("  evaluate" in out) == (not words)
+
+
+@pytest.mark.parametrize(("former", "name"), FORMER.items())
+def test_a_former_name_of_a_command_still_works(capsys, former, name):
+    with pytest.raises(SystemExit):
+        cli.run_words([*former.split(), "--help"])
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"usage: assayline {name} ")
+    assert shown.err == f"warning: `assayline {former}` is now `assayline {name}`.\n"
 
 
 def test_error_prints_a_message_and_sets_the_exit_code(tmp_path, monkeypatch):
@@ -94,8 +119,8 @@ def test_notes_follow_the_sentence_of_an_interruption(capsys, monkeypatch):
         error.add_note("Run x is unfinished.")
         raise error
 
-    monkeypatch.setattr("assayline.flows.cli.rebuild.run", end)
-    assert cli.run("rebuild", []) == 143
+    monkeypatch.setattr("assayline.flows.cli.db_rebuild.run", end)
+    assert cli.run("db rebuild", []) == 143
     assert capsys.readouterr().err == "Interrupted. Finished results are stored.\nRun x is unfinished.\n"
 
 

@@ -97,7 +97,7 @@ def test_an_interrupted_run_goes_on_and_is_rebuilt(hostile_spec, hostile_env, pr
     (run_id,) = flow_kit.query(data_dir, "select run_id from runs")
     resumed = flow_kit.run_here("evaluate", "--resume", run_id)
     assert "line 13: not JSON" in resumed.err, "it resumed, as far as it can"
-    rebuilt = flow_kit.run_here("rebuild", run_id)
+    rebuilt = flow_kit.run_here("db rebuild", run_id)
     assert rebuilt.code == 0, rebuilt.err
     assert flow_kit.query(data_dir, "select count(*) from requests") == [10]
 

@@ -106,13 +106,13 @@ def test_rebuild_makes_a_lost_database_again_table_by_table(fake_spec, data_dir,
     with connect(settings.database_path, 10) as connection:
         add_label(connection, settings.run_dir(judged), label)
     killed = begin_and_vanish(parse_spec({**fake_spec, "name": "killed"}), settings, 3)
-    assert cli.run("rebuild", [killed.run_id]) == 0
+    assert cli.run("db rebuild", [killed.run_id]) == 0
     before = read_tables(data_dir)
     empty = {"raw.loads", "raw.slos", "raw.device_telemetry", "raw.rankings"}  # the next leaderboard makes rankings
     assert {name for name, rows in before.items() if not rows and name.startswith("raw.")} <= empty
     assert len(before["raw.verdicts"]) >= 3 and len(before["raw.baselines"]) == 1
     settings.database_path.unlink()
-    assert cli.run("rebuild", ["--all"]) == 0
+    assert cli.run("db rebuild", ["--all"]) == 0
     after = read_tables(data_dir)
     lost = {name: sorted(set(before[name]) ^ set(after[name])) for name in before}
     assert {name: rows for name, rows in lost.items() if rows or len(before[name]) != len(after[name])} == {}

@@ -1,4 +1,4 @@
-"""`assayline runs`, and runs that a command line names by the beginning of their id or as `last`."""
+"""`assayline list runs`, and runs that a command line names by the beginning of their id or as `last`."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def runs(made: tuple[Path, Runs], settings: Settings) -> Runs:
 
 
 def list_here(*arguments: str) -> list[str]:
-    shown = flow_kit.run_here("runs", *arguments)
+    shown = flow_kit.run_here("list runs", *arguments)
     assert shown.code == 0, shown.err
     return shown.out.splitlines()
 
@@ -59,14 +59,14 @@ def test_runs_as_json_has_plain_values(runs):
 
 def test_runs_reads_the_folders_when_the_database_is_held(runs, settings):
     with flow_kit.database_held(settings.data_dir) as (pid, _):
-        shown = flow_kit.run_here("runs")
+        shown = flow_kit.run_here("list runs")
     assert shown.code == 0
     assert "Accuracy and tokens/s are left out: " in shown.err and f"process {pid}" in shown.err
     assert [line.split()[4] for line in shown.out.splitlines()[1:]] == ["unfinished", "completed"]
 
 
 def test_runs_command_rejects_an_unknown_name_and_lists_nothing_without_runs(runs, monkeypatch, tmp_path):
-    unknown = flow_kit.run_here("runs", "tonihgt")
+    unknown = flow_kit.run_here("list runs", "tonihgt")
     assert unknown.code == 2 and "No run with the name 'tonihgt'" in unknown.err
     assert "did you mean 'tonight'?" in unknown.err
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "nothing"))
@@ -78,7 +78,7 @@ def test_runs_command_rejects_an_unknown_name_and_lists_nothing_without_runs(run
     [
         ["score", "RUN", "--scorer", "numeric", "--dry-run"],
         ["export", "RUN", "--format", "lm-eval", "--force"],
-        ["rebuild", "RUN"],
+        ["db rebuild", "RUN"],
         ["baseline", "pin", "good", "RUN"],
         ["report", "RUN"],
     ],

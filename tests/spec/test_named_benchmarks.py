@@ -75,12 +75,12 @@ def test_canonical_solutions_of_humaneval_pass_and_stubs_fail():
 
 
 def test_unknown_benchmark_is_rejected_with_the_nearest_name():
-    with pytest.raises(SpecError, match=r"Unknown benchmark @gsm8; did you mean 'gsm8k'\?.*assayline benchmarks"):
+    with pytest.raises(SpecError, match=r"Unknown benchmark @gsm8; did you mean 'gsm8k'\?.*assayline list benchmarks"):
         load_spec("@gsm8", {"model": "m"})
 
 
 def test_benchmarks_are_listed():
-    listed = run_here("benchmarks")
+    listed = run_here("list benchmarks")
     assert listed.code == 0 and all(name in listed.out for name in NAMES)
-    unknown = run_here("benchmarks", "nothing")
+    unknown = run_here("list benchmarks", "nothing")
     assert unknown.code == 2 and "Unknown benchmark nothing" in unknown.err

@@ -43,7 +43,7 @@ def test_rubric_renders_an_answer_and_reads_each_verdict_that_its_schema_allows(
 def test_rubrics_are_apart_from_benchmarks():
     assert set(list_rubrics()) == {"correctness", "helpfulness", "preference", "groundedness", "safety"}
     assert not {benchmark.name for benchmark in list_benchmarks()} & set(list_rubrics())
-    refused = run_here("benchmarks", "safety")
+    refused = run_here("list benchmarks", "safety")
     assert refused.code == 2 and "rubrics of judges are @correctness" in refused.err
 
 

@@ -194,7 +194,7 @@ def test_a_damaged_part_is_named_and_nothing_of_its_load_is_stored(tmp_path: Pat
     write_part(
         tmp_path, "prompts", "fine", [Prompt(prompt_id="p", occurrence=0, source_row=0, source_id=None, messages=[])]
     )
-    with pytest.raises(StoreError, match=r"Part \S*/b\.parquet could not .*`assayline rebuild run --set-aside`"):
+    with pytest.raises(StoreError, match=r"Part \S*/b\.parquet could not .*`assayline db rebuild run --set-aside`"):
         load(database, tmp_path)
     assert count(database, "completions") == count(database, "loaded_parts where target_table = 'completions'") == 0
     assert count(database, "prompts") == 1

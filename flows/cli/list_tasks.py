@@ -1,6 +1,6 @@
-"""tasks: list the tasks of lm-evaluation-harness that a spec can use.
+"""list tasks: list the tasks of lm-evaluation-harness that a spec can use.
 
-assayline tasks [WORD ...] [--include-path FOLDER]
+assayline list tasks [WORD ...] [--include-path FOLDER]
 """
 
 from assayline.flows.cli.options import make_parser
@@ -9,7 +9,7 @@ EPILOG = """Use a task in a spec with prompts: {source: {kind: lm_eval, task: NA
 A group is a set of tasks with an aggregate score; a tag is a set of tasks without one.
 
 Exit codes: 0 listed, 2 lm_eval is not installed or the folder does not exist, 3 no task name matches."""
-PARSER = make_parser("tasks", EPILOG)
+PARSER = make_parser("list tasks", EPILOG)
 PARSER.add_argument("words", nargs="*", metavar="WORD", help="list only names that contain each of these words")
 PARSER.add_argument("--include-path", metavar="FOLDER", help="folder with your own task YAML files")
 
@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     ]
     if not found:
         raise PromptError(
-            f"No task name contains {' and '.join(known.words)}. hint: list all tasks with `assayline tasks`."
+            f"No task name contains {' and '.join(known.words)}. hint: list all tasks with `assayline list tasks`."
         )
     width = max(len(name) for name, _ in found)
     for name, kind in found:

@@ -1,6 +1,6 @@
-"""benchmarks: list the benchmarks that `assayline evaluate @NAME --model MODEL` runs.
+"""list benchmarks: list the benchmarks that `assayline evaluate @NAME --model MODEL` runs.
 
-assayline benchmarks [NAME ...]
+assayline list benchmarks [NAME ...]
 """
 
 from operator import attrgetter
@@ -13,7 +13,7 @@ EPILOG = """Run one with `assayline evaluate @NAME --model MODEL`; every field o
 With --dry-run, its data are read and rendered, and nothing is generated.
 
 Exit codes: 0 listed, 2 an unknown name."""
-PARSER = make_parser("benchmarks", EPILOG)
+PARSER = make_parser("list benchmarks", EPILOG)
 PARSER.add_argument("names", nargs="*", metavar="NAME", help="only these")
 
 

@@ -1,6 +1,6 @@
-"""runs: list runs, newest first.
+"""list runs: list runs, newest first.
 
-    assayline runs [NAME] [--limit N] [--json]
+    assayline list runs [NAME] [--limit N] [--json]
 
 No Prefect flow: it reads the folders of the runs, and accuracy and speed from the database.
 """
@@ -26,7 +26,7 @@ process holds the database, accuracy and tokens/s are left out.
 
 Exit codes: 0 listed, 2 no run of this name, or an invalid setting."""
 DATABASE_WAIT_S = 1.0
-PARSER = make_parser("runs", EPILOG)
+PARSER = make_parser("list runs", EPILOG)
 PARSER.add_argument("name", nargs="?", metavar="NAME", help="spec name (default: all runs)")
 PARSER.add_argument("--limit", type=int, default=20, metavar="N", help="maximum number of runs (default: 20)")
 PARSER.add_argument("--json", action="store_true", help="print a JSON array")

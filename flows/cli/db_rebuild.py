@@ -1,6 +1,6 @@
-"""rebuild: recreate a run's rows in the database from its folder, after the database is lost, damaged or outdated.
+"""db rebuild: recreate a run's rows in the database from its folder, after the database is lost, damaged or outdated.
 
-    assayline rebuild RUN_ID... | --all [--into PATH] [--set-aside]
+    assayline db rebuild RUN_ID... | --all [--into PATH] [--set-aside]
 
 It does not use Prefect, so that repair works when Prefect does not.
 """
@@ -21,7 +21,7 @@ EPILOG = """A run's folder data/runs/RUN_ID holds run.json, spec.json and the pa
 rebuilt from these folders (docs/concepts/resume.md).
 
 Exit codes: 0 all runs loaded, 2 an unknown run or invalid setting, 6 a file could not be read or written."""
-PARSER = make_parser("rebuild", EPILOG)
+PARSER = make_parser("db rebuild", EPILOG)
 PARSER.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="run id: the name of its folder in data/runs")
 PARSER.add_argument("--all", action="store_true", help="rebuild all runs in the data folder")
 PARSER.add_argument("--into", type=Path, metavar="PATH", help="database file (default: the configured one)")
