@@ -107,8 +107,7 @@ def _name_argument(action: argparse.Action) -> str:
     value = "" if action.nargs == 0 else str(action.metavar or _list_choices(action) or action.dest.upper())
     if not action.option_strings:
         return f"`{value}`"
-    options = [option for option in action.option_strings if "_" not in option] or action.option_strings
-    return ", ".join(f"`{option} {value}`".replace(" `", "`") for option in options).replace("|", "\\|")
+    return ", ".join(f"`{option} {value}`".replace(" `", "`") for option in action.option_strings).replace("|", "\\|")
 
 
 def _list_choices(action: argparse.Action) -> str:

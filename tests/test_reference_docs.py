@@ -21,7 +21,7 @@ import spec_docs  # noqa: E402
 import assayline.errors  # noqa: E402
 from assayline.comparison.gate import GateFailedError  # noqa: E402
 from assayline.errors import Kind  # noqa: E402
-from assayline.flows.cli.options import COMMANDS  # noqa: E402
+from assayline.flows.cli.options import COMMANDS, import_command  # noqa: E402
 from assayline.spec.evaluation import EvalSpec  # noqa: E402
 
 SPECS = [path for path in sorted((ROOT / "examples").glob("*.yaml")) if path.stem not in ("skypilot", "suite")]
@@ -36,6 +36,8 @@ def test_reference_docs_are_current(name: str) -> None:
 def test_reference_docs_have_every_command_with_usage_and_exit_codes() -> None:
     text = reference_docs.render()["cli.md"]
     for command in COMMANDS:
+        options = [option for action in import_command(command).PARSER._actions for option in action.option_strings]
+        assert not [option for option in options if "_" in option], "options are --kebab-case, fields snake_case"
         _, section = text.split(f"## assayline {command}\n")
         section = section.split("\n## ")[0]
         assert f"\nassayline {command} " in section

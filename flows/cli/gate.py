@@ -12,7 +12,7 @@ from assayline.flows.cli.words import complete_run_id, parse_words, plain_consol
 if TYPE_CHECKING:
     from assayline.comparison.gate import GateReport
 
-EPILOG = """Override any limit of the spec: --max_accuracy_drop 0.02, --confidence required,
+EPILOG = """Override any field of the spec's gate: --max_accuracy_drop 0.02, --confidence required, --pair_by row,
 --max_slowdown '{output_tokens_per_s: 0.1}'. Fields: docs/reference/spec.md, "gate".
 
 Exit codes: 0 no limit fails, 1 a limit fails, 2 an unknown run, baseline or field, 6 database, 8 the
@@ -22,12 +22,6 @@ PARSER.add_argument(
     "--baseline",
     metavar="NAME|RUN_ID",
     help="pinned name or run id to compare with (default: gate.baseline of the run's spec)",
-)
-PARSER.add_argument(
-    "--pair-by",
-    "--pair_by",
-    choices=("auto", "prompt", "id", "row"),
-    help="column that pairs the prompts of the two runs (default: gate.pair_by of the run's spec)",
 )
 PARSER.add_argument(
     "--remeasure", action="store_true", help="run both again, interleaved in one session, and judge the new runs"
@@ -53,8 +47,6 @@ def run(arguments: list[str]) -> int:
     if run_id is None:
         PARSER.error("pass a RUN_ID")
     run_id = complete_run_id(run_id, settings)
-    if known.pair_by:
-        limits["pair_by"] = known.pair_by
     if known.remeasure and known.dry_run:
         PARSER.error("--remeasure runs and records; leave out --dry-run")
     if known.dry_run:

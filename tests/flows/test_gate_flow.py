@@ -133,7 +133,7 @@ def test_command_exits_with_a_code_and_a_sentence(runs, data_dir, command_env, p
         open_ = flow_kit.run_here("gate", *against, *arguments)
         assert open_.code == code, open_.err
     assert flow_kit.run_here("gate", *against_good, "--max_accuracy_drop", "1", "--detailed-exit-code").code == 0
-    by_row = flow_kit.run_here("gate", *against_good, "--pair-by", "row", "--dry-run")
+    by_row = flow_kit.run_here("gate", *against_good, "--pair_by", "row", "--dry-run")
     assert by_row.code == 1 and "over 40 prompts (paired by source row), by -1.0000" in " ".join(by_row.out.split())
     for arguments, code, sentence in (
         ([runs.good], 2, "has no baseline. hint: pass --baseline"),
