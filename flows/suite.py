@@ -1,6 +1,6 @@
 """suite: run several evaluations with one or more models, and decide by all of them: GO, NO-GO or INCONCLUSIVE.
 
-    assayline suite release.yaml [--fresh] [--dry-run]
+    assayline suite release.yaml [--fresh | --rejudge] [--dry-run]
 
 Each run is a separate run of the flow `evaluate`, judged against its baseline like a gate. Runs are sequential; runs
 that need the same engine share it. An interrupted suite goes on where it stopped. `prefect.yaml` deploys it as
@@ -33,13 +33,14 @@ name_suite = name_by(lambda given: f"suite {as_suite(given['suite']).name}", "su
 
 @flow(name="suite", flow_run_name=name_suite, persist_result=False)
 def suite(
-    suite: SuiteParameter, resume: Literal["auto", "never"] = "auto", *, is_nightly: bool = False
+    suite: SuiteParameter, resume: Literal["auto", "never", "rejudge"] = "auto", *, is_nightly: bool = False
 ) -> dict[str, Any]:
     """Run the evaluations of a suite and decide. NO-GO fails.
 
     Args:
         suite: a suite, or the path of a YAML file.
-        resume: `auto` goes on with the newest suite of the same specs that was interrupted; `never` starts a new one.
+        resume: `auto` goes on with the newest suite of the same specs that was interrupted; `never` starts a new one;
+            `rejudge` judges the newest complete one again, by today's baselines and limits.
         is_nightly: a schedule starts it every night, so that chance has many opportunities: ask for more evidence.
     """
     settings = load_flow_settings()

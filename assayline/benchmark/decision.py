@@ -108,10 +108,10 @@ class Decision:
     @property
     def risk(self) -> str:
         """The risk of a false alarm, as text."""
-        many = f" in {NIGHTS} nights" if self.is_nightly else ""
+        many = f"periods of {NIGHTS} nights" if self.is_nightly else "decisions"
         return (
-            f"{count(self.tests, 'test')} share a risk of 5% that models as good as their baselines get NO-GO{many}, "
-            f"so each fails at p ≤ {self.level:.2g}; a model at one of its limits gets GO in at most 2.5% of decisions."
+            f"False NO-GO: at most 5% of {many} ({count(self.tests, 'test')}, each fails at p ≤ {self.level:.2g}). "
+            "False GO, of a model at one of its limits: at most 2.5%."
         )
 
 

@@ -5,17 +5,20 @@ The file is in the suite's folder. A suite that was interrupted goes on from it.
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from assayline.benchmark.configurations import identify_config
 from assayline.clock import RunClock
 from assayline.digests import digest_json
-from assayline.errors import SpecError
+from assayline.errors import AssaylineError, SpecError
 from assayline.files import MAKE_ROOM, write_json
-from assayline.runs.manifest import new_run_id
+from assayline.runs.manifest import new_run_id, read_manifest, read_spec_json
 from assayline.settings import Settings
+from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import parse_stored
 from assayline.spec.identity import canonical_json
 from assayline.spec.suite import SuiteSpec, Tier
 
@@ -128,14 +131,42 @@ def begin_suite(suite: SuiteSpec, cells: list[Cell]) -> SuitePlan:
 def find_undecided(cells: list[Cell], settings: Settings) -> SuitePlan | None:
     """Return the newest suite of these cells that has no decision yet."""
     digest = digest_cells(cells)
+    undecided = (plan for plan in _list_plans(settings) if plan.digest == digest and plan.decision is None)
+    return next(undecided, None)
+
+
+def find_complete(cells: list[Cell], settings: Settings) -> SuitePlan:
+    """Return the newest suite that has all runs of these cells, with any baselines and limits. Raises SpecError."""
+    for plan in _list_plans(settings):
+        if all(count_runs(plan, cell, settings) >= cell.repeats for cell in cells):
+            return replace(plan, digest=digest_cells(cells), decision=None)
+    raise SpecError(
+        "No suite has all runs of these evaluations: their specs or models differ, or runs are missing. hint: leave "
+        "out --rejudge to run them."
+    )
+
+
+def count_runs(plan: SuitePlan, cell: Cell, settings: Settings) -> int:
+    """Count the runs of a suite that are of this cell's spec, except its gate, and of its model."""
+    wanted, config = _without_gate(cell.spec), identify_config(cell.spec, {})
+    found = 0
+    for run_id in plan.runs.get(cell.key, []):
+        with suppress(AssaylineError):  # a run that was deleted, or is of a spec that is not valid any more
+            run_dir = settings.run_dir(run_id)
+            spec = parse_stored(read_spec_json(run_dir))
+            found += _without_gate(spec) == wanted and read_manifest(run_dir).config_id == config
+    return found
+
+
+def _without_gate(spec: EvalSpec) -> str:
+    return canonical_json(spec.model_copy(update={"gate": GateSpec()}))
+
+
+def _list_plans(settings: Settings) -> Iterator[SuitePlan]:
+    """Yield the stored suites, newest first."""
     for path in sorted((settings.data_dir / "suites").glob(f"*/{PLAN_NAME}"), reverse=True):
-        try:
-            plan = SuitePlan(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            continue  # of another version, or damaged: its runs are stored all the same
-        if plan.digest == digest and plan.decision is None:
-            return plan
-    return None
+        with suppress(OSError, ValueError, TypeError):  # of another version, or damaged: its runs are stored anyway
+            yield SuitePlan(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def write_suite(plan: SuitePlan, settings: Settings) -> None:

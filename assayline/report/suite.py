@@ -98,9 +98,6 @@ def _show_checks(checks: Sequence[Check], accuracy: Check | None) -> dict[str, A
     }
 
 
-STATES: dict[Verdict, str] = {"pass": "completed", "fail": "worse", "inconclusive": "inconclusive"}
-
-
 def compose_suite(plan: SuitePlan, decision: Decision) -> Document:
     """Build the page of a decided suite."""
     counted = [verdict for _, verdict in decision.counted]
@@ -121,7 +118,7 @@ def compose_suite(plan: SuitePlan, decision: Decision) -> Document:
     return Document(
         title=plan.name,
         subtitle=f"suite {plan.suite_id}",
-        state=STATES[decision.verdict],
+        state=decision.word,
         headline=[decision.headline, decision.risk],
         figures=[
             Figure("Decision", decision.word, is_bad=decision.verdict == "fail"),

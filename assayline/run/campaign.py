@@ -15,7 +15,17 @@ from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, check_
 from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, write_plan
 from assayline.benchmark.profile import ENDS
 from assayline.benchmark.result import Measured, read_measured
-from assayline.benchmark.suite import Cell, SuitePlan, begin_suite, find_undecided, list_cells, suite_dir, write_suite
+from assayline.benchmark.suite import (
+    Cell,
+    SuitePlan,
+    begin_suite,
+    count_runs,
+    find_complete,
+    find_undecided,
+    list_cells,
+    suite_dir,
+    write_suite,
+)
 from assayline.clock import RunClock
 from assayline.comparison.baselines import resolve_baseline
 from assayline.comparison.gate import NIGHTS, find_limits
@@ -39,6 +49,7 @@ from assayline.stats.repeats import count_repeats_needed
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
 
+REJUDGE = "rejudge"
 RATES = "rates"
 """Label of the sweep points whose rates cannot be computed."""
 
@@ -157,18 +168,23 @@ def remeasure(front: FrontEnd, run_id: str, baseline: str | None, overrides: dic
 def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nightly: bool = False) -> dict[str, Any]:
     """Run the evaluations of a suite and return its decision.
 
-    `resume` is auto, to go on with the newest suite of the same specs that was interrupted, or never. `is_nightly`: one
-    of many nights. Raises NoGoError, and RunFailedError if runs did not complete, after deciding by the others.
+    `resume` is auto, to go on with the newest suite of the same specs that was interrupted; never; or rejudge, to judge
+    the runs of the newest complete suite again, by today's baselines and limits. `is_nightly`: one of many nights.
+    Raises NoGoError, and RunFailedError if runs did not complete, after deciding by the others.
     """
     settings, cells = front.settings, list_cells(wanted)
     check_repeats(cells, is_nightly=is_nightly)
-    undecided = None if resume == NEVER else find_undecided(cells, settings)
-    plan = undecided or begin_suite(wanted, cells)
+    undecided = find_undecided(cells, settings) if resume == AUTO else None
+    plan = find_complete(cells, settings) if resume == REJUDGE else undecided or begin_suite(wanted, cells)
     lock = _lock("Suite", plan.suite_id, suite_dir(settings, plan.suite_id))
     try:
         with EnginePool() as engines:
             shared = engines if all(can_share_engine(cell.spec) for cell in cells) else None
             baselines = {} if is_nightly else _find_baselines(cells, settings)
+            if resume == REJUDGE:
+                baselines = {
+                    key: one for key, one in baselines.items() if count_runs(plan, one, settings) >= one.repeats
+                }
             failed = _do_cells(plan, cells, baselines, front, AUTO if undecided else NEVER, shared)
         nights = NIGHTS if is_nightly else 1
         judged = [_judge(cell, baselines.get(cell.key), plan, failed, front, nights) for cell in cells]
@@ -260,8 +276,9 @@ def _judge(
         why = f"It has no baseline. hint: pin a run, such as `assayline baseline pin NAME {run_id}`, and set baseline."
         return JudgedCell(cell, run_id, None, why, mean)
     baseline = plan.runs[measured.key][-1] if measured else cell.baseline
+    limits = cell.spec.gate.model_dump(mode="json")
     try:
-        report = gate_run(front.settings, front.log, run_id, baseline, {}, front.flow_run_id, nights)
+        report = gate_run(front.settings, front.log, run_id, baseline, limits, front.flow_run_id, nights)
     except AssaylineError as error:
         return JudgedCell(cell, run_id, None, f"{error} The run is {run_id}.", mean)
     report_run(front.settings, front.log, run_id, baseline)

@@ -20,8 +20,13 @@ suite that was interrupted.
 
 Exit codes: 0 GO, 1 NO-GO, 13 INCONCLUSIVE, 2 suite or spec, 3 prompts, 4 model, 6 database or files,
 7 a run did not complete (the others are measured and judged)."""
-PARSER = make_parser("suite", EPILOG, "%(prog)s SUITE [--fresh] [--dry-run]")
+PARSER = make_parser("suite", EPILOG, "%(prog)s SUITE [--fresh | --rejudge] [--dry-run]")
 PARSER.add_argument("--fresh", action="store_true", help="start a new suite even if one is unfinished")
+PARSER.add_argument(
+    "--rejudge",
+    action="store_true",
+    help="judge the newest complete suite again by today's baselines and limits, without running anything",
+)
 PARSER.add_argument("--dry-run", action="store_true", help="check all specs and list the runs without running them")
 
 
@@ -31,6 +36,8 @@ def run(arguments: list[str]) -> int:
     path, fields = parse_words(rest, vars(known))
     if path is None:
         PARSER.error("pass a SUITE")
+    if known.rejudge and (known.fresh or known.dry_run):
+        PARSER.error("--rejudge runs nothing; leave out --fresh and --dry-run")
     if fields:
         raise SpecError(f"Unknown option --{next(iter(fields))}. hint: set `overrides` of an evaluation in {path}.")
 
@@ -50,7 +57,7 @@ def run(arguments: list[str]) -> int:
     from assayline.comparison.gate import INCONCLUSIVE_EXIT_CODE
 
     try:
-        result = _decide(wanted, "never" if known.fresh else "auto", settings)
+        result = _decide(wanted, "rejudge" if known.rejudge else "never" if known.fresh else "auto", settings)
         code = 0 if result["decision"] == "GO" else INCONCLUSIVE_EXIT_CODE
     except NoGoError as error:
         result, code = error.result, error.exit_code
@@ -61,7 +68,7 @@ def run(arguments: list[str]) -> int:
     return code
 
 
-def _decide(wanted: "SuiteSpec", resume: "Literal['auto', 'never']", settings: "Settings") -> dict[str, Any]:
+def _decide(wanted: "SuiteSpec", resume: "Literal['auto', 'never', 'rejudge']", settings: "Settings") -> dict[str, Any]:
     if find_prefect_api(os.environ) is None:
         from assayline.flows.cli.terminal import open_terminal
         from assayline.run.campaign import run_suite

@@ -91,6 +91,27 @@ def test_command_prints_the_decision_and_exits_with_its_code(path, data_dir):
     assert flow_kit.run_here("suite", str(file), "--weight", "2").code == 2
 
 
+def test_suite_is_judged_again_by_a_baseline_that_was_pinned_later(path, data_dir):
+    file = write_suite(path, {"name": "sums", "baseline": "later"})
+    assert "No suite has all runs of these evaluations" in flow_kit.run_here("suite", str(file), "--rejudge").err
+    run_ahead(file, data_dir)
+    assert flow_kit.run_here("suite", str(file)).code == 13
+    (folder,) = (data_dir / "suites").iterdir()
+    assert '"state state-other">INCONCLUSIVE<' in (folder / "report.html").read_text(encoding="utf-8")
+    runs = sorted((data_dir / "runs").iterdir())
+    assert flow_kit.run_here("baseline", "pin", "later", runs[0].name).code == 0
+    again = flow_kit.run_here("suite", str(file), "--rejudge")
+    assert (again.code, again.out.splitlines()[-1]) == (0, "GO: all 2 limits that count are shown to be kept."), (
+        again.err
+    )
+    assert '"state state-GO">GO<' in (folder / "report.html").read_text(encoding="utf-8")
+    assert ([folder], runs) == (list((data_dir / "suites").iterdir()), sorted((data_dir / "runs").iterdir()))
+    strict = write_suite(path, {"name": "sums", "baseline": "later", "overrides": {"gate.max_accuracy_drop": 0.0}})
+    assert flow_kit.run_here("suite", str(strict), "--rejudge").code == 13, "by today's limits"
+    other = write_suite(path, {"name": "sums", "baseline": "later", "overrides": {"sampling.temperature": 0.5}})
+    assert flow_kit.run_here("suite", str(other), "--rejudge").code == 2
+
+
 def test_page_and_state_are_those_of_the_decision(path, data_dir, prefect_client):
     supporting = {"tier": "supporting", "name": "wrong", "weight": 3, "overrides": WRONG}
     file = write_suite(path, {"name": "sums"}, supporting)
@@ -103,7 +124,7 @@ def test_page_and_state_are_those_of_the_decision(path, data_dir, prefect_client
     (page,) = prefect_client.read_artifacts(artifact_filter=wanted)
     assert page.key == "suite-release" and page.description == state.message
     text = page.data.replace("\\", "")
-    assert "2 tests share a risk of 5%" in text and "went from 1.0000 to 0.0000" in text
+    assert "False NO-GO: at most 5% of decisions (2 tests" in text and "went from 1.0000 to 0.0000" in text
     (folder,) = (data_dir / "suites").iterdir()
     assert "weighted mean" in (folder / "report.html").read_text(encoding="utf-8")
     saved = flow_kit.query(data_dir, "select distinct flow_run_id from verdict where run_id is not null")
