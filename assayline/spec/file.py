@@ -19,7 +19,7 @@ from assayline.spec.checks import engine_argument_types, sampling_parameter_type
 from assayline.spec.core_yaml import DuplicateKeyError, load_texts, load_yaml
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import RENAMED, use_current_names
-from assayline.spec.named import read_named
+from assayline.spec.named import list_benchmarks, list_rubrics, read_named
 from assayline.words import as_sentence, nearest
 
 
@@ -118,9 +118,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         data = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SpecError(
-            f"Spec file {path} does not exist. hint: pass the path of a YAML file, such as examples/arithmetic.yaml."
-        ) from None
+        hint = "pass the path of a YAML file, such as examples/arithmetic.yaml"
+        named = path.name.lower().replace("-", "_")
+        if named in [*list_rubrics(), *(benchmark.name for benchmark in list_benchmarks())]:
+            hint = f"pass @{named} for the named benchmark or rubric"
+        raise SpecError(f"Spec file {path} does not exist. hint: {hint}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(
             f"Spec file {path} cannot be read: {error}. hint: pass a readable YAML file in UTF-8."
@@ -240,7 +242,12 @@ def explain(
         elif problem["type"] in ("model_type", "model_attributes_type"):
             yield f"{where}: given {problem['input']!r:.200}; expected a mapping"
         elif problem["type"] == "missing":
-            yield f"{where}: missing, but required"
+            option = f". hint: set it, or pass --{where} VALUE" * (where == "model")
+            yield f"{where}: missing, but required{option}"
+        elif problem["type"] == "list_type":
+            yield f"{where}: given {problem['input']!r:.200}, not a list. hint: write [{problem['input']!s:.200}]"
+        elif problem["type"] == "less_than_equal" and problem["ctx"]["le"] == 1:
+            yield f"{where}: given {problem['input']!r:.200}; {problem['msg']}. hint: 5% is written 0.05"
         elif problem["type"] == "secret":
             yield f"{where}: {problem['msg']}"
         elif problem["type"] == "conflict":
@@ -266,8 +273,12 @@ def _follow(location: list[str], models: Sequence[type[BaseModel]]) -> tuple[lis
 def _find_field(names: list[str], models: Sequence[type[BaseModel]]) -> str:
     """Suggest a field for an unknown key: one of the models at the same place, or one elsewhere in the spec."""
     close = nearest(names[-1], sorted({name for model in models for name in model.model_fields}))
-    there = _list_fields(names[-1]) if close.startswith("known") and len(names) == 1 else []
-    return f"did you mean {' or '.join(map(repr, there[:3]))}?" if there else close
+    where, place = ".".join(names), ".".join(names[:-1])
+    there = _list_fields(names[-1]) if close.startswith("known") else []
+    if where in there:  # of another kind
+        return f"{close}. hint: set {place}.kind, as another kind has it"
+    below = [field for field in there if field.startswith(f"{place}.")] if place else there
+    return f"did you mean {' or '.join(map(repr, below[:3]))}?" if below else close
 
 
 def _list_fields(name: str) -> list[str]:

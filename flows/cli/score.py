@@ -56,7 +56,7 @@ PARSER.add_argument("--model", metavar="MODEL", help="the judge's model (default
 PARSER.add_argument(
     "--stale", action="store_true", help="score all runs whose scorers have changed since they were scored"
 )
-PARSER.add_argument("--dry-run", action="store_true", help="print the scores and store nothing")
+PARSER.add_argument("--dry-run", action="store_true", help="print the scores, or check a judge; store nothing")
 PARSER.add_argument("--show", type=int, default=3, metavar="N", help="wrong answers to print (default: 3)")
 PARSER.add_argument("--force", action="store_true", help="score an incomplete run")
 PARSER.add_argument("--list", action="store_true", help="list scorers and their fields")
@@ -75,8 +75,8 @@ def run(arguments: list[str]) -> int:
         PARSER.error("pass a RUN_ID, --stale or --list")
     if known.stale and known.scorer:
         PARSER.error("--stale uses the scorers of the runs: leave out --scorer")
-    if known.judge and (known.scorer or known.dry_run or known.stale):
-        PARSER.error("--judge cannot be combined with --scorer, --stale or --dry-run")
+    if known.judge and (known.scorer or known.stale):
+        PARSER.error("--judge cannot be combined with --scorer or --stale")
     if known.model and not known.judge:
         PARSER.error("--model is the model of --judge")
     if known.show < 0:
@@ -91,7 +91,7 @@ def run(arguments: list[str]) -> int:
     settings = load_settings()
     runs_dir = settings.data_dir / "runs"
     if known.judge:
-        return _judge(complete_run_id(known.run_id, settings), known.judge, known.model, console)
+        return _judge(complete_run_id(known.run_id, settings), known.judge, known.model, known.dry_run, console)
     scorers = [parse_scorer(text) for text in known.scorer]
     run_ids = list_stale_runs(settings) if known.stale else [complete_run_id(known.run_id, settings)]
     for run_id in run_ids:
@@ -105,13 +105,13 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _judge(run_id: str, specs: list[str], model: str | None, console: "Console") -> int:
+def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool, console: "Console") -> int:
     from pydantic import ValidationError
 
     from assayline.errors import SpecError
     from assayline.evaluation.rescore import rescore_run
     from assayline.flows.cli.process import find_prefect_api, prefect_api
-    from assayline.runs.manifest import find_run
+    from assayline.runs.manifest import find_run, read_manifest
     from assayline.settings import load_settings
     from assayline.spec.judges import JudgeScorer
 
@@ -122,6 +122,15 @@ def _judge(run_id: str, specs: list[str], model: str | None, console: "Console")
         scorer = JudgeScorer.model_validate({"name": name, "spec": specs, "model": model})
     except ValidationError as error:
         raise SpecError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
+    if is_dry:
+        from assayline.evaluation.judging import plan_judge
+        from assayline.evaluation.resume import NEVER
+        from assayline.flows.cli.dry_run import print_dry_run
+
+        for number in range(len(scorer.judges)):
+            planned = plan_judge(scorer, number, run_id, read_manifest(run_dir).name)
+            print_dry_run(planned, settings, NEVER, console)
+        return 0
     if find_prefect_api(os.environ) is None:
         from assayline.flows.cli.terminal import open_terminal
         from assayline.run import driver

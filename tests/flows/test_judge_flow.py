@@ -135,8 +135,11 @@ def read_scores(data_dir: Path, run_id: str, scorer: str = "helpful") -> list[An
 @pytest.mark.usefixtures("prefect_client")
 def test_judge_scores_each_answer_in_a_run_of_its_own(fake_spec, data_dir, tmp_path):
     fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
-    result = evaluate_flow(judged_by(fake_spec, write_judge(tmp_path, fake_spec)))
+    judge = write_judge(tmp_path, fake_spec)
+    result = evaluate_flow(judged_by(fake_spec, judge))
     run_id = result["run_id"]
+    dry = flow_kit.run_here("score", run_id, "--judge", judge, "--dry-run")
+    assert dry.code == 0 and f"40 rows of answers of {run_id}, " in dry.out
     metrics = {row["metric"]: row["value"] for row in result["metrics"]}
     assert metrics["accuracy (exact_match)"] == metrics["accuracy (helpful)"] == 0.5
     assert read_scores(data_dir, run_id) == [(0.0, 20), (1.0, 20)]

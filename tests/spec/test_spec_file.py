@@ -75,6 +75,14 @@ def file(tmp_path: Path) -> Path:
             "scorers.0: given {'ignore_case': True}, without a kind. hint: add `kind`",
         ),
         ({"max_num_seqs": 4}, "max_num_seqs: unknown key; did you mean 'engine.args.max_num_seqs'?"),
+        ({"engine": {"max_model_len": 4}}, "max_model_len: unknown key; did you mean 'engine.args.max_model_len'?"),
+        ({"prompts": {"target": "a"}}, "prompts.target: unknown key; did you mean 'prompts.columns.target'?"),
+        ({"load": {"arrival": {"kind": "poisson", "rate_per_s": 1, "requests": 4}}}, "hint: set load.arrival.kind, as"),
+        ({"scorers": "numeric"}, "scorers: given 'numeric', not a list. hint: write [numeric]"),
+        (
+            {"gate": {"max_accuracy_drop": 5}},
+            "gate.max_accuracy_drop: given 5; Input should be less than or equal to 1. hint: 5% is",
+        ),
         ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; Input should be 'continuous' or 'barrier'"),
         ({"prompts": {"source": {"kind": "flie"}}}, "prompts.source: there is no kind 'flie'; did you mean 'file'?"),
         ({"prompts": None}, "prompts: given None"),
@@ -93,6 +101,19 @@ def file(tmp_path: Path) -> Path:
 def test_a_wrong_value_says_what_was_given_and_expected(changes, expected):
     with pytest.raises(SpecError) as caught:
         spec_with(**changes)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gsm8k", "Spec file gsm8k does not exist. hint: pass @gsm8k for the named benchmark or rubric."),
+        ("@gsm8k", "model: missing, but required. hint: set it, or pass --model VALUE"),
+    ],
+)
+def test_a_named_benchmark_that_lacks_its_mark_or_model_says_so(name, expected):
+    with pytest.raises(SpecError) as caught:
+        load_spec(name)
     assert expected in str(caught.value)
 
 
