@@ -14,12 +14,11 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
 
 from assayline.errors import AssaylineError, SpecError
-from assayline.export.rows import Exported, ExportedRun, new_files, read_answers
+from assayline.export.rows import Exported, ExportedRun, new_files, read_prompts
 from assayline.model import identify_model
 from assayline.prompts.sources.batch import CHAT_URL, COMPLETIONS_URL
 from assayline.records import NOT_SENT
@@ -51,8 +50,8 @@ def export_batch(connection: Connection, run: ExportedRun, output: Path, force: 
         open(folder / output.name, "w", encoding="utf-8", errors="replace") as output_file,
         open(folder / errors.name, "w", encoding="utf-8", errors="replace") as errors_file,
     ):
-        rows = read_answers(connection, run.row["run_id"])
-        answered, failed = write_batch(run, rows, name_tokens(run), output_file, errors_file)
+        prompts = read_prompts(connection, run)
+        answered, failed = write_batch(run, prompts, name_tokens(run), output_file, errors_file)
     files = [path for path, lines in ((output, answered), (errors, failed)) if lines]
     return Exported(files, [f"{answered} lines answered, {failed} with an error."])
 
@@ -84,12 +83,12 @@ def name_tokens(run: ExportedRun) -> NameToken:
 
 
 def write_batch(
-    run: ExportedRun, rows: Iterable[Row], name: NameToken, output: TextIO, errors: TextIO
+    run: ExportedRun, prompts: Iterable[list[Row]], name: NameToken, output: TextIO, errors: TextIO
 ) -> tuple[int, int]:
     """Write a line per prompt, in the order of the prompt set. Return the numbers of lines in both files."""
     counts = {True: 0, False: 0}
-    for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence")):
-        line, is_answered = _write_line(run, list(group), name)
+    for rows in prompts:
+        line, is_answered = _write_line(run, rows, name)
         (output if is_answered else errors).write(json.dumps(line, ensure_ascii=False) + "\n")
         counts[is_answered] += 1
     return counts[True], counts[False]

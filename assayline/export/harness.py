@@ -7,21 +7,22 @@ versions, the harness's commit) are absent, null or N/A, as in the harness's own
 """
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from assayline.errors import SpecError
-from assayline.export.rows import Exported, ExportedRun, new_files, read_answers
+from assayline.export.rows import Exported, ExportedRun, digest, new_files, read_prompts
 from assayline.harness.judge import KIND
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.score_files import FOLDER_NAME
 
 MODEL_SOURCE = "assayline"
+WORDS = ("doc_to_", "description", "fewshot_config")
+"""Fields of a task's configuration with words of its prompts."""
 
 
 def export_harness(connection: Connection, run: ExportedRun, output: Path, force: bool) -> Exported:
@@ -54,8 +55,10 @@ def _read_judged(run: ExportedRun) -> tuple[dict[str, Any], dict[str, Iterator[d
     results = json.loads(path.read_text(encoding="utf-8"))
     results["config"] = {**results.get("config", {}), **_describe_config(run)}
     results.pop("aggregations", None)
+    for config in results["configs"].values() if run.without_texts else ():
+        config.update({name: run.hide(value) for name, value in config.items() if name.startswith(WORDS)})
     files = {path.stem.removeprefix("samples_"): path for path in sorted(folder.glob("samples_*.jsonl"))}
-    return results, {task: map(_sanitize, _read_lines(path)) for task, path in files.items()}
+    return results, {task: map(partial(_sanitize, run), _read_lines(path)) for task, path in files.items()}
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -63,14 +66,17 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def _sanitize(sample: dict[str, Any]) -> dict[str, Any]:
+def _sanitize(run: ExportedRun, sample: dict[str, Any]) -> dict[str, Any]:
     """Format a sample as the tracker does: responses and target as text, arguments by name."""
     arguments = {
-        f"gen_args_{number}": {f"arg_{at}": value for at, value in enumerate(given)}
+        f"gen_args_{number}": {
+            f"arg_{at}": value if isinstance(value, dict) else run.hide(value) for at, value in enumerate(given)
+        }
         for number, given in enumerate(sample["arguments"])
     }
-    texts = {name: _as_texts(sample[name]) for name in ("resps", "filtered_resps")}
-    return {**sample, **texts, "arguments": arguments, "target": str(sample["target"])}
+    texts = {name: _as_texts(run.hide(sample[name])) for name in ("resps", "filtered_resps")}
+    document, target = run.hide(sample["doc"]), run.hide(str(sample["target"]))
+    return {**sample, **texts, "doc": document, "arguments": arguments, "target": target}
 
 
 def _as_texts(value: Any) -> Any:
@@ -79,23 +85,23 @@ def _as_texts(value: Any) -> Any:
 
 def _write_samples(path: Path, samples: Iterable[dict[str, Any]]) -> str:
     """Write the samples. Return the task's hash: the hash of its samples' hashes in order."""
-    digest = hashlib.sha256()
+    hashes = hashlib.sha256()
     with path.open("w", encoding="utf-8", errors="replace") as file:
         for sample in samples:
-            digest.update((sample["doc_hash"] + sample["prompt_hash"] + sample["target_hash"]).encode())
+            hashes.update((sample["doc_hash"] + sample["prompt_hash"] + sample["target_hash"]).encode())
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")
-    return digest.hexdigest()
+    return hashes.hexdigest()
 
 
 def _describe_model(run: ExportedRun) -> dict[str, Any]:
-    row, system = run.row, run.read_spec("chat.system")
+    row, system = run.row, run.hide(run.read_spec("chat.system"))
     ends = row["finished_at"]
     return {
         "model_source": MODEL_SOURCE,
         "model_name": row["model"],
         "model_name_sanitized": re.sub(r"[\"<>:/|\\?*\[\]]+", "__", row["model"]),
         "system_instruction": system,
-        "system_instruction_sha": None if system is None else _digest(system),
+        "system_instruction_sha": None if system is None else digest(system),
         "fewshot_as_multiturn": run.read_spec("prompts.source.fewshot_as_multiturn"),
         "chat_template": None,
         "chat_template_sha": None,
@@ -156,9 +162,7 @@ def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
 
 
 def _make_samples(connection: Connection, run: ExportedRun) -> Iterator[dict[str, Any]]:
-    rows = read_answers(connection, run.row["run_id"])
-    for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence")):
-        yield _make_sample(list(group))
+    return map(_make_sample, read_prompts(connection, run))
 
 
 def _make_sample(rows: list[Row]) -> dict[str, Any]:
@@ -192,9 +196,9 @@ def _make_sample(rows: list[Row]) -> dict[str, Any]:
         "filtered_resps": filtered,
         "filter": "none",
         "metrics": list(means),
-        "doc_hash": _digest(json.dumps(document, indent=2, ensure_ascii=False)),
-        "prompt_hash": _digest(contexts[0] if contexts else prompt),
-        "target_hash": _digest(str(target)),
+        "doc_hash": digest(json.dumps(document, indent=2, ensure_ascii=False)),
+        "prompt_hash": digest(contexts[0] if contexts else prompt),
+        "target_hash": digest(str(target)),
         **means,
     }
 
@@ -202,7 +206,3 @@ def _make_sample(rows: list[Row]) -> dict[str, Any]:
 def _name_task(run: ExportedRun) -> str:
     """Convert a task's name for file names as the harness does: letters, digits and underscores."""
     return re.sub(r"\W", "_", run.row["prompt_set"])
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

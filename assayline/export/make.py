@@ -6,8 +6,9 @@ from pathlib import Path
 
 from assayline.errors import SpecError
 from assayline.export.batch import export_batch
+from assayline.export.eee import export_eee
 from assayline.export.harness import export_harness
-from assayline.export.rows import Exported, ExportedRun, find_exported, new_files
+from assayline.export.rows import Exported, ExportedRun, find_exported, new_files, replace_texts
 from assayline.runs.manifest import unknown_run
 from assayline.settings import Settings
 from assayline.store.database import Connection, list_models
@@ -22,25 +23,34 @@ Export = Callable[[Connection, ExportedRun, Path, bool], Exported]
 FORMATS: dict[str, tuple[str, Export]] = {
     "openai-batch": ("batch_output.jsonl", export_batch),
     "lm-eval": ("lm_eval", export_harness),
+    "eee": ("eee", export_eee),
 }
 """Formats by name: default file or folder, and exporter."""
 
 
-def export_run(settings: Settings, run_id: str, form: str, output: Path | None = None, force: bool = False) -> Exported:
+def export_run(
+    settings: Settings,
+    run_id: str,
+    form: str,
+    output: Path | None = None,
+    force: bool = False,
+    without_texts: bool = False,
+) -> Exported:
     """Export a run in one of FORMATS to `output` (default: `exports/` in the run's folder).
 
-    Answers in part files are loaded into the database first. Raises SpecError for an unknown run, an unsuitable
-    format, and an existing output unless `force`; StoreError if the database or the disk fails.
+    With `without_texts`, digests replace prompts and answers. Answers in part files are loaded into the database
+    first. Raises SpecError for an unknown run, an unsuitable format, and an existing output unless `force`; StoreError
+    if the database or the disk fails.
     """
     settings.need_database()
     run_dir = settings.run_dir(run_id)
     name, export = FORMATS[form]
 
     def work(connection: Connection) -> Exported:
-        run = find_exported(connection, run_id, run_dir)
+        run = find_exported(connection, run_id, run_dir, without_texts)
         if run.row["state"] != "completed" and run_dir.is_dir():
             load_parts(connection, run_id, run_dir)
-            run = find_exported(connection, run_id, run_dir)
+            run = find_exported(connection, run_id, run_dir, without_texts)
         if run.read_spec("prompts.turns") == "each":
             raise SpecError(
                 f"Run {run_id} has conversations sent turn by turn, and {form} has one question per prompt. hint: copy "
@@ -54,7 +64,11 @@ def export_run(settings: Settings, run_id: str, form: str, output: Path | None =
 
 
 def export_tables(
-    settings: Settings, run_ids: Sequence[str] = (), output: Path | None = None, force: bool = False
+    settings: Settings,
+    run_ids: Sequence[str] = (),
+    output: Path | None = None,
+    force: bool = False,
+    without_texts: bool = False,
 ) -> Exported:
     """Export the tables of these runs, or of all runs, to `run.parquet`, `metric_value.parquet` and so on.
 
@@ -72,7 +86,10 @@ def export_tables(
         _check_runs(connection, run_ids, database)
         connection.execute("set preserve_insertion_order = false")  # preserving the order costs memory
         with new_files(place, [f"{table}.parquet" for table in tables], force) as unfinished:
-            return {table: _copy(connection, table, run_ids, unfinished / f"{table}.parquet") for table in tables}
+            return {
+                table: _copy(connection, table, run_ids, unfinished / f"{table}.parquet", without_texts)
+                for table in tables
+            }
 
     rows = DatabaseThread(settings).read(work)
     return Exported([place], [f"{count(rows['run'], 'run')}, {count(rows['request'], 'request')}."])
@@ -85,7 +102,7 @@ def _check_runs(connection: Connection, run_ids: Sequence[str], database: Path) 
             raise unknown_run(run_id, known, str(database))
 
 
-def _copy(connection: Connection, table: str, run_ids: Sequence[str], path: Path) -> int:
+def _copy(connection: Connection, table: str, run_ids: Sequence[str], path: Path, without_texts: bool) -> int:
     """Write a table's rows to a file. Return the number of rows."""
     ((comment,),) = connection.execute(
         "select comment from duckdb_views() where schema_name = 'main' and view_name = ?", [table]
@@ -100,8 +117,9 @@ def _copy(connection: Connection, table: str, run_ids: Sequence[str], path: Path
     wanted = ", ".join(map(quote_text, run_ids))
     of_runs = f"list_has_any(judges, [{wanted}])" if run_column == "judges" else f"{run_column} in ({wanted})"
     chosen = f" where {of_runs}" if run_ids else ""
+    selected = f"select * {replace_texts(column_comments)} " if without_texts else ""
     statement = (
-        f"copy (from main.{table}{chosen}) to {quote_text(str(path))} "
+        f"copy ({selected}from main.{table}{chosen}) to {quote_text(str(path))} "
         f"(format parquet, compression zstd, kv_metadata {metadata})"
     )
     ((rows,),) = connection.execute(statement).fetchall()

@@ -1,11 +1,14 @@
 """Shared parts of exports: a run, its requests with answers in the order of the prompt set, and new files."""
 
+import hashlib
+import itertools
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +30,34 @@ left join (
     where run_id = $run_id
     group by prompt_id, occurrence
 ) using (prompt_id, occurrence)
+left join (
+    select
+        prompt_id,
+        occurrence,
+        repeat_index,
+        list(struct_pack(scorer := scorer, value := value, extracted := extracted) order by scorer) as scores
+    from (select * {hide} from scores where run_id = $run_id)
+    group by prompt_id, occurrence, repeat_index
+) using (prompt_id, occurrence, repeat_index)
 order by source_row, occurrence, repeat_index, option_index
 """
+TEXTS = (
+    "text", "reasoning", "rendered", "target", "option", "extracted", "explanation", "reason",
+    "error_message", "failure_message", "message", "media_json",
+)  # fmt: skip
+MESSAGES = ("messages_json", "turn_messages_json")
+TOKENS = ("prompt_token_ids", "output_token_ids", "logprobs_json", "prompt_logprobs_json")
+DIGESTS = {
+    **{name: f"sha256({name})" for name in TEXTS},
+    **{name: f"""'[{{"role": "user", "content": "' || sha256({name}) || '"}}]'""" for name in MESSAGES},
+    **{name: f"nullif({name}, {name})" for name in TOKENS},
+    "options": "[sha256(option) for option in options]",
+    "metadata_json": """cast(json_merge_patch(
+        '{}', json_object('url', metadata_json ->> 'url', 'model', metadata_json ->> 'model')
+    ) as varchar)""",
+    "spec_json": "cast(json_object('digest', sha256(spec_json)) as varchar)",
+}
+"""Columns with prompts, answers or quotations of them, and what an export without texts has instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +74,8 @@ class ExportedRun:
     unanswered: int
     has_options: bool = False
     """Whether requests ask for likelihoods of given answers."""
+    without_texts: bool = False
+    """Whether digests replace prompts and answers."""
 
     def read_spec(self, path: str) -> Any:
         """Return a field of the spec by its dotted name; None if the stored spec, which may be older, lacks it."""
@@ -53,10 +84,20 @@ class ExportedRun:
             value = value.get(name) if isinstance(value, dict) else None
         return value
 
+    def hide(self, value: Any) -> Any:
+        """Return a JSON value, with digests for its texts if the export is without texts."""
+        if not self.without_texts:
+            return value
+        if isinstance(value, dict):
+            return {name: self.hide(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.hide(item) for item in value]
+        return digest(value) if isinstance(value, str) else value
+
     @property
     def started_unix_s(self) -> float:
-        """Unix time of the run's start; the database has it in UTC, without a time zone."""
-        return float(self.row["started_at"].replace(tzinfo=UTC).timestamp())
+        """Unix time of the run's start."""
+        return unix_s(self.row["started_at"])
 
     def describe_gap(self) -> str | None:
         """Describe the missing part of the run; None for a completed run with all answers."""
@@ -72,7 +113,23 @@ class ExportedRun:
         )
 
 
-def find_exported(connection: Connection, run_id: str, run_dir: Path) -> ExportedRun:
+def unix_s(moment: datetime) -> float:
+    """Convert a time of the database, which has no time zone and is UTC, to Unix time."""
+    return moment.replace(tzinfo=UTC).timestamp()
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text in hex."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def replace_texts(columns: Iterable[str]) -> str:
+    """Return what follows `select *` to replace those of the columns that have texts by digests."""
+    found = [f"{DIGESTS[name]} as {name}" for name in columns if name in DIGESTS]
+    return f" replace ({', '.join(found)})" if found else ""
+
+
+def find_exported(connection: Connection, run_id: str, run_dir: Path, without_texts: bool) -> ExportedRun:
     """Read a run and its counts. Raises SpecError for a run that is not in the database."""
     rows = read_rows(connection, "select * from runs where run_id = ?", run_id)
     if not rows:
@@ -88,15 +145,22 @@ def find_exported(connection: Connection, run_id: str, run_dir: Path) -> Exporte
         "left join (select request_id from one_answer where run_id = $1) as one_answer using (request_id)",
         run_id,
     )
-    return ExportedRun(run_dir, rows[0], json.loads(rows[0]["spec_json"]), **counts)
+    return ExportedRun(run_dir, rows[0], json.loads(rows[0]["spec_json"]), without_texts=without_texts, **counts)
 
 
-def read_answers(connection: Connection, run_id: str) -> Iterator[Row]:
-    """Yield a run's requests with their answers, reading a few thousand at a time."""
-    found = connection.execute(ANSWERS, {"run_id": run_id})
+def read_prompts(connection: Connection, run: ExportedRun) -> Iterator[list[Row]]:
+    """Yield the requests of each prompt with their answers, reading a few thousand at a time."""
+    values = {"run_id": run.row["run_id"]}
+    query = ANSWERS.replace("{hide}", replace_texts(["extracted"]) if run.without_texts else "")
+    if run.without_texts:
+        columns = connection.execute(f"describe {query}", values).fetchall()
+        query = f"select * {replace_texts(name for name, *_ in columns)} {query}"
+    found = connection.execute(query, values)
     names = [str(column[0]) for column in found.description or ()]
-    while rows := found.fetchmany(ROWS_PER_FETCH):
-        yield from (dict(zip(names, row, strict=True)) for row in rows)
+    fetched = iter(lambda: found.fetchmany(ROWS_PER_FETCH), [])
+    rows = (dict(zip(names, row, strict=True)) for row in itertools.chain.from_iterable(fetched))
+    for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence")):
+        yield list(group)
 
 
 class Exported(NamedTuple):

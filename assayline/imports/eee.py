@@ -1,6 +1,7 @@
 """Logs in the format of every_eval_ever 0.3: a document with its `NAME_samples.jsonl` next to it.
 
-A sample has a line per metric. Only the first one with its id makes a prompt and an answer.
+A sample has a line per metric. Only the first one with its id makes a prompt and an answer. Lines that assayline wrote
+name the prompt's id and the repeat in their metadata, and have timestamps.
 """
 
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, re
 from assayline.records import Prompt
 
 TOOL = "eee"
+OWN = {"prompt_id", "occurrence", "repeat_index"}
+"""Metadata of a line that assayline wrote."""
 
 
 def read_logs(paths: list[Path]) -> Iterator[Imported]:
@@ -34,41 +37,61 @@ def _read_log(path: Path) -> Imported:
         model=data["model_info"]["id"],
         prompt_set=", ".join(dict.fromkeys(one["evaluation_name"] for one in data["evaluation_results"])),
         files=[path, samples],
-        rows=_read_rows(samples, scorers, library, detailed.get("total_rows")),
+        rows=_read_rows(samples, scorers, data, detailed.get("total_rows")),
         started_s=read_number(data.get("evaluation_timestamp")),
         settings={"eval_library": library, "inference_engine": data["model_info"].get("inference_engine")},
         scorers=scorers,
     )
 
 
-def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], library: dict[str, str], wanted: int | None) -> Rows:
-    rows, lines = RowMaker(TOOL), 0
-    known: dict[str, Prompt] = {}
+def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], data: dict[str, Any], wanted: int | None) -> Rows:
+    rows, lines, library = RowMaker(TOOL), 0, data["eval_library"]
+    results = data["evaluation_results"]
+    ids = {one.get("evaluation_result_id"): one["metric_config"].get("metric_id") for one in results}
+    known: dict[Any, Prompt] = {}
+    answered: set[Any] = set()
     for line in read_lines(samples):
-        name, lines = line["sample_id"], lines + 1
-        if name not in known:
+        own = metadata if (metadata := line.get("metadata") or {}).keys() >= OWN else {}
+        name, repeat_index, lines = line["sample_id"], int(own.get("repeat_index", 0)), lines + 1
+        sample = (own["prompt_id"], own["occurrence"]) if own else name
+        if sample not in known:
             asked = line["input"]
             messages = [{"role": "user", "content": asked["raw"]}]
-            metadata = {"choices": asked["choices"]} if asked.get("choices") else {}
-            prompt = rows.prompt(messages, next(iter(asked["reference"]), None), source_id=name, metadata=metadata)
+            target, prompt_id = next(iter(asked["reference"]), None), own.get("prompt_id")
+            choices = {"choices": asked["choices"]} if asked.get("choices") else {}
+            prompt = rows.prompt(messages, target, prompt_id, source_id=name, metadata=choices)
             yield prompt
-            known[name] = replace(prompt, messages=[], metadata={})
-            yield from rows.answer(prompt, **_read_answer(line))
+            known[sample] = replace(prompt, messages=[], metadata={})
+        if (sample, repeat_index) not in answered:
+            answered.add((sample, repeat_index))
+            yield from rows.answer(known[sample], repeat_index, **_read_answer(line, own))
         metric = line.get("evaluation_result_id") or line["evaluation_name"]
-        scorers.setdefault(metric, describe_scorer(library["name"], library.get("version"), metric))
+        described = describe_scorer(library["name"], library.get("version"), metric)
+        scorers.setdefault(metric, {**described, "metric_id": ids.get(metric)})
         extracted = [one["extracted_value"] for one in line["answer_attribution"] if one["is_terminal"]]
-        yield score(metric, known[name], line["evaluation"]["score"], extracted=next(iter(extracted), None))
+        found = {"extracted": next(iter(extracted), None), "error_kind": _read_error(line, own)}
+        yield score(metric, known[sample], line["evaluation"]["score"], repeat_index, **found)
     if wanted is not None and lines != wanted:
         raise ValueError(f"{samples.name} has {lines} lines, and the log is of {wanted}")
 
 
-def _read_answer(line: dict[str, Any]) -> dict[str, Any]:
-    if line.get("error"):
-        return {"error_kind": "request_failed", "error_message": line["error"]}
+def _read_error(line: dict[str, Any], own: dict[str, str]) -> str | None:
+    return own.get("error_kind", "request_failed") if line.get("error") else None
+
+
+def _read_answer(line: dict[str, Any], own: dict[str, str]) -> dict[str, Any]:
+    details = ((line.get("performance") or {}).get("additional_details") or {}) if own else {}
+    times = {name: float(value) for name, value in details.items() if name.endswith("_at_s")}
+    common = {**times, **{name: own.get(name) for name in ("finish_reason", "stop_reason")}}
+    if "worker" in own:
+        common["worker"] = own["worker"]
+    if error_kind := _read_error(line, own):
+        return {**common, "error_kind": error_kind, "error_message": line["error"]}
     usage, output = line.get("token_usage") or {}, line.get("output")
     said = [message for message in line.get("messages") or () if message["role"] == "assistant"]
     text, thought = (output["raw"], output.get("reasoning_trace")) if output else ([said[-1]["content"]], None)
     return {
+        **common,
         "text": next(iter(text), None),
         "reasoning": "\n".join(thought) if thought else None,
         "prompt_tokens": usage.get("input_tokens"),

@@ -81,7 +81,8 @@ class RowMaker:
         )
         name = (prompt.prompt_id, prompt.occurrence)
         yield Request(request_id=request_id, prompt_id=name[0], occurrence=name[1], repeat_index=repeat_index, **asked)
-        yield Completion(request_id=request_id, worker=self._tool, engine_generation=0, window_requests=None, **fields)
+        fields = {"worker": self._tool, **fields}
+        yield Completion(request_id=request_id, engine_generation=0, window_requests=None, **fields)
 
 
 def score(scorer: str, prompt: Prompt, value: float, repeat_index: int = 0, **fields: Any) -> HarnessScore:

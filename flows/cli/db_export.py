@@ -1,6 +1,6 @@
 """db export: write the tables of runs as Parquet files.
 
-assayline db export RUN_ID... | --all [--output PATH] [--force]
+assayline db export RUN_ID... | --all [--output PATH] [--force] [--without-texts]
 """
 
 from assayline.flows.cli.export import add_outputs, print_exported
@@ -28,4 +28,4 @@ def run(arguments: list[str]) -> int:
 
     settings = load_settings()
     run_ids = [complete_run_id(run_id, settings) for run_id in known.run_ids]
-    return print_exported(export_tables(settings, run_ids, known.output, known.force))
+    return print_exported(export_tables(settings, run_ids, known.output, known.force, known.without_texts))

@@ -1,6 +1,6 @@
 """export: write a run's requests and answers in the format of other tools.
 
-assayline export RUN_ID --format FORMAT [--output PATH] [--force]
+assayline export RUN_ID --format FORMAT [--output PATH] [--force] [--without-texts]
 """
 
 import argparse
@@ -14,7 +14,7 @@ from assayline.flows.cli.words import complete_run_id
 if TYPE_CHECKING:
     from assayline.export.rows import Exported
 
-FORMATS = ("openai-batch", "lm-eval")
+FORMATS = ("openai-batch", "lm-eval", "eee")
 COPY = "copy (from request where run_id = '…') to 'answers.parquet'"
 REMOVED = {
     "csv": f"copy the rows with SQL, `{COPY}` (docs/guides/exports.md).",
@@ -27,6 +27,7 @@ REMOVED = {
 EPILOG = """Formats (docs/guides/exports.md):
   openai-batch   output file and NAME.errors.jsonl next to it, as OpenAI and vLLM write them
   lm-eval        a folder with results and samples of lm-evaluation-harness
+  eee            a folder with a log of every_eval_ever 0.3 and its samples
 
 `assayline db export` writes the tables of the database as Parquet files.
 
@@ -46,6 +47,7 @@ def add_outputs(parser: argparse.ArgumentParser, default: str) -> None:
     """Add the options of every export."""
     parser.add_argument("--output", type=Path, metavar="PATH", help=default)
     parser.add_argument("--force", action="store_true", help="replace an existing export")
+    parser.add_argument("--without-texts", action="store_true", help="replace prompts and answers by their digests")
 
 
 def print_exported(exported: "Exported") -> int:
@@ -72,4 +74,5 @@ def run(arguments: list[str]) -> int:
 
     settings = load_settings()
     run_id = complete_run_id(known.run_id, settings)
-    return print_exported(export_run(settings, run_id, known.format, known.output, known.force))
+    exported = export_run(settings, run_id, known.format, known.output, known.force, known.without_texts)
+    return print_exported(exported)

@@ -1,7 +1,9 @@
 """A batch file in, a run, output and error file out: held line by line against OpenAI's own types."""
 
 import datetime
+import itertools
 import json
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +135,8 @@ def write(tmp_path: Path, *rows: dict[str, Any], state: str = "completed") -> tu
     started = datetime.datetime(2026, 1, 1)
     run = ExportedRun(tmp_path, {"state": state, "started_at": started, "model": "model"}, spec, len(rows), 0)
     with (tmp_path / "o").open("w") as output, (tmp_path / "e").open("w") as errors:
-        write_lines(run, rows, "<{}>".format, output, errors)
+        prompts = [list(group) for _, group in itertools.groupby(rows, itemgetter("source_row", "occurrence"))]
+        write_lines(run, prompts, "<{}>".format, output, errors)
     return read_lines(tmp_path / "o"), read_lines(tmp_path / "e")
 
 

@@ -122,7 +122,7 @@ def test_export_states_utc_in_any_time_zone_and_counts_what_was_scored(settings,
 @pytest.mark.parametrize("form", FORMATS)
 def test_tables_export_keeps_existing_files_unless_told_to_replace(run, tmp_path, form):
     place = tmp_path / "export"
-    run.export(form, place) if form != "openai-batch" else export_run(run.settings, run.run_id, form, place)
+    export_run(run.settings, run.run_id, form, place)
     with pytest.raises(SpecError, match=r"already exists\. hint: pass another path with --output, or replace it"):
         export_run(run.settings, run.run_id, form, place)
     export_run(run.settings, run.run_id, form, place, force=True)

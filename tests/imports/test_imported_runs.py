@@ -4,26 +4,38 @@ The files in tests/fixtures/imports are short extracts of results of lm_eval 0.4
 Inspect for SmolLM2-135M-Instruct and the tiny model, and of a conversion by every_eval_ever 0.3.
 """
 
+import hashlib
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 import run_kit
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import export_docs
+
 from assayline.comparison.gate import judge_run
 from assayline.errors import PromptError
 from assayline.evaluation.rebuild import rebuild_run
-from assayline.export.make import export_run
+from assayline.export.make import FORMATS, export_run, export_tables
 from assayline.flows.cli import run
 from assayline.imports.make import KINDS, import_files
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.thread import DatabaseThread
 
+ENGINE_METRICS = {
+    "concurrency_used_share", "downtime_s", "engine_failures", "isolated_requests", "load_s", "output_tokens_per_step",
+    "preemptions", "rebuilds", "reductions", "retried_requests", "warmup_s",
+}  # fmt: skip
 FILES = Path(__file__).resolve().parents[1] / "fixtures" / "imports"
 EXAMPLES = {
     "lm-eval": FILES / "lm_eval",
@@ -205,19 +217,91 @@ def test_openai_batch_export_and_import_carry_the_same_requests(own_run, tmp_pat
 
 
 @pytest.mark.slow
-def test_lm_eval_export_and_import_carry_the_same_scores(settings, tiny_model, tmp_path):
-    rows = [{"id": f"r{number}", "question": f"bako {number}", "answer": "ba" * number} for number in range(8)]
+def test_export_docs_have_the_metrics_that_exports_keep(settings, tiny_model):
+    run_id = run_kit.complete(parse_spec({**export_docs.SPEC, "model": str(tiny_model)}), settings).run_id
+    assert export_docs.render(settings, run_id) == export_docs.PAGE.read_text(), "run python -m scripts.export_docs"
+    read = "select prompt_id, target, source_id from prompts where run_id = '{}' order by all"
+    copies = [
+        copy for (copy,) in run_kit.query(settings, "select run_id from runs where spec_json ->> '$.imported' <> ''")
+    ]
+    wanted = run_kit.query(settings, read.format(run_id))
+    assert [run_kit.query(settings, read.format(copy)) == wanted for copy in copies].count(True) == 2, "pairs"
+
+
+@pytest.fixture(scope="module")
+def secret_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> tuple[Settings, str]:
+    """A run with two answers per prompt, a row that cannot be asked, and texts that are easy to find."""
+    settings = run_kit.settings_in(tmp_path_factory.mktemp("secret"))
+    rows = [{"id": f"r{n}", "question": f"secret bako {n}", "answer": f"secret {n}", "of": "secret"} for n in range(6)]
+    columns = {"prompt": "question", "target": "answer", "metadata": ["of"]}
     spec = parse_spec({
-        "name": "own", "model": str(tiny_model), "engine": {"backend": "fake"}, "sampling": {"max_tokens": 4},
-        "prompts": {"source": {"kind": "inline", "rows": rows}, "columns": {"prompt": "question", "target": "answer"}},
+        "name": "own", "model": str(tiny_model), "engine": {"backend": "fake"}, "chat": {"system": "secret system"},
+        "prompts": {
+            "source": {"kind": "inline", "rows": [*rows, {"id": "bad", "question": None, "answer": "secret"}]},
+            "columns": columns, "repeats": 2,
+        },
+        "sampling": {"max_tokens": 6, "logprobs": 1}, "max_error_share": 1.0,
         "scorers": [{"kind": "token_f1"}, {"kind": "regex", "pattern": "([a-z])"}],
     })  # fmt: skip
-    run_id = run_kit.complete(spec, settings).run_id
-    export_run(settings, run_id, "lm-eval", tmp_path / "out")
-    (copy,) = add(settings, "lm-eval", tmp_path / "out")
+    return settings, run_kit.complete(spec, settings).run_id
+
+
+@pytest.fixture(scope="module")
+def eee_log(secret_run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    folder = tmp_path_factory.mktemp("log")
+    return folder, export_run(*secret_run, "eee", folder).files
+
+
+@pytest.mark.slow
+def test_eee_export_and_import_carry_repeats_errors_and_times(secret_run, eee_log):
+    settings, run_id = secret_run
+    (copy,) = add(settings, "eee", eee_log[1][0])
     before, after = read_values(settings, run_id), read_values(settings, copy)
     assert after.items() <= before.items(), "no value differs, and none is invented"
-    carried = {metric for metric, *_ in after}
-    assert {"accuracy", "accuracy_without_errors", "scored_prompts", "ok_requests", "error_share"} <= carried
-    read = "select prompt_id, messages_json, target, source_id from prompts where run_id = '{}' order by all"
-    assert run_kit.query(settings, read.format(copy)) == run_kit.query(settings, read.format(run_id))
+    assert {metric for metric, *_ in before} - {metric for metric, *_ in after} <= ENGINE_METRICS
+    lines = read_lines(eee_log[1][1])
+    assert len(lines) == 2 * 7 * 2 and {line["metadata"]["repeat_index"] for line in lines} == {"0", "1"}
+    first = lines[0]
+    assert first["token_usage"]["total_tokens"] > 6 and first["performance"]["time_to_first_token_ms"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("every_eval_ever") is None, reason="every_eval_ever is not installed; Python 3.12 has it"
+)
+def test_eee_export_passes_its_validator_without_warnings(eee_log):
+    folder, files = eee_log
+    command = ["every_eval_ever", "validate", *(str(file.relative_to(folder)) for file in files)]
+    validated = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert validated.returncode == 0, validated.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [*FORMATS, "tables"])
+def test_exports_without_texts_have_digests_of_prompts_and_answers(secret_run, tmp_path, form):
+    settings, run_id = secret_run
+    answers = {
+        text for (text,) in run_kit.query(settings, f"select text from answer where run_id = '{run_id}'") if text
+    }
+    assert all(len(text) >= 6 for text in answers)
+
+    def export(without_texts: bool) -> str:
+        output = tmp_path / str(without_texts)
+        if form == "tables":
+            export_tables(settings, [run_id], output, without_texts=without_texts)
+        else:
+            export_run(settings, run_id, form, output, without_texts=without_texts)
+        files = [output] if output.is_file() else [path for path in output.rglob("*") if path.is_file()]
+        return "".join(read_text(path) for path in files)
+
+    full = export(False)
+    assert ("secret" in full or form == "openai-batch") and any(json.dumps(text)[1:-1] in full for text in answers)
+    hidden = export(True)
+    assert "secret" not in hidden and not any(json.dumps(text)[1:-1] in hidden for text in answers)
+    assert hashlib.sha256(min(answers).encode()).hexdigest() in hidden
+
+
+def read_text(path: Path) -> str:
+    if path.suffix != ".parquet":
+        return path.read_text(encoding="utf-8")
+    return "\n".join(row for (row,) in duckdb.sql(f"select to_json(found)::varchar from '{path}' as found").fetchall())

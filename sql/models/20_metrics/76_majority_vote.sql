@@ -4,7 +4,9 @@ with
 
 -- These scorers extract the complete answer, in which two samples rarely agree.
 vote_of_nothing as (
-    select run_id, scorer from raw.scorers where kind in ('contains', 'token_f1', 'json')
+    select run_id, scorer
+    from raw.scorers
+    where coalesce(arguments_json ->> '$.metric_id', kind) in ('contains', 'token_f1', 'json')
 ),
 
 count_votes as (
