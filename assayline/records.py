@@ -150,6 +150,10 @@ class Completion:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     preemptions: int | None = None
+    draft_tokens: int | None = None
+    """Number of tokens that speculative decoding proposed; None without it, or if the engine does not report it."""
+    acceptance_histogram: list[int] | None = None
+    """Number of drafts by their number of accepted tokens, from 0 to `num_speculative_tokens`."""
     retries: int | None = None
     """Number of retries before the server answered; None for local engines."""
     finish_reason: str | None = None

@@ -43,6 +43,8 @@ UNITS = [
     (r"(\w+_)?(kappa|bias)(_error|_low|_high)?|(nominal|interval)_alpha", "−1 to 1"),
     (r"(agreement|sensitivity|specificity|\w+_share)(_error|_low|_high)?", "share"),
     (r"rankings?\.(value|low|high)", "see `kind`"),
+    (r"acceptance_length", "tokens/step"),
+    (r"draft_acceptance", "share"),
     (r"(run_metric|line_up_repeats|metric_values?|computed_value)\.(value|low|high)", "see `unit`"),
     (r"noise\.mean", "see `unit`"),
     (r"noise\.\w+_square", "see `unit`, squared"),

@@ -207,7 +207,7 @@ def _check_overlap(
 
 
 def _check_shares(new: Side, old: Side, limits: GateSpec) -> Iterator[Check]:
-    """Judge the share of errors, and that of answers cut off by max_tokens if it has a limit."""
+    """Judge the share of errors, and those of answers cut off by max_tokens and of accepted drafts if limited."""
     errors = (new.error_share or 0.0, old.error_share or 0.0, limits.max_error_share)
     truncated = (new.truncated_share or 0.0, old.truncated_share or 0.0, limits.max_truncated_share)
     named = (("errors", "Errors", errors), ("truncated", "Answers cut off by max_tokens", truncated))
@@ -215,6 +215,19 @@ def _check_shares(new: Side, old: Side, limits: GateSpec) -> Iterator[Check]:
         if limit is not None:
             words = f"{what} are {share:.2%} of the answers, vs {before:.2%} in the baseline; the limit is {limit:.2%}."
             yield Check(name, "fail" if share > limit + ROUNDING else "pass", words, share, before, limit, "share")
+    if limits.min_draft_acceptance is not None:
+        yield _check_drafts(new, old, limits.min_draft_acceptance)
+
+
+def _check_drafts(new: Side, old: Side, least: float) -> Check:
+    """Judge the share of accepted draft tokens. A run that reports none fails."""
+    share, before = new.draft_acceptance, old.draft_acceptance
+    was = "" if before is None else f" {before:.2%} were in the baseline;"
+    words = f"{share or 0:.2%} of the draft tokens were accepted;{was} the limit is {least:.2%}."
+    if share is None:
+        words = f"The run has no counts of draft tokens, and at least {least:.2%} of them shall be accepted."
+    is_kept = share is not None and share >= least - ROUNDING
+    return Check("draft acceptance", "pass" if is_kept else "fail", words, share, before, least, "share")
 
 
 def _check_accuracy(

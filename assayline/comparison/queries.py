@@ -32,12 +32,13 @@ class Side:
     """Names of its scorers, the most important one first."""
     error_share: float | None
     truncated_share: float | None
+    draft_acceptance: float | None
 
 
 def read_side(connection: Connection, run_id: str) -> Side:
     """Read one run of a comparison. Raises SpecError for an unknown run."""
     ensure_metrics(connection, [run_id])
-    rows = read_rows(connection, _SIDE, *[run_id] * 4)
+    rows = read_rows(connection, _SIDE, *[run_id] * 5)
     if not rows:
         raise SpecError(f"There is no run {run_id} in the database. hint: list the runs with `from run`.")
     return Side(**rows[0])
@@ -53,7 +54,9 @@ _SIDE = """
         obstacle,
         (select coalesce(list(scorer order by ordinal, scorer), []) from scorers where run_id = ?) as scorers,
         (select any_value(value) from metric_values where run_id = ? and metric = 'error_share') as error_share,
-        (select any_value(value) from metric_values where run_id = ? and metric = 'truncated_share') as truncated_share
+        (select any_value(value) from metric_values where run_id = ? and metric = 'truncated_share') as truncated_share,
+        (select any_value(value) from metric_values where run_id = ? and metric = 'draft_acceptance')
+            as draft_acceptance
     from runs
     join run_conditions using (run_id)
     where run_id = ?

@@ -383,6 +383,14 @@ class GateSpec(SpecPart):
         exclude_if=lambda value: value is None,
         description="Maximum share of the answers that max_tokens cuts off (unset: no limit).",
     )
+    min_draft_acceptance: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        exclude_if=lambda value: value is None,
+        description="Minimum share of the tokens proposed by speculative decoding that are accepted (unset: no "
+        "limit). A draft that is never accepted changes no answer, so accuracy does not show it.",
+    )
     min_overlap: float = Field(
         0.9,
         gt=0,

@@ -255,6 +255,8 @@ SHOWN = (
     Shown("in_flight_requests", "max", "in flight, most"),
     Shown("prefix_cache_hit_rate", "mean", "prefix cache hits"),
     Shown("output_tokens_per_step", "mean", "output tokens per engine step"),
+    Shown("acceptance_length", "mean", "tokens per step with a draft"),
+    Shown("draft_acceptance", "mean", "draft tokens accepted"),
     Shown("concurrency_used_share", "mean", "max concurrency used"),
     Shown("load_s", "total", "loading"),
     Shown("warmup_s", "total", "warm-up"),

@@ -39,7 +39,9 @@ create table if not exists raw.completions (
     video_s double,
     media_bytes bigint,
     media_tokens integer,
-    media_prepare_s double
+    media_prepare_s double,
+    draft_tokens integer,
+    acceptance_histogram integer[]
 );
 
 comment on table raw.completions is 'One row per answered request: a result (error_kind is NULL) or an error.';
@@ -83,3 +85,5 @@ comment on column raw.completions.video_s is 'Their length in seconds, summed.';
 comment on column raw.completions.media_bytes is 'Bytes of the files, or of what came in the row, summed; 0 of synthetic media.';
 comment on column raw.completions.media_tokens is 'Prompt tokens that stand for media: prompt_tokens less the text''s own. NULL for a server that does not report it.';
 comment on column raw.completions.media_prepare_s is 'Seconds that reading, decoding and the model''s own processing took before the engine could have the prompt; a server''s own processing is not in it.';
+comment on column raw.completions.draft_tokens is 'Tokens that speculative decoding proposed for it. NULL without it, or if the engine does not report it per request.';
+comment on column raw.completions.acceptance_histogram is 'Its drafts by how many of their tokens the model accepted: element 1 counts those with none, the last those with all. NULL as draft_tokens.';

@@ -1,6 +1,7 @@
 """The gate's judgement: which limits break, what is left open, and what cannot be compared at all."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from row_kit import give_run_metric
 from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 
-from assayline.comparison.gate import ANOTHER_SESSION, NIGHTS, GateReport, judge_run_against
+from assayline.comparison.gate import ANOTHER_SESSION, NIGHTS, GateReport, _check_drafts, judge_run_against
+from assayline.comparison.queries import Side
 from assayline.errors import ComparisonError, SpecError
 from assayline.evaluation.rescore import rescore_run
 from assayline.report.make import make_report
@@ -155,6 +157,23 @@ def test_gate_limits_truncated_answers_and_names_their_change(make, old, setting
     )
     assert "Truncated by max_tokens: 0% → 100%." in report.sentence
     assert "truncated" not in verdicts(judge(settings, new, old)), "it has a limit only if one is set"
+
+
+def test_gate_limits_the_acceptance_of_drafts(two_old, settings):
+    assert "draft acceptance" not in verdicts(judge(settings, *two_old))
+    report = judge(settings, *two_old, min_draft_acceptance=0.3)
+    assert verdicts(report)["draft acceptance"] == "fail", "a draft that is not there is dead, too"
+    assert "The run has no counts of draft tokens, and at least 30.00% of them shall be accepted." in report.sentence
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.29, "fail"), (0.3, "pass")])
+def test_a_run_fails_if_fewer_drafts_are_accepted_than_the_limit(share, verdict):
+    side = Side("run", "completed", "{}", None, None, None, [], 0.0, 0.0, share)
+    check = _check_drafts(side, replace(side, draft_acceptance=0.5), 0.3)
+    assert (check.verdict, check.words[6:]) == (
+        verdict,
+        " of the draft tokens were accepted; 50.00% were in the baseline; the limit is 30.00%.",
+    )
 
 
 def test_accuracy_is_inconclusive_without_targets(make, settings):

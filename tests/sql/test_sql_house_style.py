@@ -125,9 +125,11 @@ def test_durations_are_named_in_seconds(schema):
         r"(_s|_square|_per_engine|_share|_rate|_per_step|^mean_\w+|^accuracy\w*|^wilson_\w+|^mean|^standard_error|_value|_joules|_watts|^(\w+_)?cost(_\w+)?)$"
     )
     assert sorted(name for (name,) in names if not named.search(name)) == [
+        "acceptance_length",
         "burstiness",
         "cumulative_logprob",
         "difference",
+        "draft_acceptance",
         "effective_samples",
         "gpu_memory_utilization",
         "high",

@@ -82,8 +82,8 @@ def next_sql(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPat
     (folder / "migrations" / f"{NEXT:02}_add_mood.sql").write_text(ADD_MOOD)
     schema = folder / "schema" / "04_completions.sql"
     table = schema.read_text()
-    assert "media_prepare_s double\n" in table, "the last column of a completion is another by now"
-    schema.write_text(table.replace("media_prepare_s double\n", "media_prepare_s double,\n    mood varchar\n"))
+    assert "acceptance_histogram integer[]\n" in table, "the last column of a completion is another by now"
+    schema.write_text(table.replace("histogram integer[]\n", "histogram integer[],\n    mood varchar\n"))
     monkeypatch.setattr(database, "SQL_FOLDER", folder)
     for module in (database, begin, rebuild, evaluation_run):
         monkeypatch.setattr(module, "TABLE_VERSION", NEXT)

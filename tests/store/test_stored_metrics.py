@@ -57,6 +57,8 @@ def database(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     connection.execute("update runs set state = 'running', finished_at = null where run_id = ?", [RUNNING])
     for table in ("prompts", "requests", "completions", "engine_events", "telemetry", "scorers", "scores"):
         connection.execute(f"delete from {table} where run_id = 'run-000005'")
+    drafts = "draft_tokens = 9, acceptance_histogram = [1, 2, 1] where run_id = 'run-000001'"
+    connection.execute(f"update completions set {drafts} and error_kind is null")
     connection.execute("delete from completions where run_id = 'run-000009' and hash(request_id) % 3 = 0")
     connection.close()
     return path

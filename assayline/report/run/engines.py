@@ -22,6 +22,9 @@ def describe_engines(rows: ReportRows) -> Section:
     section.add(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
     if len(rows.engines) == ENGINES:
         section.say(f"Only the first {ENGINES} engines are shown; the table engine has all.")
+    if rows.drafts:
+        section.say(_say_drafts(rows.drafts[0]))
+        section.add(tabulate("Accepted drafts by position", DRAFT_COLUMNS, rows.drafts))
     if rows.forecast:
         section.say(say_forecast(rows.forecast))
     if rows.events:
@@ -29,6 +32,14 @@ def describe_engines(rows: ReportRows) -> Section:
         if len(rows.events) == EVENTS:
             section.say(f"Only the first {EVENTS} events are shown; raw.engine_events has all.")
     return section
+
+
+def _say_drafts(total: Row) -> str:
+    return (
+        f"Speculative decoding made {show_value(total['acceptance_length'])} tokens per step with a draft, 1 without "
+        f"acceptance: the model accepted {show_share(total['draft_acceptance'])} of "
+        f"{count(total['draft_tokens'], 'draft token')}."
+    )
 
 
 def _say_what_happened(summary: Row) -> str:
@@ -89,6 +100,10 @@ ENGINE_COLUMNS = (
     Column("results", "ok_requests", show_value),
     Column("errors", "error_requests", show_value),
     Column("failure → reductions", _say_failure),
+)
+DRAFT_COLUMNS = (
+    Column("position", "position", show_value),
+    Column("accepted", "accepted_share", show_share),
 )
 EVENT_COLUMNS = (
     Column("time", lambda event: f"{event['at_s']:.1f} s", show_number),

@@ -99,6 +99,8 @@ class ReportRows:
     """Device and scheduler telemetry, by the slices of `activity`."""
     devices: list[Row]
     engines: list[Row]
+    drafts: list[Row]
+    """Positions of speculative decoding's drafts, if there were any."""
     forecast: Row | None
     """Accuracy of the expected output lengths, if there were any."""
     first_opened: Row | None
@@ -160,6 +162,7 @@ def _read_rows(connection: Connection, run_id: str) -> ReportRows:
         engines=of_run(
             "select * from engine_history where run_id = ? order by worker, engine_generation limit ?", ENGINES
         ),
+        drafts=of_run("select * from draft_use where run_id = ? and drafts > 0 order by position"),
         forecast=_first(of_run("select * from length_forecast where run_id = ?")),
         first_opened=next(iter(of_run(_FIRST_OPENED)), None),
         events=of_run(_EVENTS, EVENTS),

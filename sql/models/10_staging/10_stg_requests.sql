@@ -119,7 +119,9 @@ measure_requests as (
         video_s,
         media_bytes,
         media_tokens,
-        media_prepare_s
+        media_prepare_s,
+        draft_tokens,
+        acceptance_histogram
     from join_answers
 )
 
@@ -183,3 +185,5 @@ comment on column internal.stg_requests.video_s is 'Their length in seconds, sum
 comment on column internal.stg_requests.media_bytes is 'Bytes of the files, or of what came in the row.';
 comment on column internal.stg_requests.media_tokens is 'Prompt tokens that stand for media; NULL for a server that does not report it.';
 comment on column internal.stg_requests.media_prepare_s is 'Seconds of reading, decoding and the model''s own processing before the engine could have it. Not in ttft_s offline, as it happens ahead; in ttft_s of the async engine, as it is in a server''s.';
+comment on column internal.stg_requests.draft_tokens is 'Tokens that speculative decoding proposed for it. NULL without it, or if the engine does not report it per request.';
+comment on column internal.stg_requests.acceptance_histogram is 'Its drafts by how many of their tokens the model accepted, from 0 on. NULL as draft_tokens.';

@@ -185,6 +185,15 @@ list_media as (
     where value is not null
 ),
 
+list_drafts as (
+    select run_id, named.*, true as higher_is_better
+    from draft_use, lateral (values
+        ('acceptance_length', acceptance_length, drafts, 'tokens/step'),
+        ('draft_acceptance', draft_acceptance, draft_tokens, 'share')
+    ) as named(metric, value, n, unit)
+    where position = 1
+),
+
 join_values as (
     from list_runs
     union all by name
@@ -197,6 +206,8 @@ join_values as (
     from join_costs
     union all by name
     from list_media
+    union all by name
+    from list_drafts
 ),
 
 name_columns as (

@@ -289,7 +289,8 @@ def test_errors_in_the_middle_of_a_stream_are_not_retried(server, script, kind, 
 PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Two and two."}]}, {"type": "text", "text": "4"}]
 DELTA = ("text", "content", "reasoning", "reasoning_content", "token_ids", "logprobs", "finish_reason", "stop_reason")
 FIELDS = (*DELTA, "type", "thinking", "token", "tokens", "logprob", "token_logprobs", "top_logprobs", "delta", "error",
-          "choices", "usage", "completion_tokens", "prompt_tokens_details", "cached_tokens")  # fmt: skip
+          "choices", "usage", "completion_tokens", "prompt_tokens_details", "cached_tokens", "metrics",
+          "speculative_decoding", "acceptance_histogram", "num_draft_tokens")  # fmt: skip
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5) | st.just(10**400)
@@ -305,7 +306,9 @@ def some_events(draw):
     delta = {"content": "4"} | draw(st.dictionaries(st.sampled_from(DELTA), VALUES, max_size=2))
     choice = {"finish_reason": "stop", draw(st.sampled_from(["delta", "index", *DELTA])): delta} | delta
     event = {"choices": [choice], "usage": {"completion_tokens": draw(VALUES), "prompt_tokens_details": draw(VALUES)}}
-    return json.dumps(event | draw(st.dictionaries(st.sampled_from(FIELDS[-5:]), VALUES, max_size=1)))
+    drafts = {"acceptance_histogram": draw(VALUES), "num_draft_tokens": draw(VALUES)}
+    event["metrics"] = draw(st.just({"speculative_decoding": drafts}) | VALUES)
+    return json.dumps(event | draw(st.dictionaries(st.sampled_from(FIELDS[-9:]), VALUES, max_size=1)))
 
 
 @pytest.mark.hypothesis

@@ -247,6 +247,7 @@ class ServerCore:
             "prompt_tokens": answer.count_usage("prompt_tokens") or len(request.prompt_token_ids) or None,
             "cached_tokens": answer.cached_tokens,
             "output_tokens": answer.output_tokens,
+            **answer.drafts,
             "finish_reason": answer.finish_reason,
             "stop_reason": answer.stop_reason,
             "text": text,

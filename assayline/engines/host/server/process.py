@@ -25,7 +25,7 @@ from typing import Any, Literal
 from assayline import adapter
 from assayline.engines.base import OpenedDetails
 from assayline.engines.host.core import EngineGoneError
-from assayline.engines.host.vllm.internals import adapting, is_engine_dead
+from assayline.engines.host.vllm.internals import adapting, complete_args, is_engine_dead
 from assayline.engines.messages import Open
 from assayline.records import Json
 
@@ -139,7 +139,7 @@ class ServeProcess:
                 "enable_prompt_tokens_details": True,
                 "disable_uvicorn_access_log": True,
                 "lora_modules": [f"{adapter.NAME}={order.adapter}"] if order.adapter else None,
-                **order.engine.args,
+                **complete_args(order.engine.args),
             }
         )
 

@@ -222,6 +222,7 @@ class ServedAnswer:
 
     __slots__ = (
         "cumulative_logprob",
+        "drafts",
         "event_stamps",
         "finish_reason",
         "logprobs",
@@ -245,6 +246,8 @@ class ServedAnswer:
         self.cumulative_logprob = 0.0
         """Sum over the chosen tokens."""
         self.usage: dict[str, Json] = {}
+        self.drafts: dict[str, Json] = {}
+        """Columns for speculative decoding, if the server reports it for each request."""
         self.finish_reason: str | None = None
         self.stop_reason: str | None = None
 
@@ -258,6 +261,7 @@ class ServedAnswer:
                 raise ServerReportedError(*read_error(error))
             if usage := event.get("usage"):
                 self.usage = dict(usage)
+            self.drafts = _read_drafts(event.get("metrics")) or self.drafts
 
     def _take_choice(self, choice: dict[str, Json], at: float) -> None:
         delta = choice.get("delta") or choice
@@ -344,6 +348,15 @@ def _read_parts(content: Json) -> tuple[str, str]:
         else:
             raise ValueError(f"parts of type {kind} are not supported")
     return text, thought
+
+
+def _read_drafts(metrics: Json) -> dict[str, Json]:
+    """Return a completion's columns for speculative decoding, as vLLM reports it; empty for anything else."""
+    match metrics:
+        case {"speculative_decoding": {"acceptance_histogram": [*counts], "num_draft_tokens": tokens}}:
+            if None not in [_count(tokens), *map(_count, counts)]:
+                return {"draft_tokens": tokens, "acceptance_histogram": counts}
+    return {}
 
 
 def read_error(error: Json) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from typing import Any
 from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, proving, read_probe
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import Counters, Live
-from assayline.engines.host.vllm.internals import count_steps, open_async, take_over_outputs
+from assayline.engines.host.vllm.internals import complete_args, count_steps, open_async, take_over_outputs
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.host.vllm.rows import (
     GAVE_UP,
@@ -54,7 +54,7 @@ class AsyncCore:
         order = self._order
         check_before_load(order)
         self._preparers = fork_preparers(order)
-        args = {"model": order.model, **build_nested_configs(order.engine.args)}
+        args = {"model": order.model, **build_nested_configs(complete_args(order.engine.args))}
         self._engine = open_async(args, lambda sizes: self._tell(Resolved(sizes)))
         count_steps(self._engine, self._counters.add_steps)
         self._adapter = await self._find_adapter()

@@ -16,6 +16,7 @@ from typing import Any
 from assayline.engines.base import OpenedDetails
 from assayline.engines.devices.watch import read_free_main_memory
 from assayline.errors import DeviceError
+from assayline.spec.checks import engine_argument_types
 
 KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
 """Versions that pass the engines' tests; docs/reference/compatibility.md lists the runs."""
@@ -108,6 +109,13 @@ def finish_begun(engine: Any) -> None:
         if not getattr(core, "batch_queue", None):
             return
         engine.step()
+
+
+def complete_args(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Have vLLM count the drafts of each request, if its version can. Does not import vLLM."""
+    name = "per_request_spec_decode_metrics"
+    can = args.get("speculative_config") and name in engine_argument_types()
+    return {name: "summary", **args} if can else {**args}
 
 
 def open_async(args: Mapping[str, Any], tell: Callable[[OpenedDetails], object]) -> Any:
@@ -257,6 +265,12 @@ def read_config(config: Any) -> OpenedDetails:
         enforce_eager=model.enforce_eager,
         engine_config_hash=config.compute_hash(),
     )
+
+
+def read_drafts(output: Any) -> dict[str, Any]:
+    """Return a completion's columns for speculative decoding, from a request's last output."""
+    drafts = getattr(output.outputs[0], "spec_decode_metrics", None)
+    return {"draft_tokens": drafts.num_draft_tokens, "acceptance_histogram": [*drafts.histogram]} if drafts else {}
 
 
 def make_lora_request(name: str, number: int, folder: str) -> Any:

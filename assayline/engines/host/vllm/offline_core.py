@@ -12,7 +12,14 @@ from typing import Any
 from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, proving, read_probe
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import Counters, Live
-from assayline.engines.host.vllm.internals import adapting, count_steps, finish_begun, is_engine_dead, shut_down
+from assayline.engines.host.vllm.internals import (
+    adapting,
+    complete_args,
+    count_steps,
+    finish_begun,
+    is_engine_dead,
+    shut_down,
+)
 from assayline.engines.host.vllm.rows import (
     Adapters,
     VllmMedia,
@@ -45,7 +52,7 @@ class VllmCore:
         self._rows = VllmRows(order)
         self._preparers = fork_preparers(order)
         with adapting(lambda sizes: tell(Resolved(sizes))):
-            self._llm = LLM(model=order.model, **{**order.engine.args, "disable_log_stats": False})
+            self._llm = LLM(model=order.model, **{**complete_args(order.engine.args), "disable_log_stats": False})
         self._engine = self._llm.llm_engine
         self._live: dict[str, Live] = {}
         self._media: VllmMedia | None = None

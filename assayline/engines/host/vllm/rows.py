@@ -30,6 +30,7 @@ from assayline.engines.host.vllm.internals import (
     make_lora_request,
     make_renderer,
     read_config,
+    read_drafts,
     render_media,
 )
 from assayline.engines.host.vllm.preparers import Preparers
@@ -242,6 +243,7 @@ class VllmRows:
             cached_tokens=output.num_cached_tokens,
             output_tokens=len(live.token_ids),
             preemptions=getattr(stats, "num_preemptions", None),
+            **read_drafts(output),
             finish_reason=live.finish_reason,
             stop_reason=None if live.stop_reason is None else str(live.stop_reason),
             **live.answer(),
