@@ -102,7 +102,7 @@ EXAMPLES = {
     **dict.fromkeys(("asked_model_id", "asked_prompt_set", "asking_benchmark_id"), "''"),
     "names": "['']",
     "entries": "[{'task': '', 'run_id': '', 'scorer': ''}]",
-    **dict.fromkeys(("direction", "most_prompts", "most_kinds"), "1"),
+    **dict.fromkeys(("direction", "most_prompts", "most_kinds", "most_values"), "1"),
     "how": "'mean'",
     "is_disagreement": "true",
 }

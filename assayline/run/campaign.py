@@ -280,7 +280,9 @@ def _judge(
     try:
         report = gate_run(front.settings, front.log, run_id, baseline, limits, front.flow_run_id, nights)
     except AssaylineError as error:
-        return JudgedCell(cell, run_id, None, f"{error} The run is {run_id}.", mean)
+        pin = f" To make this one the baseline: `assayline baseline pin {cell.baseline} {run_id}`."
+        why = f"{error} The run is {run_id}.{pin if isinstance(error, SpecError) else ''}"
+        return JudgedCell(cell, run_id, None, why, mean)
     report_run(front.settings, front.log, run_id, baseline)
     return JudgedCell(cell, run_id, report, mean_score=mean)
 

@@ -91,6 +91,7 @@ ARGUMENTS = {
     "how": "'majority'",
     "most_prompts": "5",
     "most_kinds": "5",
+    "most_values": "5",
     "asked_model_id": "'digest'",
     "asked_prompt_set": "'set'",
     "asking_benchmark_id": "'bench'",

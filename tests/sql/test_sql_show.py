@@ -68,3 +68,25 @@ def test_of_each_kind_of_error_the_first_is_shown(store):
     assert show(store, "show_errors('run', 9)", *columns) == [("refused", "no", "2"), ("timeout", "first", "1")]
     assert show(store, "show_errors('run', 1)", *columns) == [("refused", "no", "2")]
     assert show(store, "show_errors('other', 9)", *columns) == []
+
+
+def test_groups_are_by_finish_reason_by_metadata_with_few_values_and_by_wrong_answers(store):
+    given_scores(store, [1.0], [0.0], [0.0], [0.5], [0.0])
+    store.connection.execute("""
+        update raw.prompts set metadata_json = json_object(
+            'a/b', if(source_row < 2, 'x', 'y'), 'id', source_row, 'same', 'z',
+            'n', if(source_row = 4, null, source_row % 2)
+        )
+    """)
+    store.connection.execute("update raw.completions set finish_reason = if(request_id < '2', 'stop', 'length')")
+    store.connection.execute("update raw.scores set extracted = '7' where prompt_id in ('p1', 'p2')")
+    assert show(store, "show_groups('run', 4)", "property", "value", "samples", "wrong_samples", "mean_value") == [
+        ("finish reason", "length", 3, 2, pytest.approx(0.5 / 3)),
+        ("finish reason", "stop", 2, 1, 0.5),
+        ("a/b", "y", 3, 2, pytest.approx(0.5 / 3)),
+        ("a/b", "x", 2, 1, 0.5),
+        ("n", "1", 2, 1, 0.25),
+        ("n", "0", 2, 1, 0.5),
+        ("wrong answer", "7", 2, 2, 0.0),
+    ]
+    assert show(store, "show_groups('nothing', 4)", "*") == []

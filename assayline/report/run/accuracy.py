@@ -42,6 +42,16 @@ REPEATS = (
     Column("prompts", "prompts", show_value),
 )
 
+FINISH, WRONG = "finish reason", "wrong answer"
+GROUPS = (
+    Column("property", "property"),
+    Column("value", "value"),
+    Column("mean score", "mean_value", show_share),
+    Column("n", "samples", show_value),
+    Column("scored 0", "wrong_samples", show_value),
+)
+WRONG_ANSWERS = (Column("answer", lambda row: row["value"] or "(empty)"), Column("n", "samples", show_value))
+
 
 def describe_accuracy(rows: ReportRows) -> Section:
     """Build the accuracy section: mean and interval of each scorer."""
@@ -53,6 +63,11 @@ def describe_accuracy(rows: ReportRows) -> Section:
     section.add(*_draw(scored))
     section.add(tabulate("Scores", SCORES, scored))
     section.add(*_tabulate_repeats(rows))
+    by_value = [row for row in rows.groups if row["property"] != WRONG]
+    if any(row["property"] != FINISH for row in by_value) or len(by_value) > 1:
+        section.add(tabulate(f"Mean score of {scored[0]['scorer']} by finish reason and metadata", GROUPS, by_value))
+    if wrong := [row for row in rows.groups if row["property"] == WRONG]:
+        section.add(tabulate("Wrong answers given most often", WRONG_ANSWERS, wrong, is_folded=True))
     section.say(
         "Errors score 0; the column “excl. errors” leaves them out. Standard errors are clustered by prompt. "
         "“effective n” is the number of independent answers with the same standard error: repeats that always "
@@ -130,11 +145,12 @@ def _show_sample(title: str, row: Row, run_dir: Path | None) -> Sample:
         facts.append(("finish reason", row["finish_reason"]))
     if row["explanation"]:
         facts.append(("because", " ".join(row["explanation"].split())))
+    is_extracted = row["extracted"] is not None and row["extracted"] != (row["answer"] or "").strip()
     quotes = [
         Quote("Rendered prompt", row["rendered"], row["rendered_characters"]),
         *([Quote("Reasoning", row["reasoning"], row["reasoning_characters"])] if row["reasoning"] else []),
         _quote_answer(row),
-        Quote("Extracted answer", row["extracted"], row["extracted_characters"]),
+        *([Quote("Extracted answer", row["extracted"], row["extracted_characters"])] if is_extracted else []),
         Quote("Target", row["target"], row["target_characters"]),
     ]
     exhibits = show_media(row["media_json"], run_dir)

@@ -74,6 +74,7 @@ ERROR_KINDS = 20
 ERROR_SAMPLES = 3
 WORST = 5
 BEST = 3
+VALUES = 20
 OPTIONS = 26
 OPTION_CHARACTERS = 200
 
@@ -112,6 +113,8 @@ class ReportRows:
     slowest: list[Row]
     worst: list[Row]
     """Incorrect samples by the run's first scorer, lowest score first."""
+    groups: list[Row]
+    """Mean scores by finish reason and metadata, and frequent wrong answers."""
     best: list[Row]
     warnings: list[str]
     """Warnings that max_tokens cut off many scored answers, and that many were hardly read."""
@@ -171,6 +174,7 @@ def _read_rows(connection: Connection, run_id: str) -> ReportRows:
         slowest=of_run(_SLOWEST, SLOWEST),
         worst=of_run(_SAMPLES, 1, WORST),
         best=of_run(_SAMPLES, -1, BEST),
+        groups=of_run("select * replace (left(value, 200) as value) from show_groups(?, ?)", VALUES),
         warnings=list(filter(None, [warn_unread(connection, run_id)])),
         load=load,
         energy=_first(of_run("select * from run_energy where run_id = ?")),
