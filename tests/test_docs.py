@@ -15,6 +15,7 @@ import metric_docs  # noqa: E402
 import query_docs  # noqa: E402
 import spec_docs  # noqa: E402
 
+from assayline.spec.file import parse_spec  # noqa: E402
 from assayline.store.database import list_models  # noqa: E402
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -129,6 +130,21 @@ def test_design_records_are_short_and_listed() -> None:
     assert re.findall(r"\]\((\S+)\)", index) == [record.name for record in records]
     for record in records:
         assert len(record.read_text(encoding="utf-8").split()) <= 300, record.name
+
+
+def test_the_index_lists_every_page() -> None:
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    listed = set(re.findall(r"^- \[[^]]+\]\(([^)#]+)\):", text, flags=re.MULTILINE))
+    folded = re.compile(r"index\.md|design/\d|reference/metrics/(?!index)")
+    assert {page for page in pages if not folded.match(page)} == {page for page in listed if page.endswith(".md")}
+
+
+def test_the_readme_is_short_and_its_first_spec_is_valid() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 1_100 and len(text.split("```console")[0].split()) <= 120
+    spec = parse_spec(yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0]))
+    assert (ROOT / spec.prompts.source.path).is_file() and spec.scorers
 
 
 def test_the_readme_names_the_tables_and_functions_of_main() -> None:
