@@ -30,7 +30,7 @@ counts. No import had a value that the run lacks.
 
 `eee` keeps repeats and errors as well. `lm-eval` has means over repeats, and no errors.
 
-Tables of `assayline db export` have every metric.
+`mlflow` and the tables of `assayline db export` have every metric. `hf` has the first scorer's mean.
 
 | kept by | metrics |
 |---|---|

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from assayline.errors import SpecError
-from assayline.export.rows import Exported, ExportedRun, digest, new_files, read_prompts, unix_s
+from assayline.export.rows import Exported, ExportedRun, digest, name_model, new_files, read_prompts, unix_s
 from assayline.store.database import Connection, Row, read_rows
 from assayline.words import count
 
 SCHEMA = "0.3.0"
-LOCAL = "local"
-"""Developer of a model that is not on the hub."""
 DETAILS = ("prompt_id", "occurrence", "repeat_index", "worker", "finish_reason", "stop_reason", "error_kind")
 
 
@@ -34,7 +32,7 @@ def export_eee(connection: Connection, run: ExportedRun, output: Path, force: bo
             f"Run {run.row['run_id']} has no scores, and eee is a format of scores. hint: add them with `assayline "
             f"score {run.row['run_id']} --scorer …`."
         )
-    developer, model = _name_model(run.row["model"])
+    developer, model = name_model(run.row["model"])
     collection = re.sub(r"[^\w.-]+", "_", run.row["prompt_set"]).strip(".") or "prompts"
     folder = Path("data", "data_" if collection == "data" else collection, developer, model)
     name = uuid.UUID(bytes=hashlib.sha256(run.row["run_id"].encode()).digest()[:16], version=4)
@@ -57,13 +55,6 @@ def export_eee(connection: Connection, run: ExportedRun, output: Path, force: bo
         }  # fmt: skip
         (unfinished / files[0].name).write_text(json.dumps(document, indent=1), encoding="utf-8")
     return Exported([output / file for file in files], [f"{count(lines, 'score')} of {count(len(scorers), 'scorer')}."])
-
-
-def _name_model(model: str) -> tuple[str, str]:
-    """Return the developer and the name of a model: those of its hub id, or LOCAL and its folder's name."""
-    if found := re.fullmatch(r"([\w-][\w.-]*)/([\w.-]+)", model):
-        return found[1], found[2]
-    return LOCAL, re.sub(r"[^\w.-]+", "_", Path(model).name)
 
 
 def _describe(run: ExportedRun, tools: Row, scorers: list[Row], developer: str, model: str) -> dict[str, Any]:

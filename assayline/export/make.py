@@ -8,7 +8,9 @@ from assayline.errors import SpecError
 from assayline.export.batch import export_batch
 from assayline.export.eee import export_eee
 from assayline.export.harness import export_harness
+from assayline.export.hub import export_hub
 from assayline.export.rows import Exported, ExportedRun, find_exported, new_files, replace_texts
+from assayline.export.tracking import export_mlflow
 from assayline.runs.manifest import unknown_run
 from assayline.settings import Settings
 from assayline.store.database import Connection, list_models
@@ -24,6 +26,8 @@ FORMATS: dict[str, tuple[str, Export]] = {
     "openai-batch": ("batch_output.jsonl", export_batch),
     "lm-eval": ("lm_eval", export_harness),
     "eee": ("eee", export_eee),
+    "hf": ("hf", export_hub),
+    "mlflow": ("", export_mlflow),
 }
 """Formats by name: default file or folder, and exporter."""
 

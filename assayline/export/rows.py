@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ from assayline.runs.manifest import ENDED_WELL
 from assayline.store.database import Connection, Row, read_rows
 
 ROWS_PER_FETCH = 2_000
+LOCAL = "local"
+"""Developer of a model that is not on the hub."""
 
 ANSWERS = """
 from (select * exclude (messages_json) from one_request where run_id = $run_id)
@@ -116,6 +119,13 @@ class ExportedRun:
 def unix_s(moment: datetime) -> float:
     """Convert a time of the database, which has no time zone and is UTC, to Unix time."""
     return moment.replace(tzinfo=UTC).timestamp()
+
+
+def name_model(model: str) -> tuple[str, str]:
+    """Return the developer and the name of a model: those of its hub id, or LOCAL and its folder's name."""
+    if found := re.fullmatch(r"([\w-][\w.-]*)/([\w.-]+)", model):
+        return found[1], found[2]
+    return LOCAL, re.sub(r"[^\w.-]+", "_", Path(model).name)
 
 
 def digest(text: str) -> str:

@@ -1,5 +1,6 @@
 """Specs by name, in this package and without a model: benchmarks, such as `@gsm8k`, and rubrics of judges."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,27 @@ class NamedBenchmark:
     """License of the data."""
     prompts: int
     """Number of prompts, as its publishers state it."""
-    harness_task: str
-    """Task of lm-evaluation-harness over the same data."""
-    tested_on: str
-    """Data that its spec has been tested on: the published data, or rows or tasks like them."""
     spec: dict[str, Any]
     """The spec, without its model."""
+    digest: str | None = None
+    """`prompts_digest` of a run of all its prompts; None if it is not known."""
+    release: str | None = None
+    """Release of the package that its data come with."""
+    hub_task: str | None = None
+    """Task in the `eval.yaml` of its dataset on the hub; None if there is none, or it is not known."""
+
+    @property
+    def revision(self) -> str | None:
+        """Commit of its dataset, or release of its package; None if its data are not pinned."""
+        return self.spec["prompts"]["source"].get("revision") or self.release
+
+    def describe_difference(self, rows: int, digest: str | None) -> str | None:
+        """Describe how a run's prompts differ from the pinned ones; None if they do not, as far as that is known."""
+        if rows != self.prompts:
+            return f"The prompts are not those of @{self.name}: {rows:,} rows, and it has {self.prompts:,}."
+        if self.digest not in (None, digest):
+            return f"The prompts are not those of @{self.name}: their digest is {digest}, and not {self.digest}."
+        return None
 
     @property
     def data(self) -> str:
@@ -60,6 +76,15 @@ def find_benchmark(name: str) -> NamedBenchmark:
             f"list benchmarks`; rubrics of judges are {', '.join(f'@{rubric}' for rubric in rubrics)}."
         )
     return known[wanted]
+
+
+def find_by_source(source: Mapping[str, Any]) -> NamedBenchmark | None:
+    """The benchmark whose prompts come from this source of a spec, at any revision; None if there is none."""
+    for benchmark in list_benchmarks():
+        own = benchmark.spec["prompts"]["source"].items()
+        if all(source.get(name) == value for name, value in own if name != "revision"):
+            return benchmark
+    return None
 
 
 def read_named(name: str) -> dict[str, Any]:

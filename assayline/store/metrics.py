@@ -10,6 +10,7 @@ No metric is computed here. The metric table at the end of a run is a selection 
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from assayline.errors import StoreError
+from assayline.spec.named import find_by_source
 from assayline.store.database import Row, find_in_schemas, is_read_only, list_models, read_rows, transaction
 from assayline.store.views import quote_name, quote_text
 from assayline.words import show_share
@@ -328,7 +330,15 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
 def read_notes(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
     """Return remarks for the user on a finished run: what its scores and its speed may not mean."""
     notes = [warn_unread(connection, run_id)]
-    for row in read_rows(connection, "select obstacle from run_conditions where run_id = ?", run_id):
+    query = """
+        select obstacle, prompts_digest, prompt_rows, spec_json -> '$.prompts.source' as source_json
+        from run_conditions
+        join runs using (run_id)
+        where run_id = ?
+    """
+    for row in read_rows(connection, query, run_id):
+        if benchmark := find_by_source(json.loads(row["source_json"] or "{}")):
+            notes.append(benchmark.describe_difference(row["prompt_rows"], row["prompts_digest"]))
         if obstacle := row["obstacle"]:
             notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
     return [note for note in notes if note]

@@ -14,7 +14,7 @@ from assayline.flows.cli.words import complete_run_id
 if TYPE_CHECKING:
     from assayline.export.rows import Exported
 
-FORMATS = ("openai-batch", "lm-eval", "eee")
+FORMATS = ("openai-batch", "lm-eval", "eee", "hf", "mlflow")
 COPY = "copy (from request where run_id = '…') to 'answers.parquet'"
 REMOVED = {
     "csv": f"copy the rows with SQL, `{COPY}` (docs/guides/exports.md).",
@@ -28,6 +28,8 @@ EPILOG = """Formats (docs/guides/exports.md):
   openai-batch   output file and NAME.errors.jsonl next to it, as OpenAI and vLLM write them
   lm-eval        a folder with results and samples of lm-evaluation-harness
   eee            a folder with a log of every_eval_ever 0.3 and its samples
+  hf             a result for the model card of a model on the hub, .eval_results/TASK.yaml
+  mlflow         a run on the tracking server that MLFLOW_TRACKING_URI names
 
 `assayline db export` writes the tables of the database as Parquet files.
 
@@ -72,6 +74,8 @@ def run(arguments: list[str]) -> int:
     from assayline.export.make import export_run
     from assayline.settings import load_settings
 
+    if known.format == "mlflow" and (known.output or known.force):
+        PARSER.error("--format mlflow takes neither --output nor --force; MLFLOW_TRACKING_URI names the server")
     settings = load_settings()
     run_id = complete_run_id(known.run_id, settings)
     exported = export_run(settings, run_id, known.format, known.output, known.force, known.without_texts)

@@ -12,6 +12,9 @@ from assayline.report.document import Column, tabulate
 EPILOG = """Run one with `assayline evaluate @NAME --model MODEL`; every field of its spec can be overridden.
 With --dry-run, its data are read and rendered, and nothing is generated.
 
+A run whose prompts have another number or digest than the table prints a warning. An empty revision or digest is not
+known: the harness reads the newest data, and these digests could not be computed yet.
+
 Exit codes: 0 listed, 2 an unknown name."""
 PARSER = make_parser("list benchmarks", EPILOG)
 PARSER.add_argument("names", nargs="*", metavar="NAME", help="only these")
@@ -35,6 +38,6 @@ COLUMNS = (
     Column("prompts", attrgetter("prompts")),
     Column("data", attrgetter("data")),
     Column("license", attrgetter("license")),
-    Column("harness task", attrgetter("harness_task")),
-    Column("tested on", attrgetter("tested_on")),
+    Column("revision", lambda benchmark: benchmark.release or (benchmark.revision or "")[:12] or None),
+    Column("digest", attrgetter("digest")),
 )

@@ -10,6 +10,7 @@ import math
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,24 @@ import duckdb
 import numpy as np
 import pytest
 import run_kit
+import yaml
+from huggingface_hub import parse_eval_result_entries
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import export_docs
 
 from assayline.comparison.gate import judge_run
-from assayline.errors import PromptError
+from assayline.errors import PromptError, SpecError
 from assayline.evaluation.rebuild import rebuild_run
+from assayline.export.hub import export_hub
 from assayline.export.make import FORMATS, export_run, export_tables
+from assayline.export.rows import find_exported
 from assayline.flows.cli import run
 from assayline.imports.make import KINDS, import_files
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
+from assayline.spec.named import find_benchmark
 from assayline.store.thread import DatabaseThread
 
 ENGINE_METRICS = {
@@ -277,7 +283,7 @@ def test_eee_export_passes_its_validator_without_warnings(eee_log):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [*FORMATS, "tables"])
+@pytest.mark.parametrize("form", [*(form for form in FORMATS if form not in ("hf", "mlflow")), "tables"])
 def test_exports_without_texts_have_digests_of_prompts_and_answers(secret_run, tmp_path, form):
     settings, run_id = secret_run
     answers = {
@@ -305,3 +311,64 @@ def read_text(path: Path) -> str:
     if path.suffix != ".parquet":
         return path.read_text(encoding="utf-8")
     return "\n".join(row for (row,) in duckdb.sql(f"select to_json(found)::varchar from '{path}' as found").fetchall())
+
+
+@pytest.mark.slow
+def test_mlflow_export_has_every_metric_and_the_report_and_a_second_one_updates(secret_run, tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'assayline[mlflow]'")
+    from mlflow.tracking import MlflowClient
+
+    settings, run_id = secret_run
+    (settings.run_dir(run_id) / "report.html").write_text("report")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/store")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    for word in ("Created", "Updated"):
+        assert export_run(settings, run_id, "mlflow").sentences[0].startswith(word)
+    client = MlflowClient()
+    (found,) = client.search_runs([client.get_experiment_by_name("own").experiment_id])
+    columns = "value, low, high from metric_value where statistic = 'mean' and detail = 'regex' and metric = 'accuracy'"
+    ((value, low, high),) = run_kit.query(settings, f"select {columns} and run_id = '{run_id}'")
+    name = "accuracy_mean/regex"
+    assert [found.data.metrics[name + end] for end in ("", "_low", "_high")] == [value, low, high]
+    assert found.data.metrics.keys() >= {"ok_requests", "ttft_s_p50"} and found.info.status == "FINISHED"
+    assert len(client.get_metric_history(found.info.run_id, name)) == 1, "an equal value is not logged again"
+    assert found.data.params["sampling.max_tokens"] == "6"
+    assert [file.path for file in client.list_artifacts(found.info.run_id)] == ["report.html"]
+    counting = "select count(value) + count(low) + count(high) from metric_value where run_id = "
+    counted = run_kit.query(settings, f"{counting}'{run_id}' and value is not null")
+    assert [(len(found.data.metrics),)] == counted
+
+
+@pytest.mark.slow
+def test_hf_export_names_the_pinned_dataset_or_the_reason_why_not(secret_run, tmp_path, monkeypatch):
+    settings, run_id = secret_run
+    revision = "0123456789" * 4
+    hub = {"kind": "hub", "dataset": "openai/gsm8k", "subset": "main", "split": "test"}
+
+    def export(source: dict[str, Any], model: str) -> Path:
+        def work(connection: Any) -> Path:
+            run = find_exported(connection, run_id, settings.run_dir(run_id), without_texts=False)
+            spec, row = {"prompts": {"source": source}}, {**run.row, "model": model}
+            return export_hub(connection, replace(run, spec=spec, row=row), tmp_path, force=False).files[0]
+
+        return DatabaseThread(settings).run(work)
+
+    pinned = {**hub, "revision": revision}
+    refused = {
+        "not a benchmark of the hub": ({"kind": "inline"}, "org/model"),
+        "its dataset has no revision": ({**hub, "revision": "main"}, "org/model"),
+        "7 rows, and it has 1,319": (pinned, "org/model"),
+    }
+    for reason, (source, model) in refused.items():
+        with pytest.raises(SpecError, match=rf"{reason}.* hint: "):
+            export(source, model)
+    small = replace(find_benchmark("gsm8k"), prompts=7, digest=None)
+    monkeypatch.setattr("assayline.export.hub.find_by_source", lambda source: small)
+    with pytest.raises(SpecError, match="is not a model of the hub"):
+        export(pinned, "/models/own")
+    path = export(pinned, "org/model")
+    assert path == tmp_path / ".eval_results" / "gsm8k.yaml"
+    (entry,) = parse_eval_result_entries(yaml.safe_load(path.read_text()))
+    assert (entry.dataset_id, entry.task_id, entry.dataset_revision) == ("openai/gsm8k", "gsm8k", revision)
+    ((mean,),) = run_kit.query(settings, f"select mean from accuracy where run_id = '{run_id}' and ordinal = 0")
+    assert entry.value == round(100 * mean, 2) and "95% interval" in str(entry.notes)

@@ -4,6 +4,7 @@ import shutil
 from typing import Any
 
 import pytest
+import run_kit
 from flow_kit import run_here
 
 from assayline.errors import SpecError
@@ -11,7 +12,7 @@ from assayline.prompts.sources import open_reader, read_rows
 from assayline.scorers.process import ScorerInput, score_answers
 from assayline.spec.criteria import CodeScorer
 from assayline.spec.file import load_spec
-from assayline.spec.named import list_benchmarks
+from assayline.spec.named import find_benchmark, list_benchmarks
 
 NAMES = [benchmark.name for benchmark in list_benchmarks()]
 ROWS: dict[str, dict[str, Any]] = {
@@ -74,6 +75,22 @@ def test_canonical_solutions_of_humaneval_pass_and_stubs_fail():
     assert [score.value for score in scores if score] == [1.0] * len(some) + [0.0] * len(some)
 
 
+@pytest.mark.slow
+def test_a_run_of_a_named_benchmark_with_other_prompts_has_one_note(settings, tiny_model):
+    engine = {"model": str(tiny_model), "engine.backend": "fake", "scorers": "[]"}
+    known = find_benchmark("humaneval")
+    runs = {
+        None: run_kit.complete(load_spec("@humaneval", engine), settings),
+        "3 rows, and it has 164": run_kit.complete(load_spec("@humaneval", {**engine, "prompts.limit": "3"}), settings),
+        f"and not {known.digest}": run_kit.complete(
+            load_spec("@humaneval", {**engine, "prompts.template": "{{ prompt }}"}), settings
+        ),
+    }
+    for words, run in runs.items():
+        found = [note for note in run.notes if note.startswith("The prompts are not those of @humaneval: ")]
+        assert len(found) == (words is not None) and all(str(words) in note for note in found)
+
+
 def test_unknown_benchmark_is_rejected_with_the_nearest_name():
     with pytest.raises(SpecError, match=r"Unknown benchmark @gsm8; did you mean 'gsm8k'\?.*assayline list benchmarks"):
         load_spec("@gsm8", {"model": "m"})
@@ -82,5 +99,6 @@ def test_unknown_benchmark_is_rejected_with_the_nearest_name():
 def test_benchmarks_are_listed():
     listed = run_here("list benchmarks")
     assert listed.code == 0 and all(name in listed.out for name in NAMES)
+    assert str(find_benchmark("gsm8k").revision)[:12] in listed.out
     unknown = run_here("list benchmarks", "nothing")
     assert unknown.code == 2 and "Unknown benchmark nothing" in unknown.err

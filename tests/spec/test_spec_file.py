@@ -267,7 +267,7 @@ def read_in(place: str, text: str, folder: Path, model: Path, monkeypatch: pytes
             spec = load_spec("@one")
         case "benchmark":
             lines = "\n  ".join((plain + asked).splitlines())
-            about = "{measures: '', license: '', prompts: 1, harness_task: '', tested_on: ''}"
+            about = "{measures: '', license: '', prompts: 1}"
             path.write_text(f"about: {about}\nspec:\n  {lines}\n")
             monkeypatch.setattr("assayline.spec.named.FOLDER", folder)
             spec = load_spec("@one")
