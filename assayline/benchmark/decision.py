@@ -23,13 +23,13 @@ from typing import Any, Literal
 from assayline.benchmark.suite import Cell, shorten_model
 from assayline.comparison.gate import NIGHTS, Check, GateReport
 from assayline.errors import AssaylineError, SpecError
+from assayline.stats.pairs import judge_mean
 from assayline.stats.repeats import FEWEST, MOST, count_repeats_needed
-from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse, say_worse
+from assayline.stats.worse import LEVEL, Verdict, say_worse
 from assayline.words import count
 
 Word = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 WORDS: dict[Verdict, Word] = {"pass": "GO", "fail": "NO-GO", "inconclusive": "INCONCLUSIVE"}
-Z = 1.959963984540054
 
 
 class NoGoError(AssaylineError):
@@ -193,21 +193,12 @@ def judge_weighted(cells: Sequence[JudgedCell], level: float) -> Check:
     checks = [(one.cell.weight / total, one.accuracy) for one in cells if one.accuracy is not None]
     candidate = math.fsum(share * (check.candidate or 0) for share, check in checks)
     baseline = math.fsum(share * (check.baseline or 0) for share, check in checks)
-    error = math.hypot(*(share * ((check.high or 0) - (check.low or 0)) / (2 * Z) for share, check in checks))
-    center = math.fsum(share * ((check.high or 0) + (check.low or 0)) / 2 for share, check in checks)
-    low, high = center - Z * error, center + Z * error
-    p_beyond, p_value = (_find_p(-center - least, error) for least in (limit, 0.0))
-    verdict = decide_worse(p_beyond, -low, limit, level)
+    ends = [(check.low or 0.0, check.high or 0.0) for _, check in checks]
+    mean = judge_mean([share for share, _ in checks], ends, limit, level)
+    low, high, verdict, center = mean["low"], mean["high"], mean["verdict"], mean["center"]
     words = (
         f"The weighted mean over {count(len(cells), 'evaluation')} went from {baseline:.4f} to {candidate:.4f}, by "
         f"{candidate - baseline:+.4f} (95% interval {low:+.4f} to {high:+.4f}); the limit is a drop of {limit:.4g}. "
-        f"It is {say_worse(verdict, -center, p_value, level)}."
+        f"It is {say_worse(verdict, -center, mean['p_value'], level)}."
     )
-    return Check(name, verdict, words, candidate, baseline, limit, "share", p_beyond, low, high)
-
-
-def _find_p(surplus: float, error: float) -> float:
-    """Return the two-sided p of a surplus above 0, normal with this standard error; 1 if it is not above 0."""
-    if surplus <= ROUNDING:
-        return 1.0
-    return math.erfc(surplus / error / math.sqrt(2)) if error else 0.0
+    return Check(name, verdict, words, candidate, baseline, limit, "share", mean["beyond_p"], low, high)

@@ -5,13 +5,14 @@ interval for scores of 0 and 1 (is_proportion), otherwise one of Student's t ove
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assayline.stats.worse import LEVEL, Verdict, decide_worse
+from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse
 
 Row = Mapping[str, Any]
 POWER = 0.8
+Z = 1.959963984540054
 
 
 def find_p(row: Row) -> float | None:
@@ -90,6 +91,55 @@ def count_prompts_needed(row: Row, limit: float, level: float) -> int | None:
         return None
     found = brentq(lambda log: (find_reach(row, limit, level, math.exp(log)) or 0) - 2 * limit, 0.0, 30.0, xtol=1e-3)
     return int(float(f"{math.exp(found):.2g}"))
+
+
+def bound_ratio(row: Row) -> tuple[float | None, float | None]:
+    """Return the 95% interval of candidate_mean / baseline_mean, from a row of `compare_runs`.
+
+    It is Fieller's (1954) with the pairs of Bonett and Price: the ratios r for which the interval of the mean of
+    candidate − r × baseline holds 0. So it leaves out 1 exactly if the interval of the difference leaves out 0. None
+    for a row without an interval, and if the baseline's mean is not above 0 by more than chance.
+    """
+    if row["low"] is None:
+        return None, None
+    pairs = row["effective_pairs"] + 2
+    new, old, new_square, old_square = (
+        (row["effective_pairs"] * row[f"{side}_{moment}"] + 1) / pairs
+        for moment in ("mean", "square")
+        for side in ("candidate", "baseline")
+    )
+    product = row["effective_pairs"] * (row["candidate_square"] + row["baseline_square"] - row["mean_square"]) / 2
+    share = _quantile(0.975, _degrees(row)) ** 2 / pairs
+    a = old**2 - share * (old_square - old**2)
+    b = new * old - share * (product / pairs - new * old)
+    c = new**2 - share * (new_square - new**2)
+    if a <= 0:
+        return None, None
+    half = math.sqrt(max(0.0, b**2 - a * c))
+    return max(0.0, (b - half) / a), (b + half) / a
+
+
+def judge_mean(
+    shares: Sequence[float], ends: Sequence[tuple[float, float]], limit: float, level: float = LEVEL
+) -> dict[str, Any]:
+    """Judge the weighted mean of differences against a limit, from their 95% intervals and shares of the weight.
+
+    The differences are taken for independent and normal. Returns the mean's interval, low to high, its error, the p of
+    no difference, the p of a drop of exactly the limit (beyond_p), and the verdict.
+    """
+    error = math.hypot(*(share * (high - low) / (2 * Z) for share, (low, high) in zip(shares, ends, strict=True)))
+    center = math.fsum(share * (high + low) / 2 for share, (low, high) in zip(shares, ends, strict=True))
+    p_beyond, p_value = (_find_normal_p(-center - least, error) for least in (limit, 0.0))
+    found = {"low": center - Z * error, "high": center + Z * error, "error": error}
+    verdict = decide_worse(p_beyond, -found["low"], limit, level)
+    return found | {"center": center, "p_value": p_value, "beyond_p": p_beyond, "verdict": verdict}
+
+
+def _find_normal_p(surplus: float, error: float) -> float:
+    """Return the two-sided p of a surplus above 0 with this standard error; 1 if it is not above 0."""
+    if surplus <= ROUNDING:
+        return 1.0
+    return math.erfc(surplus / error / math.sqrt(2)) if error else 0.0
 
 
 def _spread(pairs: float, difference: float, square: float) -> tuple[float, float]:

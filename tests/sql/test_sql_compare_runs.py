@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from assayline.comparison.queries import compare_accuracy, list_comparable
-from assayline.stats.pairs import find_p
+from assayline.stats.pairs import bound_ratio, find_p
 
 SEEDS = range(3)
 
@@ -39,6 +39,23 @@ def compare(store, query="from compare_runs('new', 'old')"):
 
 def named(values):
     return {(f"p{i}", 0): float(value) for i, value in enumerate(values)}
+
+
+@pytest.mark.parametrize("samples", [1, 5])
+def test_recovery_interval_holds_the_ratios_that_the_pairs_do_not_exclude(store, samples):
+    """Of candidate − r × baseline over all pairs, with one more that is 1 and 0, and one that is 0 and 1."""
+    dice = np.random.default_rng(samples)
+    new, old = (dice.binomial(samples, chance, 200) / samples for chance in (0.6, 0.7))
+    given_scores(store, "new", named(new))
+    given_scores(store, "old", named(old))
+    (row,) = compare(store)
+    low, high = bound_ratio(row)
+    new, old = np.append(new, [1, 0]), np.append(old, [0, 1])
+    quantile = scipy.stats.norm.ppf(0.975) if samples == 1 else scipy.stats.t.ppf(0.975, 199)
+    for ratio, is_held in ((low + 1e-6, True), (high - 1e-6, True), (low - 1e-6, False), (high + 1e-6, False)):
+        rest = new - ratio * old
+        assert (abs(rest.mean()) < quantile * rest.std() / np.sqrt(len(rest))) == is_held
+    assert (low < 1 < high) == (row["low"] < 0 < row["high"])
 
 
 def test_pairs_are_prompt_rows_of_both_runs(store):

@@ -22,6 +22,8 @@
 -- different_clusters: clusters whose mean differs.
 -- effective_pairs: independent pairs that they are worth: effective_samples of the differences.
 -- mean_square: mean squared difference over the pairs.
+-- candidate_square: mean squared score of the candidate over the pairs.
+-- baseline_square: mean squared score of the baseline over the pairs.
 -- standard_error: of the difference, the jackknife's over clusters (CR3): sqrt((G − 1) / G × Σ over clusters of
 --     (difference without the cluster − difference)²). If each pair is a cluster, it is that of the paired t-test. NULL
 --     for fewer than two clusters.
@@ -69,6 +71,8 @@ count_pairs as (
         count(*) filter (difference < 0) as worse_prompts,
         count(*) filter (difference is not null and has_error) as error_pairs,
         sum(difference ** 2) as squares,
+        avg(candidate_value ** 2) filter (difference is not null) as candidate_square,
+        avg(baseline_value ** 2) filter (difference is not null) as baseline_square,
         bool_and(candidate_value in (0, 1) and baseline_value in (0, 1)) filter (difference is not null) as is_binary,
         count(distinct baseline_cluster) filter (difference is not null)
             < count(distinct cluster) filter (difference is not null) as has_fewer_in_baseline
@@ -168,6 +172,8 @@ join_parts as (
         find_bounds.different_clusters,
         find_bounds.effective_pairs,
         find_bounds.mean_square,
+        find_bounds.candidate_square,
+        find_bounds.baseline_square,
         find_bounds.standard_error,
         case when half_width is not null then greatest(-1, padded_difference - half_width) end as low,
         case when half_width is not null then least(1, padded_difference + half_width) end as high,
