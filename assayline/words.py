@@ -75,7 +75,9 @@ def show_points(value: float | None) -> str:
 
 
 def show_change(value: float | None) -> str:
-    """Format a relative change as a percentage, with its sign."""
+    """Format a relative change as a percentage, with its sign, or from twice the value on as a factor."""
+    if value is not None and value >= 1:
+        return f"×{_three_digits(1 + value)}"
     return DASH if value is None else f"{_signed(100 * value)}%"
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from prefect import flow
 
-from assayline.benchmark.configurations import plan_benchmark, plan_noise, read_plan
+from assayline.benchmark.configurations import BenchmarkTask, load_tasks, plan_benchmark, plan_noise, read_plan
 from assayline.benchmark.plan import write_plan
 from assayline.benchmark.profile import choose_profile
 from assayline.errors import SpecError
@@ -24,6 +24,13 @@ from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed
 from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import run_benchmark
+from assayline.spec.evaluation import EvalSpec
+
+
+def as_tasks(spec: SpecParameter) -> EvalSpec | list[BenchmarkTask]:
+    """Convert the flow's parameter to a spec, or to the evaluations of a suite. Raises SpecError."""
+    return load_tasks(spec)[0] if isinstance(spec, str) else as_spec(spec)
+
 
 name_benchmark = name_by(lambda given: given.get("resume") or f"benchmark {as_spec(given['spec']).name}", "benchmark")
 
@@ -40,11 +47,12 @@ def benchmark(
     seconds: float | None = None,
     requests: int | None = None,
     noise: bool = False,
+    baseline: str | None = None,
 ) -> dict[str, Any]:
-    """Run every configuration several times, interleaved, and compare each with the first; or sweep the load.
+    """Run every configuration several times, interleaved, and compare them; or sweep the load.
 
     Args:
-        spec: a spec, the path of a YAML file, or {file, overrides} to override fields of one.
+        spec: a spec, the path of one or of a suite, or {file, overrides} to override fields of a spec.
         repeats: runs per configuration (default 5, the minimum for a comparison; 1 with a profile, 10 for noise).
         sweep: values by dotted field: {"engine.max_concurrency": [16, 32]}.
         resume: id of a benchmark to resume; excludes all other arguments.
@@ -53,6 +61,7 @@ def benchmark(
         arrival: arrival pattern of each rate (default: the spec's load, or constant).
         seconds: maximum seconds of sending per sweep point.
         requests: maximum requests per sweep point.
+        baseline: configuration to compare with, such as model=base (default: the first in quality, else the best).
         noise: measure how much the spec differs from itself; excludes sweep and profile.
     """
     settings = load_flow_settings()
@@ -66,7 +75,9 @@ def benchmark(
         if noise:
             plan, configurations = plan_noise(as_spec(spec), repeats, is_varied=bool(sweep or chosen))
         else:
-            plan, configurations = plan_benchmark(as_spec(spec), sweep or {}, repeats, profile=chosen)
+            plan, configurations = plan_benchmark(
+                as_tasks(spec), sweep or {}, repeats, profile=chosen, baseline=baseline
+            )
         write_plan(plan, settings)
     else:
         raise SpecError("No benchmark given. hint: pass a spec, or resume with the id of a benchmark.")

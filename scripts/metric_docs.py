@@ -52,7 +52,9 @@ UNITS = [
     (r"compare_configs\.\w+_(median|lowest|highest)", "see `unit`"),
     (r"(history|show_band)\.(value|low|high)|verdicts?\.\w+_value", "see `unit`"),
     (r"comparisons?\.(value|baseline_value|difference|low|high)", "see `metric`"),
-    (r"(compare|pair|show)_\w+\.(difference|low|high)", "score, −1 to 1"),
+    (r"((compare|pair|show)_\w+|frontier)\.(difference|difference_low|difference_high|low|high)", "score, −1 to 1"),
+    (r"frontier\.cost_(per_right_answer|low|high)", "see `cost_unit`"),
+    (r"frontier\.(worst_)?recovery(_low|_high)?", "share"),
     (r"(compare|pair|show)_\w+\.(candidate|baseline)_(mean|value)", "score, 0 to 1"),
     (r".*_at_s", "s since the run's start"),
     (r"energy_per_output_token_joules", "J/token"),
@@ -90,7 +92,7 @@ UNITS = [
     (r"percentile|confidence|correlation|p_value|adjusted_p|holm_p", "0 to 1"),
     (r"burstiness", "shape of the distribution"),
     (r"median_error_factor", "ratio"),
-    (r"mean_square", "score², 0 to 1"),
+    (r"mean_square|candidate_square|baseline_square", "score², 0 to 1"),
     (r"rank_correlation", "−1 to 1"),
 ]
 """Units by column name; None: the last word of the name is the unit."""

@@ -7,8 +7,9 @@ its runs have their states.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from assayline.benchmark.plan import (
@@ -36,9 +37,11 @@ from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import override_spec, parse_spec, parse_value
+from assayline.spec.file import load_spec, override_spec, parse_spec, parse_value, read_yaml
 from assayline.spec.identity import canonical_json, config_id
+from assayline.spec.suite import load_suite
 from assayline.store.scoring import check_scorers
+from assayline.words import nearest
 
 CACHING = "engine.args.enable_prefix_caching"
 WARM_UP = "engine.warmup"
@@ -46,15 +49,43 @@ LEAST_RUNS = 5
 """Runs that the view `noise_run` needs."""
 
 
+@dataclass(frozen=True, slots=True)
+class BenchmarkTask:
+    """One evaluation of a suite that is benchmarked."""
+
+    name: str
+    weight: float
+    spec: EvalSpec
+
+
+def load_tasks(path: str, overrides: Mapping[str, str] | None = None) -> tuple[list[BenchmarkTask], list[str]]:
+    """Read a spec as the only task, or the evaluations of a suite, with its models. Raises SpecError."""
+    data = None if path.startswith("@") else read_yaml(Path(path))
+    if not isinstance(data, dict) or "evaluations" not in data:
+        return [BenchmarkTask("", 1.0, load_spec(path, overrides))], []
+    suite = load_suite(path)
+    values = {field: parse_value(field, text) for field, text in (overrides or {}).items()}
+    specs = [override_spec(one.load(None), values) for one in suite.evaluations]
+    tasks = [
+        BenchmarkTask(one.name or spec.name, one.weight, spec)
+        for one, spec in zip(suite.evaluations, specs, strict=True)
+    ]
+    if len({task.name for task in tasks}) < len(tasks):
+        raise SpecError(f"Two evaluations of suite {suite.name} have the same name. hint: set `name` for each.")
+    return tasks, suite.models
+
+
 def plan_benchmark(
-    spec: EvalSpec,
+    spec: EvalSpec | Sequence[BenchmarkTask],
     sweep: Mapping[str, Sequence[Any]],
     repeats: int | None = None,
     asked: Sequence[str] = (),
     profile: SweepProfile | None = None,
+    baseline: str | None = None,
 ) -> tuple[BenchmarkPlan, list[Configuration]]:
     """Resolve and check every configuration. `sweep` has values by field; `asked` are the fields set explicitly.
 
+    `baseline` is a label such as model=base, or one of its values.
     By default the engine is warmed up and the prefix cache is off, because repeats of a prompt set would be answered
     from the cache. Raises SpecError or ModelError.
     """
@@ -62,29 +93,51 @@ def plan_benchmark(
         repeats = 1 if profile else REPEATS
     if repeats < 1:
         raise SpecError(f"--repeats {repeats} is below 1. hint: pass at least 1; a comparison needs at least 5.")
+    tasks = [BenchmarkTask("", 1.0, spec)] if isinstance(spec, EvalSpec) else list(spec)
     if profile:
-        check_profile(profile, spec)
+        if len(tasks) > 1:
+            raise SpecError("--profile needs one spec, not a suite. hint: pass the spec of one evaluation.")
+        check_profile(profile, tasks[0].spec)
         if sweep:
             raise SpecError("--profile and --sweep both vary the spec. hint: pass one of them, or run two benchmarks.")
     swept = {field: [_as_text(field, value) for value in values] for field, values in sweep.items()}
-    settled = {}
-    is_asked = CACHING in {*asked, *sweep} or "enable_prefix_caching" in spec.engine.args
-    if not is_asked and not spec.engine.is_remote:  # an external server keeps its own arguments
-        settled[CACHING] = False
-    if WARM_UP not in {*asked, *sweep}:
-        settled[WARM_UP] = True
-    base = override_spec(spec, settled)
-    variants = list_points(base, profile) if profile else combine_values(swept)
-    configurations = list_configurations(base, variants)
+    bases = [replace(task, spec=_settle(task.spec, {*asked, *sweep})) for task in tasks]
+    variants = list_points(bases[0].spec, profile) if profile else combine_values(swept)
+    configurations = list_configurations(bases, variants)
     plan = BenchmarkPlan(
-        benchmark_id=new_run_id(f"benchmark {spec.name}", RunClock.start()),
-        spec_json=canonical_json(base),
+        benchmark_id=new_run_id(f"benchmark {bases[0].name or bases[0].spec.name}", RunClock.start()),
+        spec_json=canonical_json(bases[0].spec),
         sweep=swept,
         repeats=repeats,
         config_ids=[configuration.config_id for configuration in configurations],
         profile=profile,
+        baseline=_find_baseline(baseline, [label for label, _ in variants]),
+        tasks=[
+            {"name": base.name, "weight": base.weight, "spec_json": canonical_json(base.spec)}
+            for base in bases
+            if base.name
+        ],
     )
     return plan, configurations
+
+
+def _settle(spec: EvalSpec, asked: set[str]) -> EvalSpec:
+    """Turn the prefix cache off and warm-up on, unless they are set."""
+    settled = {}
+    is_asked = CACHING in asked or "enable_prefix_caching" in spec.engine.args
+    if not is_asked and not spec.engine.is_remote:  # an external server keeps its own arguments
+        settled[CACHING] = False
+    if WARM_UP not in asked:
+        settled[WARM_UP] = True
+    return override_spec(spec, settled)
+
+
+def _find_baseline(wanted: str | None, labels: Sequence[str]) -> str | None:
+    """Return the label of the baseline. Raises SpecError unless exactly one has it as label or value."""
+    found = [label for label in labels if wanted in (label, label.partition("=")[2])]
+    if wanted is not None and len(found) != 1:
+        raise SpecError(f"--baseline {wanted!r} is not a configuration: {nearest(wanted, list(labels))}")
+    return found[0] if found else None
 
 
 def plan_noise(
@@ -99,7 +152,7 @@ def plan_noise(
     runs = NOISE_RUNS if runs is None else runs
     if runs < LEAST_RUNS:
         raise SpecError(f"--repeats {runs} is below {LEAST_RUNS}, too few runs to measure noise. hint: pass 10.")
-    configurations = list_configurations(spec, combine_values({}))
+    configurations = list_configurations([BenchmarkTask("", 1.0, spec)], combine_values({}))
     plan = BenchmarkPlan(
         benchmark_id=new_run_id(f"noise {spec.name}", RunClock.start()),
         spec_json=canonical_json(spec),
@@ -124,25 +177,32 @@ def add_rates(plan: BenchmarkPlan, achieved: Sequence[float | None]) -> tuple[Be
     assert plan.profile is not None, "only a sweep has rates"
     profile = space_rates(plan.profile, *achieved)
     base = parse_spec(json.loads(plan.spec_json))
-    configurations = list_configurations(base, list_points(base, profile))
+    configurations = list_configurations([BenchmarkTask("", 1.0, base)], list_points(base, profile))
     return replace(plan, profile=profile, config_ids=[one.config_id for one in configurations]), configurations
 
 
-def list_configurations(base: EvalSpec, variants: Sequence[tuple[str, Mapping[str, str]]]) -> list[Configuration]:
-    """Build the configuration of each variant of the spec. Raises SpecError or ModelError."""
+def list_configurations(
+    tasks: Sequence[BenchmarkTask], variants: Sequence[tuple[str, Mapping[str, str]]]
+) -> list[Configuration]:
+    """Build the configuration of each variant and task; those of one variant, which may share an engine, together.
+
+    Raises SpecError or ModelError.
+    """
     found: dict[str, Configuration] = {}
     models: dict[tuple[str, str | None, str], str] = {}
     for label, overrides in variants:
         values = {field: parse_value(field, text) for field, text in overrides.items()}
-        varied = override_spec(base, values, origin=label)
-        spec = varied.model_copy(update={"name": f"{base.name} {label}" if overrides else f"{base.name} benchmark"})
-        digest = identify_config(spec, models)
-        if digest in found:
-            raise SpecError(
-                f"{label!r} and {found[digest].label!r} of the sweep are the same configuration: the fields that "
-                "differ affect neither answers nor speed. hint: remove one of them."
-            )
-        found[digest] = Configuration(label, spec, digest)
+        for task in tasks:
+            varied = override_spec(task.spec, values, origin=label)
+            name = f"{task.name or task.spec.name} {label if overrides else 'benchmark'}"
+            spec = varied.model_copy(update={"name": name})
+            digest = identify_config(spec, models)
+            if digest in found:
+                raise SpecError(
+                    f"{label!r} and {found[digest].label!r} of the sweep are the same configuration: the fields that "
+                    "differ affect neither answers nor speed. hint: remove one of them."
+                )
+            found[digest] = Configuration(label, spec, digest, task.name)
     return list(found.values())
 
 
@@ -222,9 +282,14 @@ def list_left(plan: BenchmarkPlan, configurations: Sequence[Configuration], sett
 def read_plan(benchmark_id: str, settings: Settings) -> tuple[BenchmarkPlan, list[Configuration]]:
     """Read an existing benchmark. Raises SpecError for an unknown one or changed models, and StoreError."""
     plan, base = read_plan_file(benchmark_id, settings)
-    spec = parse_spec(base, origin=str(benchmark_dir(settings, benchmark_id) / PLAN_NAME))
-    variants = list_points(spec, plan.profile) if plan.profile else combine_values(plan.sweep)
-    configurations = list_configurations(spec, variants)
+    origin = str(benchmark_dir(settings, benchmark_id) / PLAN_NAME)
+    tasks = [
+        BenchmarkTask(one["name"], one["weight"], parse_spec(json.loads(one["spec_json"]), origin))
+        for one in plan.tasks
+    ]
+    tasks = tasks or [BenchmarkTask("", 1.0, parse_spec(base, origin=origin))]
+    variants = list_points(tasks[0].spec, plan.profile) if plan.profile else combine_values(plan.sweep)
+    configurations = list_configurations(tasks, variants)
     if [configuration.config_id for configuration in configurations] != plan.config_ids:
         raise SpecError(
             f"Benchmark {benchmark_id} cannot be resumed: the files of a model, or the configurations that this "

@@ -5,7 +5,7 @@ A killed benchmark is resumed from it. The manifests of its runs have their stat
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,16 @@ PLAN_NAME = "benchmark.json"
 class Configuration:
     """One configuration of a benchmark."""
 
-    label: str
+    variant: str
+    """The fields that are varied, with their values."""
     spec: EvalSpec
     config_id: str
+    task: str = ""
+    """Name of the evaluation, of a suite."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.task} · {self.variant}" if self.task else self.variant
 
     @property
     def key(self) -> str:
@@ -48,6 +55,15 @@ class BenchmarkPlan:
     """Set if the configurations are points of a load sweep; then `sweep` is empty."""
     runs_per_engine: int = 1
     """Consecutive runs that share an engine: 2 in a noise measurement."""
+    baseline: str | None = None
+    """The variant that the others are compared with, if one was named; else they are compared with the best."""
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    """Name, weight and spec (spec_json) of each evaluation of a suite; empty for one spec."""
+
+    @property
+    def first(self) -> str | None:
+        """The first variant, whose quality the others are compared with unless a baseline was named."""
+        return ", ".join(f"{field}={values[0]}" for field, values in self.sweep.items()) or None
 
     @property
     def planned(self) -> int:
@@ -60,11 +76,18 @@ class BenchmarkPlan:
         return self.repeats * len(self.config_ids) + self.planned
 
 
+def find_plan(benchmark_id: str, settings: Settings) -> BenchmarkPlan | None:
+    """Read a plan; None if it cannot be read, for example because the database came without the folder."""
+    try:
+        return _parse_plan((benchmark_dir(settings, benchmark_id) / PLAN_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def count_left(benchmark_id: str, settings: Settings) -> int | None:
     """Return the number of runs still to do; None if the plan cannot be read."""
-    try:
-        plan = _parse_plan((benchmark_dir(settings, benchmark_id) / PLAN_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+    plan = find_plan(benchmark_id, settings)
+    if plan is None:
         return None
     done = count_done(benchmark_id, settings)
     return plan.total - sum(min(done[config_id], plan.repeats) for config_id in plan.config_ids)

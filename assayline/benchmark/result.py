@@ -1,4 +1,4 @@
-"""Results of a benchmark: metrics of each configuration over its repeats, compared with the first one."""
+"""Results of a benchmark: metrics of each configuration over its repeats, compared with the best or a baseline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ from assayline.comparison.queries import (
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection
 
-SHOWN = (
-    "output_tokens_per_s",
-    "requests_per_s",
-    "ttft_p50_s",
-    "tpot_p50_s",
-    "e2e_p50_s",
-    "e2e_p95_s",
-    "accuracy",
-    "cost_per_right_answer",
-    "cost_per_million_output_tokens",
-    "energy_per_output_token_joules",
-)
-"""Metrics in the table; the database has all."""
+SHOWN = {
+    "output_tokens_per_s": "output tokens/s",
+    "requests_per_s": "requests/s",
+    "ttft_p50_s": "TTFT p50",
+    "tpot_p50_s": "TPOT p50",
+    "e2e_p50_s": "E2E latency p50",
+    "e2e_p95_s": "E2E latency p95",
+    "accuracy": "accuracy",
+    "cost_per_right_answer": "cost per right answer",
+    "cost_per_million_output_tokens": "cost per million output tokens",
+    "energy_per_output_token_joules": "energy per output token",
+}
+"""Metrics in the table, in words; the database has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +38,52 @@ class Measured:
     metrics: dict[str, dict[str, Any]]
     """Median and range over its repeats, by metric."""
     comparisons: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Rows of compare_repeats against the first configuration, by metric; empty for the first."""
+    """Rows of compare_repeats by metric against the configuration `reference`; empty for that configuration."""
 
 
 def read_measured(
-    connection: Connection, benchmark_id: str, labels: Mapping[str, str], gate: Mapping[str, Any]
+    connection: Connection,
+    benchmark_id: str,
+    labels: Mapping[str, str],
+    gate: Mapping[str, Any],
+    baseline: str | None = None,
 ) -> list[Measured]:
     """Read the configurations in `labels` (by config_id), compared with the limits of a gate.
 
-    The metrics of `max_slowdown` are one family of tests for each.
+    Each is compared with the config_id `baseline`, or by default with the best of each metric: p is then multiplied by
+    the number of its rivals (multiple comparisons with the best: Hsu 1984, by Bonferroni). The metrics of
+    `max_slowdown` are one family of tests for each.
     """
     limits, max_drop = gate.get("max_slowdown") or {}, gate.get("max_accuracy_drop", GateSpec().max_accuracy_drop)
     rows, repeats = read_benchmark(connection, benchmark_id), list_repeats(connection, benchmark_id)
-    first = repeats.get(next(iter(labels)), [])
+    best: dict[str, dict[str, Any]] = {}
+    for config_id in labels:
+        for metric, row in {metric: row for (one, metric), row in rows.items() if one == config_id}.items():
+            if row["repeats"] and (metric not in best or _is_better(row, best[metric])):
+                best[metric] = row
+    rivals = 1 if baseline else max(1, len(repeats.keys() & labels.keys()) - 1)
     found = []
-    for number, (config_id, label) in enumerate(labels.items()):
+    for config_id, label in labels.items():
         runs = repeats.get(config_id, [])
         metrics = {metric: row for (measured_id, metric), row in rows.items() if measured_id == config_id}
-        compared = compare_speed(connection, runs, first, limits) if number and runs and first else {}
-        if "accuracy" in compared:
-            compared["accuracy"] |= compare_accuracy(connection, runs, first, max_drop)
-        sides = {"run_id": runs[-1], "baseline_run_id": first[-1]} if compared else {}
-        described = [describe_repeats(row) | sides | {"verdict": row["verdict"]} for row in compared.values()]
-        store_comparisons(connection, "benchmark", described)
+        compared: dict[str, dict[str, Any]] = {}
+        for reference in dict.fromkeys([baseline] if baseline else [row["config_id"] for row in best.values()]):
+            others = repeats.get(str(reference), [])
+            if reference == config_id or not runs or not others:
+                continue
+            pairs = compare_speed(connection, runs, others, limits, rivals=rivals)
+            pairs = {one: row for one, row in pairs.items() if baseline or best[one]["config_id"] == reference}
+            if "accuracy" in pairs:
+                pairs["accuracy"] |= compare_accuracy(connection, runs, others, max_drop, rivals)
+            sides = {"run_id": runs[-1], "baseline_run_id": others[-1]}
+            described = [describe_repeats(row) | sides | {"verdict": row["verdict"]} for row in pairs.values()]
+            store_comparisons(connection, "benchmark", described)
+            compared |= {metric: {**row, "reference": labels[str(reference)]} for metric, row in pairs.items()}
         found.append(Measured(label, config_id, len(runs), metrics, compared))
     return found
+
+
+def _is_better(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool((row["median_value"] > other["median_value"]) == row["higher_is_better"]) and (
+        row["median_value"] != other["median_value"]
+    )

@@ -108,12 +108,12 @@ def count_unscored(row: Mapping[str, Any], overlap: Mapping[str, Any]) -> int:
 
 
 def compare_accuracy(
-    connection: Connection, candidates: Sequence[str], baselines: Sequence[str], limit: float
+    connection: Connection, candidates: Sequence[str], baselines: Sequence[str], limit: float, rivals: int = 1
 ) -> dict[str, Any]:
     """Compare the accuracy of two configurations by prompt, with the mean over their repeats.
 
     Returns the columns of a row of compare_repeats that differ; empty if the scores have no common prompts. `limit` is
-    the change that matters, as an absolute share.
+    the change that matters, as an absolute share; p is multiplied by `rivals`.
     """
     scorers = read_side(connection, candidates[-1]).scorers
     rows = compare_scores(connection, candidates[-1], baselines[-1], "auto", baselines, candidates)
@@ -126,6 +126,7 @@ def compare_accuracy(
     found |= {name: 1 + end / base if base and end is not None else None for name, end in ratios.items()}
     found |= {"relative_shift": -drop / base if base else None, "worsening_share": drop / base if base else None}
     beyond = find_p_beyond({**row, "difference": -abs(drop)}, limit)
+    beyond = None if beyond is None else min(1.0, rivals * beyond)
     most = None if low is None else max(-low, high)
     return found | {"beyond_p": beyond, "verdict": name_change(drop, beyond, most, limit)}
 
@@ -209,6 +210,7 @@ def compare_speed(
     nights: int = 1,
     *,
     is_apart: bool = False,
+    rivals: int = 1,
 ) -> dict[str, dict[str, Any]]:
     """Compare the metrics of the repeats of two configurations, by metric; see `compare_repeats`.
 
@@ -223,7 +225,9 @@ def compare_speed(
         counts.setdefault(row["metric"], Counter()).update(new=row["is_new"], old=row["is_old"])
     sessions = {metric: spread_sessions(levels[metric], **counts[metric]) for metric in levels} if is_apart else None
     query = "from line_up_repeats(?::varchar[], ?::varchar[])"
-    return compare_repeats(read_rows(connection, query, *sides), limits, nights=nights, sessions=sessions)
+    return compare_repeats(
+        read_rows(connection, query, *sides), limits, nights=nights, sessions=sessions, rivals=rivals
+    )
 
 
 _SESSIONS = """
@@ -292,6 +296,7 @@ _MEDIANS = """
         config_id,
         metric,
         any_value(unit) as unit,
+        any_value(higher_is_better) as higher_is_better,
         count(value) as repeats,
         median(value) as median_value,
         min(value) as lowest_value,

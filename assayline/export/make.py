@@ -117,9 +117,10 @@ def _copy(connection: Connection, table: str, run_ids: Sequence[str], path: Path
         ).fetchall()
     )
     metadata = f"{{comment: {quote_text(comment)}, column_comments: {quote_text(json.dumps(column_comments))}}}"
-    run_column = next(name for name in ("run_id", "judge_run_id", "judges") if name in column_comments)
+    run_column = next(name for name in ("run_id", "judge_run_id", "judges", "runs") if name in column_comments)
     wanted = ", ".join(map(quote_text, run_ids))
-    of_runs = f"list_has_any(judges, [{wanted}])" if run_column == "judges" else f"{run_column} in ({wanted})"
+    is_list = run_column in ("judges", "runs")
+    of_runs = f"list_has_any({run_column}, [{wanted}])" if is_list else f"{run_column} in ({wanted})"
     chosen = f" where {of_runs}" if run_ids else ""
     selected = f"select * {replace_texts(column_comments)} " if without_texts else ""
     statement = (

@@ -185,6 +185,39 @@ def draw_repeats(values: Mapping[str, Sequence[float]], medians: Mapping[str, fl
     return finish(alt.layer(*layers), 26 * len(values) + 10)
 
 
+def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
+    """Draw recovery against cost with both intervals: rows of `frontier` with `name`. Dominated ones are grey."""
+    points = [
+        {
+            "name": row["name"],
+            "cost": row["cost_per_right_answer"],
+            **{end: row[end] for end in ("cost_low", "cost_high")},
+            **{
+                end: None if row[end] is None else 100 * row[end]
+                for end in ("recovery", "recovery_low", "recovery_high")
+            },
+            "is_grey": bool(row["is_dominated"]),
+        }
+        for row in rows
+    ]
+    grey = alt.condition("datum.is_grey", alt.value(0.35), alt.value(1.0))
+    axis = alt.Axis(tickCount=5, format=".3~g")
+    base = alt.Chart(inline(points)).encode(
+        x=alt.X("cost:Q", title=unit.replace("/", " per "), scale=alt.Scale(zero=False, padding=60), axis=axis),
+        y=alt.Y("recovery:Q", title="recovery (%)", scale=alt.Scale(zero=False, padding=12), axis=axis),
+        opacity=grey,
+        tooltip=[
+            alt.Tooltip("name:N", title="configuration"),
+            alt.Tooltip("recovery:Q", title="recovery (%)", format=".4~g"),
+            alt.Tooltip("cost:Q", title=unit, format=".3~g"),
+        ],
+    )
+    heights = base.mark_rule(style="interval").encode(y="recovery_low:Q", y2="recovery_high:Q")
+    widths = base.mark_rule(style="interval").encode(x="cost_low:Q", x2="cost_high:Q")
+    names = base.mark_text(style="percentile-name", align="left", dx=7, dy=-9).encode(text="name:N")
+    return finish(alt.layer(heights, widths, base.mark_point(style="estimate"), names), 260)
+
+
 def _slices(activity: list[Row]) -> list[Row]:
     return [
         {

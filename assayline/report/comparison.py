@@ -1,45 +1,148 @@
-"""The report of a benchmark without loads: configurations compared with the first one over repeats."""
+"""The page of a benchmark without loads: which configuration to run, by quality, cost and speed over repeats."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from assayline.benchmark.frontier import count_prompts_to_decide
 from assayline.benchmark.result import SHOWN, Measured
-from assayline.report.charts import draw_repeats
+from assayline.benchmark.suite import shorten_model
+from assayline.report.charts import draw_frontier, draw_repeats
 from assayline.report.document import Block, Chart, Column, Figure, Paragraph, Section, Table, tabulate
+from assayline.report.sweep_charts import draw_latency
 from assayline.store.database import Row
-from assayline.words import count, show_change, show_name, show_number, show_range, show_value
+from assayline.words import (
+    DASH,
+    count,
+    show_change,
+    show_money,
+    show_name,
+    show_note,
+    show_number,
+    show_points,
+    show_range,
+    show_rate,
+    show_seconds,
+    show_share,
+    show_value,
+)
 
-MOST_SENTENCES = 6
-APART = ("better", "worse")
+FIELD_STARTS = re.compile(r", (?=(?:\w+\.)*\w+=)")
+FRONTIER = "Quality against cost"
+
+
+def show_label(label: str) -> str:
+    """Format `engine.max_concurrency=32, model=models/a` as `max concurrency 32, model a`."""
+    words = []
+    for field, equals, value in (part.partition("=") for part in FIELD_STARTS.split(label)):
+        name = field.rsplit(".", 1)[-1].replace("_", " ")
+        shown = shorten_model(value) if name == "model" else value
+        words.append(f"{name} {shown}" if equals else field)
+    return ", ".join(words)
+
+
+def show_metric(value: float | None, unit: str | None) -> str:
+    """Format the value of a metric with its unit."""
+    if value is None or unit is None:
+        return show_value(value)
+    if unit == "s":
+        return show_seconds(value)
+    if unit == "share":
+        return show_share(value)
+    return show_rate(value, unit.removesuffix("/s")) if unit.endswith("/s") else show_money(value, unit)
 
 
 def _show_interval(row: Row) -> str:
     """Format the interval of the ratio as a change. It is computed on logarithms, so no decrease exceeds 100%."""
-    return show_range(*(show_change(None if row[end] is None else row[end] - 1) for end in ("ratio_low", "ratio_high")))
+    if row["metric"] == "accuracy":
+        return show_range(show_points(row["shift_low"]), show_points(row["shift_high"]))
+    low, high = row["ratio_low"], row["ratio_high"]
+    if low is not None and high >= 2:
+        return f"×{low:.3g} to ×{high:.3g}"
+    return show_range(*(show_change(None if end is None else end - 1) for end in (low, high)))
+
+
+def _show_change(row: Row) -> str:
+    if row["metric"] == "accuracy":
+        return show_points(row["shift"])
+    return show_change(row["relative_shift"] if row["ratio"] is None else row["ratio"] - 1)
 
 
 MEDIANS = (
     Column("configuration", "label", show_name),
-    Column("metric", "metric"),
+    Column("metric", lambda row: SHOWN[row["metric"]]),
     Column("repeats", "repeats", show_value),
-    Column("median", "median_value", show_value),
-    Column("lowest", "lowest_value", show_value),
-    Column("highest", "highest_value", show_value),
-    Column("unit", "unit"),
+    Column("median", lambda row: show_metric(row["median_value"], row["unit"]), show_number),
+    Column("lowest", lambda row: show_metric(row["lowest_value"], row["unit"]), show_number),
+    Column("highest", lambda row: show_metric(row["highest_value"], row["unit"]), show_number),
 )
 COMPARISONS = (
+    Column("metric", lambda row: SHOWN[row["metric"]]),
     Column("configuration", "label", show_name),
-    Column("metric", "metric"),
-    Column("change", lambda row: show_change(None if row["ratio"] is None else row["ratio"] - 1), show_number),
+    Column("compared with", lambda row: show_label(row["reference"]), show_name),
+    Column("change", _show_change, show_number),
     Column("95% CI", _show_interval, show_number),
     Column("p at the limit", "beyond_p", show_value),
     Column("verdict", lambda row: row["verdict"].replace("_", " "), show_name),
 )
+VERDICTS = {"baseline": "baseline", "pass": "keeps the limit", "fail": "worse", "inconclusive": "open", None: ""}
+
+
+def _say_decision(row: Row) -> str:
+    words = [VERDICTS[row["verdict"]], "cheapest that keeps it" if row["is_best"] and row["verdict"] == "pass" else ""]
+    return ", ".join(filter(None, [*words, "dominated" if row["is_dominated"] else ""]))
+
+
+def _show_cost(row: Row) -> str:
+    cost, unit = row["cost_per_right_answer"], str(row["cost_unit"]).partition("/")[0]
+    return DASH if cost is None else show_seconds(cost) if unit == "s" else show_money(cost, unit)
+
+
+QUALITY = (
+    Column("configuration", lambda row: show_label(row["configuration"]), show_name),
+    Column("recovery", "recovery", show_share),
+    Column("95% CI", ("recovery_low", "recovery_high"), show_share),
+    Column("accuracy", "accuracy", show_share),
+    Column("difference", lambda row: None if row["verdict"] == "baseline" else row["difference"], show_points),
+    Column("95% interval", ("difference_low", "difference_high"), show_points),
+    Column("noise floor", lambda row: _unsigned(row["accuracy_noise_floor"]), show_number),
+    Column("worst task", lambda row: None if row["verdict"] == "baseline" else row["worst_task"]),
+    Column("its recovery", lambda row: None if row["verdict"] == "baseline" else row["worst_recovery"], show_share),
+    Column("cut off", "truncated_share", show_share),
+    Column("per right answer", _show_cost, show_number),
+    Column("decision", _say_decision),
+    Column("", lambda row: f"Not measured: {row['obstacle']}" if row["obstacle"] else "", show_note),
+)
+SPEEDS = (
+    Column("configuration", lambda row: show_label(row["configuration"]), show_name),
+    Column("output tokens/s", "output_tokens_per_s", show_value),
+    Column("goodput (req/s)", "good_requests_per_s", show_value),
+    Column("TTFT p95", "ttft_p95_s", show_seconds),
+    Column("TPOT p95", "tpot_p95_s", show_seconds),
+    Column("KV cache (tokens)", "kv_cache_tokens", show_value),
+    Column("start-up", "load_s", show_seconds),
+    Column("J per output token", "energy_per_output_token_joules", show_value),
+    Column("cost per million output tokens", "cost_per_million_output_tokens", show_value),
+    Column("repeats", "repeats", show_value),
+)
+SHORT = ("configuration", "recovery", "95% CI", "per right answer", "decision", "")
+"""Columns of `QUALITY` that fit a terminal."""
+
+
+def _unsigned(value: float | None) -> str:
+    return show_points(value).lstrip("+") if value is not None else DASH
+
+
+def tabulate_quality(frontier: Sequence[Row], *, is_short: bool = False) -> Table:
+    """Tabulate quality, cost and decision of each configuration, the cheapest that keeps the limit first."""
+    columns = [column for column in QUALITY if not is_short or column.header in SHORT]
+    return tabulate("Quality and cost", columns, frontier)
 
 
 def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> Table:
     """Tabulate one row per configuration and metric with a value."""
     rows = (
-        {**one.metrics[metric], "label": one.label, "metric": metric}
+        {**one.metrics[metric], "label": show_label(one.label), "metric": metric}
         for metric in SHOWN
         for one in measured
         if metric in one.metrics and one.metrics[metric]["repeats"]
@@ -48,102 +151,216 @@ def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> T
 
 
 def tabulate_comparisons(measured: Sequence[Measured]) -> Table:
-    """Tabulate one row per metric and configuration after the first."""
-    rows = (
-        {**one.comparisons[metric], "label": one.label, "metric": metric}
-        for one in measured
+    """Tabulate one row per metric and configuration other than the one that it is compared with."""
+    rows = [
+        {**one.comparisons[metric], "label": show_label(one.label)}
         for metric in SHOWN
+        for one in measured
         if metric in one.comparisons
-    )
-    return tabulate(f"Compared with {measured[0].label}", COMPARISONS, rows)
-
-
-def list_judged(one: Measured) -> list[Row]:
-    """Return the comparisons of the metrics that have a limit (one family of tests), or else of all shown metrics."""
-    rows = [one.comparisons[metric] for metric in one.comparisons if one.comparisons[metric]["in_family"]]
-    return rows or [one.comparisons[metric] for metric in SHOWN if metric in one.comparisons]
-
-
-def say_comparisons(measured: Sequence[Measured]) -> list[str]:
-    """Return a sentence per configuration after the first: its significant differences."""
-    first, others = measured[0], measured[1:]
-    if not others:
-        return [f"{count(first.repeats, 'repeat')} of one configuration, so there is nothing to compare."]
-    sentences = [_say_comparison(one, first) for one in others[:MOST_SENTENCES]]
-    more = len(others) - MOST_SENTENCES
-    return [*sentences, f"{count(more, 'more configuration')} below."] if more > 0 else sentences
-
-
-def _say_comparison(one: Measured, first: Measured) -> str:
-    field, space, value = first.label.rpartition(" ")
-    is_shared = space and one.label.startswith(f"{field} ")
-    pair = f"{one.label} vs {value if is_shared else first.label}"
-    repeats = (
-        f"{count(one.repeats, 'repeat')} each"
-        if one.repeats == first.repeats
-        else f"{count(one.repeats, 'repeat')} vs {first.repeats}"
-    )
-    judged = list_judged(one)
-    if not judged or all(row["verdict"] == "too_few" for row in judged):
-        return f"{pair}: too few repeats for a comparison ({repeats}); at least five of each are needed."
-    apart = [f"{row['metric']} {row['verdict']}, {_say_change(row)}" for row in judged if row["verdict"] in APART]
-    same = (
-        "equivalent within the limits"
-        if all(row["verdict"] == "same" for row in judged)
-        else "no significant difference"
-    )
-    return f"{pair}: {'; '.join(apart) or same}; {repeats}."
-
-
-def _say_change(row: Row) -> str:
-    span = _show_interval(row)
-    change = row["relative_shift"] if row["ratio"] is None else row["ratio"] - 1
-    return show_change(change) + (f" ({span})" if span else "")
-
-
-def choose_comparison_figures(measured: Sequence[Measured]) -> list[Figure]:
-    """Count the comparisons, and the significant ones."""
-    judged = [row for one in measured[1:] for row in list_judged(one)]
-    apart = sum(row["verdict"] in APART for row in judged)
-    repeats = sorted({one.repeats for one in measured})
-    return [
-        Figure("Configurations", f"{len(measured):,}"),
-        Figure(
-            "Repeats",
-            " to ".join(f"{number:,}" for number in dict.fromkeys((repeats[0], repeats[-1]))),
-            "per configuration",
-        ),
-        Figure("Significant", f"{apart:,} of {len(judged):,}", "comparisons, beyond chance"),
     ]
+    return tabulate("Compared with the best, or the baseline", COMPARISONS, rows)
 
 
-def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row]) -> list[Section]:
-    """Build the verdicts, a chart of the repeats, and the medians. `values` are rows of run_metric with config_id."""
-    verdicts = Section("verdicts", "Verdicts")
-    if any(one.comparisons for one in measured):
-        verdicts.add(tabulate_comparisons(measured))
-        verdicts.say(
-            "A change is the ratio to the first configuration, estimated on logarithms over all pairs of repeats. "
-            "Worse and better are shown beyond the limit of gate.max_slowdown or max_accuracy_drop, or beyond 2%. The "
-            "metrics of max_slowdown are one family of tests (Holm); of twenty others, expect one false positive."
+def say_best(measured: Sequence[Measured], metric: str = "output_tokens_per_s") -> str:
+    """Say which configuration is best in a metric, by how much, and whether it is more than noise."""
+    known = [one for one in measured if metric in one.metrics and one.metrics[metric]["repeats"]]
+    if len(known) < 2:
+        return ""
+    values = {one.label: one.metrics[metric] for one in known}
+    known.sort(key=lambda one: values[one.label]["median_value"], reverse=values[known[0].label]["higher_is_better"])
+    first, second, last = known[0], known[1], known[-1]
+    ahead = [f"{_say_ratio(values[first.label], values[second.label])} {show_label(second.label)}, the next"]
+    if last is not second:
+        ahead.append(f"{_say_ratio(values[first.label], values[last.label])} {show_label(last.label)}, the lowest")
+    row = second.comparisons.get(metric) or first.comparisons.get(metric)
+    doubt = ""
+    if row is not None and row["reference"] in (first.label, second.label):
+        doubt = {
+            "too_few": "Whether that is more than noise is unknown: five repeats each would tell.",
+            "unclear": "The next is not shown to differ by more than noise and the limit; more repeats would tell.",
+            "same": "The next is equivalent within the limit.",
+        }.get(row["verdict"], "That is more than noise.")
+    value = show_metric(values[first.label]["median_value"], values[first.label]["unit"])
+    return f"{show_label(first.label)} has the most {SHOWN[metric]}: {value}, {' and '.join(ahead)}. {doubt}".strip()
+
+
+def _say_ratio(one: Row, other: Row) -> str:
+    ratio = one["median_value"] / other["median_value"] if other["median_value"] else None
+    if ratio is None or ratio >= 2:
+        return f"{show_change(ratio and ratio - 1)} that of"
+    return f"{show_change(ratio - 1).lstrip('+')} more than"
+
+
+def say_decision(frontier: Sequence[Row], limit: float | None) -> list[str]:
+    """Say which configuration is the cheapest that is shown to keep the limit, why, and what would decide the others.
+
+    `limit` is None if tasks have different ones.
+    """
+    base = next((row for row in frontier if row["verdict"] == "baseline"), None)
+    if base is None or len(frontier) < 2:
+        return []
+    best = next((row for row in frontier if row["is_best"]), None)
+    within = "the limit" if limit is None else f"{100 * limit:g} point{'s' * (limit != 0.01)}"
+    name = show_label(base["configuration"])
+    sentences = []
+    if best is not None and best is not base:
+        less = best["cost_per_right_answer"] / base["cost_per_right_answer"] - 1
+        what = "takes" if best["cost_unit"].startswith("s/") else "costs"
+        amount = f"{abs(less):.0%} less {'time ' if what == 'takes' else ''}per right answer than {name}"
+        sentences.append(
+            f"{show_label(best['configuration'])} {what} {amount}{_say_overlap(best, base)}; its accuracy is within "
+            f"{within} of {name} (95%: {_show_ends(best)})."
         )
-    else:
-        verdicts.say("There is nothing to compare: no second configuration has a usable run.")
+    elif best is not None:
+        sentences.append(f"No cheaper configuration than {name} is shown to keep within {within} of its accuracy.")
+    sentences += [
+        f"{show_label(row['configuration'])} is shown to be worse: recovery {show_share(row['recovery'])} "
+        f"(95%: {show_range(show_share(row['recovery_low']), show_share(row['recovery_high']))})."
+        for row in frontier
+        if row["verdict"] == "fail" and _is_cheaper(row, best or base)
+    ]
+    cheaper = [
+        row
+        for row in frontier
+        if row["verdict"] == "inconclusive" and _is_cheaper(row, best or base) and row["difference_low"] is not None
+    ]
+    for row in cheaper:
+        needed = limit and count_prompts_to_decide(row["prompts"], row["difference_low"], row["difference_high"], limit)
+        more = f"; about {needed:,} prompts (now {row['prompts']:,}) would decide" if needed else ""
+        sentences.append(
+            f"{show_label(row['configuration'])} is cheaper, and not shown to be within {within} of {name} "
+            f"(95%: {_show_ends(row)}){more}. More repeats help only if answers to a prompt differ between repeats."
+        )
+    return sentences
+
+
+def _is_cheaper(row: Row, other: Row) -> bool:
+    one, two = row["cost_per_right_answer"], other["cost_per_right_answer"]
+    return one is not None and (two is None or one < two)
+
+
+def _show_ends(row: Row) -> str:
+    return show_range(show_points(row["difference_low"]), show_points(row["difference_high"]))
+
+
+def _say_overlap(one: Row, other: Row) -> str:
+    """Say whether the costs of the repeats lie apart, which is noise in 1 of 126 cases for five equal repeats each."""
+    if min(one["repeats"], other["repeats"]) < 5:
+        return " (fewer than five repeats each, so it may be noise)"
+    return " in every repeat" if one["cost_high"] < other["cost_low"] else " (repeats overlap, so it may be noise)"
+
+
+def choose_comparison_figures(measured: Sequence[Measured], frontier: Sequence[Row]) -> list[Figure]:
+    """Count configurations and repeats, and name the best."""
+    best = next((row for row in frontier if row["is_best"]), None)
+    repeats = sorted({one.repeats for one in measured}) or [row["repeats"] for row in frontier[:1]] or [0]
+    ends = " to ".join(f"{number:,}" for number in dict.fromkeys((repeats[0], repeats[-1])))
+    figures = [Figure("Configurations", f"{max(len(measured), len(frontier)):,}")]
+    figures.append(Figure("Repeats", ends, "per configuration"))
+    if best is not None and len(frontier) > 1:
+        cost = f"{_show_cost(best)} per right answer"
+        figures.insert(0, Figure("Cheapest that keeps the limit", show_label(best["configuration"]), cost))
+    return figures
+
+
+def describe_frontier(frontier: Sequence[Row]) -> Section:
+    """Build the section on quality and cost."""
+    section = Section("frontier", FRONTIER)
+    drawn = [row for row in frontier if row["recovery"] is not None and row["cost_per_right_answer"] is not None]
+    unit = str(drawn[0]["cost_unit"]) if drawn else ""
+    if len(drawn) > 1:
+        section.add(
+            Chart(
+                FRONTIER,
+                "Up is better, left is cheaper. Lines are the 95% interval of recovery, and the range of the cost over "
+                "repeats. Grey configurations are dominated: another has at least their recovery at no higher cost.",
+                draw_frontier([{**row, "name": show_label(row["configuration"])} for row in drawn], unit),
+            )
+        )
+    section.add(tabulate_quality(frontier))
+    section.say(
+        "Recovery is the accuracy as a share of the baseline's, paired by prompt. A configuration keeps the limit if "
+        "the interval of its difference does, and is worse if a drop beyond gate.max_accuracy_drop is shown. "
+        + (
+            "Without a price, the cost is the time of answering. Configurations on different numbers of GPUs need one. "
+            if unit == "s/right answer"
+            else ""
+        )
+        + "The noise floor is the difference that two equal runs seldom exceed."
+    )
+    section.add(tabulate("Speed and cost", SPEEDS, frontier))
+    return section
+
+
+def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row], frontier: Sequence[Row]) -> list[Section]:
+    """Build quality against cost, speed, and the repeats. `values` are rows of run_metric with config_id."""
+    speed = Section("speed", "Speed")
+    speed.blocks.extend(_draw_curve(measured))
+    if any(one.comparisons for one in measured):
+        speed.add(tabulate_comparisons(measured))
+        speed.say(
+            "Changes are ratios over all pairs of repeats. Worse and better are shown beyond the limit of "
+            "gate.max_slowdown or max_accuracy_drop, or beyond 2%. With the best of a metric, p is multiplied by the "
+            "number of its rivals; the metrics of max_slowdown are one family of tests (Holm)."
+        )
+    elif measured:
+        speed.say("There is nothing to compare: no second configuration has a usable run.")
     repeats = Section("repeats", "Repeats", [Paragraph("Each dot is a run; the line is the median of its repeats.")])
     for metric in SHOWN:
         rows = [row for row in values if row["metric"] == metric]
-        if rows:
+        if rows and measured:
             repeats.add(_draw(metric, rows, measured))
     repeats.add(tabulate_medians(measured, is_folded=True))
-    return [verdicts, repeats]
+    return [*([describe_frontier(frontier)] if frontier else []), *([speed, repeats] if measured else [])]
+
+
+def _draw_curve(measured: Sequence[Measured]) -> list[Block]:
+    """Draw latency against throughput if one numeric field is varied."""
+    points: list[dict[str, Any]] = []
+    for one in measured:
+        field, _, value = one.label.partition("=")
+        try:
+            place = float(value)
+        except ValueError:
+            return []
+        medians = {metric: row["median_value"] for metric, row in one.metrics.items()}
+        if field == measured[0].label.partition("=")[0] and None not in map(medians.get, CURVE):
+            points.append({**medians, "place": place, "label": value, "is_marked": False, "is_knee": False})
+    if len(points) < 3:
+        return []
+    points.sort(key=lambda point: point["place"])
+    named = show_label(measured[0].label.partition("=")[0] + "=").strip()
+    said = f"Medians over repeats; labels are values of {named}, in the order of which the line runs."
+    return [Chart("Latency against throughput", said, draw_latency(points, LATENCIES))]
+
+
+CURVE = ("requests_per_s", "e2e_p50_s", "e2e_p95_s")
+LATENCIES: Mapping[str, str] = {"e2e_p50_s": "E2E median", "e2e_p95_s": "E2E 95th percentile"}
 
 
 def _draw(metric: str, rows: Sequence[Row], measured: Sequence[Measured]) -> Block:
-    dots = {one.label: [row["value"] for row in rows if row["config_id"] == one.config_id] for one in measured}
-    medians = {
-        one.label: one.metrics[metric]["median_value"]
-        for one in measured
-        if dots[one.label] and metric in one.metrics and one.metrics[metric]["repeats"]
+    dots = {
+        show_label(one.label): [row["value"] for row in rows if row["config_id"] == one.config_id] for one in measured
     }
-    told = "; ".join(f"{label} {show_value(value)}" for label, value in medians.items())
-    return Chart(metric, f"Medians: {told}.", draw_repeats(dots, medians, rows[0]["unit"]), is_small=True)
+    medians = {
+        show_label(one.label): one.metrics[metric]["median_value"]
+        for one in measured
+        if dots[show_label(one.label)] and metric in one.metrics and one.metrics[metric]["repeats"]
+    }
+    unit = rows[0]["unit"]
+    told = "; ".join(f"{label}: {show_metric(value, unit)}" for label, value in medians.items())
+    title = SHOWN[metric][:1].upper() + SHOWN[metric][1:]
+    return Chart(title, f"Medians: {told}.", draw_repeats(dots, medians, unit), is_small=True)
+
+
+def say_comparisons(measured: Sequence[Measured], frontier: Sequence[Row], limit: float | None) -> list[str]:
+    """Return the sentences of the headline: the decision, and which configuration is the fastest."""
+    if max(len(measured), len(frontier)) < 2:
+        repeats = measured[0].repeats if measured else 0
+        return [f"{count(repeats, 'repeat')} of one configuration, so there is nothing to compare."]
+    missing = [show_label(row["configuration"]) for row in frontier if row["obstacle"]]
+    lacks = [f"{', '.join(missing)}: not measured; the table has the reason."] if missing else []
+    found = [*say_decision(frontier, limit), say_best(measured)]
+    if not any(row["difference"] for row in frontier):  # no score has changed, so speed decides
+        found = found[-1:] + found[:-1]
+    return [*filter(None, found), *lacks] or ["No two configurations have a metric in common."]

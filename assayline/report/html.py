@@ -98,6 +98,11 @@ def draw_picture(chart: Chart) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
+def write_chart(chart: Chart) -> bytes:
+    """Return a chart in light colours as a Vega-Lite specification that any tool can draw."""
+    return json.dumps({**chart.spec, "width": PICTURE_PIXELS, "config": _read_light_theme()}, indent=1).encode()
+
+
 @cache
 def _read_light_theme() -> dict[str, Any]:
     light = dict(re.findall(r"(--\w+): (#\w+)", read_page("page.css").partition("}")[0]))

@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assayline.benchmark.decision import Decision
-from assayline.benchmark.plan import benchmark_dir, count_left
+from assayline.benchmark.plan import benchmark_dir, count_left, find_plan
 from assayline.benchmark.suite import SuitePlan, suite_dir
 from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
 from assayline.errors import SpecError
 from assayline.files import replace_file, storing
 from assayline.report.board import BoardRows, compose_board, read_board
+from assayline.report.comparison import FRONTIER
 from assayline.report.document import Chart, Document
 from assayline.report.history import compose_history
 from assayline.report.history_rows import HistoryRows, read_history
-from assayline.report.html import draw_picture, render_html
+from assayline.report.html import draw_picture, list_charts, render_html, write_chart
 from assayline.report.markdown import render_markdown
 from assayline.report.run.accuracy import describe_accuracy, describe_prompts
 from assayline.report.run.comparison import (
@@ -47,6 +48,8 @@ from assayline.store.thread import DatabaseThread
 
 HTML_NAME = "report.html"
 MARKDOWN_NAME = "report.md"
+CHART_NAME = "frontier.vl.json"
+"""The chart of a benchmark's page as Vega-Lite, for other tools."""
 PAGE_BYTES = 300_000
 """Maximum bytes of a page in Prefect's database, which has one per run."""
 
@@ -178,9 +181,14 @@ def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | 
 
     Raises SpecError for a benchmark without runs, and StoreError.
     """
-    rows = open_database(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
+    plan = find_plan(benchmark_id, settings)
+    rows = open_database(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id, plan))
     document = compose_benchmark(rows, count_left(benchmark_id, settings))
-    return write_report(document, folder or benchmark_dir(settings, benchmark_id), settings)
+    written = write_report(document, folder or benchmark_dir(settings, benchmark_id), settings)
+    drawn = next((chart for chart in list_charts(document) if chart.title == FRONTIER), None)
+    if drawn is not None:
+        replace_file(written.html.with_name(CHART_NAME), lambda file: file.write(write_chart(drawn)))
+    return written
 
 
 def make_suite_report(settings: Settings, plan: SuitePlan, decision: Decision) -> Written:

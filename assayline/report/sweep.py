@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from assayline.benchmark.frontier import split_name, store_frontier
+from assayline.benchmark.plan import BenchmarkPlan
 from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import SpecError
 from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Quote, Section, tabulate
 from assayline.report.noise import NoiseRows, choose_noise_figures, describe_noise, read_noise, say_noise
 from assayline.report.sweep_charts import draw_good_share, draw_goodput, draw_latency
+from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_benchmark
 from assayline.words import SPACE, count, show_name, show_rate, show_seconds, show_value
@@ -34,9 +37,11 @@ class BenchmarkRows:
     slos: list[Row]
     """SLOs of the latest run."""
     measured: list[Measured]
-    """Configurations in order, if no run has a load; empty for a load sweep."""
+    """Configurations in order, if no run has a load; empty for a load sweep, and for several tasks."""
     values: list[Row]
     """Rows of run_metric of their repeats, with config_id."""
+    frontier: list[Row]
+    """Rows of the view frontier, the best first; empty for a load sweep."""
     noise: NoiseRows | None = None
     """Set if there is one configuration, no load, and the noise was measured."""
 
@@ -59,8 +64,11 @@ def read_achieved_rates(connection: Connection, benchmark_id: str, config_ids: S
     return [connection.execute(query, [benchmark_id, one]).fetchall()[0][0] for one in config_ids]
 
 
-def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkRows:
-    """Read a benchmark. Raises SpecError if the database has no run of it."""
+def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: BenchmarkPlan | None = None) -> BenchmarkRows:
+    """Read a benchmark and store its comparisons. Raises SpecError if the database has no run of it.
+
+    `plan` names the baseline and the weights of the tasks.
+    """
 
     def of_benchmark(query: str) -> list[Row]:
         return read_rows(connection, query, benchmark_id)
@@ -77,8 +85,14 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
     measured: list[Measured] = []
     noise = None
     if not points:
-        gate = json.loads(runs[0]["spec_json"]).get("gate") or {}
-        measured = read_measured(connection, benchmark_id, label_configurations(runs), gate)
+        names = {run["config_id"]: split_name(run["name"]) for run in runs}
+        if len({task for task, _ in names.values()}) == 1:
+            gate = json.loads(runs[0]["spec_json"]).get("gate") or {}
+            labels = {config_id: label for config_id, (_, label) in names.items()}
+            base = next((one for one, label in labels.items() if plan and label == plan.baseline), None)
+            measured = read_measured(connection, benchmark_id, labels, gate, base)
+        weights = {task["name"]: task["weight"] for task in plan.tasks} if plan else {}
+        store_frontier(connection, benchmark_id, plan.baseline or plan.first if plan else None, weights)
         noise = read_noise(connection, benchmark_id) if len(measured) == 1 else None
     return BenchmarkRows(
         benchmark_id=benchmark_id,
@@ -88,22 +102,9 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str) -> BenchmarkR
         slos=read_rows(connection, "select * from slos where run_id = ? order by slo, metric", runs[-1]["run_id"]),
         measured=measured,
         values=values,
+        frontier=of_benchmark("from frontier where benchmark_id = ?"),
         noise=noise if noise and noise.metrics else None,
     )
-
-
-def label_configurations(runs: Sequence[Row]) -> dict[str, str]:
-    """Return a label by config_id, such as `max_concurrency 32`: run names without their common prefix."""
-    names = {run["config_id"]: run["name"].split(" ") for run in runs}
-    begins = zip(*(words[:-1] for words in names.values()), strict=False)
-    shared = sum(1 for _ in takewhile(lambda found: len(set(found)) == 1, begins))
-    return {config_id: _shorten(" ".join(words[shared:])) for config_id, words in names.items()}
-
-
-def _shorten(label: str) -> str:
-    """Shorten engine.max_concurrency=32 to max_concurrency 32."""
-    parts = (part.partition("=") for part in label.split(", "))
-    return ", ".join(f"{field.rsplit('.', 1)[-1]} {value}" if equals else field for field, equals, value in parts)
 
 
 _VALUES = """
@@ -366,8 +367,11 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
             list_points(points),
         ]
     else:
-        found = say_noise(rows.noise) if rows.noise else say_comparisons(rows.measured)
-        sections, figures = describe_comparisons(rows.measured, rows.values), choose_comparison_figures(rows.measured)
+        limits = {(json.loads(run["spec_json"]).get("gate") or {}).get("max_accuracy_drop") for run in rows.runs}
+        limit = (limits - {None} or {GateSpec().max_accuracy_drop}).pop() if len(limits) == 1 else None
+        found = say_noise(rows.noise) if rows.noise else say_comparisons(rows.measured, rows.frontier, limit)
+        sections = describe_comparisons(rows.measured, rows.values, rows.frontier if len(rows.frontier) > 1 else [])
+        figures = choose_comparison_figures(rows.measured, rows.frontier)
         if rows.noise:
             sections[0], figures = describe_noise(rows.noise), choose_noise_figures(rows.noise)
     what = "under load" if points else "noise" if rows.noise else "compared"

@@ -4,8 +4,8 @@ A run that fails is recorded with its reason. The others go on, and the conclusi
 """
 
 import dataclasses
-import itertools
 import json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from assayline.benchmark.configurations import add_rates, can_share_engine, iden
 from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, check_repeats, decide
 from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, write_plan
 from assayline.benchmark.profile import ENDS
-from assayline.benchmark.result import Measured, read_measured
 from assayline.benchmark.suite import (
     Cell,
     SuitePlan,
@@ -35,7 +34,7 @@ from assayline.errors import AssaylineError, RunFailedError, SpecError, StoreErr
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
 from assayline.report.suite import list_evaluations
-from assayline.report.sweep import read_achieved_rates
+from assayline.report.sweep import read_achieved_rates, read_benchmark_rows
 from assayline.run.driver import FrontEnd
 from assayline.run.stages import do_runs, gate_run, report_run, try_report
 from assayline.runs.locks import RunLock, lock_run, name_holder
@@ -86,12 +85,15 @@ def _do_benchmark(
 ) -> dict[str, str]:
     left = list_left(plan, configurations, front.settings)
     front.log.info("Benchmark %s: %d of %d runs to do", plan.benchmark_id, len(left) + plan.planned, plan.total)
-    place = itertools.count()
+    done: Counter[str] = Counter()
+    can_share = plan.profile or plan.runs_per_engine > 1 or all(can_share_engine(one.spec) for one in configurations)
+    shared = engines if can_share else None
 
     def complete(one: Configuration, name: str) -> None:
-        if plan.runs_per_engine > 1 and next(place) % plan.runs_per_engine == 0:
+        if done[one.key] == plan.runs_per_engine and not plan.profile:  # a further repeat is of another engine
             engines.clear()
-        shared = engines if plan.profile or plan.runs_per_engine > 1 else None
+            done.clear()
+        done[one.key] += 1
         how: dict[str, Any] = {"benchmark_id": plan.benchmark_id, "purpose": "benchmark", "engines": shared}
         front.complete(one.spec, name, resume=NEVER, **how)
 
@@ -111,26 +113,22 @@ def _find_rates(plan: BenchmarkPlan, front: FrontEnd) -> tuple[BenchmarkPlan, li
 
 
 def _conclude(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
-    """Read the measurements, and write and show the report."""
-    measured = measure(plan, configurations, front.settings)
+    """Write and show the report, and read the measurements."""
 
     def make(baseline: None) -> Written:
         return make_benchmark_report(front.settings, plan.benchmark_id)
 
-    found = {"benchmark_id": plan.benchmark_id, "measured": [dataclasses.asdict(one) for one in measured]}
+    found: dict[str, Any] = {"benchmark_id": plan.benchmark_id}
     report = try_report(front.log, "report", f"--benchmark {plan.benchmark_id}", make)
+    rows = DatabaseThread(front.settings).run(
+        lambda connection: read_benchmark_rows(connection, plan.benchmark_id, plan)
+    )
+    found |= {"measured": [dataclasses.asdict(one) for one in rows.measured], "frontier": rows.frontier}
     if report is None:
         return {**found, "headline": ""}
     headline = report.document.headline[0]
     front.show_page("benchmark", json.loads(plan.spec_json)["name"], report.document, headline)
     return {**found, "headline": headline, "report": str(report.html.absolute())}
-
-
-def measure(plan: BenchmarkPlan, configurations: list[Configuration], settings: Settings) -> list[Measured]:
-    """Read the measurements of a benchmark."""
-    labels = {one.config_id: one.label for one in configurations}
-    gate = configurations[0].spec.gate.model_dump(mode="json")
-    return DatabaseThread(settings).run(lambda connection: read_measured(connection, plan.benchmark_id, labels, gate))
 
 
 def remeasure(front: FrontEnd, run_id: str, baseline: str | None, overrides: dict[str, Any]) -> tuple[str, str]:

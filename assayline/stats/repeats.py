@@ -31,13 +31,15 @@ def compare_repeats(
     other_limit: float = 0.02,
     nights: int = 1,
     sessions: Mapping[str, "Sessions"] | None = None,
+    rivals: int = 1,
 ) -> dict[str, dict[str, Any]]:
     """Compare each metric of rows of the macro line_up_repeats, by metric.
 
     `limits` are the relative changes that matter, and their metrics are one family of tests; `other_limit` is that of
     all other metrics. `nights`: above 1, the repeats are nights in their order, judged every night over a period of
     that many: neighbors may be correlated, and a verdict needs the evidence of the whole period. `sessions`: if the
-    sides are of different ones, how much these differ, by metric; both p and the interval count it.
+    sides are of different ones, how much these differ, by metric; both p and the interval count it. `rivals`: every p
+    is multiplied by it, the number of configurations that are compared with the best of them.
 
     shift: the median of all differences between a repeat of the candidate and one of the baseline (Hodges and Lehmann).
     shift_low, shift_high: ends of an interval with at least 95% confidence, the (u + 1)-th smallest and largest of
@@ -84,6 +86,8 @@ def compare_repeats(
         for row, p_value in zip(family, adjust_holm(np.array([row[name] for row in family])), strict=True):
             row[adjusted] = float(p_value)
     for row in found.values():
+        for name in ("p_value", "holm_p", "beyond_p"):
+            row[name] = None if row[name] is None else min(1.0, rivals * row[name])
         row["verdict"] = _judge(row, find_level(nights))
     return found
 

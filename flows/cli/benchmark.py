@@ -28,8 +28,10 @@ OF_PROFILE = ("points", "arrival", "seconds", "requests")
 """Names of the options that configure a profile."""
 
 EPILOG = f"""--sweep takes any field of the spec by its dotted name, with comma-separated values or a YAML list in
-brackets. Repeat it to measure every combination. By default the engine is warmed up and prefix caching
-is off; override with --engine.warmup and --engine.args.enable_prefix_caching.
+brackets. Repeat it to measure every combination. SPEC_OR_SUITE may be a suite, whose evaluations are all
+measured with each combination. The report names the cheapest that is shown to keep
+gate.max_accuracy_drop, and the fastest. By default the engine is
+warmed up and prefix caching is off; override with --engine.warmup and --engine.args.enable_prefix_caching.
 
 --profile sweep measures latency under load: one request at a time (synchronous), all at once
 (throughput), then rates evenly spaced between the two achieved rates. Each point is a run with its own
@@ -49,7 +51,7 @@ Exit codes: 0 all runs completed, 2 spec or sweep, 3 prompts, 4 model, 5 engine,
 PARSER = make_parser(
     "benchmark",
     EPILOG,
-    "%(prog)s [SPEC] [--repeats N] [--sweep FIELD=A,B ... | --profile sweep | --noise] "
+    "%(prog)s [SPEC_OR_SUITE] [--repeats N] [--sweep FIELD=A,B ... [--baseline A] | --profile sweep | --noise] "
     "[--resume BENCHMARK_ID] [--dry-run] [--FIELD VALUE ...]",
 )
 PARSER.add_argument(
@@ -64,6 +66,9 @@ PARSER.add_argument(
     default=[],
     metavar="FIELD=A,B",
     help="values of a field to measure; repeatable",
+)
+PARSER.add_argument(
+    "--baseline", metavar="VALUE", help="configuration to compare with (default: the first in quality, else the best)"
 )
 PARSER.add_argument("--profile", choices=["sweep"], help="measure latency under load: see below")
 PARSER.add_argument(
@@ -131,23 +136,28 @@ def plan_from_words(
     known: argparse.Namespace, rest: list[str], settings: "Settings"
 ) -> "tuple[BenchmarkPlan, list[Configuration]]":
     """Plan a new benchmark, or read the plan of the one to resume. Raises SpecError."""
-    from assayline.benchmark.configurations import parse_sweep, plan_benchmark, plan_noise, read_plan
-    from assayline.spec.file import load_spec
+    from assayline.benchmark.configurations import load_tasks, parse_sweep, plan_benchmark, plan_noise, read_plan
 
     settings.pass_on_token()
     path, overrides = parse_words(rest, vars(known))
     options = {name: getattr(known, name) for name in OF_PROFILE if getattr(known, name) is not None}
     if known.resume is not None:
-        if path or overrides or options or known.sweep or known.profile or known.noise or known.repeats is not None:
+        others = (path, overrides, options, known.sweep, known.baseline, known.profile, known.noise)
+        if any(others) or known.repeats is not None:
             raise SpecError("--resume uses the benchmark's own plan. hint: leave out SPEC, fields and sweep options.")
         return read_plan(known.resume, settings)
     if path is None:
         raise SpecError("No benchmark given. hint: pass a SPEC, or --resume BENCHMARK_ID.")
     profile = choose_profile(known.profile, options)
-    spec = load_spec(path, overrides)
+    tasks, models = load_tasks(path, overrides)
+    sweep = parse_sweep(known.sweep)
     if known.noise:
-        return plan_noise(spec, known.repeats, is_varied=bool(known.sweep or profile))
-    return plan_benchmark(spec, parse_sweep(known.sweep), known.repeats, list(overrides), profile)
+        if len(tasks) > 1:
+            raise SpecError("--noise measures one spec, not a suite. hint: pass the spec of one evaluation.")
+        return plan_noise(tasks[0].spec, known.repeats, is_varied=bool(sweep or profile))
+    if models and "model" not in sweep:
+        sweep = {"model": models, **sweep}
+    return plan_benchmark(tasks, sweep, known.repeats, list(overrides), profile, known.baseline)
 
 
 def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:

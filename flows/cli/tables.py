@@ -16,16 +16,14 @@ from rich.console import Console
 
 from assayline.benchmark.configurations import LEAST_RUNS, read_plan
 from assayline.benchmark.plan import benchmark_dir
-from assayline.benchmark.result import Measured
 from assayline.comparison.gate import GateReport
 from assayline.evaluation.run import RunResult
 from assayline.flows.cli.words import plain_console, print_table, print_text
-from assayline.report.comparison import tabulate_comparisons, tabulate_medians
+from assayline.report.comparison import show_label, tabulate_comparisons, tabulate_medians, tabulate_quality
 from assayline.report.document import Column, Table, tabulate
 from assayline.report.make import HTML_NAME
 from assayline.report.noise import NoiseRows, read_noise, say_noise, tabulate_noise
-from assayline.report.sweep import POINTS, BenchmarkRows, label_points, read_benchmark_rows
-from assayline.run.campaign import measure
+from assayline.report.sweep import POINTS, BenchmarkRows, compose_benchmark, label_points, read_benchmark_rows
 from assayline.runs.viewer import find_viewer
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
@@ -100,13 +98,20 @@ def print_gate(report: GateReport, console: Console) -> None:
         print_text(line, console)
 
 
-def print_benchmark(benchmark_id: str, measured: Sequence[Measured], console: Console) -> None:
-    """Print medians and ranges, then the comparison with the first configuration."""
-    print_text(f"\nBenchmark {benchmark_id}: median and range over the repeats", console)
-    print_table(tabulate_medians(measured), console)
-    if len(measured) > 1:
-        print_text(f"Compared with {measured[0].label}", console)
-        print_table(tabulate_comparisons(measured), console)
+def print_benchmark(rows: BenchmarkRows, headline: Sequence[str], console: Console) -> None:
+    """Print quality and cost, medians, the comparisons, and the headline of the page."""
+    if len(rows.frontier) > 1 and any(row["recovery"] is not None or row["obstacle"] for row in rows.frontier):
+        print_table(tabulate_quality(rows.frontier, is_short=True), console)
+    if rows.measured:
+        print_text(f"\nBenchmark {rows.benchmark_id}: median and range over the repeats", console)
+        print_table(tabulate_medians(rows.measured), console)
+    if len(rows.measured) > 1:
+        print_table(tabulate_comparisons(rows.measured), console)
+    for row in rows.frontier:
+        if row["obstacle"]:
+            print_text(f"{show_label(row['configuration'])} is not measured: {row['obstacle']}", console)
+    for sentence in headline:
+        print_text(sentence, console)
 
 
 def print_noise(noise: NoiseRows, spec: EvalSpec, console: Console) -> None:
@@ -139,13 +144,13 @@ def print_conclusion(benchmark_id: str, settings: Settings) -> None:
     """Print the tables at the end of a command."""
     plan, configurations = read_plan(benchmark_id, settings)
     console = plain_console()
+    rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id, plan))
     if plan.profile is None:
-        print_benchmark(benchmark_id, measure(plan, configurations, settings), console)
+        print_benchmark(rows, [] if rows.noise else compose_benchmark(rows).headline, console)
         if len(configurations) == 1 and plan.repeats >= LEAST_RUNS:
-            noise = DatabaseThread(settings).run(lambda connection: read_noise(connection, benchmark_id))
+            noise = rows.noise or DatabaseThread(settings).run(lambda connection: read_noise(connection, benchmark_id))
             print_noise(noise, configurations[0].spec, console)
     else:
-        rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id))
         print_points(rows, console)
     report = benchmark_dir(settings, benchmark_id) / HTML_NAME
     if report.exists():

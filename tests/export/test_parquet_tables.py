@@ -21,8 +21,8 @@ from assayline.settings import Settings
 
 pytestmark = pytest.mark.slow
 TABLES = (
-    "answer", "comparison", "engine", "judge_audit", "judgement", "label", "load_point", "metric_value", "prompt",
-    "ranking", "request", "run", "score", "timeline", "verdict",
+    "answer", "comparison", "engine", "frontier", "judge_audit", "judgement", "label", "load_point", "metric_value",
+    "prompt", "ranking", "request", "run", "score", "timeline", "verdict",
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from assayline.report.comparison import choose_comparison_figures, describe_comp
 from assayline.report.document import Document, tabulate
 from assayline.report.markdown import render_markdown, render_table
 from assayline.report.run.comparison import LIMITS
+from assayline.report.sweep import BenchmarkRows
 from assayline.spec.file import parse_spec
 from assayline.words import make_visible
 
@@ -61,7 +62,14 @@ def limit_of(name: str) -> dict[str, Any]:
 
 
 def benchmark_of(name: str) -> list[Measured]:
-    metric = {"repeats": 5, "median_value": 1.0, "lowest_value": 0.5, "highest_value": 2.0, "unit": "1/s"}
+    metric = {
+        "repeats": 5,
+        "median_value": 1.0,
+        "lowest_value": 0.5,
+        "highest_value": 2.0,
+        "unit": "1/s",
+        "higher_is_better": True,
+    }
     numbers = (
         "baseline_median",
         "shift_low",
@@ -74,16 +82,17 @@ def benchmark_of(name: str) -> list[Measured]:
         "beyond_p",
     )
     change = {**dict.fromkeys(numbers, 0.5), "shift_high": None, "in_family": True, "verdict": "unclear"}
+    change |= {"metric": "requests_per_s", "reference": f"x={name} 1"}
     return [
-        Measured(f"{name}=1", "1", 5, {"requests_per_s": metric}),
-        Measured(f"{name}=2", "2", 5, {"requests_per_s": metric}, {"requests_per_s": change}),
+        Measured(f"x={name} 1", "1", 5, {"requests_per_s": metric}),
+        Measured(f"x={name} 2", "2", 5, {"requests_per_s": metric}, {"requests_per_s": change}),
     ]
 
 
 def compared(name: str) -> Document:
     measured = benchmark_of(name)
-    figures, sections = choose_comparison_figures(measured), describe_comparisons(measured, [])
-    return Document("title", "subtitle", "completed", say_comparisons(measured), figures, sections)
+    figures, sections = choose_comparison_figures(measured, []), describe_comparisons(measured, [], [])
+    return Document("title", "subtitle", "completed", say_comparisons(measured, [], None), figures, sections)
 
 
 def show_all(name: str, width: int) -> str:
@@ -92,7 +101,7 @@ def show_all(name: str, width: int) -> str:
     console = Console(file=file, width=width, force_terminal=True, color_system=None)
     print_result(result_of(name), spec_of(name), console)
     print_gate(gate_of(name), console)
-    print_benchmark(name, benchmark_of(name), console)
+    print_benchmark(BenchmarkRows(name, [], [], [], [], benchmark_of(name), [], []), [], console)
     print_table(tabulate("Baselines", PINS, [dataclasses.asdict(Pin(name, "run", "now", name))]), console)
     score = {"scorer": name, "kind": "regex", "mean": 0.5, "mean_low": None, "mean_high": None}
     score["mean_without_errors"] = 0.5
@@ -118,7 +127,7 @@ def test_the_terminal_shows_every_name_as_it_is(name):
     lines = make_visible(name).split("\n")
     assert all(squash(line) in squash(shown) for line in lines)
     if len(lines) == 1 and "\t" not in name:  # Rich measures a tab before it expands it, and wraps its cell
-        for words in (f"accuracy ({name})", f"accuracy, {name}", f"{name}=2", f"spec {name}", f"on {name}, run run"):
+        for words in (f"accuracy ({name})", f"accuracy, {name}", f"x {name} 2", f"spec {name}", f"on {name}, run run"):
             assert squash(make_visible(words)) in squash(shown)
 
 

@@ -177,12 +177,13 @@ def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:
 def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tmp_path):
     given_windows(settings, {8: [1.0, 1.01, 1.02, 0.99, 0.98], 32: [0.5, 0.51, 0.52, 0.49, 0.48]})
     written = make_benchmark_report(settings, "b", tmp_path)
-    assert headings(written.html) == ["Verdicts", "Repeats", "Runs"]
+    assert headings(written.html) == ["Quality against cost", "Speed", "Repeats", "Runs"]
     page = texts(written.html).replace("\u00a0", " ")
-    assert "max_concurrency 32 vs 8: e2e_p95_s better, −50.0% (−52.0 to −48.0%); output_tokens_per_s better" in page
-    assert "; 5 repeats each." in page and "2 of 2" in page
-    assert "p at the limit" in page and ">0.007937<" in page
-    drawn = [row for row in read_charts(written.html)[0] if "value" in row]
+    said = "max concurrency 32 has the most output tokens/s: 22 tokens/s, ×2 that of max concurrency 8, the next."
+    assert f"{said} That is more than noise." in page
+    assert "max concurrency 32 is cheaper, and not shown to be within 1 point" in page, "40 prompts are too few"
+    assert "p at the limit" in page and ">0.007937<" in page and ">×1.92 to ×2.08<" in page
+    drawn = [row for row in read_charts(written.html)[1] if "value" in row]
     speeds = query(settings, "select list(output_tokens_per_s) from run_summary")[0][0]
     assert sorted(row["value"] for row in drawn) == pytest.approx(
         sorted([*speeds, *(value for (value,) in query(settings, MEDIANS))])
@@ -192,15 +193,93 @@ def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tm
 def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings, tmp_path):
     given_windows(settings, {8: [1.0, 2.5, 0.3, 4.0, 0.9], 32: [0.2, 3.0, 1.1, 0.8, 2.4]})
     page = texts(make_benchmark_report(settings, "b", tmp_path).html).replace("\u00a0", " ")
-    assert "max_concurrency 32 vs 8: no significant difference; 5 repeats each." in page
-    changes = [float(number) for number in re.findall(r"−([\d.]+)", page.split("Verdicts")[-1].split("</table>")[0])]
+    assert "the next. The next is not shown to differ by more than noise and the limit; more repeats would" in page
+    assert "10.0% more than max concurrency 32" in page
+    changes = [float(number) for number in re.findall(r"−([\d.]+)%", page)]
     assert changes and max(changes) < 100, "nothing falls by more than all"
 
 
 def test_comparison_report_warns_about_too_few_repeats(sad, tmp_path):
     given_windows(sad.settings, {8: [1.0, 1.1], 32: [0.5]})
     page = texts(make_benchmark_report(sad.settings, "b", tmp_path).html)
-    assert "max_concurrency 32 vs 8: too few repeats for a comparison (1 repeat vs 2); at least five of each" in page
+    assert "the next. Whether that is more than noise is unknown: five repeats each would tell." in page
+
+
+def test_comparison_report_draws_a_curve_and_compares_with_the_best_when_a_number_is_varied(settings, tmp_path):
+    speeds = {1: 1.0, 4: 0.5, 64: 0.03}
+    given_windows(settings, {size: [s * (1 + i / 100) for i in range(5)] for size, s in speeds.items()})
+    written = make_benchmark_report(settings, "b", tmp_path)
+    page = texts(written.html).replace("\u00a0", " ")
+    assert "×16.7 that of max concurrency 4, the next and ×33.3 that of max concurrency 1, the lowest. That is" in page
+    curve = next(chart for chart in read_charts(written.html) if any(row.get("line") == "E2E median" for row in chart))
+    assert [row["label"] for row in curve if row.get("line") == "E2E median"][:3] == ["1", "4", "64"]
+    rows = query(settings, "select distinct metric, run_id from comparison where kind = 'benchmark'")
+    of_speed = {run_id for metric, run_id in rows if metric == "output_tokens_per_s"}
+    assert of_speed == {"night-004", "night-009"}, "each but the best"
+
+
+SIZES = {"base": (32, 1.0), "fp8": (32, 0.7), "int4": (20, 0.4), "big": (0, 0.1)}
+"""Right answers and seconds per request of each model."""
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Written]:
+    """Models on two tasks, five times each; the last does not fit."""
+    settings = settings_in(folder := tmp_path_factory.mktemp("suite"))
+    nights = [
+        NightOf(
+            name=f"{task} model=models/{size}",
+            model_id=f"{size} {task}",
+            right=right,
+            request_s=request_s * (1 + repeat / 100),
+            benchmark_id="b",
+            prompts=task,
+            state="failed" if size == "big" else "completed",
+        )
+        for size, (right, request_s) in SIZES.items()
+        for task in ("sums", "words")
+        for repeat in range(5)
+    ]
+    given_nights(settings, nights)
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("""update runs set spec_json = '{"gate": {"max_accuracy_drop": 0.1}}'""")
+    return settings, make_benchmark_report(settings, "b", folder)
+
+
+def test_frontier_has_the_cheapest_configuration_that_keeps_the_limit_first(suite):
+    settings, _ = suite
+    columns = "configuration, recovery, verdict, is_dominated, is_best, tasks, repeats, worst_recovery, obstacle"
+    found = query(settings, f"select {columns} from frontier where benchmark_id = 'b'")
+    assert found == [
+        ("model=models/fp8", 1.0, "pass", False, True, 2, 5, 1.0, None),
+        ("model=models/base", 1.0, "baseline", True, False, 2, 5, 1.0, None),
+        ("model=models/int4", 0.625, "fail", False, False, 2, 5, 0.625, None),
+        ("model=models/big", None, None, None, False, 2, 0, None, "the disk was full"),
+    ]
+    for size, cost, low, high in query(
+        settings, "select split_part(configuration, '/', 2), cost_per_right_answer, cost_low, cost_high from frontier"
+    )[:3]:
+        right, request_s = SIZES[size]
+        measured_s = row_kit.NIGHT_PROMPTS * request_s  # one after another
+        assert (low, cost, high) == tuple(pytest.approx(measured_s * more / right) for more in (1.0, 1.02, 1.04))
+    ends = query(settings, "select recovery_low, recovery_high, difference_low, difference_high, prompts from frontier")
+    assert ends[1][:4] == (None,) * 4 and ends[0][4] == 80
+    for recovery_low, recovery_high, low, high, _ in (ends[0], ends[2]):
+        assert (recovery_low < 1 < recovery_high) == (low < 0 < high) and recovery_low < recovery_high
+
+
+def test_frontier_page_names_the_configuration_to_run_and_the_reason(suite):
+    _, written = suite
+    page = texts(written.html).replace("\u00a0", " ")
+    assert "model fp8 takes 30% less time per right answer than model base in every repeat; its accuracy is" in page
+    assert "within 10 points of model base (95%: −4.7 to +4.7 points)." in page
+    assert "model int4 is shown to be worse: recovery 62.5% (95%:" in page
+    assert "model big: not measured; the table has the reason." in page and "Not measured: the disk was full" in page
+    drawn = {row["name"]: row["is_grey"] for row in read_charts(written.html)[0] if "is_grey" in row}
+    assert drawn == {"model fp8": False, "model base": True, "model int4": False}
+    chart = json.loads(written.html.with_name("frontier.vl.json").read_text())
+    assert chart["$schema"].endswith("vega-lite/v6.json") or "vega-lite" in chart["$schema"]
+    assert "var(" not in json.dumps(chart), "it has colours of its own"
 
 
 def test_the_command_writes_into_the_benchmarks_folder(settings, monkeypatch, capsys, tmp_path):

@@ -10,8 +10,8 @@ from assayline.store.database import connect
 from assayline.store.metrics import forget_metrics
 
 TABLES = {
-    "answer", "comparison", "engine", "judge_audit", "judgement", "label", "load_point", "metric_value", "prompt",
-    "ranking", "request", "run", "score", "timeline", "verdict",
+    "answer", "comparison", "engine", "frontier", "judge_audit", "judgement", "label", "load_point", "metric_value",
+    "prompt", "ranking", "request", "run", "score", "timeline", "verdict",
 }  # fmt: skip
 FUNCTIONS = {"compare_configs", "compare_runs", "history"}
 START = datetime(2026, 1, 1)

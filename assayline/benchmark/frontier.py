@@ -1,0 +1,180 @@
+"""How much of the baseline's quality each configuration of a benchmark keeps. The view `frontier` joins speed and cost.
+
+Scores are paired by prompt, repeats averaged first, so that copies of one deterministic answer count once. Over several
+tasks, the weighted mean of the differences is judged against the weighted mean of the limits. p-values of a drop beyond
+the limit are adjusted for all configurations (Holm).
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from assayline.comparison.queries import (
+    choose_pairing,
+    compare_scores,
+    count_unscored,
+    read_noise,
+    read_overlaps,
+    read_side,
+    store_comparisons,
+)
+from assayline.spec.criteria import GateSpec
+from assayline.stats.families import adjust_holm
+from assayline.stats.pairs import bound_ratio, judge_mean
+from assayline.stats.worse import decide_worse
+from assayline.store.database import Connection, Row, is_read_only, read_rows
+
+AS_GIVEN = "as given"
+KIND = "frontier"
+FIELDS = re.compile(r"(.*?) ((?:\w+\.)*\w+=.*)", re.DOTALL)
+"""Name of a run of a benchmark: that of the spec, and the fields that are varied."""
+REACH = (1.959963984540054 + 0.8416212335729143) ** 2
+"""(z of a 95% interval + z of 80% power)²."""
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the name of the spec and the label of the configuration from the name of a run."""
+    found = FIELDS.fullmatch(name)
+    return (found[1], found[2]) if found else (name.removesuffix(" benchmark"), AS_GIVEN)
+
+
+def group_runs(runs: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+    """Return runs of a benchmark by configuration and task, in the order of their start."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for run in runs:
+        task, label = split_name(run["name"])
+        found.setdefault(label, {}).setdefault(task, []).append(run)
+    return found
+
+
+def store_frontier(
+    connection: Connection, benchmark_id: str, baseline: str | None = None, weights: Mapping[str, float] | None = None
+) -> None:
+    """Compare each configuration with `baseline` (default: the first) and store the rows that `frontier` reads.
+
+    `weights` are those of the tasks, 1 by default. A reader stores nothing.
+    """
+    if is_read_only(connection):
+        return
+    query = (
+        "select run_id, config_id, name, state, spec_json from runs where benchmark_id = ? order by started_at, run_id"
+    )
+    groups = group_runs([run for run in read_rows(connection, query, benchmark_id) if run["state"] != "running"])
+    if not groups:
+        return
+    base = groups.get(baseline or "") or next(iter(groups.values()))
+    noise = {
+        row["config_id"]: row["noise_floor"]
+        for row in read_noise(connection, "benchmark_id = ? and metric = 'accuracy'", benchmark_id)
+    }
+    rows: list[Row] = []
+    means: list[Row] = []
+    for label, tasks in groups.items():
+        parts = {
+            task: _compare_task(connection, runs, base[task], is_base=tasks is base)
+            for task, runs in tasks.items()
+            if task in base
+        }
+        for task, part in parts.items():
+            runs = {"run_id": tasks[task][-1]["run_id"], "baseline_run_id": base[task][-1]["run_id"]}
+            rows.append({**runs, "detail": label, **{name: part[name] for name in _RECOVERY}})
+        if parts and all(part["value"] is not None for part in parts.values()) and parts.keys() == base.keys():
+            shares = [(weights or {}).get(task, 1.0) for task in parts]
+            shares = [share / math.fsum(shares) for share in shares]
+            floors = [noise.get(tasks[task][0]["config_id"]) for task in parts]
+            runs = {name: rows[-1][name] for name in ("run_id", "baseline_run_id", "detail")}
+            means.append({**runs, **_average(list(parts.values()), shares, floors)})
+    _judge(means)
+    for mean in means:
+        common = {name: mean[name] for name in ("run_id", "baseline_run_id", "detail", "n", "verdict", "p_value")}
+        rows += [{**common, **mean[metric], "metric": metric} for metric in ("mean_accuracy", "mean_recovery")]
+        if mean["floor"] is not None:
+            rows.append({**common, "metric": "noise_floor", "value": mean["floor"]})
+    connection.execute(
+        "delete from comparisons where kind = ? and run_id in (select run_id from runs where benchmark_id = ?)",
+        [KIND, benchmark_id],
+    )
+    empty = dict.fromkeys(("value", "baseline_value", "difference", "low", "high", "p_value", "n"))
+    store_comparisons(connection, KIND, [{**empty, "method": "prompts", **row} for row in rows])
+
+
+_RECOVERY = ("metric", "value", "baseline_value", "difference", "low", "high", "n", "verdict")
+
+
+def _compare_task(connection: Connection, runs: Sequence[Row], base: Sequence[Row], *, is_base: bool) -> Row:
+    """Compare the accuracy of the completed runs of two configurations on one task; values are None without scores."""
+    new, old = ([run["run_id"] for run in side if run["state"] == "completed"] for side in (runs, base))
+    limit = (json.loads(base[-1]["spec_json"]).get("gate") or {}).get("max_accuracy_drop")
+    found: Row = dict.fromkeys((*_RECOVERY, "low_difference", "high_difference"))
+    found |= {"metric": "recovery", "verdict": "too_few"}
+    found |= {"limit": GateSpec().max_accuracy_drop if limit is None else limit}
+    scorers = read_side(connection, new[-1]).scorers if new and old else []
+    row = compare_scores(connection, new[-1], old[-1], "auto", old, new).get(scorers[0]) if scorers else None
+    if row is None or not row["prompts"]:
+        return found
+    found |= {"value": row["candidate_mean"], "baseline_value": row["baseline_mean"], "n": row["prompts"], "lost": 0.0}
+    if row["baseline_mean"]:
+        found["difference"] = row["candidate_mean"] / row["baseline_mean"]
+    if is_base:
+        return {**found, "verdict": "baseline"}
+    overlaps = read_overlaps(connection, new[-1], old[-1], 0.9)
+    unscored = count_unscored(row, overlaps[choose_pairing(overlaps, "auto")])
+    found["lost"] = unscored / (row["prompts"] + unscored)
+    found["low"], found["high"] = bound_ratio(row)
+    return {**found, "low_difference": row["low"], "high_difference": row["high"], "verdict": "compared"}
+
+
+def _average(parts: Sequence[Row], shares: Sequence[float], floors: Sequence[float | None]) -> Row:
+    """Average the parts of a configuration; the end of an interval is √(Σ (share × distance)²) from the mean."""
+
+    def average(name: str) -> float:
+        return math.fsum(share * part[name] for share, part in zip(shares, parts, strict=True))
+
+    value, base, limit = average("value"), average("baseline_value"), average("limit")
+    accuracy: Row = {"value": value, "baseline_value": base, "difference": value - base}
+    recovery: Row = {**accuracy, "difference": None}
+    is_whole = all(part["difference"] is not None for part in parts)
+    if is_whole:
+        recovery["difference"] = average("difference")
+    ends = [(part["low_difference"], part["high_difference"]) for part in parts]
+    known = [(low, high) for low, high in ends if low is not None]
+    judged: Row | None = judge_mean(shares, known, limit) if len(known) == len(parts) else None
+    if judged:
+        accuracy |= {"low": judged["low"], "high": judged["high"]}
+    if is_whole and all(part["low"] is not None for part in parts):
+        reach = {
+            end: math.hypot(
+                *(share * (part[end] - part["difference"]) for share, part in zip(shares, parts, strict=True))
+            )
+            for end in ("low", "high")
+        }
+        recovery |= {"low": recovery["difference"] - reach["low"], "high": recovery["difference"] + reach["high"]}
+    floor = [(share * each) ** 2 for share, each in zip(shares, floors, strict=True) if each is not None]
+    return {
+        "n": sum(part["n"] for part in parts),
+        "mean_accuracy": accuracy,
+        "mean_recovery": recovery,
+        "floor": math.sqrt(math.fsum(floor)) if len(floor) == len(parts) else None,
+        "limit": limit,
+        "lost": average("lost"),
+        "judged": judged,
+        "p_value": judged and judged["p_value"],
+        "verdict": "baseline" if parts[0]["verdict"] == "baseline" else "inconclusive",
+    }
+
+
+def _judge(means: Sequence[Row]) -> None:
+    """Set the verdicts of all configurations that are compared, which are one family of tests."""
+    compared = [mean for mean in means if mean["judged"]]
+    adjusted = adjust_holm(np.array([mean["judged"]["beyond_p"] for mean in compared]))
+    for mean, p_beyond in zip(compared, adjusted.tolist(), strict=True):
+        mean["verdict"] = decide_worse(p_beyond, mean["lost"] - mean["judged"]["low"], mean["limit"])
+
+
+def count_prompts_to_decide(prompts: int, low: float, high: float, limit: float) -> int | None:
+    """Return about how many prompts show with 80% power that equal configurations are within the limit; None for 0."""
+    error = (high - low) / (2 * 1.959963984540054)
+    return int(float(f"{prompts * REACH * (error / limit) ** 2:.2g}")) if limit > 0 else None
