@@ -12,7 +12,7 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
-from assayline.comparison.gate import GateFailedError
+from assayline.comparison.gate import NIGHTS, GateFailedError
 from assayline.flows.evaluate import complete
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed, publish_gate, worse
@@ -24,7 +24,12 @@ from assayline.runs.manifest import list_run_ids, match_run_id
 
 @flow(name="gate", flow_run_name="gate of {run_id}", persist_result=False)
 def gate(
-    run_id: str, baseline: str | None = None, limits: dict[str, Any] | None = None, *, is_remeasured: bool = False
+    run_id: str,
+    baseline: str | None = None,
+    limits: dict[str, Any] | None = None,
+    *,
+    is_remeasured: bool = False,
+    is_nightly: bool = False,
 ) -> dict[str, Any]:
     """Fail if a run is worse than its baseline beyond its limits.
 
@@ -33,12 +38,13 @@ def gate(
         baseline: name of a pinned baseline, or id of a run (default: gate.baseline of the run's spec).
         limits: fields that override the gate of the run's spec: {"max_accuracy_drop": 0.02}.
         is_remeasured: run both again, interleaved in one session, and judge the new runs.
+        is_nightly: a schedule judges every night, so that chance has many opportunities: ask for more evidence.
     """
     settings = load_flow_settings()
     run_id = match_run_id(run_id, list_run_ids(settings.data_dir / "runs")) or run_id
     if is_remeasured:
         run_id, baseline = remeasure(FlowFront(settings, complete), run_id, baseline, limits or {})
-    report = gate_run(settings, get_run_logger(), run_id, baseline, limits or {})
+    report = gate_run(settings, get_run_logger(), run_id, baseline, limits or {}, nights=NIGHTS if is_nightly else 1)
     publish_gate(settings, run_id, report.baseline, report.sentence)
     if report.failed:
         return worse(report.sentence, GateFailedError(report.sentence, report))

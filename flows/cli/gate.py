@@ -17,7 +17,9 @@ EPILOG = """Override any field of the spec's gate: --max_accuracy_drop 0.02, --c
 
 Exit codes: 0 no limit fails, 1 a limit fails, 2 an unknown run, baseline or field, 6 database, 8 the
 runs cannot be compared, 13 with --detailed-exit-code: no limit fails, and one is inconclusive."""
-PARSER = make_parser("gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--remeasure] [--FIELD VALUE ...]")
+PARSER = make_parser(
+    "gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--remeasure] [--nightly] [--FIELD VALUE ...]"
+)
 PARSER.add_argument(
     "--baseline",
     metavar="NAME|RUN_ID",
@@ -25,6 +27,9 @@ PARSER.add_argument(
 )
 PARSER.add_argument(
     "--remeasure", action="store_true", help="run both again, interleaved in one session, and judge the new runs"
+)
+PARSER.add_argument(
+    "--nightly", action="store_true", help="judge as one of 60 nights, with the evidence that a schedule needs"
 )
 PARSER.add_argument("--dry-run", action="store_true", help="judge without recording, in Prefect either")
 PARSER.add_argument(
@@ -36,7 +41,7 @@ def run(arguments: list[str]) -> int:
     """Judge the run that the command line names and print the table of limits. Return the exit code."""
     known, rest = PARSER.parse_known_args(arguments)
 
-    from assayline.comparison.gate import Check, GateFailedError, GateReport, judge_run
+    from assayline.comparison.gate import NIGHTS, Check, GateFailedError, GateReport, judge_run
     from assayline.settings import load_settings
     from assayline.spec.file import parse_value
     from assayline.store.thread import DatabaseThread
@@ -47,10 +52,11 @@ def run(arguments: list[str]) -> int:
     if run_id is None:
         PARSER.error("pass a RUN_ID")
     run_id = complete_run_id(run_id, settings)
+    nights = NIGHTS if known.nightly else 1
     if known.remeasure and known.dry_run:
         PARSER.error("--remeasure runs and records; leave out --dry-run")
     if known.dry_run:
-        judged = DatabaseThread(settings).run(lambda opened: judge_run(opened, run_id, known.baseline, limits))
+        judged = DatabaseThread(settings).run(lambda opened: judge_run(opened, run_id, known.baseline, limits, nights))
         return _end(judged, known.detailed_exit_code)
     if find_prefect_api(os.environ) is None:
         from assayline.flows.cli.terminal import open_terminal
@@ -62,7 +68,7 @@ def run(arguments: list[str]) -> int:
             judged_id, against = run_id, known.baseline
             if known.remeasure:
                 judged_id, against = remeasure(front, run_id, against, limits)
-            report = gate_run(settings, front.log, judged_id, against, limits)
+            report = gate_run(settings, front.log, judged_id, against, limits, nights=nights)
             report_run(settings, front.log, judged_id, report.baseline)
         return _end(report, known.detailed_exit_code)
     os.environ.setdefault(
@@ -72,7 +78,7 @@ def run(arguments: list[str]) -> int:
         from assayline.flows.gate import gate
 
         try:
-            found = gate(run_id, known.baseline, limits, is_remeasured=known.remeasure)
+            found = gate(run_id, known.baseline, limits, is_remeasured=known.remeasure, is_nightly=known.nightly)
             report = GateReport(**{**found, "checks": [Check(**check) for check in found["checks"]]})
         except GateFailedError as failure:
             report = failure.report

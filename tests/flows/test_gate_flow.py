@@ -312,6 +312,8 @@ def test_nightly_leaves_open_a_drop_that_a_gate_by_hand_fails(modest_model, tmp_
     assert "not enough for a nightly run, which needs p ≤ 0.0017." in checks["accuracy, exact_match"]["words"]
     with pytest.raises(GateFailedError, match="8 worse, 0 better"):
         gate(night.result()["run_id"])
+    by_cron = flow_kit.run_here("gate", night.result()["run_id"], "--nightly", "--dry-run")
+    assert by_cron.code == 0 and "not enough for a nightly run" in by_cron.out, by_cron.err
 
 
 def test_gate_remeasures_both_interleaved_in_one_session(runs, data_dir, monkeypatch):
