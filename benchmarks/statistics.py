@@ -33,6 +33,7 @@ PARTS: dict[str, dict[str, Callable[[np.random.Generator], Iterator[Row]]]] = {
         "verdicts": statistics_accuracy.measure_verdicts,
         "suites": statistics_accuracy.measure_suites,
         "boards": statistics_accuracy.measure_boards,
+        "frontiers": statistics_accuracy.measure_frontiers,
     },
     "clusters": {"clusters": statistics_clusters.measure_clusters},
     "speed": {"sessions": statistics_speed.measure_sessions, "noise": statistics_speed.measure_noise},

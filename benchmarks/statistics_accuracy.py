@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 
 from assayline.benchmark.decision import JudgedCell, decide
+from assayline.benchmark.frontier import judge_family
 from assayline.benchmark.suite import Cell
 from assayline.comparison.gate import Check, GateReport, judge_scores
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.suite import Tier
 from assayline.stats.board import compare_pairs
-from assayline.stats.pairs import find_p
+from assayline.stats.pairs import bound_ratio, find_p, judge_mean
 
 Dice = np.random.Generator
 Row = dict[str, Any]
 EASE = (1.4, 0.6)
 LIMIT = GateSpec().max_accuracy_drop
+SIDES = ("candidate", "baseline")
 
 
 def compare(differences: np.ndarray) -> dict[str, Any]:
@@ -161,3 +163,34 @@ def measure_boards(dice: Dice) -> Iterator[Row]:
             won += bool(of_first) and all(verdict == "better" for verdict in of_first)
         shares = {"false difference": wrong / 400, "called the winner": won / 400 if lead else None}
         yield {"models": models, "prompts": prompts, "scores": scores, "one leads by": f"{lead:.0%}", **shares}
+
+
+def measure_frontiers(dice: Dice) -> Iterator[Row]:
+    """Benchmarks of three configurations against a baseline, 200 a row, with a limit of one point."""
+    for prompts, samples, true in ((200, 1, 1.0), (1000, 1, 1.0), (200, 5, 1.0), (200, 1, 0.9), (1000, 5, 0.9)):
+        found: list[Row] = []
+        for _ in range(200):
+            ease = dice.beta(*EASE, prompts)
+            new, old = (dice.binomial(samples, chance, (3, prompts)) / samples for chance in (ease * true, ease))
+            rows = [
+                row | _add_squares(one, old[0]) for one, row in zip(new, list_rows(compare(new - old[0])), strict=True)
+            ]
+            judged = [judge_mean([1.0], [(row["low"], row["high"])], LIMIT) for row in rows]
+            means: list[Row] = [{"judged": one, "lost": 0.0, "limit": LIMIT} for one in judged]
+            judge_family(means)
+            found += [row | mean for row, mean in zip(rows, means, strict=True)]
+        held = [low <= true <= high for low, high in map(bound_ratio, found) if low is not None and high is not None]
+        names = {
+            "true recovery": f"{true:.0%}",
+            "prompts": prompts,
+            "scores": "0 or 1" if samples == 1 else "five samples",
+        }
+        verdicts = np.array([row["verdict"] for row in found]).reshape(200, 3)
+        shares = {"one is called worse": float((verdicts == "fail").any(axis=1).mean())}
+        shares["called kept"] = float((verdicts == "pass").mean())
+        yield {**names, **shares, "interval holds": float(np.mean(held))}
+
+
+def _add_squares(new: np.ndarray, old: np.ndarray) -> Row:
+    moments = {"mean": (new.mean(), old.mean()), "square": ((new**2).mean(), (old**2).mean())}
+    return {f"{side}_{name}": float(pair[place]) for name, pair in moments.items() for place, side in enumerate(SIDES)}

@@ -2,6 +2,7 @@
 
     assayline benchmark SPEC [--repeats 5] [--sweep engine.max_concurrency=16,32,64]... [--dry-run] [--FIELD VALUE ...]
     assayline benchmark SPEC --profile sweep [--points 8] [--arrival poisson] [--seconds 30]
+    assayline benchmark SPEC --profile slo --slo interactive [--arrival poisson] [--seconds 30]
     assayline benchmark --resume BENCHMARK_ID
     assayline benchmark SPEC --noise [--repeats 10] [--dry-run] [--FIELD VALUE ...]
 
@@ -41,7 +42,8 @@ def benchmark(
     repeats: int | None = None,
     sweep: dict[str, list[Any]] | None = None,
     resume: str | None = None,
-    profile: Literal["sweep"] | None = None,
+    profile: Literal["sweep", "slo"] | None = None,
+    slo: str | None = None,
     points: int | None = None,
     arrival: Literal["constant", "poisson"] | None = None,
     seconds: float | None = None,
@@ -56,7 +58,9 @@ def benchmark(
         repeats: runs per configuration (default 5, the minimum for a comparison; 1 with a profile, 10 for noise).
         sweep: values by dotted field: {"engine.max_concurrency": [16, 32]}.
         resume: id of a benchmark to resume; excludes all other arguments.
-        profile: `sweep` measures latency under load, from one request at a time to all at once.
+        profile: `sweep` measures latency under load, from one request at a time to all at once;
+            `slo` finds the highest rate at which an SLO holds.
+        slo: name of that SLO.
         points: rates between the two ends of the sweep (default 8).
         arrival: arrival pattern of each rate (default: the spec's load, or constant).
         seconds: maximum seconds of sending per sweep point.
@@ -70,7 +74,7 @@ def benchmark(
         plan, configurations = read_plan(resume, settings)
     elif spec is not None:
         check_deployed_spec(spec)
-        given = {"points": points, "arrival": arrival, "seconds": seconds, "requests": requests}
+        given = {"slo": slo, "points": points, "arrival": arrival, "seconds": seconds, "requests": requests}
         chosen = choose_profile(profile, {name: value for name, value in given.items() if value is not None})
         if noise:
             plan, configurations = plan_noise(as_spec(spec), repeats, is_varied=bool(sweep or chosen))

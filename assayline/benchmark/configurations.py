@@ -175,7 +175,11 @@ def add_rates(plan: BenchmarkPlan, achieved: Sequence[float | None]) -> tuple[Be
     Raises RunFailedError if there are none.
     """
     assert plan.profile is not None, "only a sweep has rates"
-    profile = space_rates(plan.profile, *achieved)
+    return replace_profile(plan, space_rates(plan.profile, *achieved))
+
+
+def replace_profile(plan: BenchmarkPlan, profile: SweepProfile) -> tuple[BenchmarkPlan, list[Configuration]]:
+    """Return the plan with another profile, such as one with more rates, and its configurations."""
     base = parse_spec(json.loads(plan.spec_json))
     configurations = list_configurations([BenchmarkTask("", 1.0, base)], list_points(base, profile))
     return replace(plan, profile=profile, config_ids=[one.config_id for one in configurations]), configurations

@@ -87,7 +87,7 @@ def store_frontier(
             floors = [noise.get(tasks[task][0]["config_id"]) for task in parts]
             runs = {name: rows[-1][name] for name in ("run_id", "baseline_run_id", "detail")}
             means.append({**runs, **_average(list(parts.values()), shares, floors)})
-    _judge(means)
+    judge_family(means)
     for mean in means:
         common = {name: mean[name] for name in ("run_id", "baseline_run_id", "detail", "n", "verdict", "p_value")}
         rows += [{**common, **mean[metric], "metric": metric} for metric in ("mean_accuracy", "mean_recovery")]
@@ -166,8 +166,8 @@ def _average(parts: Sequence[Row], shares: Sequence[float], floors: Sequence[flo
     }
 
 
-def _judge(means: Sequence[Row]) -> None:
-    """Set the verdicts of all configurations that are compared, which are one family of tests."""
+def judge_family(means: Sequence[Row]) -> None:
+    """Set the verdicts of all configurations with a comparison (judged), which are one family of tests."""
     compared = [mean for mean in means if mean["judged"]]
     adjusted = adjust_holm(np.array([mean["judged"]["beyond_p"] for mean in compared]))
     for mean, p_beyond in zip(compared, adjusted.tolist(), strict=True):

@@ -68,7 +68,8 @@ class BenchmarkPlan:
     @property
     def planned(self) -> int:
         """Runs that cannot be listed yet, because the rates of a sweep are unknown until its ends are measured."""
-        return self.repeats * self.profile.points if self.profile and not self.profile.rates_per_s else 0
+        profile = self.profile
+        return self.repeats * profile.points if profile and not profile.slo and not profile.rates_per_s else 0
 
     @property
     def total(self) -> int:

@@ -1,15 +1,18 @@
-"""The profile `sweep`: one spec under loads from one request at a time to all at once.
+"""The profiles `sweep` and `slo`: one spec under loads from one request at a time to all at once.
 
-The first two points are these ends. The others are rates evenly spaced between the throughputs of the ends, up to that
-of all at once; they are known once the ends are measured, and stored in the benchmark's plan.
+The first two points are these ends. A sweep's other points are rates evenly spaced between the throughputs of the ends,
+up to that of all at once; they are known once the ends are measured, and stored in the benchmark's plan. The profile
+`slo` bisects between them for the highest rate at which `GOAL` of the requests are good.
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from assayline.errors import RunFailedError, SpecError
+from assayline.words import nearest
 
 if TYPE_CHECKING:  # the command line needs the numbers below, and no more
     from assayline.spec.evaluation import EvalSpec
@@ -21,6 +24,13 @@ ENDS = 2
 ARRIVALS = ("constant", "poisson")
 REPEATS = 5
 """Default repeats of a configuration: what a comparison needs. Points of a profile are one run each."""
+
+GOAL = 0.95
+"""Share of good requests with which an SLO holds."""
+MOST_POINTS = 8
+"""Points of a search, its ends included."""
+CLOSE = 1.05
+"""Ratio of the rates around the one that is searched, at which a search ends."""
 
 NOISE_RUNS = 10
 """Default runs of a noise measurement."""
@@ -50,13 +60,57 @@ class SweepProfile:
     requests: int | None = None
     """Maximum requests per point."""
     rates_per_s: list[float] = field(default_factory=list)
-    """Requests per second, ascending; empty until the ends have been measured."""
+    """Requests per second, in the order of measuring; empty until the ends have been measured."""
+    slo: str | None = None
+    """The SLO of a search; None for a sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a rate did to the requests of an SLO."""
+
+    rate_per_s: float
+    good: int
+    requests: int
+    is_saturated: bool | None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval of the share of good requests (Wilson 1927)."""
+        from scipy.stats import binomtest
+
+        found = binomtest(self.good, self.requests).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether at least GOAL of the requests are shown to be good, and the engine is not saturated; None if open."""
+        low, high = self.interval
+        return False if self.is_saturated or high < GOAL else True if low >= GOAL else None
+
+    @property
+    def is_too_much(self) -> bool:
+        return bool(self.is_saturated) or self.good < GOAL * self.requests
+
+
+def bisect_rate(synchronous_per_s: float, throughput_per_s: float, probes: Sequence[Probe]) -> float | None:
+    """Return the next rate of a search, in the middle on a logarithmic scale; None if it has ended.
+
+    A run of all at once is a little slower than the capacity while it fills and drains.
+    """
+    low = max([synchronous_per_s, *(one.rate_per_s for one in probes if not one.is_too_much)])
+    high = min([CLOSE * throughput_per_s, *(one.rate_per_s for one in probes if one.is_too_much)])
+    if ENDS + len(probes) >= MOST_POINTS or high <= CLOSE * low:
+        return None
+    return float(f"{math.sqrt(low * high):.{RATE_DIGITS}g}")
 
 
 def choose_profile(name: str | None, options: Mapping[str, Any]) -> SweepProfile | None:
     """Return the profile of this name with these options. Raises SpecError for options without a profile."""
     if name is None and options:
         raise SpecError(f"--{next(iter(options))} needs a profile. hint: add --profile sweep, or omit the option.")
+    if (name == "slo") != ("slo" in options) or (name == "slo" and "points" in options):
+        raise SpecError("--profile slo needs --slo NAME, and both exclude --points. hint: pass an SLO of the spec.")
     return SweepProfile(**options) if name else None
 
 
@@ -64,9 +118,12 @@ def check_profile(profile: SweepProfile, spec: "EvalSpec") -> None:
     """Raise SpecError for a spec or options that cannot be swept."""
     if not spec.engine.is_streaming:
         raise SpecError(
-            f"--profile sweep needs a streaming engine, and engine.backend is {spec.engine.backend}. hint: pass "
+            f"A profile needs a streaming engine, and engine.backend is {spec.engine.backend}. hint: pass "
             "--engine.backend async, or use server."
         )
+    if profile.slo is not None and profile.slo not in (names := [slo.name for slo in spec.slos]):
+        known = nearest(profile.slo, names) if names else "the spec has no slos"
+        raise SpecError(f"--slo {profile.slo!r} is not an SLO of the spec: {known}. hint: add it to `slos`.")
     if profile.points < 1:
         raise SpecError(f"--points {profile.points} is below 1. hint: pass the number of rates between the two ends.")
     if profile.arrival not in (None, *ARRIVALS):

@@ -11,11 +11,13 @@ from itertools import takewhile
 
 from assayline.benchmark.frontier import split_name, store_frontier
 from assayline.benchmark.plan import BenchmarkPlan
+from assayline.benchmark.profile import GOAL
 from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import SpecError
 from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Quote, Section, tabulate
 from assayline.report.noise import NoiseRows, choose_noise_figures, describe_noise, read_noise, say_noise
+from assayline.report.search import read_probes, say_search
 from assayline.report.sweep_charts import draw_good_share, draw_goodput, draw_latency
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection, Row, read_rows
@@ -42,6 +44,8 @@ class BenchmarkRows:
     """Rows of run_metric of their repeats, with config_id."""
     frontier: list[Row]
     """Rows of the view frontier, the best first; empty for a load sweep."""
+    search: str = ""
+    """The result of a search for an SLO's rate."""
     noise: NoiseRows | None = None
     """Set if there is one configuration, no load, and the noise was measured."""
 
@@ -83,7 +87,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Benchma
     points = of_benchmark(_POINTS)
     values = [] if points else of_benchmark(_VALUES)
     measured: list[Measured] = []
-    noise = None
+    noise, slo = None, plan.profile.slo if plan and plan.profile and points else None
     if not points:
         names = {run["config_id"]: split_name(run["name"]) for run in runs}
         if len({task for task, _ in names.values()}) == 1:
@@ -103,6 +107,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Benchma
         measured=measured,
         values=values,
         frontier=of_benchmark("from frontier where benchmark_id = ?"),
+        search=say_search(slo, read_probes(connection, benchmark_id, slo)) if slo else "",
         noise=noise if noise and noise.metrics else None,
     )
 
@@ -278,8 +283,6 @@ POINTS = (
 
 
 METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E latency"}
-AMPLE = 0.95
-"""Share of good requests that a rate must reach to be acceptable."""
 
 
 def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> Section:
@@ -336,11 +339,11 @@ def _describe_shares(goodput: Sequence[Row], offered: Mapping[str, float]) -> st
     for slo in dict.fromkeys(row["slo"] for row in goodput):
         rows = [row for row in goodput if row["slo"] == slo and row["run_id"] in offered]
         rows.sort(key=lambda row: offered[row["run_id"]])
-        ample = [offered[row["run_id"]] for row in takewhile(lambda row: (row["good_share"] or 0.0) >= AMPLE, rows)]
+        ample = [offered[row["run_id"]] for row in takewhile(lambda row: (row["good_share"] or 0.0) >= GOAL, rows)]
         if ample:
-            parts.append(f"for {slo}, at least {AMPLE:.0%} are good up to {show_rate(ample[-1], 'requests')}")
+            parts.append(f"for {slo}, at least {GOAL:.0%} are good up to {show_rate(ample[-1], 'requests')}")
         elif rows:
-            parts.append(f"for {slo}, fewer than {AMPLE:.0%} are good even at the lowest rate")
+            parts.append(f"for {slo}, fewer than {GOAL:.0%} are good even at the lowest rate")
     words = "; ".join(parts)
     return f"{words[:1].upper()}{words[1:]}."
 
@@ -360,7 +363,7 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
     first, unfinished = rows.runs[0], rows.unfinished
     if points:
         figures = _choose_figures(points, rows)
-        found = [_say_knee(points), _say_ends(points), _say_goodput(points, rows)]
+        found = [rows.search, "" if rows.search else _say_knee(points), _say_ends(points), _say_goodput(points, rows)]
         sections = [
             describe_latency_under_load(points),
             describe_goodput(points, rows.goodput, rows.slos),

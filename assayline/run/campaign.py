@@ -10,10 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from assayline.benchmark.configurations import add_rates, can_share_engine, identify_config, list_left, order_runs
+from assayline.benchmark.configurations import (
+    add_rates,
+    can_share_engine,
+    identify_config,
+    list_left,
+    order_runs,
+    replace_profile,
+)
 from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, check_repeats, decide
 from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, write_plan
-from assayline.benchmark.profile import ENDS
+from assayline.benchmark.profile import ENDS, Probe, bisect_rate
 from assayline.benchmark.suite import (
     Cell,
     SuitePlan,
@@ -33,6 +40,7 @@ from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
+from assayline.report.search import read_probes
 from assayline.report.suite import list_evaluations
 from assayline.report.sweep import read_achieved_rates, read_benchmark_rows
 from assayline.run.driver import FrontEnd
@@ -63,6 +71,13 @@ def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], fron
     try:
         with EnginePool() as engines:
             failed = _do_benchmark(plan, configurations, front, engines)
+            while plan.profile and plan.profile.slo and not failed:
+                rates = _search_rate(plan, plan.profile.slo, front)
+                if rates is None:
+                    break
+                plan, configurations = replace_profile(plan, dataclasses.replace(plan.profile, rates_per_s=rates))
+                write_plan(plan, settings)
+                failed = _do_benchmark(plan, configurations, front, engines)
             if plan.planned and not failed:
                 try:
                     plan, configurations = _find_rates(plan, front)
@@ -98,6 +113,19 @@ def _do_benchmark(
         front.complete(one.spec, name, resume=NEVER, **how)
 
     return do_runs(left, plan.total - plan.planned, front.log, complete)
+
+
+def _search_rate(plan: BenchmarkPlan, slo: str, front: FrontEnd) -> list[float] | None:
+    """Return the rates of a search with the next one; None if it has ended."""
+
+    def read(connection: Connection) -> tuple[list[float | None], list[Probe]]:
+        ends = read_achieved_rates(connection, plan.benchmark_id, plan.config_ids[:ENDS])
+        return ends, read_probes(connection, plan.benchmark_id, slo)
+
+    (synchronous, throughput), probes = DatabaseThread(front.settings).run(read)
+    rate = bisect_rate(synchronous, throughput, probes) if synchronous and throughput else None
+    assert plan.profile is not None, "a search has a profile"
+    return None if rate is None or rate in plan.profile.rates_per_s else [*plan.profile.rates_per_s, rate]
 
 
 def _find_rates(plan: BenchmarkPlan, front: FrontEnd) -> tuple[BenchmarkPlan, list[Configuration]]:

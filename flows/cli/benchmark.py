@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from assayline.benchmark.plan import BenchmarkPlan, Configuration
     from assayline.settings import Settings
 
-OF_PROFILE = ("points", "arrival", "seconds", "requests")
+OF_PROFILE = ("slo", "points", "arrival", "seconds", "requests")
 """Names of the options that configure a profile."""
 
 EPILOG = f"""--sweep takes any field of the spec by its dotted name, with comma-separated values or a YAML list in
@@ -40,6 +40,9 @@ needs engine.backend async or server. The report is in the benchmark's folder (d
 Without --seconds, --requests or limits in the spec's load, a point sends for {SECONDS:g} s, and the
 throughput point sends at most {THROUGHPUT_REQUESTS:,} requests.
 
+--profile slo finds the highest rate at which 95% of the requests are good by one SLO: the two ends, then rates
+between them by bisection, at most 8 points in all. A rate at which the engine is saturated is too high.
+
 --noise runs the spec several times unchanged. Two consecutive runs share an engine, whose prefix cache is emptied
 between them, so that differences between runs and between engines can be told apart. Engines of servers, of several
 workers and on Ray are not shared. Reports and gates then show differences as multiples of this noise
@@ -51,7 +54,8 @@ Exit codes: 0 all runs completed, 2 spec or sweep, 3 prompts, 4 model, 5 engine,
 PARSER = make_parser(
     "benchmark",
     EPILOG,
-    "%(prog)s [SPEC_OR_SUITE] [--repeats N] [--sweep FIELD=A,B ... [--baseline A] | --profile sweep | --noise] "
+    "%(prog)s [SPEC_OR_SUITE] [--repeats N] [--sweep FIELD=A,B ... [--baseline A] | --profile sweep | "
+    "--profile slo --slo NAME | --noise] "
     "[--resume BENCHMARK_ID] [--dry-run] [--FIELD VALUE ...]",
 )
 PARSER.add_argument(
@@ -70,7 +74,8 @@ PARSER.add_argument(
 PARSER.add_argument(
     "--baseline", metavar="VALUE", help="configuration to compare with (default: the first in quality, else the best)"
 )
-PARSER.add_argument("--profile", choices=["sweep"], help="measure latency under load: see below")
+PARSER.add_argument("--profile", choices=["sweep", "slo"], help="measure latency under load: see below")
+PARSER.add_argument("--slo", metavar="NAME", help="SLO of the spec whose highest rate to find, with --profile slo")
 PARSER.add_argument(
     "--points", type=int, metavar="N", help=f"rates between the two ends of the sweep (default: {POINTS})"
 )

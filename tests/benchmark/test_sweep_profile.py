@@ -9,7 +9,17 @@ from run_kit import FAKE
 
 from assayline.benchmark.configurations import add_rates, list_left, plan_benchmark, read_plan
 from assayline.benchmark.plan import write_plan
-from assayline.benchmark.profile import SECONDS, THROUGHPUT_REQUESTS, SweepProfile, list_points, space_rates
+from assayline.benchmark.profile import (
+    MOST_POINTS,
+    SECONDS,
+    THROUGHPUT_REQUESTS,
+    Probe,
+    SweepProfile,
+    bisect_rate,
+    choose_profile,
+    list_points,
+    space_rates,
+)
 from assayline.errors import RunFailedError, SpecError
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec
@@ -111,9 +121,45 @@ def test_rates_are_known_once_and_kept(spec, settings):
     assert [one.label for one in list_left(whole, points, settings)][4:] == ["2/s", "3/s", "4/s", "4/s", "3/s", "2/s"]
 
 
+def probe(rate: float, seats: int, service_s: float, limit_s: float, requests: int) -> Probe:
+    """Send requests at an even rate to a server with some seats. It is saturated if the queue grew to the end."""
+    free, waits = [0.0] * seats, []
+    for due_s in (i / rate for i in range(requests)):
+        begins_s = max(due_s, min(free))
+        free[free.index(min(free))] = begins_s + service_s
+        waits.append(begins_s - due_s)
+    is_saturated = waits[-1] > max(1.5 * waits[requests // 2], 0.01 * service_s)
+    return Probe(rate, sum(wait <= limit_s for wait in waits), requests, is_saturated)
+
+
+@pytest.mark.parametrize("seats", [2, 7, 20])
+@pytest.mark.parametrize("service_s", [0.1, 2.0])
+def test_search_finds_the_capacity_of_a_server_within_five_percent_in_eight_points(seats, service_s):
+    capacity, probes = seats / service_s, []
+    ends = 1 / service_s, 0.97 * capacity
+    while (rate := bisect_rate(*ends, probes)) is not None:
+        probes.append(probe(rate, seats, service_s, 0.1 * service_s, max(100, round(60 * rate))))
+    assert len(probes) + 2 <= MOST_POINTS
+    found = max(one.rate_per_s for one in probes if one.holds)
+    assert capacity / 1.05 <= found <= 1.05 * capacity
+
+
+def test_probe_holds_when_it_is_shown_and_the_engine_is_not_saturated():
+    assert [Probe(1.0, good, 100, False).holds for good in (100, 96, 80)] == [True, None, False]
+    assert Probe(1.0, 100, 100, True).holds is False and Probe(1.0, 100, 100, True).is_too_much
+    assert Probe(1.0, 100, 100, False).interval[0] == pytest.approx(0.963, abs=5e-4)
+
+
+@pytest.mark.parametrize("given", [("sweep", {"slo": "x"}), ("slo", {}), ("slo", {"slo": "x", "points": 2})])
+def test_choose_profile_rejects_options_of_the_other_profile(given):
+    with pytest.raises(SpecError, match="--profile slo needs --slo NAME"):
+        choose_profile(*given)
+
+
 @pytest.mark.parametrize(
     ("profile", "sweep", "sentence"),
     [
+        (SweepProfile(slo="quick"), {}, "--slo 'quick' is not an SLO of the spec: the spec has no slos"),
         (SweepProfile(points=0), {}, "--points 0 is below 1"),
         (SweepProfile(arrival="burst"), {}, "--arrival 'burst' is not valid. hint: pass constant or poisson"),
         (SweepProfile(seconds=0), {}, "--seconds 0 is not valid"),

@@ -1,0 +1,46 @@
+"""The search for the highest rate at which an SLO holds: its points, and its result in words."""
+
+from collections.abc import Sequence
+
+from assayline.benchmark.profile import GOAL, Probe
+from assayline.store.database import Connection, read_rows
+from assayline.store.metrics import ensure_benchmark
+from assayline.words import show_rate, show_share
+
+
+def read_probes(connection: Connection, benchmark_id: str, slo: str) -> list[Probe]:
+    """Read the rates that a search has measured, lowest first; repeats of a rate count together."""
+    ensure_benchmark(connection, benchmark_id)
+    return [Probe(**row) for row in read_rows(connection, _PROBES, slo, benchmark_id)]
+
+
+_PROBES = """
+    select
+        offered_requests_per_s as rate_per_s,
+        cast(round(sum(value * n)) as bigint) as good,
+        cast(sum(n) as bigint) as requests,
+        bool_or(is_saturated) as is_saturated
+    from load_point
+    join metric_values using (run_id)
+    where metric = 'good_share' and detail = ? and benchmark_id = ? and n > 0
+        and arrival not in ('concurrency', 'all_at_once')
+    group by offered_requests_per_s
+    order by offered_requests_per_s
+"""
+
+
+def say_search(slo: str, probes: Sequence[Probe]) -> str:
+    """Describe the highest rate at which the SLO is shown to hold, and the lowest at which it does not."""
+
+    def tell(one: Probe) -> str:
+        low, high = (show_share(end) for end in one.interval)
+        saturated = ", saturated" if one.is_saturated else ""
+        return f"{show_share(one.good / one.requests)} of {one.requests:,} good, 95%: {low} to {high}{saturated}"
+
+    bad = [one for one in probes if one.is_too_much]
+    good = [one for one in probes if one.holds and (not bad or one.rate_per_s < bad[0].rate_per_s)]
+    over = f", and not at {show_rate(bad[0].rate_per_s, 'requests')} ({tell(bad[0])})" if bad else ""
+    if not good:
+        return f"{slo} is not shown to hold at any rate{over}. hint: pass more --seconds, or a looser limit."
+    held = f"{slo} holds up to {show_rate(good[-1].rate_per_s, 'requests')} ({tell(good[-1])})"
+    return f"{held}{over}. It holds if {GOAL:.0%} of the requests are good."
