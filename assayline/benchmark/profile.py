@@ -67,7 +67,7 @@ class SweepProfile:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a rate did to the requests of an SLO."""
+    """Good requests by an SLO at one rate."""
 
     rate_per_s: float
     good: int
@@ -84,7 +84,7 @@ class Probe:
 
     @property
     def holds(self) -> bool | None:
-        """Whether at least GOAL of the requests are shown to be good, and the engine is not saturated; None if open."""
+        """Return whether GOAL of the requests are shown to be good on an engine that is not saturated; None if open."""
         low, high = self.interval
         return False if self.is_saturated or high < GOAL else True if low >= GOAL else None
 

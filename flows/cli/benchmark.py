@@ -40,8 +40,8 @@ needs engine.backend async or server. The report is in the benchmark's folder (d
 Without --seconds, --requests or limits in the spec's load, a point sends for {SECONDS:g} s, and the
 throughput point sends at most {THROUGHPUT_REQUESTS:,} requests.
 
---profile slo finds the highest rate at which 95% of the requests are good by one SLO: the two ends, then rates
-between them by bisection, at most 8 points in all. A rate at which the engine is saturated is too high.
+--profile slo finds the highest rate at which 19 of 20 requests are good by one SLO: the two ends, then
+rates between them by bisection, at most 8 points in all. A rate at which the engine is saturated is too high.
 
 --noise runs the spec several times unchanged. Two consecutive runs share an engine, whose prefix cache is emptied
 between them, so that differences between runs and between engines can be told apart. Engines of servers, of several

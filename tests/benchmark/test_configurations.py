@@ -1,15 +1,28 @@
 """A benchmark's plan: which configurations, in which order, and what is left of it."""
 
-from typing import Any
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from run_kit import FAKE, begin_and_vanish, work
 
-from assayline.benchmark.configurations import list_left, order_runs, parse_sweep, plan_benchmark, read_plan
+from assayline.benchmark.configurations import (
+    list_left,
+    load_tasks,
+    order_runs,
+    parse_sweep,
+    plan_benchmark,
+    read_plan,
+)
+from assayline.benchmark.frontier import split_name
 from assayline.benchmark.plan import PLAN_NAME, benchmark_dir, count_done, write_plan
+from assayline.benchmark.profile import SweepProfile
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.resume import NEVER
+from assayline.run.campaign import _do_benchmark
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 
@@ -68,6 +81,53 @@ def test_cache_is_off_and_engines_are_warm_unless_asked(spec, settings):
     assert "enable_prefix_caching" not in found.spec.engine.args and not found.spec.engine.warmup
     _, both = plan_benchmark(spec, {"engine.args.enable_prefix_caching": [True, False]}, 1)
     assert [one.spec.engine.args["enable_prefix_caching"] for one in both] == [True, False]
+
+
+SUITE = """
+models: [{first}, {second}]
+evaluations:
+  - {{spec: sums.yaml, weight: 3, tier: supporting}}
+  - {{spec: sums.yaml, name: few, overrides: {{prompts.limit: 2}}}}
+"""
+
+
+def test_evaluations_of_a_suite_are_measured_with_every_combination(spec, settings, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sums.yaml").write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True) | {"name": "sums"}))
+    (tmp_path / "suite.yaml").write_text(SUITE.format(first=tiny_model, second="small"))
+    tasks, models = load_tasks("suite.yaml", {"sampling.max_tokens": "7"})
+    assert [(task.name, task.weight, task.spec.sampling["max_tokens"]) for task in tasks] == [
+        ("sums", 3, 7),
+        ("few", 1, 7),
+    ]
+    assert models == [str(tiny_model), "small"]
+    plan, found = plan_benchmark(tasks, {"engine.max_concurrency": [1, 2]}, 2, baseline="2")
+    assert [one.spec.name for one in found] == [
+        f"{task} engine.max_concurrency={size}" for size in (1, 2) for task in ("sums", "few")
+    ]
+    assert [split_name(one.spec.name) for one in found] == [(one.task, one.variant) for one in found]
+    assert plan.baseline == "engine.max_concurrency=2" and plan.first == "engine.max_concurrency=1"
+    write_plan(plan, settings)
+    assert read_plan(plan.benchmark_id, settings) == (plan, found)
+    for wanted in ("3", "model=x"):
+        with pytest.raises(SpecError, match=f"--baseline '{wanted}' is not a configuration: known: engine.max_con"):
+            plan_benchmark(tasks, {"engine.max_concurrency": [1, 2]}, baseline=wanted)
+    with pytest.raises(SpecError, match="--profile needs one spec, not a suite"):
+        plan_benchmark(tasks, {}, profile=SweepProfile())
+
+
+def test_configurations_share_an_engine_within_a_round(spec, settings):
+    plan, found = plan_benchmark(spec, {"engine.max_concurrency": [1, 2, 3]}, 2)
+    happened: list[str] = []
+    engines = SimpleNamespace(clear=lambda: happened.append("new engine"))
+
+    def complete(one: EvalSpec, name: str, **how: Any) -> None:
+        assert how["engines"] is engines
+        happened.append(str(one.engine.max_concurrency))
+
+    front: Any = SimpleNamespace(settings=settings, log=logging.getLogger(), complete=complete)
+    assert _do_benchmark(plan, found, front, cast("Any", engines)) == {}
+    assert happened == ["1", "2", "3", "new engine", "3", "2", "1"]
 
 
 def test_rounds_alternate_so_that_drift_is_shared(spec, settings):
