@@ -77,10 +77,10 @@ class Probe:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95% interval of the share of good requests (Wilson 1927)."""
-        from scipy.stats import binomtest
+        from assayline.stats.clusters import bound_share
 
-        found = binomtest(self.good, self.requests).proportion_ci(method="wilson")
-        return float(found.low), float(found.high)
+        share, n = self.good / self.requests, self.requests
+        return bound_share(share, share * (1 - share), n, n, n, 0.0)
 
     @property
     def holds(self) -> bool | None:
