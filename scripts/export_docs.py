@@ -13,7 +13,8 @@ sys.path.insert(0, str(ROOT))
 
 from assayline import evaluate  # noqa: E402
 from assayline.export.make import FORMATS, export_run  # noqa: E402
-from assayline.imports.make import KINDS, import_files  # noqa: E402
+from assayline.imports import KINDS  # noqa: E402
+from assayline.imports.make import import_files  # noqa: E402
 from assayline.settings import Settings  # noqa: E402
 from assayline.store.database import Connection  # noqa: E402
 from assayline.store.thread import DatabaseThread  # noqa: E402

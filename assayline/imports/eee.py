@@ -17,13 +17,8 @@ OWN = {"prompt_id", "occurrence", "repeat_index"}
 """Metadata of a line that assayline wrote."""
 
 
-def read_logs(paths: list[Path]) -> Iterator[Imported]:
-    """Yield a run per log; `paths` are logs, or folders with them."""
-    for path in paths:
-        yield from map(_read_log, sorted(path.rglob("*.json")) if path.is_dir() else [path])
-
-
-def _read_log(path: Path) -> Imported:
+def read_log(path: Path) -> Iterator[Imported]:
+    """Yield the run of a log."""
     data = read_json(path)
     detailed = data.get("detailed_evaluation_results")
     if not detailed:
@@ -31,7 +26,7 @@ def _read_log(path: Path) -> Imported:
     samples = path.with_name(Path(detailed["file_path"]).name)
     library = data["eval_library"]
     scorers: dict[str, dict[str, Any]] = {}
-    return Imported(
+    yield Imported(
         tool=TOOL,
         version=data["schema_version"],
         model=data["model_info"]["id"],

@@ -14,31 +14,30 @@ PATTERNS = {"constant": "constant", "poisson": "poisson", "async": "poisson"}
 """Patterns of arrivals by GuideLLM's kinds of load that have a schedule."""
 
 
-def read_reports(paths: list[Path]) -> Iterator[Imported]:
-    """Yield a run per benchmark of each report."""
-    for path in paths:
-        report = read_json(path)
-        for number, benchmark in enumerate(report["benchmarks"]):
-            strategy = {name: value for name, value in benchmark["config"]["strategy"].items() if value is not None}
-            kind = strategy["type_"]
-            pace = strategy.get("streams") or strategy.get("rate")
-            yield Imported(
-                tool=TOOL,
-                version=report["metadata"]["guidellm_version"],
-                model=benchmark["config"]["backend"]["model"],
-                prompt_set=" ".join(map(str, filter(None, [TOOL, kind, pace]))),
-                files=[path],
-                part=str(number),
-                rows=_read_rows(benchmark, has_schedule=kind in PATTERNS),
-                started_s=benchmark["start_time"],
-                finished_s=benchmark["end_time"],
-                settings=strategy,
-                load=describe_load(
-                    PATTERNS.get(kind),
-                    strategy.get("rate"),
-                    strategy.get("streams", 1) if kind in CLOSED_LOOPS else None,
-                ),
-            )
+def read_report(path: Path) -> Iterator[Imported]:
+    """Yield a run per benchmark of a report."""
+    report = read_json(path)
+    for number, benchmark in enumerate(report["benchmarks"]):
+        strategy = {name: value for name, value in benchmark["config"]["strategy"].items() if value is not None}
+        kind = strategy["type_"]
+        pace = strategy.get("streams") or strategy.get("rate")
+        yield Imported(
+            tool=TOOL,
+            version=report["metadata"]["guidellm_version"],
+            model=benchmark["config"]["backend"]["model"],
+            prompt_set=" ".join(map(str, filter(None, [TOOL, kind, pace]))),
+            files=[path],
+            part=str(number),
+            rows=_read_rows(benchmark, has_schedule=kind in PATTERNS),
+            started_s=benchmark["start_time"],
+            finished_s=benchmark["end_time"],
+            settings=strategy,
+            load=describe_load(
+                PATTERNS.get(kind),
+                strategy.get("rate"),
+                strategy.get("streams", 1) if kind in CLOSED_LOOPS else None,
+            ),
+        )
 
 
 def _read_rows(benchmark: dict[str, Any], has_schedule: bool) -> Rows:

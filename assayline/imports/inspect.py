@@ -23,14 +23,8 @@ ZSTANDARD = 93
 """Compression of a zip's member that the standard library of Python 3.11 cannot read."""
 
 
-def read_logs(paths: list[Path]) -> Iterator[Imported]:
-    """Yield a run per log; `paths` are logs, or folders with them."""
-    for path in paths:
-        found = sorted([*path.rglob("*.eval"), *path.rglob("*.json")]) if path.is_dir() else [path]
-        yield from map(_read_log, found)
-
-
-def _read_log(path: Path) -> Imported:
+def read_log(path: Path) -> Iterator[Imported]:
+    """Yield the run of a log."""
     header = read_json(path) if path.suffix == ".json" else next(_read_members(path, "header.json"), None)
     if header is None or "eval" not in header:
         raise ValueError(f"{path.name} is not a finished log of Inspect")
@@ -39,7 +33,7 @@ def _read_log(path: Path) -> Imported:
     version = about.get("packages", {}).get("inspect_ai")
     scorers: dict[str, dict[str, Any]] = {}
     generation = {name: value for name, value in about.get("model_generate_config", {}).items() if value is not None}
-    return Imported(
+    yield Imported(
         tool=TOOL,
         version=version,
         model=about["model"],

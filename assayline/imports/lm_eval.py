@@ -19,21 +19,13 @@ OWN = "assayline"
 """`model_source` of an export of this program, whose documents have their prompt_id."""
 
 
-def read_results(paths: list[Path]) -> Iterator[Imported]:
-    """Yield a run per results file; `paths` are such files, or folders with them."""
-    for path in paths:
-        found = sorted(path.rglob("results_*.json")) if path.is_dir() else [path]
-        if not found:
-            raise ValueError(f"there is no results_*.json in {path}")
-        yield from map(_read_run, found)
-
-
-def _read_run(path: Path) -> Imported:
+def read_results(path: Path) -> Iterator[Imported]:
+    """Yield the run of a results file."""
     data = read_json(path)
     samples = _find_samples(path, list(data["configs"]))
     seconds, started_s = read_number(data.get("total_evaluation_time_seconds")), read_number(data.get("date"))
     scorers: dict[str, dict[str, Any]] = {}
-    return Imported(
+    yield Imported(
         tool=TOOL,
         version=data.get("lm_eval_version"),
         model=data.get("model_name") or data["config"]["model_args"]["pretrained"],

@@ -23,9 +23,8 @@ from assayline.digests import digest_file, digest_json
 from assayline.errors import PromptError, SpecError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.files import MAKE_ROOM, check_data_folder, storing, write_json
-from assayline.imports import eee
-from assayline.imports.guidellm import read_reports
-from assayline.imports.inspect import read_logs
+from assayline.imports import KINDS, eee, inspect
+from assayline.imports.guidellm import read_report
 from assayline.imports.lm_eval import read_results
 from assayline.imports.openai_batch import read_batch
 from assayline.imports.rows import Imported
@@ -49,15 +48,14 @@ from assayline.store.thread import DatabaseThread
 
 ROWS_PER_PART = 20_000
 DIGEST_DIGITS = 12
-KINDS: dict[str, tuple[str, Callable[[list[Path]], Iterator[Imported]]]] = {
-    "lm-eval": ("results_*.json of lm_eval with samples next to it, or a folder", read_results),
-    "openai-batch": ("the input file of one batch, its output file and, if there is one, its error file", read_batch),
-    "vllm-bench": ("result files of vllm bench serve --save-result --save-detailed", read_benchmark),
-    "guidellm": ("reports of GuideLLM in JSON", read_reports),
-    "eee": ("logs of every_eval_ever with their NAME_samples.jsonl next to them, or a folder", eee.read_logs),
-    "inspect": ("logs of Inspect, .eval or .json, or a folder", read_logs),
+READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Iterator[Imported]]]] = {
+    "lm-eval": (("results_*.json",), read_results),
+    "vllm-bench": (("*.json",), read_benchmark),
+    "guidellm": (("*.json",), read_report),
+    "inspect": (("*.eval", "*.json"), inspect.read_log),
+    "eee": (("*.json",), eee.read_log),
 }
-"""Description of PATH and its reader, by kind of file."""
+"""Names of the files in a folder, and the reader of one, by kind. A batch alone has several files."""
 SCORES = pa.schema([
     ("scorer", pa.string()), ("prompt_id", pa.string()), ("occurrence", pa.int32()), ("value", pa.float64()),
     ("extracted", pa.string()), ("explanation", pa.string()), ("error_kind", pa.string()),
@@ -91,16 +89,26 @@ def import_files(
     """
     for path in paths:
         if not path.exists():
-            raise SpecError(f"{path} does not exist. hint: pass {KINDS[kind][0]}.")
+            raise SpecError(f"{path} does not exist. hint: pass {KINDS[kind]}.")
     check_data_folder(settings.data_dir)
     names = ", ".join(map(str, paths))
-    found = iter(KINDS[kind][1](paths))
+    found = read_batch(paths) if kind == "openai-batch" else _read_files(kind, paths)
     while True:
         with _reading(names, kind):
             imported = next(found, None)
         if imported is None:
             return
         yield _import_run(settings, imported, machine, show)
+
+
+def _read_files(kind: str, paths: list[Path]) -> Iterator[Imported]:
+    patterns, read = READERS[kind]
+    for path in paths:
+        found = sorted(file for pattern in patterns for file in path.rglob(pattern)) if path.is_dir() else [path]
+        if not found:
+            raise ValueError(f"there is no {' or '.join(patterns)} in {path}")
+        for file in found:
+            yield from read(file)
 
 
 @contextmanager
@@ -113,7 +121,7 @@ def _reading(name: str, kind: str) -> Iterator[None]:
         what, _, hint = reason.partition(" hint: ")
         raise PromptError(
             f"{name} cannot be imported as {kind}: {what.rstrip('.')}. Nothing of it was stored. hint: "
-            f"{hint or f'pass {KINDS[kind][0]}'}."
+            f"{hint or f'pass {KINDS[kind]}'}."
         ) from error
 
 

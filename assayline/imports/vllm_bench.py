@@ -17,28 +17,27 @@ ARRAYS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generate
 SETTINGS = ("backend", "num_prompts", "request_rate", "burstiness", "max_concurrency")
 
 
-def read_benchmark(paths: list[Path]) -> Iterator[Imported]:
-    """Yield a run per file."""
-    for path in paths:
-        data = read_json(path)
-        if missing := [name for name in ARRAYS if name not in data]:
-            raise ValueError(
-                f"{path.name} has no {', '.join(missing)}. hint: run `vllm bench serve` with --save-detailed; totals "
-                "alone, as of `vllm bench throughput`, cannot be imported"
-            )
-        when = datetime.strptime(data["date"], "%Y%m%d-%H%M%S").timestamp()
-        yield Imported(
-            tool=TOOL,
-            version=data.get("vllm_version"),
-            model=data["model_id"],
-            prompt_set=" ".join(filter(None, [TOOL, data.get("label"), f"rate {data.get('request_rate')}"])),
-            files=[path],
-            rows=_read_rows(data),
-            started_s=when - data["duration"],  # the date is that of the end
-            finished_s=when,
-            settings={name: data.get(name) for name in SETTINGS},
-            load=_read_load(data),
+def read_benchmark(path: Path) -> Iterator[Imported]:
+    """Yield the run of a file."""
+    data = read_json(path)
+    if missing := [name for name in ARRAYS if name not in data]:
+        raise ValueError(
+            f"{path.name} has no {', '.join(missing)}. hint: run `vllm bench serve` with --save-detailed; totals "
+            "alone, as of `vllm bench throughput`, cannot be imported"
         )
+    when = datetime.strptime(data["date"], "%Y%m%d-%H%M%S").timestamp()
+    yield Imported(
+        tool=TOOL,
+        version=data.get("vllm_version"),
+        model=data["model_id"],
+        prompt_set=" ".join(filter(None, [TOOL, data.get("label"), f"rate {data.get('request_rate')}"])),
+        files=[path],
+        rows=_read_rows(data),
+        started_s=when - data["duration"],  # the date is that of the end
+        finished_s=when,
+        settings={name: data.get(name) for name in SETTINGS},
+        load=_read_load(data),
+    )
 
 
 def _read_load(data: dict[str, Any]) -> dict[str, Any]:

@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
+from assayline.imports import KINDS
 
 if TYPE_CHECKING:
     from assayline.imports.make import Outcome
 
-KINDS = ("lm-eval", "openai-batch", "vllm-bench", "guidellm", "inspect", "eee")
-EPILOG = """Kinds of files (docs/guides/import.md):
-  lm-eval        results_*.json of lm_eval with samples_*.jsonl next to it, or a folder with them
-  openai-batch   the files of one batch: input, output, errors
-  vllm-bench     results of vllm bench serve --save-result --save-detailed
-  guidellm       reports of GuideLLM in JSON; each benchmark is a run
-  inspect        .eval and .json logs of Inspect, or a folder with them
-  eee            logs of every_eval_ever 0.3 with NAME_samples.jsonl, or a folder with them
+FILES = "\n".join(f"  {kind:<13}  {files}" for kind, files in KINDS.items())
+EPILOG = f"""Kinds of files (docs/guides/import.md):
+{FILES}
 
 Each run in the files gets the state `imported` and an id that ends with their digest, so importing them again adds
 nothing. All commands that read runs then work: runs, gate, baseline, score, report, export.

@@ -32,7 +32,8 @@ from assayline.export.hub import export_hub
 from assayline.export.make import FORMATS, export_run, export_tables
 from assayline.export.rows import find_exported
 from assayline.flows.cli import run
-from assayline.imports.make import KINDS, import_files
+from assayline.imports import KINDS
+from assayline.imports.make import import_files
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.spec.named import find_benchmark
