@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import metric_docs  # noqa: E402
 import query_docs  # noqa: E402
 import spec_docs  # noqa: E402
+import tutorial_docs  # noqa: E402
 
 from assayline.spec.file import parse_spec  # noqa: E402
 from assayline.store.database import list_models  # noqa: E402
@@ -82,6 +83,13 @@ def test_query_docs_gives_the_answers_on_the_page(weeks):
     assert page.count("```sql") == 15
     answers = re.findall(r"^\|[-:|]+\|\n((?:\|.*\n)*)", page, flags=re.MULTILINE)
     assert len(answers) == 15 and all(answers), "each has an answer"
+
+
+@pytest.mark.slow
+def test_the_tutorial_has_what_its_commands_print(weeks):
+    page = tutorial_docs.render(weeks.data_dir)
+    assert page == tutorial_docs.PAGE.read_text(encoding="utf-8"), "run python -m scripts.tutorial_docs"
+    assert len(tutorial_docs.BLOCK.findall(page)) == 4 and "\n$ echo $?\n1\n" in page
 
 
 @pytest.mark.parametrize("question", query_docs.QUESTIONS, ids=lambda question: question.title)
