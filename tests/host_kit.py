@@ -146,12 +146,13 @@ HOSTS = ForkedHosts()
 @contextlib.contextmanager
 def forking_hosts(hosts: ForkedHosts = HOSTS) -> Iterator[None]:
     """Engines that this process opens are forked from one server, which ends here."""
-    from assayline.engines.process import HostSetup
+    from assayline.engines.process import HostSetup, start_host
 
     make_setup = HostSetup.of
 
     def make(*given: Any) -> HostSetup:
-        return replace(make_setup(*given), launch=hosts.launch)
+        setup = make_setup(*given)
+        return replace(setup, launch=hosts.launch) if setup.launch is start_host else setup
 
     with contextlib.closing(hosts), patch.object(HostSetup, "of", make):
         yield

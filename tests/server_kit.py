@@ -65,6 +65,7 @@ class FakeServer:
         self.scripts: deque[Script] = deque()
         self.default = Script()
         self.received: list[Received] = []
+        self.version = "0.32.0"
         self.metrics: str | None = None
         """Its page of metrics; None: there is none."""
         self.metrics_read = 0
@@ -137,7 +138,7 @@ class FakeServer:
         if self.key is not None and received.headers.get("authorization") != f"Bearer {self.key}":
             self._write_json(writer, 401, {"error": {"message": "Incorrect key."}})
         elif received.path == "/version" and self.is_vllm:
-            self._write_json(writer, 200, {"version": "0.32.0"})
+            self._write_json(writer, 200, {"version": self.version})
         elif received.path == "/metrics" and self.metrics is not None:
             self.metrics_read += 1
             self._write(writer, 200, self.metrics.encode(), "text/plain; version=0.0.4")

@@ -42,6 +42,8 @@ class Open:
     """Folder of the model's LoRA adapter."""
     served_root: str | None = None
     """The files behind a running server's name for the model in the run's earlier attempts."""
+    vllm_version: str | None = None
+    """Version of vLLM in the run's earlier attempts."""
     sampling: dict[str, Json] = field(default_factory=dict)
     """The spec's sampling parameters, checked before the model loads."""
     reasoning: ReasoningSpec | None = None
@@ -59,6 +61,14 @@ class Open:
     """Id of the run that this engine was opened for; shown when a later run takes it over."""
     worker: str = "worker-0"
     engine_generation: int = 0
+
+    def check_version(self, version: str | None) -> None:
+        """Raise SpecError if another version of vLLM answered the run's earlier requests."""
+        if None not in (version, self.vllm_version) and version != self.vllm_version:
+            raise SpecError(
+                f"vLLM is {version} now, and was {self.vllm_version} when the run began. hint: go back to that "
+                "version, or begin a new run with --fresh."
+            )
 
     def find_reasoning(self, request: Request) -> ReasoningSpec | None:
         """Return the tags of the reasoning that an answer to this request begins with; None if it has none."""

@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -111,10 +112,12 @@ Launch = Callable[[Mapping[str, str], int, int], Launched]
 """Starts an engine host, given its environment and the descriptors of its channel and its log."""
 
 
-def start_host(env: Mapping[str, str], channel: int, log: int) -> "subprocess.Popen[bytes]":
-    """Start an engine host as a Python process in a session of its own."""
+def start_host(
+    env: Mapping[str, str], channel: int, log: int, python: str = sys.executable
+) -> "subprocess.Popen[bytes]":
+    """Start an engine host as a process of `python` in a session of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "assayline.engines.host", str(channel)],
+        [python, "-m", "assayline.engines.host", str(channel)],
         env=dict(env),
         pass_fds=[channel],
         start_new_session=True,
@@ -147,6 +150,7 @@ class HostSetup:
             start_timeout_s=settings.engine_start_timeout_s,
             close_timeout_s=settings.engine_close_timeout_s,
             stall_timeout_s=max(stall_s, engine.server.timeout_s + STALL_MARGIN_S) if engine.is_served else stall_s,
+            launch=partial(start_host, python=engine.python) if engine.python else start_host,
         )
 
 

@@ -186,7 +186,12 @@ class Evaluation:
         """Return the instructions for a worker that starts now."""
         earlier, progress = self.earlier, self.dispatcher.progress
         return WorkOrder(
-            open=replace(self._engine, worker=worker, served_root=earlier.served_root if earlier else None),
+            open=replace(
+                self._engine,
+                worker=worker,
+                served_root=earlier.served_root if earlier else None,
+                vllm_version=earlier.vllm_version if earlier else None,
+            ),
             settings=self.settings,
             holder=f"run {self.run_id} ({self.spec.name})",
             attempt=self.manifest.attempt,

@@ -7,12 +7,14 @@ in the source of the installed package. vLLM itself checks the values in the eng
 import ast
 import importlib.util
 import math
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from assayline import __version__
 from assayline.errors import EngineError, SpecError
 from assayline.records import Json
 from assayline.spec.evaluation import EvalSpec
@@ -79,10 +81,11 @@ def check_arguments(spec: EvalSpec) -> None:
     The fake engine and an external server do not need vLLM; their sampling is checked if vLLM is installed.
     """
     check_numbers(spec)
+    python = spec.engine.python
     if not spec.engine.needs_device and not vllm_is_installed():
         return
-    _check_names("engine.args", spec.engine.args, engine_argument_types())
-    _check_names("sampling", spec.sampling, sampling_parameter_types())
+    _check_names("engine.args", spec.engine.args, engine_argument_types(python))
+    _check_names("sampling", spec.sampling, sampling_parameter_types(python))
     for name in spec.engine.args:
         if name in OURS and not (spec.engine.is_served and name == "data_parallel_size"):
             raise SpecError(f"engine.args.{name} cannot be set: {OURS[name]}.")
@@ -125,15 +128,15 @@ def vllm_is_installed() -> bool:
 
 
 @cache
-def engine_argument_types() -> dict[str, str]:
-    """Return the types of the fields of `vllm.EngineArgs` by name."""
-    return _read_fields("engine/arg_utils.py", "EngineArgs")
+def engine_argument_types(python: str | None = None) -> dict[str, str]:
+    """Return the types of the fields of `vllm.EngineArgs` by name; `python`: of another environment's vLLM."""
+    return _read_fields("engine/arg_utils.py", "EngineArgs", python)
 
 
 @cache
-def sampling_parameter_types() -> dict[str, str]:
+def sampling_parameter_types(python: str | None = None) -> dict[str, str]:
     """Return the types of the public fields of `vllm.SamplingParams` by name."""
-    fields = _read_fields("sampling_params.py", "SamplingParams")
+    fields = _read_fields("sampling_params.py", "SamplingParams", python)
     return {name: kind for name, kind in fields.items() if not name.startswith("_")}
 
 
@@ -145,14 +148,8 @@ def _check_names(where: str, given: Mapping[str, Json], known: Mapping[str, str]
             raise SpecError(f"{where}.{name} is {value!r}. hint: set it to true or false.")
 
 
-def _read_fields(module: str, class_name: str) -> dict[str, str]:
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or not spec.submodule_search_locations:
-        raise EngineError(
-            "vLLM is not installed. hint: run `make setup` to install the build for this machine, or use "
-            "engine.backend: fake, which runs without vLLM."
-        )
-    source = Path(next(iter(spec.submodule_search_locations))) / module
+def _read_fields(module: str, class_name: str, python: str | None) -> dict[str, str]:
+    source = (_find_other_vllm(python) if python else _find_vllm()) / module
     for node in _parse(source.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             return {
@@ -163,6 +160,43 @@ def _read_fields(module: str, class_name: str) -> dict[str, str]:
     raise EngineError(
         f"{source} has no class {class_name}: this version of vLLM is not supported. hint: install vLLM 0.26 to 0.33."
     )
+
+
+def _find_vllm() -> Path:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineError(
+            "vLLM is not installed. hint: run `make setup` to install the build for this machine, or use "
+            "engine.backend: fake, which runs without vLLM."
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+@cache
+def _find_other_vllm(python: str) -> Path:
+    """Return the folder of an environment's vLLM. Raises SpecError unless this assayline is installed there, too."""
+    try:
+        told = subprocess.run([python, "-c", _TELL], capture_output=True, text=True, timeout=TELL_S, check=False)
+        ours, *folders = told.stdout.split("\n")[:2]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SpecError(f"engine.python {python} does not run: {error}. hint: give the path of a Python.") from None
+    if told.returncode or ours != __version__ or not any(folders):
+        lacks = "vLLM" if ours == __version__ else f"assayline {__version__}" + (f" (it has {ours})" if ours else "")
+        raise SpecError(f"The environment of engine.python {python} lacks {lacks}. hint: install it there with pip.")
+    return Path(folders[0])
+
+
+TELL_S = 60.0
+_TELL = """
+import importlib.util as util
+try:
+    from assayline import __version__
+except ImportError:
+    __version__ = ""
+vllm = util.find_spec("vllm")
+print(__version__)
+print(vllm.submodule_search_locations[0] if vllm else "")
+"""
 
 
 def _parse(source: str) -> ast.Module:

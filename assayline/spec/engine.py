@@ -7,6 +7,7 @@ are rejected anywhere in it.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
@@ -201,6 +202,24 @@ class EngineSpec(SpecPart):
     env: dict[PublicName, str] = Field(
         default_factory=dict, description="Environment variables of the engine process (VLLM_*, ...)."
     )
+    python: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=lambda python: python is None,  # keeps digests of specs without it
+        description="Python of another environment, whose vLLM the engines use; assayline must be installed there in "
+        "the same version (default: this environment).",
+    )
+
+    @field_validator("python")
+    @classmethod
+    def _expand_home(cls, python: str | None) -> str | None:
+        return python and str(Path(python).expanduser())
+
+    @model_validator(mode="after")
+    def _check_python(self) -> "EngineSpec":
+        if self.python and not self.needs_device:
+            raise ValueError("python is set, but no engine is started here. hint: remove it")
+        return self
 
     @property
     def kind(self) -> Backend:

@@ -82,6 +82,8 @@ class AnswerSurvey:
     """Number of the next engine, by worker."""
     served_root: str | None
     """The files behind a running server's name for the model, as its last engine reported them."""
+    vllm_version: str | None
+    """Version of vLLM that its last engine reported."""
 
     def find_answered(self, shard: str, request_ids: Sequence[str]) -> frozenset[str]:
         """Return the answered requests of a shard."""
@@ -116,8 +118,9 @@ def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -
         "select worker, max(engine_generation) + 1 from run_engines group by worker"
     ).fetchall()
     [counts] = read_rows(connection, _COUNTS)
-    [(served_root,)] = connection.execute(
-        "select max_by(details_json ->> '$.served_root', at_s) from run_events"
+    [(served_root, vllm_version)] = connection.execute(
+        "select max_by(details_json ->> '$.served_root', at_s), max_by(details_json ->> '$.vllm_version', at_s) "
+        "from run_events"
     ).fetchall()
     return AnswerSurvey(
         **counts,
@@ -128,6 +131,7 @@ def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -
         strays=frozenset(request_id for (request_id,) in strays),
         first_generations=dict(generations),
         served_root=served_root,
+        vllm_version=vllm_version,
     )
 
 

@@ -174,28 +174,35 @@ ENGINE_LIMIT_S = 300.0
 
 
 class EngineTrial:
-    """vLLM's own check of engine arguments, in a process that loads no model."""
+    """vLLM's own check of engine arguments, in a process per environment that loads no model."""
 
     def __init__(self, plans: Sequence[RunPlan], settings: Settings) -> None:
         """Start it."""
         self._plans = [plan for plan in plans if plan.spec.engine.needs_device]
-        self._process = self._plans and subprocess.Popen(
-            [sys.executable, "-m", "assayline.engines.host"],
-            env=engine_environment(settings, {}, {}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        self._processes = {
+            python: subprocess.Popen(
+                [python or sys.executable, "-m", "assayline.engines.host"],
+                env=engine_environment(settings, {}, {}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            for python in {plan.spec.engine.python for plan in self._plans}
+        }
 
     def find_refusals(self) -> list[AssaylineError | None]:
         """Return why each of the engines would not open; a plain EngineError if that is not known."""
-        if not self._process:
-            return []
-        orders = pickle.dumps([order_engine(plan.spec, plan.model, plan.fresh.clock) for plan in self._plans])
+        found = {python: iter(self._ask(python)) for python in self._processes}
+        return [next(found[plan.spec.engine.python], None) for plan in self._plans]
+
+    def _ask(self, python: str | None) -> list[AssaylineError | None]:
+        plans = [plan for plan in self._plans if plan.spec.engine.python == python]
+        orders = pickle.dumps([order_engine(plan.spec, plan.model, plan.fresh.clock) for plan in plans])
+        process = self._processes[python]
         try:
-            return list(pickle.loads(self._process.communicate(orders, timeout=ENGINE_LIMIT_S)[0]))
+            return list(pickle.loads(process.communicate(orders, timeout=ENGINE_LIMIT_S)[0]))
         except (subprocess.TimeoutExpired, EOFError, pickle.UnpicklingError) as error:
-            self._process.kill()
+            process.kill()
             return [EngineError(f"vLLM could not check engine.args: {type(error).__name__}.")]
 
 

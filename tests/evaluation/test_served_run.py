@@ -96,18 +96,19 @@ def _list_models(root: str) -> list[dict[str, Any]]:
 def test_a_run_is_not_resumed_by_another_model_of_that_name(server, settings, make_spec):
     spec = make_spec(engine={"backend": "server", "warmup": False, "server": {"url": server.url}, "args": {}},
                      sampling={"max_tokens": None}, prompts={"limit": 2})  # fmt: skip
-    unknown_length = [{"id": "fake-model", "root": "/models/a"}]
-    for models, message in (
-        (unknown_length, "max_tokens"),
-        (_list_models("/models/b")[:1], "is /models/b now, and was /models/a when the run began"),
+    unknown_length = [{"id": "fake-model", "root": "/models/a", "owned_by": "vllm"}]
+    for models, version, message in (
+        (unknown_length, "0.32.0", "max_tokens"),
+        (_list_models("/models/b")[:1], "0.32.0", "is /models/b now, and was /models/a when the run began"),
+        (_list_models("/models/a")[:1], "0.33.0", "vLLM is 0.33.0 now, and was 0.32.0 when the run began"),
     ):
-        server.models = models
+        server.models, server.version = models, version
         evaluation = begin_evaluation(spec, settings)
         evaluation.prepare()
         with pytest.raises(SpecError, match=message):
             work(evaluation)
         evaluation.abandon("failed")
-    server.models = _list_models("/models/a")[:1]
+    server.version = "0.32.0"
     assert complete(spec, settings).run_id == evaluation.run_id
     assert query(settings, "select count(*), any_value(served_root) from run") == [(1, "/models/a")]
 

@@ -66,6 +66,7 @@ class ServerCore:
         else:
             self._client = ServedClient(self._server, self._server.url)
         model = await find_model(self._client, self._order.model, self._order.served_root)
+        self._order.check_version(model.version)
         if self._order.adapter:
             model = replace(model, name=await self._find_adapter(model.name))
         self._writer = RequestWriter(

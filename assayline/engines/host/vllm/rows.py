@@ -58,8 +58,10 @@ LEAST_SHARED_BYTES = 2**27
 def check_before_load(order: Open) -> None:
     """Check early what would fail after minutes of loading: vLLM's version, device, argument names, sampling."""
     check_version(find_version())
+    import vllm
     from vllm.platforms import current_platform
 
+    order.check_version(vllm.__version__)
     built_for = current_platform.device_type or "no device that it can find"
     device = order.engine.device
     if device not in ("auto", built_for):
