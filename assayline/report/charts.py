@@ -5,7 +5,7 @@ model and aggregates nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -203,7 +203,7 @@ def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
     grey = alt.condition("datum.is_grey", alt.value(0.35), alt.value(1.0))
     axis = alt.Axis(tickCount=5, format=".3~g")
     base = alt.Chart(inline(points)).encode(
-        x=alt.X("cost:Q", title=unit.replace("/", " per "), scale=alt.Scale(zero=False, padding=60), axis=axis),
+        x=alt.X("cost:Q", title=unit.replace("/", " per "), scale=alt.Scale(zero=False, padding=30), axis=axis),
         y=alt.Y("recovery:Q", title="recovery (%)", scale=alt.Scale(zero=False, padding=12), axis=axis),
         opacity=grey,
         tooltip=[
@@ -214,8 +214,16 @@ def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
     )
     heights = base.mark_rule(style="interval").encode(y="recovery_low:Q", y2="recovery_high:Q")
     widths = base.mark_rule(style="interval").encode(x="cost_low:Q", x2="cost_high:Q")
-    names = base.mark_text(style="percentile-name", align="left", dx=7, dy=-9).encode(text="name:N")
-    return finish(alt.layer(heights, widths, base.mark_point(style="estimate"), names), 260)
+    costs = [row["cost_per_right_answer"] for row in rows]
+    middle = (min(costs) + max(costs)) / 2
+    sides: list[tuple[Literal["left", "right"], int, str]] = [("left", 7, "<="), ("right", -7, ">")]
+    names = [
+        base.mark_text(style="percentile-name", align=align, dx=dx, dy=-9)
+        .encode(text="name:N")
+        .transform_filter(f"datum.cost {sign} {middle}")
+        for align, dx, sign in sides
+    ]
+    return finish(alt.layer(heights, widths, base.mark_point(style="estimate"), *names), 260)
 
 
 def _slices(activity: list[Row]) -> list[Row]:

@@ -150,15 +150,19 @@ def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> T
     return tabulate("Median and range over repeats", MEDIANS, rows, is_folded)
 
 
-def tabulate_comparisons(measured: Sequence[Measured]) -> Table:
-    """Tabulate one row per metric and configuration other than the one that it is compared with."""
+def tabulate_comparisons(measured: Sequence[Measured], *, is_short: bool = False) -> Table:
+    """Tabulate one row per metric and configuration other than the one that it is compared with.
+
+    For a terminal (is_short), without that and p.
+    """
     rows = [
         {**one.comparisons[metric], "label": show_label(one.label)}
         for metric in SHOWN
         for one in measured
         if metric in one.comparisons
     ]
-    return tabulate("Compared with the best, or the baseline", COMPARISONS, rows)
+    columns = [one for one in COMPARISONS if not is_short or one.header not in ("compared with", "p at the limit")]
+    return tabulate("Compared with the best, or the baseline", columns, rows)
 
 
 def say_best(measured: Sequence[Measured], metric: str = "output_tokens_per_s") -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from assayline.benchmark.profile import GOAL, Probe
 from assayline.store.database import Connection, read_rows
 from assayline.store.metrics import ensure_benchmark
-from assayline.words import show_rate, show_share
+from assayline.words import show_range, show_rate, show_share
 
 
 def read_probes(connection: Connection, benchmark_id: str, slo: str) -> list[Probe]:
@@ -33,14 +33,15 @@ def say_search(slo: str, probes: Sequence[Probe]) -> str:
     """Describe the highest rate at which the SLO is shown to hold, and the lowest at which it does not."""
 
     def tell(one: Probe) -> str:
-        low, high = (show_share(end) for end in one.interval)
+        span = show_range(*map(show_share, one.interval))
         saturated = ", saturated" if one.is_saturated else ""
-        return f"{show_share(one.good / one.requests)} of {one.requests:,} good, 95%: {low} to {high}{saturated}"
+        return f"{show_share(one.good / one.requests)} of {one.requests:,} good, 95%: {span}{saturated}"
 
     bad = [one for one in probes if one.is_too_much]
     good = [one for one in probes if one.holds and (not bad or one.rate_per_s < bad[0].rate_per_s)]
     over = f", and not at {show_rate(bad[0].rate_per_s, 'requests')} ({tell(bad[0])})" if bad else ""
     if not good:
-        return f"{slo} is not shown to hold at any rate{over}. hint: pass more --seconds, or a looser limit."
+        hint = "hint: send more requests per rate, by --seconds or more prompts."
+        return f"{slo} is not shown to hold at any rate{over}. {hint}"
     held = f"{slo} holds up to {show_rate(good[-1].rate_per_s, 'requests')} ({tell(good[-1])})"
     return f"{held}{over}. It holds if {GOAL:.0%} of the requests are good."

@@ -105,8 +105,9 @@ def print_benchmark(rows: BenchmarkRows, headline: Sequence[str], console: Conso
     if rows.measured:
         print_text(f"\nBenchmark {rows.benchmark_id}: median and range over the repeats", console)
         print_table(tabulate_medians(rows.measured), console)
-    if len(rows.measured) > 1:
-        print_table(tabulate_comparisons(rows.measured), console)
+    if any(row["verdict"] != "too_few" for one in rows.measured for row in one.comparisons.values()):
+        print_text("Compared with the best, or the baseline", console)
+        print_table(tabulate_comparisons(rows.measured, is_short=True), console)
     for row in rows.frontier:
         if row["obstacle"]:
             print_text(f"{show_label(row['configuration'])} is not measured: {row['obstacle']}", console)
@@ -162,6 +163,8 @@ def print_points(rows: BenchmarkRows, console: Console) -> None:
     print_text(f"\nBenchmark {rows.benchmark_id}: latency under load", console)
     columns = [column for column in POINTS if column.header in POINT_HEADERS]
     print_table(tabulate("Points", columns, label_points(rows.points)), console)
+    if rows.search:
+        print_text(rows.search, console)
 
 
 def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec) -> str:

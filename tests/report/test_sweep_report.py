@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from run_kit import settings_in
 
 from assayline.flows.cli import run
 from assayline.report.make import Written, make_benchmark_report, make_report
+from assayline.report.search import read_probes, say_search
 from assayline.settings import Settings
 from assayline.store.database import connect
 from assayline.words import show_rate, show_seconds
@@ -130,6 +132,26 @@ def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(sweep):
     assert "interactive: TTFT within 200\u00a0ms; patient: E2E latency within 2\u00a0s" in written.text
 
 
+def test_search_names_the_highest_rate_that_holds_and_the_lowest_that_does_not(sweep):
+    settings, _ = sweep
+    with connect(settings.database_path, 10) as connection:
+        probes = read_probes(connection, BENCHMARK, "interactive")
+    good = query(
+        settings,
+        "select good_requests from goodput join loads using (run_id) where slo = 'interactive' "
+        "and requests_per_s is not null order by requests_per_s",
+    )
+    assert [(one.rate_per_s, one.good) for one in probes] == list(zip(RATES, (found for (found,) in good), strict=True))
+    said = say_search("interactive", probes).replace("\u00a0", " ")
+    assert said.startswith(
+        "interactive holds up to 9.5 requests/s (100% of 200 good, 95%: 98.1 to 100%), and not at 12"
+    )
+    assert "saturated). It holds if 95% of the requests are good." in said
+    assert "is not shown to hold at any rate, and not at 12 requests/s" in say_search("x", probes[-1:]).replace(
+        "\u00a0", " "
+    )
+
+
 def test_without_objectives_it_says_how_to_have_them(plain):
     assert "slos: [{name: interactive, ttft_s: 0.5, tpot_s: 0.05}]" in texts(plain.html)
     assert "Share of good requests" not in texts(plain.html)
@@ -240,7 +262,8 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Written]:
         for task in ("sums", "words")
         for repeat in range(5)
     ]
-    given_nights(settings, nights)
+    killed = NightOf(name="sums model=models/fp8", model_id="fp8 sums", right=1, request_s=9.0, state="cancelled")
+    given_nights(settings, [*nights, replace(killed, benchmark_id="b", prompts="sums")])
     with connect(settings.database_path, 10) as connection:
         connection.execute("""update runs set spec_json = '{"gate": {"max_accuracy_drop": 0.1}}'""")
     return settings, make_benchmark_report(settings, "b", folder)
