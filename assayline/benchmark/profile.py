@@ -73,6 +73,8 @@ class Probe:
     good: int
     requests: int
     is_saturated: bool | None
+    is_late: bool = False
+    """Whether requests were sent late, so that the load was lighter."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -86,7 +88,7 @@ class Probe:
     def holds(self) -> bool | None:
         """Return whether GOAL of the requests are shown to be good on an engine that is not saturated; None if open."""
         low, high = self.interval
-        return False if self.is_saturated or high < GOAL else True if low >= GOAL else None
+        return False if self.is_saturated or high < GOAL else True if low >= GOAL and not self.is_late else None
 
     @property
     def is_too_much(self) -> bool:

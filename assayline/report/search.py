@@ -19,7 +19,8 @@ _PROBES = """
         offered_requests_per_s as rate_per_s,
         cast(round(sum(value * n)) as bigint) as good,
         cast(sum(n) as bigint) as requests,
-        bool_or(is_saturated) as is_saturated
+        bool_or(is_saturated) as is_saturated,
+        coalesce(bool_or(not kept_up), false) as is_late
     from load_point
     join metric_values using (run_id)
     where metric = 'good_share' and detail = ? and benchmark_id = ? and n > 0

@@ -146,6 +146,7 @@ def test_search_finds_the_capacity_of_a_server_within_five_percent_in_eight_poin
 
 def test_probe_holds_when_it_is_shown_and_the_engine_is_not_saturated():
     assert [Probe(1.0, good, 100, False).holds for good in (100, 96, 80)] == [True, None, False]
+    assert Probe(1.0, 100, 100, False, is_late=True).holds is None, "the load was lighter"
     assert Probe(1.0, 100, 100, True).holds is False and Probe(1.0, 100, 100, True).is_too_much
     assert Probe(1.0, 100, 100, False).interval[0] == pytest.approx(0.963, abs=5e-4)
 
