@@ -1,10 +1,10 @@
 """Error rates, coverage and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts accuracy,clusters,speed,nights,levels,load] [--seed 1]
+    python -m benchmarks.statistics [--parts accuracy,clusters,speed,nights,history,levels,load] [--seed 1]
 
 Only data are simulated: verdicts and intervals are those of `assayline.stats`, `assayline.comparison` and the SQL. Each
-part writes its tables to docs/concepts/statistics.md; the last line printed is all rows as JSON. All parts take about
-five minutes on one core.
+part writes its tables to docs/concepts/statistics.md; the last line printed is all rows as JSON. The part
+history takes about five minutes on one core, and all others together, too.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks import (
     statistics_accuracy,
     statistics_clusters,
+    statistics_history,
     statistics_levels,
     statistics_load,
     statistics_nights,
@@ -38,6 +39,7 @@ PARTS: dict[str, dict[str, Callable[[np.random.Generator], Iterator[Row]]]] = {
     "clusters": {"clusters": statistics_clusters.measure_clusters},
     "speed": {"sessions": statistics_speed.measure_sessions, "noise": statistics_speed.measure_noise},
     "nights": {"nights": statistics_nights.measure_speed, "accuracy nights": statistics_nights.measure_accuracy},
+    "history": {"own history": statistics_history.measure_history},
     "levels": {"levels": statistics_levels.measure_stable, "shifts": statistics_levels.measure_shifted},
     "load": {"latency": statistics_load.measure_latency, "rates": statistics_load.measure_rates},
 }
