@@ -46,6 +46,7 @@ UNITS = [
     (r"acceptance_length", "tokens/step"),
     (r"draft_acceptance", "share"),
     (r"(run_metric|line_up_repeats|metric_values?|computed_value)\.(value|low|high)", "see `unit`"),
+    (r"verdict_prompt\.chance", "probability"),
     (r"noise\.mean", "see `unit`"),
     (r"noise\.\w+_square", "see `unit`, squared"),
     (r"noise\.runs_per_engine", "runs"),

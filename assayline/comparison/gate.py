@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.comparison.baselines import check_run, resolve_baseline
+from assayline.comparison.own_history import judge_own_history, list_nights, say_not_on
 from assayline.comparison.queries import (
     Side,
     choose_pairing,
@@ -36,6 +37,7 @@ from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.runs.manifest import ENDED_WELL, IMPORTED
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
+from assayline.stats.nights import FEWEST_NIGHTS
 from assayline.stats.pairs import count_prompts_needed, find_reach, judge_drop
 from assayline.stats.repeats import find_level
 from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse, say_worse
@@ -66,6 +68,8 @@ class Check:
     """Its upper end."""
     compared: Mapping[str, Any] | None = None
     """Its columns of the table `comparison`; None if nothing was compared."""
+    prompts: Sequence[Mapping[str, Any]] = ()
+    """Prompts that it names, as rows of `verdict_prompt`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +268,11 @@ def _check_accuracy(
         row = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)[scorer]
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
     unscored = count_unscored(row, overlap)
-    check = judge_scores(row, limits, said, max(1, len(averaged)), nights=nights, unscored=unscored)
+    past = list_nights(connection, new.run_id, old.run_id, scorer)
+    tests = 2 if len(past) >= FEWEST_NIGHTS else 1
+    check = judge_scores(row, limits, said, max(1, len(averaged)), nights=nights, unscored=unscored, tests=tests)
+    if tests == 1 and nights > 1:
+        check = replace(check, words=check.words + say_not_on(past))
     shares = [f"{side.truncated_share or 0:.0%}" for side in (old, new)]
     if row["difference"] and shares[0] != shares[1]:
         check = replace(check, words=f"{check.words} Truncated by max_tokens: {shares[0]} → {shares[1]}.")
@@ -275,6 +283,9 @@ def _check_accuracy(
             "accuracy leaves them out, and passes only if it would with all of them lost."
         )
         yield Check("unscored", "pass" if check.verdict == "pass" else "inconclusive", words)
+    if tests == 2:
+        level = find_level(nights) / tests
+        yield Check(**judge_own_history(connection, new.run_id, past, scorer, limits, level))
 
 
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
@@ -296,12 +307,13 @@ def judge_scores(
     *,
     nights: int = 1,
     unscored: int = 0,
+    tests: int = 1,
 ) -> Check:
     """Judge the accuracy limit by a row of compare_scores; `unscored` is as in `judge_drop`.
 
-    `pairing` describes how prompts were paired.
+    `pairing` describes how prompts were paired. `tests` share the level.
     """
-    limit, low, level = limits.max_accuracy_drop, row["low"], find_level(nights)
+    limit, low, level = limits.max_accuracy_drop, row["low"], find_level(nights) / tests
     found, p_beyond = judge_drop(row, limit, level, unscored)
     interval = (
         "no interval: at least five independent prompts are needed"
@@ -321,7 +333,8 @@ def judge_scores(
     )
     verdict = _leave_open(limits) if found == "inconclusive" else found
     if found == "inconclusive" and p_beyond is not None and p_beyond <= LEVEL:
-        words += f" That is not enough for a nightly run, which needs p ≤ {level:.2g}."
+        judge = "a nightly run" if nights > 1 else "one of two tests"
+        words += f" That is not enough for {judge}, which needs p ≤ {level:.2g}."
     elif p_beyond is not None:
         words += f" It is {say_worse(found, -row['difference'], row['p_value'], level)}."
     return Check(
@@ -480,6 +493,7 @@ def save_verdicts(connection: Connection, data_dir: Path, report: GateReport, fl
             "words": check.words,
             "limits_json": json.dumps(report.limits, sort_keys=True),
             "flow_run_id": flow_run_id,
+            "prompts_json": json.dumps(check.prompts) if check.prompts else None,
         }
         for ordinal, check in enumerate(report.checks)
     ]

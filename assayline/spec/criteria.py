@@ -335,6 +335,17 @@ MOST_TESTS = 6
 """Maximum metrics in one family of tests: with more, five repeats can never reach significance."""
 
 
+class OwnHistorySpec(SpecPart):
+    """Limit on lost prompts, by the prompts' own past nights."""
+
+    max_lost_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Maximum share of prompts that are lost: 0.01 is one in a hundred, 1 is all.",
+    )
+
+
 class GateSpec(SpecPart):
     """How much worse than a baseline a run may be. Used by `assayline gate` and the nightly flow."""
 
@@ -390,6 +401,12 @@ class GateSpec(SpecPart):
         exclude_if=lambda value: value is None,
         description="Minimum share of the tokens proposed by speculative decoding that are accepted (unset: no "
         "limit). A draft that is never accepted changes no answer, so accuracy does not show it.",
+    )
+    own_history: OwnHistorySpec = Field(
+        OwnHistorySpec(),
+        exclude_if=lambda limit: limit == OwnHistorySpec(),
+        description="Lost prompts: those that are wrong, and seldom were on ten or more nights of the same "
+        "configuration, since the baseline.",
     )
     min_overlap: float = Field(
         0.9,

@@ -66,7 +66,7 @@ Connection = duckdb.DuckDBPyConnection
 
 Config = dict[str, str | bool | int | float | list[str]]
 SQL_FOLDER = Path(__file__).resolve().parents[1] / "sql"
-TABLE_VERSION = 17
+TABLE_VERSION = 18
 """Increment it when a raw table's columns change, with a migration in `sql/migrations/`."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")

@@ -12,7 +12,8 @@ create table if not exists raw.verdicts (
     unit varchar not null,
     words varchar not null,
     limits_json varchar,
-    flow_run_id varchar
+    flow_run_id varchar,
+    prompts_json varchar
 );
 
 comment on table raw.verdicts is 'One row per judgement of a run by the gate × limit. A judgement (run_id, baseline_run_id, judged_at) is never replaced: judged again, a run has more rows.';
@@ -29,3 +30,4 @@ comment on column raw.verdicts.unit is 'Unit of candidate_value and baseline_val
 comment on column raw.verdicts.words is 'Message of the gate, with its figures.';
 comment on column raw.verdicts.limits_json is 'All limits of the judgement as JSON: the fields of the spec''s gate, with overrides merged in. NULL for judgements from before schema version 10.';
 comment on column raw.verdicts.flow_run_id is 'Id in Prefect of the flow run whose gate it was, such as a nightly run. NULL for a gate started by hand.';
+comment on column raw.verdicts.prompts_json is 'Prompts that the limit names, as a JSON list: the columns of verdict_prompt. NULL if it names none.';

@@ -27,6 +27,7 @@ from assayline.words import (
     count,
     show_change,
     show_limit,
+    show_name,
     show_note,
     show_number,
     show_points,
@@ -56,6 +57,8 @@ class ComparisonRows:
     metrics: list[Row]
     worse: list[Row]
     better: list[Row]
+    named: list[Row]
+    """Prompts that the latest gate verdict names, with their scores on the nights before."""
 
 
 def read_comparison(connection: Connection, candidate: str, baseline: str) -> ComparisonRows:
@@ -77,6 +80,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         metrics=_relate_noise(connection, candidate, baseline),
         worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
         better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
+        named=read_rows(connection, _NAMED, candidate, baseline),
     )
 
 
@@ -129,6 +133,20 @@ _LIMITS = """
     qualify rank() over (order by judged_at desc) = 1
     order by ordinal
 """
+_NAMED = """
+    select
+        finding,
+        chance,
+        scores,
+        coalesce(source_id, left(prompt_id, 12)) as prompt,
+        left(messages_json ->> '$[#-1].content', 80) as question
+    from (
+        from verdict_prompt where run_id = $1 and baseline_run_id = $2
+    )
+    left join prompt using (run_id, prompt_id, occurrence)
+    where judged_at = (select max(judged_at) from verdicts where run_id = $1 and baseline_run_id = $2)
+    order by finding = 'flaky', chance, prompt_id
+"""
 _SPEEDS = """
     select
         metric,
@@ -177,6 +195,13 @@ LIMITS = (
     Column("unit", "unit"),
     Column("note", "words", show_note),
 )
+NAMED = (
+    Column("prompt", "prompt"),
+    Column("finding", "finding"),
+    Column("chance", "chance", show_share),
+    Column("nights, the last is this run", lambda row: "".join(map(_show_dot, row["scores"])), show_name),
+    Column("question", "question"),
+)
 SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a run again with the current scorer."
 
 
@@ -220,6 +245,9 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
         words = "; ".join(f"{row['scorer']} {show_points(row['difference'])} ({_show_span(row)})" for row in shown)
         described = f"Difference of each mean score from the baseline, with its 95% interval: {words}."
         section.blocks.append(Chart("Score changes", described, draw_differences(shown)))
+    if comparison.named:
+        section.blocks.append(tabulate("Prompts against their own history", NAMED, comparison.named))
+        section.say("● right, ◐ in part, ○ wrong, · no score. Chance: of a wrong answer, by the nights before.")
     section.blocks.extend(_show_flip("Got worse", row) for row in comparison.worse)
     section.blocks.extend(_show_flip("Got better", row) for row in comparison.better)
     if paired:
@@ -304,6 +332,10 @@ def introduce(run: Row, comparison: ComparisonRows) -> str:
     differs = f"Differences: {'; '.join(apart)}." if apart else "Model, prompts, settings and versions are the same."
     state = "" if baseline["state"] in ENDED_WELL else f", which is {baseline['state']}"
     return f"The baseline is run {baseline['run_id']} of {baseline['started_at']:%Y-%m-%d %H:%M} UTC{state}. {differs}"
+
+
+def _show_dot(score: float | None) -> str:
+    return "·" if score is None else "●" if score >= 1 else "○" if score <= 0 else "◐"
 
 
 def _show_flip(title: str, row: Row) -> Sample:

@@ -1,0 +1,1 @@
+alter table if exists raw.verdicts add column prompts_json varchar;
