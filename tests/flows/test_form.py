@@ -48,7 +48,7 @@ def test_schema_of_the_form_offers_choices():
     assert resumed[0]["enum"] == ["auto", "never"] and resumed[1]["title"] == "run id"
     assert nightly.parameters.properties["resume"]["enum"] == ["never", "auto"]
     properties = benchmark.parameters.properties
-    assert properties["profile"]["anyOf"][0]["const"] == "sweep"
+    assert properties["profile"]["anyOf"][0]["enum"] == ["sweep", "slo"]
     assert properties["arrival"]["anyOf"][0]["enum"] == ["constant", "poisson"]
 
 
