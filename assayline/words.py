@@ -16,11 +16,11 @@ SPACE = "\u00a0"
 
 
 def show_value(value: object) -> str:
-    """Format a table value: a dash for None, four significant digits for numbers."""
+    """Format a table value: a dash for None, three significant digits for fractions."""
     if value is None:
         return DASH
     if isinstance(value, float) and not value.is_integer():
-        return f"{value:.4g}" if abs(value) < 999.95 else f"{value:,.0f}"
+        return _three_digits(value)
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
@@ -49,6 +49,14 @@ def show_note(text: str) -> str:
     return text
 
 
+def show_metric(value: float | None, unit: str | None) -> str:
+    """Format a value with its unit: a share as a percentage, a time in a suitable unit."""
+    if value is None or unit is None:
+        return show_value(value)
+    shows = {"share": show_share, "s": show_seconds}
+    return shows[unit](value) if unit in shows else show_money(value, unit)
+
+
 def show_money(value: float | None, currency: str) -> str:
     """Format an amount with three significant digits, small ones in millionths or billionths of the currency."""
     if value is None:
@@ -74,6 +82,12 @@ def show_points(value: float | None) -> str:
     return DASH if value is None else f"{_signed(100 * value)}{SPACE}points"
 
 
+def show_size(value: float) -> str:
+    """Format the size of a difference of two shares in percentage points."""
+    text = f"{100 * value:.3g}"
+    return f"{text}{SPACE}{'point' if text == '1' else 'points'}"
+
+
 def show_change(value: float | None) -> str:
     """Format a relative change as a percentage, with its sign, or from twice the value on as a factor."""
     if value is not None and value >= 1:
@@ -90,10 +104,9 @@ def show_limit(on: str, limit: float | None, unit: str | None, baseline: float |
         return DASH
     if baseline is None and on.startswith(("cost", "energy")):
         return show_value(limit)
-    share = f"{100 * limit:g}"
     if on != "errors" and unit == "share":
-        return f"{'−' * bool(limit)}{share}{SPACE}{'point' if share == '1' else 'points'}"
-    return f"{'' if on == 'errors' else '−' if on.endswith('_per_s') else '+'}{share}%"
+        return f"{'−' * bool(limit)}{show_size(limit)}"
+    return f"{'' if on == 'errors' else '−' if on.endswith('_per_s') else '+'}{100 * limit:g}%"
 
 
 def show_ratio(value: float | None) -> str:

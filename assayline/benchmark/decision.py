@@ -26,7 +26,7 @@ from assayline.errors import AssaylineError, SpecError
 from assayline.stats.pairs import judge_mean
 from assayline.stats.repeats import FEWEST, MOST, count_repeats_needed
 from assayline.stats.worse import LEVEL, Verdict, say_worse
-from assayline.words import count
+from assayline.words import count, show_points, show_range, show_share, show_size
 
 Word = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 WORDS: dict[Verdict, Word] = {"pass": "GO", "fail": "NO-GO", "inconclusive": "INCONCLUSIVE"}
@@ -197,8 +197,9 @@ def judge_weighted(cells: Sequence[JudgedCell], level: float) -> Check:
     mean = judge_mean([share for share, _ in checks], ends, limit, level)
     low, high, verdict, center = mean["low"], mean["high"], mean["verdict"], mean["center"]
     words = (
-        f"The weighted mean over {count(len(cells), 'evaluation')} went from {baseline:.4f} to {candidate:.4f}, by "
-        f"{candidate - baseline:+.4f} (95% interval {low:+.4f} to {high:+.4f}); the limit is a drop of {limit:.4g}. "
+        f"The weighted mean over {count(len(cells), 'evaluation')} went from {show_share(baseline)} to "
+        f"{show_share(candidate)}, by {show_points(candidate - baseline)} (95% CI "
+        f"{show_range(show_points(low), show_points(high))}); the limit is a drop of {show_size(limit)}. "
         f"It is {say_worse(verdict, -center, mean['p_value'], level)}."
     )
     return Check(name, verdict, words, candidate, baseline, limit, "share", mean["beyond_p"], low, high)

@@ -44,7 +44,7 @@ from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse, say_wo
 from assayline.store.database import Connection, transaction
 from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
 from assayline.store.scoring import list_stale
-from assayline.words import count, show_value
+from assayline.words import SPACE, count, show_metric, show_points, show_range, show_share, show_size, show_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,10 @@ class Check:
     """Its columns of the table `comparison`; None if nothing was compared."""
     prompts: Sequence[Mapping[str, Any]] = ()
     """Prompts that it names, as rows of `verdict_prompt`."""
+
+    def __post_init__(self) -> None:
+        """Write words with plain spaces, for programs that search them."""
+        object.__setattr__(self, "words", self.words.replace(SPACE, " "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +221,10 @@ def _check_shares(new: Side, old: Side, limits: GateSpec) -> Iterator[Check]:
     named = (("errors", "Errors", errors), ("truncated", "Answers cut off by max_tokens", truncated))
     for name, what, (share, before, limit) in named:
         if limit is not None:
-            words = f"{what} are {share:.2%} of the answers, vs {before:.2%} in the baseline; the limit is {limit:.2%}."
+            words = (
+                f"{what} are {show_share(share)} of the answers, vs {show_share(before)} in the baseline; the limit is "
+                f"{show_share(limit)}."
+            )
             yield Check(name, "fail" if share > limit + ROUNDING else "pass", words, share, before, limit, "share")
     if limits.min_draft_acceptance is not None:
         yield _check_drafts(new, old, limits.min_draft_acceptance)
@@ -273,7 +280,7 @@ def _check_accuracy(
     check = judge_scores(row, limits, said, max(1, len(averaged)), nights=nights, unscored=unscored, tests=tests)
     if tests == 1 and nights > 1:
         check = replace(check, words=check.words + say_not_on(past))
-    shares = [f"{side.truncated_share or 0:.0%}" for side in (old, new)]
+    shares = [show_share(side.truncated_share or 0.0) for side in (old, new)]
     if row["difference"] and shares[0] != shares[1]:
         check = replace(check, words=f"{check.words} Truncated by max_tokens: {shares[0]} → {shares[1]}.")
     yield check
@@ -318,18 +325,19 @@ def judge_scores(
     interval = (
         "no interval: at least five independent prompts are needed"
         if p_beyond is None
-        else f"95% interval {low:+.4f} to {row['high']:+.4f}, p {p_beyond:.2g} at the limit"
+        else f"95% CI {show_range(show_points(low), show_points(row['high']))}, p {p_beyond:.2g} at the limit"
     )
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
     clusters = "" if row["clusters"] == row["prompts"] else f" in {count(row['clusters'], 'cluster')}"
     paired = f" ({pairing})" if pairing else ""
     averaged = f" (mean of {baseline_runs} runs)" if baseline_runs > 1 else ""
+    before, after = show_share(row["baseline_mean"]), show_share(row["candidate_mean"])
     required = ", and must be shown" if limits.confidence == "required" else ""
     changed = f"{row['worse_prompts']} worse, {row['better_prompts']} better{errors}"
     words = (
-        f"{row['scorer']} went from {row['baseline_mean']:.4f}{averaged} to {row['candidate_mean']:.4f} over "
-        f"{row['prompts']} prompts{clusters}{paired}, by {row['difference']:+.4f} ({interval}; {changed}); "
-        f"the limit is a drop of {limit:g}{required}."
+        f"{row['scorer']} went from {before}{averaged} to {after} over {row['prompts']} prompts{clusters}{paired}, "
+        f"by {show_points(row['difference'])} ({interval}; {changed}); the limit is a drop of "
+        f"{show_size(limit)}{required}."
     )
     verdict = _leave_open(limits) if found == "inconclusive" else found
     if found == "inconclusive" and p_beyond is not None and p_beyond <= LEVEL:
@@ -361,9 +369,9 @@ def _say_reach(row: dict[str, Any], limit: float, found: Verdict, level: float) 
     drop = find_reach(row, limit, level)
     if drop is None:
         return ""
-    reached = "No drop" if drop > 1 else f"A drop of {drop:.2g}"
+    reached = "No drop" if drop > 1 else f"A drop of {show_size(drop)}"
     needed = None if found == "fail" else count_prompts_needed(row, limit, level)
-    twice = f", one of {2 * limit:g} (twice the limit) with about {needed:,} prompts" if needed else ""
+    twice = f", one of {show_size(2 * limit)} (twice the limit) with about {needed:,} prompts" if needed else ""
     more = twice if needed and needed > row["prompts"] else ""
     return f" {reached} would be found with 80% power{more}."
 
@@ -407,7 +415,7 @@ def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator
             words = f"{metric} is unknown: the run has no price, or a priced quantity was not measured."
             yield Check(metric, "inconclusive", words, limit=limit)
             continue
-        words = f"{metric} is {show_value(value)} {unit}; the limit is {show_value(limit)}."
+        words = f"{metric} is {show_metric(value, unit)}; the limit is {show_value(limit)}."
         yield Check(metric, "fail" if value > limit * (1 + ROUNDING) else "pass", words, value, None, limit, unit)
 
 
@@ -441,13 +449,13 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
     base, worse = abs(row["baseline_median"]), row["worsening_share"]
     change = "changed from zero" if worse is None else _say_change(worse)
     neighbors = "" if row["correlation"] is None else f", correlation of nights {row['correlation']:.2g}"
-    interval = f"95% interval {_say_change(least / base)} to {_say_change(most / base)}, " if base else ""
+    interval = f"95% CI {_say_change(least / base)} to {_say_change(most / base)}, " if base else ""
     is_worse = (row["shift"] < 0) == row["higher_is_better"]
+    medians = [show_metric(row[f"{side}_median"], row["unit"]) for side in ("candidate", "baseline")]
     p_beyond, level = row["beyond_p"] if is_worse else 1.0, find_level(nights)
     words = (
-        f"{metric} is {change} ({interval}medians {show_value(row['candidate_median'])} and "
-        f"{show_value(row['baseline_median'])} {row['unit']} "
-        f"over {counts}, Holm-adjusted p {p_beyond:.2g} at the limit{neighbors}); the limit is {limit:.1%}."
+        f"{metric} is {change} ({interval}medians {medians[0]} and {medians[1]} over {counts}, Holm-adjusted p "
+        f"{p_beyond:.2g} at the limit{neighbors}); the limit is {limit:.1%}."
     )
     verdict = decide_worse(p_beyond, most, limit * base * (1 + ROUNDING), level)
     words += f" It is {say_worse(verdict, 1 if is_worse else -1, row['holm_p'], level)}."

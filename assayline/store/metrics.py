@@ -220,28 +220,23 @@ class Shown(NamedTuple):
 SHOWN = (
     Shown("ok_requests", "total", "answered"),
     Shown("error_requests", "total", "errors"),
-    Shown("missing_requests", "total", "missing"),
+    Shown("missing_requests", "total", "missing", only_above=0),
     Shown("unsent_requests", "total", "not sent, as the load or the run had ended", only_above=0),
     Shown("retried_requests", "total", "sent more than once", only_above=0),
-    Shown("context_limited_requests", "total", "cut off by the context"),
-    Shown("truncated_requests", "total", "cut off by max_tokens"),
-    Shown("accuracy", "mean", "accuracy ({detail})"),
+    Shown("context_limited_requests", "total", "cut off by the context", only_above=0),
+    Shown("truncated_requests", "total", "cut off by max_tokens", only_above=0),
+    Shown("accuracy", "mean", "{accuracy}"),
     Shown("pass@k", "mean", "{metric} ({detail})"),
     Shown("majority_vote", "mean", "majority vote ({detail})"),
     Shown("unasked_rows", "total", "rows that could not be asked", only_above=0),
-    Shown("duration_s", "total", "generation window"),
+    Shown("duration_s", "total", "generation"),
     Shown("downtime_s", "total", "of it without an engine at work", only_above=0),
     Shown("lost_s", "total", "of it lost to engine failures", only_above=0),
     Shown("requests_per_s", "mean", "throughput, requests"),
     Shown("output_tokens_per_s", "mean", "throughput, output tokens"),
-    Shown("total_tokens_per_s", "mean", "throughput, all tokens"),
-    *(Shown("ttft_s", statistic, f"time to first token, {statistic}") for statistic in ("p50", "p95", "p99")),
-    Shown("queue_s", "p50", "of it in the queue, p50"),
-    Shown("prefill_s", "p50", "of it in prefill, p50"),
-    Shown("decode_s", "p50", "decoding, p50"),
-    *(Shown("tpot_s", statistic, f"time per output token, {statistic}") for statistic in ("p50", "p95", "p99")),
-    Shown("itl_s", "p99", "ITL, p99"),
-    *(Shown("e2e_s", statistic, f"end to end, {statistic}") for statistic in ("p50", "p95", "p99")),
+    *(Shown("ttft_s", statistic, f"time to first token, {statistic}") for statistic in ("p50", "p95")),
+    Shown("tpot_s", "p50", "time per output token, p50"),
+    *(Shown("e2e_s", statistic, f"end to end, {statistic}") for statistic in ("p50", "p95")),
     Shown("good_share", "mean", "good requests ({detail})"),
     Shown("good_requests_per_s", "mean", "goodput ({detail})"),
     Shown("send_lag_s", "p99", "sent late, p99"),
@@ -253,17 +248,13 @@ SHOWN = (
     Shown("text_tokens_per_s", "mean", "throughput, prompt tokens of text"),
     Shown("media_prepare_s", "p50", "preparing media, p50"),
     Shown("media_prepare_s", "p95", "preparing media, p95"),
-    Shown("in_flight_requests", "mean", "in flight, mean"),
-    Shown("in_flight_requests", "max", "in flight, most"),
-    Shown("prefix_cache_hit_rate", "mean", "prefix cache hits"),
-    Shown("output_tokens_per_step", "mean", "output tokens per engine step"),
-    Shown("acceptance_length", "mean", "tokens per step with a draft"),
-    Shown("draft_acceptance", "mean", "draft tokens accepted"),
-    Shown("concurrency_used_share", "mean", "max concurrency used"),
-    Shown("load_s", "total", "loading"),
+    Shown("prefix_cache_hit_rate", "mean", "prefix cache hits", only_above=0),
+    Shown("acceptance_length", "mean", "tokens per step with a draft", only_above=0),
+    Shown("draft_acceptance", "mean", "draft tokens accepted", only_above=0),
+    Shown("load_s", "total", "engine start"),
     Shown("warmup_s", "total", "warm-up"),
     Shown("attempts", "total", "attempts", only_above=1),
-    Shown("resume_load_s", "total", "loading and warm-up of later attempts", only_above=0),
+    Shown("resume_load_s", "total", "engine starts of later attempts", only_above=0),
     Shown("engine_failures", "total", "engine failures", only_above=0),
     Shown("rebuilds", "total", "engine rebuilds", only_above=0),
     Shown("recovery_s", "total", "from failure to ready again", only_above=0),
@@ -281,7 +272,7 @@ SHOWN = (
     Shown("cost_per_right_answer", "mean", "cost per right answer"),
     Shown("full_cost_per_right_answer", "mean", "the same, loading and downtime included"),
 )
-"""Rows in display order."""
+"""Rows in display order; reports and `metric_value` have the others."""
 
 USUAL_K = (5, 10, 100)
 """The k of shown pass@k, besides the one of all samples; pass@1 is the mean."""
@@ -290,9 +281,11 @@ _VALUES = """
     select
         case when starts_with(metric, 'pass@') then 'pass@k' else metric end as kind,
         try_cast(replace(metric, 'pass@', '') as integer) as k,
+        case scorers.kind when 'code' then format('pass@1 ({})', detail) when 'judge' then detail
+            else format('accuracy ({})', detail) end as accuracy,
         metric, statistic, detail, value, low, high, n, unit
     from metric_values
-    left join (select run_id, scorer, ordinal from scorers) as scorers
+    left join (select run_id, scorer, ordinal, kind from scorers) as scorers
         on scorers.run_id = metric_values.run_id and scorers.scorer = metric_values.detail
     where metric_values.run_id = ? and (value is not null or detail is null)
     qualify k is null or list_contains(?, k) or k = max(k) over (partition by detail)

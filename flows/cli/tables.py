@@ -27,32 +27,34 @@ from assayline.report.sweep import POINTS, BenchmarkRows, compose_benchmark, lab
 from assayline.runs.viewer import find_viewer
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.judges import VerdictScorer
 from assayline.store.thread import DatabaseThread
 from assayline.words import (
     show_known,
     show_limit,
+    show_metric,
     show_number,
+    show_range,
     show_rate,
     show_share,
-    show_value,
 )
 
 METRICS = (
     Column("metric", "metric"),
-    Column("value", "value", show_value),
-    Column("unit", "unit"),
-    Column("95% CI", ("low", "high"), show_value),
+    Column("value", lambda row: show_metric(row["value"], row["unit"]), show_number),
+    Column("95% CI", lambda row: _show_range(row["low"], row["high"], row["unit"]), show_number),
     Column("n", "n", show_known),
 )
 LIMITS = (
     Column("metric", "check"),
     Column("verdict", "verdict"),
-    Column("candidate", "candidate", show_value),
-    Column("baseline", "baseline", show_value),
+    Column("candidate", lambda row: show_metric(row["candidate"], row["unit"]), show_number),
+    Column("baseline", lambda row: show_metric(row["baseline"], row["unit"]), show_number),
     Column("limit", lambda row: show_limit(row["check"], row["limit"], row["unit"], row["baseline"]), show_number),
-    Column("unit", "unit"),
 )
+
+
+def _show_range(low: float | None, high: float | None, unit: str | None) -> str:
+    return show_range(show_metric(low, unit), show_metric(high, unit))
 
 
 def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
@@ -73,13 +75,13 @@ def tabulate_metrics(result: RunResult) -> Table:
     return tabulate("Metrics of the run", METRICS, result.metrics)
 
 
-TIMES = "select metric, statistic, value, low, high from metric_value where run_id = ? and unit = ?"
+METRIC_ROWS = "from metric_value where run_id = ?"
 
 
 def next_command(result: RunResult) -> str:
-    """Return a shell command that prints the run's latencies. Paths are quoted."""
+    """Return a shell command that prints all metrics of the run. Paths are quoted."""
     database, run_id = (json.dumps(text, ensure_ascii=False) for text in (result.database, result.run_id))
-    query = f'.sql("{TIMES}", params=[{run_id}, "s"]).show(max_rows=100)'
+    query = f'.sql("{METRIC_ROWS}", params=[{run_id}]).show(max_rows=100)'
     code = f"import duckdb; duckdb.connect({database}, read_only=True){query}"
     return f"{shlex.quote(_python())} -c {shlex.quote(code)}"
 
@@ -169,12 +171,14 @@ def print_points(rows: BenchmarkRows, console: Console) -> None:
 
 def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec) -> str:
     """Return the headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`."""
-    is_judge = isinstance(next(iter(spec.scorers or ()), None), VerdictScorer)
+    first = next(iter(spec.scorers or ()), None)
     by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # the first scorer wins
     parts = []
     if (accuracy := by_source.get("accuracy mean")) and accuracy["value"] is not None:
         share = show_share(accuracy["value"])
-        parts.append(f"mean verdict {share}" if is_judge else f"{share} correct")
+        named = {"verdict": "mean verdict", "judge": first.title, "code": "pass@1"} if first else {}
+        caption = named.get(first.kind) if first else None
+        parts.append(f"{caption} {share}" if caption else f"{share} correct")
     if (tokens := by_source.get("output_tokens_per_s mean")) and tokens["value"] is not None:
         parts.append(show_rate(tokens["value"], "tokens"))
     if (errors := by_source.get("error_requests total")) and errors["value"]:

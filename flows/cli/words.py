@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError
-from assayline.words import make_visible
+from assayline.words import SPACE, make_visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ def has_bar(settings: "Settings") -> bool:
 
 def print_text(text: str, console: "Console") -> None:
     """Print a line literally: no markup, and control characters made visible."""
-    console.print(make_visible(text), highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console.print(make_visible(text).replace(SPACE, " "), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_table(table: "Table", console: "Console") -> None:

@@ -101,11 +101,11 @@ def test_judge_run_against_is_inconclusive_on_what_forty_equal_answers_cannot_sh
     report = judge(settings, two_old[1], two_old[0])
     assert verdicts(report) == {"errors": "pass", "accuracy, exact_match": "inconclusive"}
     assert report.headline.endswith(" fails no limit against " + two_old[0] + ". Inconclusive: accuracy, exact_match.")
-    told = "A drop of 0.21 would be found with 80% power, one of 0.02 (twice the limit) with about 3,700 prompts."
-    assert report.checks[1].words.endswith(told)
+    told = "A drop of 21 points would be found with 80% power, one of 2 points (twice the limit) with about 3,700"
+    assert report.checks[1].words.endswith(f"{told} prompts.")
     required = judge(settings, two_old[1], two_old[0], confidence="required")
     assert verdicts(required)["accuracy, exact_match"] == "fail"
-    assert "the limit is a drop of 0.01, and must be shown." in required.sentence
+    assert "the limit is a drop of 1 point, and must be shown." in required.sentence
 
 
 def test_a_clear_drop_fails_with_its_figures(three_old, settings):
@@ -113,11 +113,11 @@ def test_a_clear_drop_fails_with_its_figures(three_old, settings):
     report = judge(settings, new, old)
     assert verdicts(report) == {"errors": "pass", "accuracy, exact_match": "fail"}
     for figure in (
-        "from 1.0000 to 0.5000",
+        "from 100% to 50%",
         "40 prompts",
-        "-0.5000",
+        "−50.0 points",
         "20 worse",
-        "limit is a drop of 0.01",
+        "limit is a drop of 1 point",
         "p 9.5e-07",
     ):
         assert figure in report.sentence
@@ -143,7 +143,7 @@ def test_errors_have_a_limit_of_their_own(make, old, settings):
     new = run(make(rows), settings)
     report = judge(settings, new, old, min_overlap=0.8)
     assert verdicts(report)["errors"] == "fail"
-    assert "Errors are 10.00% of the answers, vs 0.00% in the baseline; the limit is 5.00%." in report.sentence
+    assert "Errors are 10% of the answers, vs 0% in the baseline; the limit is 5%." in report.sentence
     assert judge(settings, new, old, min_overlap=0.8, max_error_share=0.1).failed == []
 
 
@@ -152,7 +152,7 @@ def test_gate_limits_truncated_answers_and_names_their_change(make, old, setting
     new = run(make(template=WRONG_FROM_20, sampling=cut), settings)
     report = judge(settings, new, old, max_truncated_share=0.3)
     assert (verdicts(report)["truncated"], judge(settings, old, new, max_truncated_share=0.3).failed) == ("fail", [])
-    assert "cut off by max_tokens are 100.00% of the answers, vs 0.00% in the baseline; the limit is 30.00%." in (
+    assert "cut off by max_tokens are 100% of the answers, vs 0% in the baseline; the limit is 30%." in (
         report.sentence
     )
     assert "Truncated by max_tokens: 0% → 100%." in report.sentence
@@ -274,7 +274,7 @@ def test_five_repeats_a_side_are_judged(two_old, settings):
             shadow_speed(opened, runs, factor)
             report = judge_run_against(opened, new, old, limits)
             assert verdicts(report)["output_tokens_per_s"] == verdict, factor
-            assert "over 5 and 5 repeats" in report.checks[-1].words and "95% interval" in report.checks[-1].words
+            assert "over 5 and 5 repeats" in report.checks[-1].words and "95% CI" in report.checks[-1].words
             assert report.sentence.endswith(f" {ANOTHER_SESSION}") == (verdict == "fail")
             assert f"{SHOWN[verdict]}. {ANOTHER_SESSION}" in report.checks[-1].words
 
@@ -289,22 +289,20 @@ def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, three_old,
     assert (
         "p 0.0092 at the limit; 8 worse" in words and "not enough for a nightly run, which needs p ≤ 0.0017." in words
     )
-    assert (
-        " A drop of 0.34 would be found with 80% power, one of 0.02 (twice the limit) with about 38,000 prompts."
-        in words
-    )
+    reach = " A drop of 34 points would be found with 80% power, one of 2 points (twice the limit) with about 38,000"
+    assert reach in words
     assert verdicts(judge(settings, new, old, NIGHTS, confidence="required"))["accuracy, exact_match"] == "fail"
     assert verdicts(judge(settings, worst, old, NIGHTS))["accuracy, exact_match"] == "fail", "on its first night"
 
 
 def test_judge_run_against_compares_with_the_mean_of_the_baselines_repeats(three_old, settings):
     first, second, bad = three_old
-    assert "from 1.0000 (mean of 2 runs) to 0.5000 over 40" in judge(settings, bad, second).sentence
-    assert "from 1.0000 to 0.5000 over 40" in judge(settings, bad, first).sentence, "it was the first"
+    assert "from 100% (mean of 2 runs) to 50% over 40" in judge(settings, bad, second).sentence
+    assert "from 100% to 50% over 40" in judge(settings, bad, first).sentence, "it was the first"
     assert "mean of" not in judge(settings, second, first).checks[1].words
     with connect(settings.database_path, 10) as opened:
         opened.execute("update scorers set definition = 'older' where run_id = ?", [first])
-    assert "from 1.0000 to 0.5000 over 40" in judge(settings, bad, second).sentence
+    assert "from 100% to 50% over 40" in judge(settings, bad, second).sentence
 
 
 def repeat(connection: Connection, run_id: str, repeats: int) -> list[str]:
@@ -378,7 +376,7 @@ def test_judge_run_against_compares_two_templates_row_by_row(make_spec, settings
     old, new = ask("{{ question }}"), ask("Please {{ question }}{{ wrong }}")
     report = judge(settings, new, old)
     assert verdicts(report) == {"errors": "pass", "accuracy, exact_match": "fail"}
-    told = "over 40 prompts (paired by source row: the template differs), by -0.5000"
+    told = "over 40 prompts (paired by source row: the template differs), by −50.0 points"
     assert told in report.failed[0].words
     with pytest.raises(ComparisonError, match=r"hint: .*set gate\.pair_by .*by prompt 0, by id 0, by row 1\)"):
         judge(settings, new, old, pair_by="prompt")

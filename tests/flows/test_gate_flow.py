@@ -97,7 +97,7 @@ def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client
     failed = gate(runs.bad, return_state=True)
     assert failed.is_failed(), "its spec names the baseline"
     assert prefect_client.read_flow_run(failed.state_details.flow_run_id).state.is_failed()
-    with pytest.raises(GateFailedError, match=r"exact_match went from 1\.0000 to 0\.0000 over 40 prompts"):
+    with pytest.raises(GateFailedError, match=r"exact_match went from 100% to 0% over 40 prompts"):
         failed.result()
     page = page_of(prefect_client, failed, "gate-trial")
     assert page.description.startswith("Worse than the baseline: fails the limit on accuracy, exact_match.")
@@ -116,7 +116,7 @@ def test_command_exits_with_a_code_and_a_sentence(runs, data_dir, command_env, p
     said = f"Run {runs.bad} fails its limits against {runs.good}: accuracy, exact_match."
     assert failed.err == f"error: {said}\n", "and no log lines"
     assert "fail: exact_match" in failed.out and "accuracy, exact_match" in failed.out
-    assert failed.out.count("the limit is a drop of 0.01") == 1
+    assert failed.out.count("the limit is a drop of 1 point") == 1
     assert flow_kit.run_here("report", runs.bad[:-1]).code == 0
     assert (
         flow_kit.run_here("report", "--history", runs.bad[:-1]).code
@@ -125,7 +125,7 @@ def test_command_exits_with_a_code_and_a_sentence(runs, data_dir, command_env, p
     assert '"state state-worse"' in read_report(data_dir, runs.bad), "the report keeps the last verdict"
     within = flow_kit.run_here("gate", *against_good, "--max_accuracy_drop", "1")
     assert within.code == 0, within.err
-    assert "pass: exact_match went from 1.0000 to 0.0000" in within.out
+    assert "pass: exact_match went from 100% to 0%" in within.out
     assert within.out.endswith(f"Run {runs.bad} is within its limits against {runs.good}.\n")
     monkeypatch.setenv("PREFECT_API_URL", "")
     against = [runs.same, "--baseline", "good", "--dry-run"]
@@ -134,7 +134,9 @@ def test_command_exits_with_a_code_and_a_sentence(runs, data_dir, command_env, p
         assert open_.code == code, open_.err
     assert flow_kit.run_here("gate", *against_good, "--max_accuracy_drop", "1", "--detailed-exit-code").code == 0
     by_row = flow_kit.run_here("gate", *against_good, "--pair_by", "row", "--dry-run")
-    assert by_row.code == 1 and "over 40 prompts (paired by source row), by -1.0000" in " ".join(by_row.out.split())
+    assert by_row.code == 1 and "over 40 prompts (paired by source row), by −100.0 points" in " ".join(
+        by_row.out.split()
+    )
     for arguments, code, sentence in (
         ([runs.good], 2, "has no baseline. hint: pass --baseline"),
         ([runs.bad, "--baseline", "godo"], 2, "did you mean 'good'?"),
@@ -208,7 +210,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_
         assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
         flow_kit.wait_for(lambda: told, "the automation has called")
         assert len(told) == 1, "good nights are nobody's concern"
-        assert "trial · 0% · worse" in told[0] and "from 1.0000 to 0.0000 over 40 prompts" in told[0]
+        assert "trial · 0% · worse" in told[0] and "from 100% to 0% over 40 prompts" in told[0]
     with pytest.raises(SpecError, match="There is no baseline 'days'"):
         nightly(parse_spec(fake_spec), "days")
 
@@ -307,7 +309,7 @@ def test_nightly_leaves_open_a_drop_that_a_gate_by_hand_fails(modest_model, tmp_
     night = nightly(parse_spec({**spec, "chat": {"template": wrong_below_8}, "gate": limits}), return_state=True)
     assert night.is_completed() and night.name == "Inconclusive"
     checks = {check["check"]: check for check in night.result()["gate"]["checks"]}
-    assert "from 1.0000 to 0.8000" in checks["accuracy, exact_match"]["words"]
+    assert "from 100% to 80%" in checks["accuracy, exact_match"]["words"]
     assert "8 worse, 0 better" in checks["accuracy, exact_match"]["words"]
     assert "not enough for a nightly run, which needs p ≤ 0.0017." in checks["accuracy, exact_match"]["words"]
     with pytest.raises(GateFailedError, match="8 worse, 0 better"):

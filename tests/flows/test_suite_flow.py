@@ -124,7 +124,7 @@ def test_page_and_state_are_those_of_the_decision(path, data_dir, prefect_client
     (page,) = prefect_client.read_artifacts(artifact_filter=wanted)
     assert page.key == "suite-release" and page.description == state.message
     text = page.data.replace("\\", "")
-    assert "False NO-GO: at most 5% of decisions (2 tests" in text and "went from 1.0000 to 0.0000" in text
+    assert "False NO-GO: at most 5% of decisions (2 tests" in text and "went from 100% to 0%" in text
     (folder,) = (data_dir / "suites").iterdir()
     assert "weighted mean" in (folder / "report.html").read_text(encoding="utf-8")
     saved = flow_kit.query(data_dir, "select distinct flow_run_id from verdict where run_id is not null")
