@@ -369,7 +369,7 @@ def _say_reach(row: dict[str, Any], limit: float, found: Verdict, level: float) 
     drop = find_reach(row, limit, level)
     if drop is None:
         return ""
-    reached = "No drop" if drop > 1 else f"A drop of {show_size(drop)}"
+    reached = "No drop" if drop > 1 else f"A drop of {show_size(float(f'{drop:.2g}'))}"
     needed = None if found == "fail" else count_prompts_needed(row, limit, level)
     twice = f", one of {show_size(2 * limit)} (twice the limit) with about {needed:,} prompts" if needed else ""
     more = twice if needed and needed > row["prompts"] else ""

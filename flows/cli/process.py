@@ -51,6 +51,9 @@ def _write_plainly(error: UnicodeError) -> tuple[str, int]:
     return plain.encode("ascii", "replace").decode(), error.end
 
 
+codecs.register_error("plain", _write_plainly)
+
+
 def leave_after(work: Callable[[], int]) -> NoReturn:
     """Exit the process with the exit code of `work`, even if its output has been closed.
 
@@ -59,7 +62,6 @@ def leave_after(work: Callable[[], int]) -> NoReturn:
     """
     signal.signal(signal.SIGTERM, _raise_terminated)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        codecs.register_error("plain", _write_plainly)
         sys.stdout.reconfigure(errors="plain")
     bypass_proxies(os.environ)
     gc.set_threshold(GARBAGE_THRESHOLD)

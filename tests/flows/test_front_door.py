@@ -211,3 +211,7 @@ def test_prefect_server_that_does_not_start_prints_one_error(home, code, words, 
     assert run.code == code, run.err
     assert words.format(home=tmp_path / home) in run.err
     assert "Traceback" not in run.err and not run.out and not list(tmp_path.glob("data/runs/*"))
+
+
+def test_a_terminal_without_utf_8_gets_plain_signs():
+    assert "−36.1\u00a0points, 559 µs · 日".encode("ascii", "plain") == b"-36.1 points, 559 us - ?"
