@@ -8,6 +8,7 @@ from operator import attrgetter
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import plain_console, print_table
 from assayline.report.document import Column, tabulate
+from assayline.words import show_name, show_value
 
 EPILOG = """Run one with `assayline evaluate @NAME --model MODEL`; every field of its spec can be overridden.
 With --dry-run, its data are read and rendered, and nothing is generated.
@@ -33,9 +34,9 @@ def run(arguments: list[str]) -> int:
 
 
 COLUMNS = (
-    Column("name", attrgetter("name")),
+    Column("name", attrgetter("name"), show_name),
     Column("measures", attrgetter("measures")),
-    Column("prompts", attrgetter("prompts")),
+    Column("prompts", attrgetter("prompts"), show_value),
     Column("data", attrgetter("data")),
     Column("license", attrgetter("license")),
     Column("revision", lambda benchmark: benchmark.release or (benchmark.revision or "")[:12] or None),
