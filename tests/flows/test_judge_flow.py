@@ -141,7 +141,7 @@ def test_judge_scores_each_answer_in_a_run_of_its_own(fake_spec, data_dir, tmp_p
     dry = flow_kit.run_here("score", run_id, "--judge", judge, "--dry-run")
     assert dry.code == 0 and f"40 rows of answers of {run_id}, " in dry.out
     metrics = {row["metric"]: row["value"] for row in result["metrics"]}
-    assert metrics["accuracy (exact_match)"] == metrics["accuracy (helpful)"] == 0.5
+    assert metrics["accuracy (exact_match)"] == metrics["helpful"] == 0.5
     assert read_scores(data_dir, run_id) == [(0.0, 20), (1.0, 20)]
     [(judge_run, name)] = flow_kit.query(data_dir, "select run_id, name from runs where run_id <> ?", run_id)
     assert name == "trial judged by helpful"
