@@ -75,13 +75,13 @@ def tabulate_metrics(result: RunResult) -> Table:
     return tabulate("Metrics of the run", METRICS, result.metrics)
 
 
-METRIC_ROWS = "from metric_value where run_id = ?"
+METRIC_ROWS = "select metric, statistic, value, unit from metric_value where run_id = ?"
 
 
 def next_command(result: RunResult) -> str:
     """Return a shell command that prints all metrics of the run. Paths are quoted."""
     database, run_id = (json.dumps(text, ensure_ascii=False) for text in (result.database, result.run_id))
-    query = f'.sql("{METRIC_ROWS}", params=[{run_id}]).show(max_rows=100)'
+    query = f'.sql("{METRIC_ROWS}", params=[{run_id}]).show(max_rows=200)'
     code = f"import duckdb; duckdb.connect({database}, read_only=True){query}"
     return f"{shlex.quote(_python())} -c {shlex.quote(code)}"
 
