@@ -59,11 +59,11 @@ def judged_by(fake_spec: dict[str, Any], *specs: Path, **fields: Any) -> dict[st
 def read_tables(data_dir: Path) -> dict[str, list[str]]:
     """Return the rows of every table and user's view, except when they were computed; sums in no fixed order differ.
 
-    Audits of judges and comparisons are left out: the next report or gate makes them.
+    Audits of judges, comparisons and the frontier are left out: the next report or gate makes them.
     """
     lists = (
         "select table_schema, table_name from information_schema.tables "
-        "where table_schema in ('raw', 'main') and table_name not similar to '(judge_audit|comparison)s?'"
+        "where table_schema in ('raw', 'main') and table_name not similar to '(judge_audit|comparison)s?|frontier'"
     )
     found = {}
     for schema, name in flow_kit.query(data_dir, lists):
