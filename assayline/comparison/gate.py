@@ -236,7 +236,7 @@ def _check_drafts(new: Side, old: Side, least: float) -> Check:
     was = "" if before is None else f" {before:.2%} were in the baseline;"
     words = f"{share or 0:.2%} of the draft tokens were accepted;{was} the limit is {least:.2%}."
     if share is None:
-        words = f"The run has no counts of draft tokens, and at least {least:.2%} of them shall be accepted."
+        words = f"The run has no counts of draft tokens, and at least {least:.2%} of them must be accepted."
     is_kept = share is not None and share >= least - ROUNDING
     return Check("draft acceptance", "pass" if is_kept else "fail", words, share, before, least, "share")
 

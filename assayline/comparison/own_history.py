@@ -56,9 +56,9 @@ def judge_own_history(
 
     past = len(nights)
     if verdict == "pass":
-        words = f"No more prompts are lost than their own {past} nights let expect (p {p_value:.2g}"
+        words = f"No more prompts are lost than their {past} past nights predict (p {p_value:.2g}"
     elif not is_lost.any():
-        words = f"Scores are lower than the own {past} nights of the prompts let expect (p {p_value:.2g}"
+        words = f"Scores are lower than the {past} past nights of the prompts predict (p {p_value:.2g}"
     else:
         named = count(int(is_lost.sum()), "prompt was", "prompts were")
         right = int((1 - most_wrong) * past + ROUNDING)

@@ -1,4 +1,4 @@
-"""Every prompt its own control: whether a night loses more answers than the records of its prompts let expect.
+"""Every prompt its own control: whether a night loses more answers than the records of its prompts predict.
 
 The null is that all nights of a prompt are equal, except for an effect of the night on the log odds of all prompts.
 Given how often a prompt was wrong in all, its wrong answers then lie on any of its nights, so the distribution of a

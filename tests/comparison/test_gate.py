@@ -163,7 +163,7 @@ def test_gate_limits_the_acceptance_of_drafts(two_old, settings):
     assert "draft acceptance" not in verdicts(judge(settings, *two_old))
     report = judge(settings, *two_old, min_draft_acceptance=0.3)
     assert verdicts(report)["draft acceptance"] == "fail", "a draft that is not there is dead, too"
-    assert "The run has no counts of draft tokens, and at least 30.00% of them shall be accepted." in report.sentence
+    assert "The run has no counts of draft tokens, and at least 30.00% of them must be accepted." in report.sentence
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.29, "fail"), (0.3, "pass")])

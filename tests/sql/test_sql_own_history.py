@@ -67,7 +67,7 @@ def test_judge_own_history_names_the_lost_prompts(store, nights, tmp_path):
 def test_judge_own_history_passes_equal_nights_and_shares_the_level(store, nights):
     checks = judge(store, nights[-1], nights[0])[1]
     assert checks[OWN_HISTORY].verdict == "pass"
-    assert checks[OWN_HISTORY].words.startswith("No more prompts are lost than their own 13 nights let expect (p ")
+    assert checks[OWN_HISTORY].words.startswith("No more prompts are lost than their 13 past nights predict (p ")
     new = given_night(store, 14, lost=LOST)
     assert judge(store, new, nights[0], own_history={"max_lost_share": 0.15})[1][OWN_HISTORY].verdict == "pass"
     accuracy = judge(store, new, nights[0])[1]["accuracy, exact_match"]

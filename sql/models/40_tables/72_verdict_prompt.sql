@@ -31,7 +31,7 @@ join_verdicts as (
 select * from join_verdicts;
 
 comment on view main.verdict_prompt is 'One row per judgement of a run by the gate × prompt that it names: those that are lost, and those that became flaky, with their scores on the nights before.';
-comment on column main.verdict_prompt.finding is 'lost: wrong in this run, and more of its kind are than the nights before let expect; flaky: never wrong on ten nights or more, and in two to four of the last five.';
+comment on column main.verdict_prompt.finding is 'lost: wrong in this run, and there are more of its kind than the nights before predict; flaky: never wrong on ten nights or more, and in two to four of the last five.';
 comment on column main.verdict_prompt.chance is 'Probability of a wrong answer in this run, by the nights before.';
 comment on column main.verdict_prompt.scores is 'Mean score of the prompt on each comparable night, in their order, and in this run, the last. NULL if it has none.';
 comment on column main.verdict_prompt.is_last is 'Whether it belongs to the judgement that counts, as in verdict.';
