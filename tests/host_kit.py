@@ -44,7 +44,7 @@ OPENING = (
 """Modules that vLLM imports as it opens a model on a CPU, with 850 others."""
 
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB."
-OUT_OF_MEMORY_STREAMS = 128
+OUT_OF_MEMORY_STREAMS = 64
 """Fewer at once, and the step succeeds."""
 
 

@@ -25,7 +25,7 @@ nothing. All commands that read runs then work: runs, gate, baseline, score, rep
 Exit codes: 0 imported, 2 a missing file or an invalid setting, 3 a file is damaged or of another kind,
  6 the run cannot be written or the database cannot be opened."""
 PARSER = make_parser("import", EPILOG)
-PARSER.add_argument("kind", choices=KINDS, metavar="KIND", help="kind of the files: " + ", ".join(KINDS))
+PARSER.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help="kind of the files: " + ", ".join(KINDS))
 PARSER.add_argument("--machine", metavar="NAME", help="machine that ran it; speeds of one machine are compared")
 PARSER.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
 

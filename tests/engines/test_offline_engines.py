@@ -34,7 +34,7 @@ from engine_kit import (
 from assayline.engines import client
 from assayline.engines.client import OfflineEngine
 from assayline.engines.process import HostProcess
-from assayline.errors import EngineError
+from assayline.errors import EngineError, SpecError
 from assayline.records import Request
 from assayline.spec.engine import ReasoningSpec
 from assayline.store.database import connect
@@ -289,7 +289,7 @@ def test_a_killed_host_is_an_error_with_the_signals_name_after_what_had_finished
     assert living_members(engine.host_pid) == []
 
 
-def test_a_model_that_does_not_load_is_an_error_that_names_the_log_and_leaves_no_process(tmp_path, monkeypatch):
+def test_a_model_that_does_not_load_is_an_error_of_the_spec_and_leaves_no_process(tmp_path, monkeypatch):
     empty = tmp_path / "empty"
     empty.mkdir()
     hosts: list[HostProcess] = []
@@ -300,7 +300,7 @@ def test_a_model_that_does_not_load_is_an_error_that_names_the_log_and_leaves_no
             hosts.append(self)
 
     monkeypatch.setattr(client, "HostProcess", Watched)
-    with pytest.raises(EngineError, match=r"(?s)The engine failed: .*Its whole log: .*engine\.log"):
+    with pytest.raises(SpecError, match=r"vLLM rejects the model or its engine\.args: Invalid repository ID"):
         open_engine(empty, tmp_path / "engine.log", args=ARGS)
     assert "Traceback" in (tmp_path / "engine.log").read_text()
     assert living_members(hosts[0].pid) == []

@@ -231,7 +231,7 @@ def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(tiny_model,
         events.append((row.engine_generation, row.event, row.details))
 
     policy = RecoveryPolicy(Sizes(window_requests=STREAMS))
-    requests = [asker.ask(f"What is {i} + {i}?", min_tokens=16, max_tokens=16) for i in range(STREAMS + 100)]
+    requests = [asker.ask(f"What is {i} + {i}?", min_tokens=32, max_tokens=32) for i in range(STREAMS + 100)]
     with closing(AdaptiveEngine(open_one, policy, record, DeviceMemory(()), clock=RunClock.start())) as adaptive:
         answers = by_id(adaptive.generate(requests))
     assert once.exists() and set(answers) == {request.request_id for request in requests}

@@ -318,8 +318,8 @@ def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
     [
         (["--scorer", "nonsense"], "the scorer: there is no kind 'nonsense'; known: choice"),
         (["--scorer", "numerics"], "did you mean 'numeric'?"),
-        (["--scorer", "{kind: regex}"], "regex.pattern: missing, but required"),
-        (["--scorer", "{kind: numeric, tolerances: 1}"], "numeric.tolerances: unknown key; did you mean 'tolerance'?"),
+        (["--scorer", "{kind: regex}"], "pattern: missing, but required"),
+        (["--scorer", "{kind: numeric, tolerances: 1}"], "tolerances: unknown key; did you mean 'tolerance'?"),
         (["--scorer", "{kind: numeric, tolerance: -1}"], "tolerance: given -1"),
         (["--scorer", "{kind: regex, pattern: '(a'}"], "not a valid RE2 pattern"),
         (["--scorer", "{kind: json, json_schema: {type: x}}"], "not a valid JSON schema"),

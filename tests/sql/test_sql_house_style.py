@@ -127,6 +127,7 @@ def test_durations_are_named_in_seconds(schema):
     assert sorted(name for (name,) in names if not named.search(name)) == [
         "acceptance_length",
         "burstiness",
+        "chance",
         "cumulative_logprob",
         "difference",
         "difference_high",

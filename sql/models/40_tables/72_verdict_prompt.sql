@@ -12,7 +12,8 @@ read_prompts as (
         unnest(
             from_json(
                 prompts_json,
-                '[{"prompt_id": "varchar", "occurrence": "integer", "finding": "varchar", "chance": "double", "scores": ["double"]}]'
+                '[{"prompt_id": "varchar", "occurrence": "integer", "finding": "varchar", '
+                    || '"chance": "double", "scores": ["double"]}]'
             ),
             recursive := true
         )

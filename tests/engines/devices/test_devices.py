@@ -78,7 +78,7 @@ def test_each_process_gets_a_device_of_its_own(holder):
 def test_claim_device_asks_for_as_many_as_a_model_is_split_over(no_driver, tmp_path, settings):
     engine = {"device": "cuda", "args": {"tensor_parallel_size": 3, "pipeline_parallel_size": 2}}
     order = Work(tmp_path, settings, engine=engine).order("worker-0")
-    with pytest.raises(DeviceError, match="asks for 1 workers with 6 cuda"):
+    with pytest.raises(DeviceError, match="asks for 1 engine with 6 GPUs each; this machine has no GPUs"):
         worker_module.claim_device(order, contextlib.ExitStack())
 
 
@@ -134,14 +134,14 @@ def test_cores_are_shared_equally_and_disjointly(monkeypatch, cores, workers, si
 
 
 def test_cuda_raises_without_a_driver_and_auto_picks_the_cpu(no_driver):
-    with pytest.raises(DeviceError, match=r"asks for 1 workers with 1 cuda .*shows 0 such .*nvidia-smi"):
+    with pytest.raises(DeviceError, match=r"asks for 1 engine with 1 GPU each; this machine has no GPUs.*nvidia-smi"):
         list_devices("cuda", 1)
     assert "VLLM_CPU_OMP_THREADS_BIND" in list_devices("auto", 1)[0].env
 
 
 def test_an_engine_on_several_gpus_gets_a_group(gpus):
     assert [device.env["CUDA_VISIBLE_DEVICES"] for device in list_devices("cuda", 2, 2)] == ["0,1", "2,3"]
-    with pytest.raises(DeviceError, match=r"2 workers with 3 cuda .*shows 1 such"):
+    with pytest.raises(DeviceError, match="2 engines with 3 GPUs each; this machine has 4 GPUs"):
         list_devices("cuda", 2, 3)
     assert len(list_devices("cuda", 2, 3, whole_machine=False)) == 1
 
@@ -182,7 +182,7 @@ def test_an_engine_whose_model_is_split_gets_groups_of_cores(monkeypatch):
         tuple(f"cpu-{i}" for i in range(4)),
         tuple(f"cpu-{i}" for i in range(4, 8)),
     ]
-    with pytest.raises(DeviceError, match=r"asks for 2 workers with 5 cpu"):
+    with pytest.raises(DeviceError, match="asks for 2 engines with 5 cores each; this machine has 9 cores"):
         list_devices("cpu", 2, 5)
 
 

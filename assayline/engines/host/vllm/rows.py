@@ -113,7 +113,8 @@ def explain_refusal(error: Exception, args: dict[str, Json]) -> SpecError:
     named = f"engine.args.{meant[0]} {args[meant[0]]!r}" if meant else "the model or its engine.args"
     where = f", at {place}" if place and not meant else ""
     words = " ".join(words.split()).rstrip(".")
-    return SpecError(f"vLLM rejects {named}{where}: {words}. hint: correct engine.args, which are vLLM's EngineArgs.")
+    hint = "correct engine.args, which are vLLM's EngineArgs" if place or meant else "check `model` and engine.args"
+    return SpecError(f"vLLM rejects {named}{where}: {words}. hint: {hint}.")
 
 
 def check_driver(built_for: str | None, offered: tuple[int, int] | None) -> None:
