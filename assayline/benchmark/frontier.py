@@ -8,6 +8,7 @@ the limit are adjusted for all configurations (Holm).
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -36,16 +37,32 @@ REACH = (1.959963984540054 + 0.8416212335729143) ** 2
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the name of the spec and the label of the configuration from the name of a run."""
-    found = FIELDS.fullmatch(name)
-    return (found[1], found[2]) if found else (name.removesuffix(" benchmark"), AS_GIVEN)
+    """Return the name of the spec and the label of the configuration from the name of a run.
+
+    A name that a benchmark does not give is the label.
+    """
+    if found := FIELDS.fullmatch(name):
+        return found[1], found[2]
+    spec, _, rest = name.rpartition(" benchmark")
+    return (spec, AS_GIVEN) if spec and not rest else ("", name)
+
+
+def name_configs(runs: Sequence[Row]) -> dict[str, tuple[str, str]]:
+    """Return the task and the label of each configuration of a benchmark, by its config_id.
+
+    Configurations whose runs have the same name, which a benchmark does not make, have their ids as labels.
+    """
+    named = {run["config_id"]: split_name(run["name"]) for run in runs}
+    uses = Counter(named.values())
+    return {one: name if uses[name] == 1 else (name[0], f"configuration {one[:8]}") for one, name in named.items()}
 
 
 def group_runs(runs: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
     """Return runs of a benchmark by configuration and task, in the order of their start."""
     found: dict[str, dict[str, list[Row]]] = {}
+    names = name_configs(runs)
     for run in runs:
-        task, label = split_name(run["name"])
+        task, label = names[run["config_id"]]
         found.setdefault(label, {}).setdefault(task, []).append(run)
     return found
 

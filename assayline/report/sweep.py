@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from assayline.benchmark.frontier import split_name, store_frontier
+from assayline.benchmark.frontier import name_configs, store_frontier
 from assayline.benchmark.plan import BenchmarkPlan
 from assayline.benchmark.profile import GOAL
 from assayline.benchmark.result import Measured, read_measured
@@ -89,7 +89,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Benchma
     measured: list[Measured] = []
     noise, slo = None, plan.profile.slo if plan and plan.profile and points else None
     if not points:
-        names = {run["config_id"]: split_name(run["name"]) for run in runs}
+        names = name_configs(runs)
         if len({task for task, _ in names.values()}) == 1:
             gate = json.loads(runs[0]["spec_json"]).get("gate") or {}
             labels = {config_id: label for config_id, (_, label) in names.items()}

@@ -16,7 +16,7 @@ from assayline.benchmark.configurations import (
     plan_benchmark,
     read_plan,
 )
-from assayline.benchmark.frontier import split_name
+from assayline.benchmark.frontier import name_configs, split_name
 from assayline.benchmark.plan import PLAN_NAME, benchmark_dir, count_done, write_plan
 from assayline.benchmark.profile import SweepProfile
 from assayline.errors import SpecError, StoreError
@@ -204,3 +204,18 @@ def test_resume_rejects_a_benchmark_that_cannot_continue(spec, settings, monkeyp
     (benchmark_dir(settings, plan.benchmark_id) / PLAN_NAME).write_text("{")
     with pytest.raises(StoreError, match="cannot be read"):
         read_plan(plan.benchmark_id, settings)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (["window-8", "window-32"], ["window-8", "window-32"]),
+        (["models", "models"], ["configuration 0000", "configuration 1111"]),
+        (["q x=1", "q x=2"], ["x=1", "x=2"]),
+        (["a benchmark", "b benchmark"], ["as given", "as given"]),
+    ],
+)
+def test_configurations_of_a_benchmark_have_different_labels(names, labels):
+    """Also if their runs were not named by a benchmark."""
+    runs = [{"config_id": str(number) * 4, "name": name} for number, name in enumerate(names)]
+    assert [label for _, label in name_configs(runs).values()] == labels
