@@ -5,7 +5,7 @@ model and aggregates nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import altair as alt
 
@@ -186,7 +186,10 @@ def draw_repeats(values: Mapping[str, Sequence[float]], medians: Mapping[str, fl
 
 
 def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
-    """Draw recovery against cost with both intervals: rows of `frontier` with `name`. Dominated ones are grey."""
+    """Draw recovery against cost with both intervals: rows of `frontier` with `name`. Dominated ones are grey.
+
+    Names are above and below the points in turn, in the order of the costs.
+    """
     points = [
         {
             "name": row["name"],
@@ -197,8 +200,9 @@ def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
                 for end in ("recovery", "recovery_low", "recovery_high")
             },
             "is_grey": bool(row["is_dominated"]),
+            "is_below": place % 2 == 1,
         }
-        for row in rows
+        for place, row in enumerate(sorted(rows, key=lambda row: row["cost_per_right_answer"]))
     ]
     grey = alt.condition("datum.is_grey", alt.value(0.35), alt.value(1.0))
     axis = alt.Axis(tickCount=5, format=".3~g")
@@ -216,14 +220,14 @@ def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
     widths = base.mark_rule(style="interval").encode(x="cost_low:Q", x2="cost_high:Q")
     costs = [row["cost_per_right_answer"] for row in rows]
     middle = (min(costs) + max(costs)) / 2
-    sides: list[tuple[Literal["left", "right"], int, str]] = [("left", 7, "<="), ("right", -7, ">")]
-    names = [
-        base.mark_text(style="percentile-name", align=align, dx=dx, dy=-9)
-        .encode(text="name:N")
-        .transform_filter(f"datum.cost {sign} {middle}")
-        for align, dx, sign in sides
-    ]
-    return finish(alt.layer(heights, widths, base.mark_point(style="estimate"), *names), 260)
+    is_left = f"datum.cost <= {middle}"
+    names = base.mark_text(
+        style="percentile-name",
+        align=alt.expr(f"{is_left} ? 'left' : 'right'"),
+        dx=alt.expr(f"{is_left} ? 7 : -7"),
+        dy=alt.expr("datum.is_below ? 11 : -9"),
+    ).encode(text="name:N")
+    return finish(alt.layer(heights, widths, base.mark_point(style="estimate"), names), 260)
 
 
 def _slices(activity: list[Row]) -> list[Row]:

@@ -216,7 +216,7 @@ def test_pages_of_benchmarks_are_drawn_have_room_for_what_is_on_them_and_warn_of
     assert len(plots) == 5 and all("<svg" in plot and "mark-line" in plot for plot in plots)
     for page, charts in (
         (sweep, 5),
-        (make_benchmark_report(settings, "b", tmp_path / "compared").html, 7),
+        (make_benchmark_report(settings, "b", tmp_path / "compared").html, 8),
         (make_leaderboard(settings, folder=tmp_path / "board")[1].html, 1),
     ):
         for width in WIDTHS:
