@@ -146,13 +146,13 @@ HOSTS = ForkedHosts()
 @contextlib.contextmanager
 def forking_hosts(hosts: ForkedHosts = HOSTS) -> Iterator[None]:
     """Engines that this process opens are forked from one server, which ends here."""
-    from assayline.engines.process import HostSetup, start_host
+    from assayline.engines.process import HostSetup
 
     make_setup = HostSetup.of
 
-    def make(*given: Any) -> HostSetup:
-        setup = make_setup(*given)
-        return replace(setup, launch=hosts.launch) if setup.launch is start_host else setup
+    def make(settings: Any, engine: Any, *given: Any) -> HostSetup:
+        setup = make_setup(settings, engine, *given)
+        return setup if engine.python else replace(setup, launch=hosts.launch)
 
     with contextlib.closing(hosts), patch.object(HostSetup, "of", make):
         yield
