@@ -26,7 +26,9 @@ from assayline.comparison.queries import (
     count_unscored,
     describe_repeats,
     describe_scores,
+    find_obstacle,
     list_comparable,
+    list_pinned,
     read_costs,
     read_overlaps,
     read_side,
@@ -174,7 +176,7 @@ def judge_run_against(
     ways = ", ".join(f"by {name} {row['overlap_share'] or 0:.4g}" for name, row in overlaps.items())
     _check_overlap(overlaps[pairing], new, old, limits.min_overlap, ways=ways)
     repeats = choose_repeats(connection, candidate, baseline)
-    pinned = _list_pinned(repeats, baseline)
+    pinned = list_pinned(repeats, baseline)
     checks = [
         *_check_shares(new, old, limits),
         *_check_accuracy(connection, new, old, limits, overlaps[pairing], pinned, nights),
@@ -182,12 +184,6 @@ def judge_run_against(
     ]
     checks += _check_cost(connection, new, limits)
     return GateReport(candidate, baseline, checks, limits.model_dump(mode="json"))
-
-
-def _list_pinned(repeats: tuple[list[str], list[str]], baseline: str) -> list[str]:
-    """Return the baseline and its repeats before it that are none of the candidate."""
-    candidates, baselines = repeats
-    return [run_id for run_id in baselines if baseline in baselines and run_id not in candidates and run_id <= baseline]
 
 
 def _check_ended(new: Side, old: Side) -> None:
@@ -233,10 +229,10 @@ def _check_shares(new: Side, old: Side, limits: GateSpec) -> Iterator[Check]:
 def _check_drafts(new: Side, old: Side, least: float) -> Check:
     """Judge the share of accepted draft tokens. A run that reports none fails."""
     share, before = new.draft_acceptance, old.draft_acceptance
-    was = "" if before is None else f" {before:.2%} were in the baseline;"
-    words = f"{share or 0:.2%} of the draft tokens were accepted;{was} the limit is {least:.2%}."
+    was = "" if before is None else f", vs {show_share(before)} in the baseline"
+    words = f"{show_share(share)} of the draft tokens were accepted{was}; the limit is {show_share(least)}."
     if share is None:
-        words = f"The run has no counts of draft tokens, and at least {least:.2%} of them must be accepted."
+        words = f"The run has no counts of draft tokens, and at least {show_share(least)} of them must be accepted."
     is_kept = share is not None and share >= least - ROUNDING
     return Check("draft acceptance", "pass" if is_kept else "fail", words, share, before, least, "share")
 
@@ -389,7 +385,7 @@ def _check_speed(
         wanted.update({str(metric): limit for metric, limit in worsenings.items()})
     if not wanted:
         return
-    if reason := _find_obstacle(new, old):
+    if reason := find_obstacle(new, old):
         yield Check("speed", "inconclusive", f"{', '.join(wanted)} cannot be judged: {reason}.")
         return
     is_apart = nights == 1 and (new.benchmark_id is None or new.benchmark_id != old.benchmark_id)
@@ -417,16 +413,6 @@ def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator
             continue
         words = f"{metric} is {show_metric(value, unit)}; the limit is {show_value(limit)}."
         yield Check(metric, "fail" if value > limit * (1 + ROUNDING) else "pass", words, value, None, limit, unit)
-
-
-def _find_obstacle(new: Side, old: Side) -> str | None:
-    """Return the reason why speed limits cannot be judged, as the end of a sentence; None if they can."""
-    for side in (new, old):
-        if side.obstacle:
-            return f"run {side.run_id} does not count among the repeats: {side.obstacle}"
-    if new.benchmark_id and (new.benchmark_id, new.config_id) == (old.benchmark_id, old.config_id):
-        return "both runs are repeats of one configuration in one benchmark"
-    return None
 
 
 def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str = "", *, nights: int = 1) -> Check:

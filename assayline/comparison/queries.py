@@ -40,7 +40,7 @@ def read_side(connection: Connection, run_id: str) -> Side:
     ensure_metrics(connection, [run_id])
     rows = read_rows(connection, _SIDE, *[run_id] * 5)
     if not rows:
-        raise SpecError(f"There is no run {run_id} in the database. hint: list the runs with `from run`.")
+        raise SpecError(f"Run {run_id} is not in the database. hint: list the runs with `from run`.")
     return Side(**rows[0])
 
 
@@ -61,6 +61,22 @@ _SIDE = """
     join run_conditions using (run_id)
     where run_id = ?
 """
+
+
+def find_obstacle(new: Side, old: Side) -> str | None:
+    """Return the reason why speed limits cannot be judged, as the end of a sentence; None if they can."""
+    for side in (new, old):
+        if side.obstacle:
+            return f"run {side.run_id} does not count among the repeats: {side.obstacle}"
+    if new.benchmark_id and (new.benchmark_id, new.config_id) == (old.benchmark_id, old.config_id):
+        return "both runs are repeats of one configuration in one benchmark"
+    return None
+
+
+def list_pinned(repeats: tuple[list[str], list[str]], baseline: str) -> list[str]:
+    """Return the baseline and its repeats before it that are none of the candidate."""
+    candidates, baselines = repeats
+    return [run_id for run_id in baselines if baseline in baselines and run_id not in candidates and run_id <= baseline]
 
 
 def read_overlaps(

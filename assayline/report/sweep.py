@@ -80,7 +80,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Benchma
     runs = of_benchmark("select * from runs where benchmark_id = ? order by started_at, run_id")
     if not runs:
         raise SpecError(
-            f"There is no run of benchmark {benchmark_id!r} in the database. hint: pass a value of the column "
+            f"Benchmark {benchmark_id!r} has no run in the database. hint: pass a value of the column "
             "benchmark_id of the table runs."
         )
     ensure_benchmark(connection, benchmark_id)

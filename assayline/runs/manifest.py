@@ -193,7 +193,7 @@ def unknown_run(run_id: str, run_ids: Sequence[str], where: str) -> SpecError:
     """Return the error for an unknown run id. `run_ids` is ordered newest first."""
     close = difflib.get_close_matches(run_id, run_ids, n=3, cutoff=0.6)
     told = f"nearest: {', '.join(close)}" if close else f"newest: {', '.join(run_ids[:3]) or 'none yet'}"
-    return SpecError(f"There is no run {run_id!r} in {where} ({told}). hint: `assayline list runs` lists them.")
+    return SpecError(f"Run {run_id!r} is not in {where} ({told}). hint: `assayline list runs` lists them.")
 
 
 def read_spec_json(run_dir: Path) -> str:

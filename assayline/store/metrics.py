@@ -316,7 +316,7 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
     """Return the run's row of run_summary by column name. Raises StoreError for an unknown run."""
     rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
     if not rows:
-        raise StoreError(f"There is no run {run_id} in the database. hint: list the runs with `from run`.")
+        raise StoreError(f"Run {run_id} is not in the database. hint: list the runs with `from run`.")
     return rows[0]
 
 

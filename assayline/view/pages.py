@@ -325,7 +325,7 @@ class Pages:
 
     def _find_run(self, connection: Connection, run_id: str) -> RunChoices:
         if (found := read_choices(connection, run_id)) is None:
-            raise SpecError(f"There is no run {run_id!r} in the database. hint: choose one from the list of runs.")
+            raise SpecError(f"Run {run_id!r} is not in the database. hint: choose one from the list of runs.")
         return found
 
     def _name_runs(self, found: Mapping[str, Any]) -> dict[str, str]:

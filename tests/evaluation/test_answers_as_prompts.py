@@ -250,7 +250,7 @@ def test_media_reach_the_judge_as_marks_in_the_text(run_id, judge_spec, settings
 
 
 UNUSABLE = [
-    ({"run": "nothing"}, "There is no run 'nothing' in the database"),
+    ({"run": "nothing"}, "Run 'nothing' is not in the database"),
     ({"run": "latest:tests"}, "No completed run has the name 'tests'; did you mean 'test'"),
     ({"run": "baseline:none"}, "There is no baseline 'none'"),
     ({"run": "latest:broken"}, "has no generated answers"),

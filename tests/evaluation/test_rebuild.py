@@ -332,7 +332,7 @@ def test_one_run_that_cannot_be_loaded_does_not_keep_the_others_from_it(run_dir,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fragment"), [(["nothing"], "There is no run 'nothing'"), (["--all"], "No runs in")]
+    ("arguments", "fragment"), [(["nothing"], "Run 'nothing' is not in"), (["--all"], "No runs in")]
 )
 def test_rebuild_command_reports_missing_runs(settings, capsys, arguments, fragment):
     assert run("db rebuild", arguments) == 2

@@ -71,7 +71,7 @@ def test_export_tables_can_be_joined_without_the_database(runs: tuple[Settings, 
         )
         ((run_id, requests, texts, targets),) = connection.execute(query).fetchall()
         assert (run_id, requests, texts) == (second, 12, 12) and targets > 1
-    with pytest.raises(SpecError, match=rf"There is no run 'nobody' .*newest: {second}, {first}"):
+    with pytest.raises(SpecError, match=rf"Run 'nobody' is not in .*newest: {second}, {first}"):
         export_tables(settings, ["nobody"], output=tmp_path / "other")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lake"]
 

@@ -140,7 +140,7 @@ def test_command_exits_with_a_code_and_a_sentence(runs, data_dir, command_env, p
     for arguments, code, sentence in (
         ([runs.good], 2, "has no baseline. hint: pass --baseline"),
         ([runs.bad, "--baseline", "godo"], 2, "did you mean 'good'?"),
-        (["nobody", "--baseline", "good"], 2, "There is no run 'nobody'"),
+        (["nobody", "--baseline", "good"], 2, "Run 'nobody' is not in"),
         ([*against_good, "--max_drop", "1"], 2, "gate.max_drop: unknown key"),
         ([runs.bad, "--baseline", runs.bad], 8, "is its own baseline"),
     ):

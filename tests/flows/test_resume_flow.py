@@ -161,7 +161,10 @@ def test_unknown_run_and_extra_fields_are_one_message(capsys, data_dir, fake_spe
     (data_dir / "runs" / "20261121-120000-trial-ab12").mkdir(parents=True)
     unknown = answer(capsys, "--resume", "20261121-120000-trial-ab13")
     assert unknown.code == 2
-    assert "no run '20261121-120000-trial-ab13'" in unknown.err and "nearest: 20261121-120000-trial-ab12" in unknown.err
+    assert (
+        "Run '20261121-120000-trial-ab13' is not in" in unknown.err
+        and "nearest: 20261121-120000-trial-ab12" in unknown.err
+    )
     no_manifest = answer(capsys, "--resume", "20261121-120000-trial-ab12")
     assert no_manifest.code == 6 and "spec.json cannot be read" in no_manifest.err
     field = answer(capsys, "--resume", "20261121-120000-trial-ab12", "--prompts.limit", "3")

@@ -383,7 +383,7 @@ def test_report_command_prints_the_path(weeks, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "fragment"),
     [
-        (["no-such-run"], 2, "There is no run 'no-such-run'"),
+        (["no-such-run"], 2, "Run 'no-such-run' is not in"),
         ([NIGHT, "--baseline", "no-such"], 2, "no-such"),
         ([NIGHT, "--baseline", NIGHT], 2, "itself"),
         ([NIGHT, "--out", "/proc/none"], 6, "--out"),

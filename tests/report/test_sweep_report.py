@@ -312,7 +312,7 @@ def test_the_command_writes_into_the_benchmarks_folder(settings, monkeypatch, ca
     assert run("report", ["--benchmark", BENCHMARK]) == 0
     assert str(settings.data_dir / "benchmarks" / BENCHMARK / "report.html") in capsys.readouterr().out
     assert run("report", ["--benchmark", "none"]) == 2
-    assert "There is no run of benchmark 'none'" in capsys.readouterr().err
+    assert "Benchmark 'none' has no run" in capsys.readouterr().err
     for arguments in ([], ["run-0", "--benchmark", BENCHMARK], ["--benchmark", BENCHMARK, "--baseline", "run-0"]):
         with pytest.raises(SystemExit) as ended:
             run("report", arguments)

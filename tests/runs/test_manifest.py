@@ -116,11 +116,13 @@ def test_an_unknown_run_is_answered_with_the_nearest(tmp_path):
     for name in ("20260101-000000-sums-ab12", "20260102-000000-sums-cd34", "20260103-000000-other-ef56"):
         (tmp_path / name).mkdir()
     assert find_run(tmp_path, "20260101-000000-sums-ab12").name == "20260101-000000-sums-ab12"
-    with pytest.raises(SpecError, match=r"no run '20260101-000000-sums-ab13' .*nearest: 20260101-000000-sums-ab12"):
+    with pytest.raises(
+        SpecError, match=r"Run '20260101-000000-sums-ab13' is not in .*nearest: 20260101-000000-sums-ab12"
+    ):
         find_run(tmp_path, "20260101-000000-sums-ab13")
     with pytest.raises(SpecError, match="newest: 20260103-000000-other-ef56"):
         find_run(tmp_path, "?")
-    with pytest.raises(SpecError, match=r"no run '\.\.'"):
+    with pytest.raises(SpecError, match=r"Run '\.\.' is not in"):
         find_run(tmp_path, "..")
     with pytest.raises(SpecError, match="newest: none yet"):
         find_run(tmp_path / "missing", "x")

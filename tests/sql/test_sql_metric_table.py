@@ -12,7 +12,7 @@ LATENCIES = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "itl_s", "e
 
 
 def test_a_run_that_is_not_there_is_said_so(store):
-    with pytest.raises(StoreError, match="no run elsewhere"):
+    with pytest.raises(StoreError, match="Run elsewhere is not in the database"):
         read_run_summary(store.connection, "elsewhere")
     assert read_metric_table(store.connection, "' or 1=1 --") == []
 

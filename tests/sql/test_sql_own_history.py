@@ -60,7 +60,7 @@ def test_judge_own_history_names_the_lost_prompts(store, nights, tmp_path):
     assert len(table.cells) == 12 and {row[3] for row in table.cells} == {"●" * 14 + "○"}
 
     following = given_night(store, 15, lost=LOST)
-    assert judge(store, following, nights[0])[1][OWN_HISTORY].verdict == "fail", "a night that failed is no past"
+    assert judge(store, following, nights[0])[1][OWN_HISTORY].verdict == "fail", "a failed night does not count as past"
     assert list_nights(store.connection, following, nights[0], "exact_match") == nights
 
 

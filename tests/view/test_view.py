@@ -200,7 +200,7 @@ def test_a_running_run_shows_its_progress_until_it_ends(viewer: Viewer, tab: flo
     tab.wait_for("document.querySelector('progress').value === 4")
     write_manifest(run_dir, replace(run, state="failed"))
     lock.release()
-    wait_for_text(tab, "There is no run")  # it ended before the database had a row
+    wait_for_text(tab, "is not in the database")  # it ended before the database had a row
 
 
 def test_requests_without_the_token_or_from_elsewhere_are_refused(viewer: Viewer) -> None:

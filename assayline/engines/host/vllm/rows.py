@@ -85,7 +85,7 @@ def check_before_load(order: Open) -> None:
 def try_order(order: Open) -> AssaylineError | None:
     """Return why vLLM would not open an engine, as far as it is known before the model loads; None if it would.
 
-    An EngineError, neither SpecError nor DeviceError, reports that there is no device to check for.
+    An EngineError, neither SpecError nor DeviceError, reports that no device was found, so nothing was checked.
     """
     from vllm.platforms import current_platform
 
