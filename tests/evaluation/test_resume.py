@@ -382,7 +382,7 @@ def test_changed_files_are_a_new_run_and_an_error_for_a_named_one(own_files, set
 
 def test_a_named_run_that_does_not_fit_is_an_error_that_says_why(make_spec, spec, settings):
     before = begin_and_vanish(spec, settings, 2)
-    with pytest.raises(SpecError, match=rf"no run .*nearest: {before.run_id}"):
+    with pytest.raises(SpecError, match=rf"is not in .*nearest: {before.run_id}"):
         begin_evaluation(spec, settings, before.run_id[:-1])
     with pytest.raises(SpecError, match=r"differences from its start: prompts\.limit: 30 → 3"):
         begin_evaluation(make_spec(engine=FAKE, prompts={"limit": 3}, shard_requests=8), settings, before.run_id)
