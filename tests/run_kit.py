@@ -335,8 +335,8 @@ def prepare(
     spec: EvalSpec, tokenizer: Any, max_model_len: int | None = 256, renderer: Any = None
 ) -> list[PreparedPrompt]:
     """Return the prepared prompts of a spec."""
-    renderer = renderer or ChatRenderer(spec.chat, tokenizer)
-    return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, max_model_len))
+    renderer = renderer or ChatRenderer(spec.chat, tokenizer, max_model_len)
+    return list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer))
 
 
 def build_tokenizer(vocab_size: int = 600) -> Any:

@@ -213,7 +213,7 @@ class Engine:
         identity = identify_spec_model(self._spec)
         self.model_id = identity.model_id
         """Identity of the model's content: digest of its files, or hub id and commit."""
-        self._renderer, _, self._max_model_len = open_renderer(self._spec, identity)
+        self._renderer = open_renderer(self._spec, identity)
         with contextlib.ExitStack() as stack:
             self._folder = stack.enter_context(_hold_folder(log_folder))
             self._reader = RowReader(
@@ -291,7 +291,7 @@ class Engine:
 
     def _prepare(self, spec: EvalSpec, index: int, ask: Ask) -> PreparedPrompt:
         """Make a prompt's requests, or its errors."""
-        build = build_requests(spec, [self._read(index, ask)], self._renderer, self._max_model_len)
+        build = build_requests(spec, [self._read(index, ask)], self._renderer)
         prepared = next(build)
         self._asked += len(prepared.requests)
         return prepared

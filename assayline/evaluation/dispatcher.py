@@ -21,9 +21,10 @@ from pathlib import Path
 
 from assayline.engines.messages import unsent
 from assayline.errors import EngineError
-from assayline.evaluation.order import Conversations, OpenRenderer, read_shard, shard_priority
+from assayline.evaluation.order import Conversations, read_shard, shard_priority
 from assayline.evaluation.progress import Progress, RunStatus
 from assayline.records import Completion, Request
+from assayline.requests.chat import Renderer
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import read_texts
 
@@ -78,7 +79,7 @@ class Dispatcher:
         spec: EvalSpec,
         run_dir: Path,
         keep: Callable[[Completion], None],
-        open_renderer: OpenRenderer,
+        open_renderer: Callable[[], Renderer],
     ) -> None:
         """Create a dispatcher without shards; `keep` receives each row that counts, once."""
         self._spec = spec

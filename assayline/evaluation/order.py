@@ -28,8 +28,8 @@ from assayline.files import MAKE_ROOM, replace_file, storing
 from assayline.media.references import find_media
 from assayline.prompts import RowError
 from assayline.records import EARLIER_TURN, NOT_SENT, Completion, EarlierTurn, Json, Request
-from assayline.requests.build import PreparedPrompt, Renderer, check_length
-from assayline.requests.chat import Rendered
+from assayline.requests.build import PreparedPrompt, check_length
+from assayline.requests.chat import Rendered, Renderer
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.parts import StoredText, part_unreadable, request_from_row
 
@@ -174,8 +174,6 @@ def sort_rows(rows: list[PreparedPrompt]) -> list[PreparedPrompt]:
 
 
 Key = tuple[str, int, int]
-OpenRenderer = Callable[[], tuple[Renderer, object, int | None]]
-"""Function that returns the chat renderer, its tokenizer, and the context length in tokens, if known."""
 
 
 class Fail(Protocol):
@@ -214,7 +212,7 @@ class Conversations:
     turns become error rows that name it.
     """
 
-    def __init__(self, open_renderer: OpenRenderer, prefill: str | None, fail: Fail) -> None:
+    def __init__(self, open_renderer: Callable[[], Renderer], prefill: str | None, fail: Fail) -> None:
         """Create an empty set; the renderer is opened at the first turn that follows another.
 
         `prefill` is the beginning of every answer; stored answers do not include it.
@@ -277,10 +275,10 @@ class Conversations:
         rendered: Rendered | None = None
         try:
             if request.turn_index:
-                renderer, _, max_model_len = self._open_renderer()
+                renderer = self._open_renderer()
                 rendered = renderer.render(self._write_messages(request, conversation))
                 if rendered.messages is None:
-                    check_length(len(rendered.token_ids), max_model_len, request.sampling.get("min_tokens"))
+                    check_length(len(rendered.token_ids), renderer.max_model_len, request.sampling.get("min_tokens"))
         except RowError as error:
             self._fail(request, error.kind, str(error), len(rendered.token_ids) if rendered else None)
             conversation.end = _end_at(request, request.turn_index or 0, error.kind, str(error))

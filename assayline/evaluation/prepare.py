@@ -37,11 +37,11 @@ from assayline.prompts import load_prompts
 from assayline.prompts.sources.answers import AnswerRow
 from assayline.records import Completion, Prompt, Request
 from assayline.requests.build import PreparedPrompt, build_requests
-from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
+from assayline.requests.chat import ChatRenderer, Renderer, ServedChat, load_tokenizer
 from assayline.requests.model_config import find_placeholders, max_model_len_of
 from assayline.runs.manifest import PromptCounts
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import ChatSpec, LmEvalSource
+from assayline.spec.prompts import LmEvalSource
 from assayline.store.answers import AnswerSurvey
 from assayline.store.parts import Record, list_part_names, part_unreadable, parts_dir, to_arrow, write_part
 from assayline.store.score_files import FOLDER_NAME, write_harness_scores
@@ -50,26 +50,15 @@ from assayline.store.scoring import StoredAnswer
 RESULTS_NAME = "results.json"
 
 
-def plan_chat(spec: EvalSpec) -> ChatSpec:
-    """Return the spec's chat settings; for a task that writes plain text, without its template."""
-    task = spec.prompts.task
-    if task is not None and not task.apply_chat_template:
-        return spec.chat.model_copy(update={"template": "plain"})
-    return spec.chat
-
-
-def write_task_requests(
-    spec: EvalSpec, source: LmEvalSource, renderer: ChatRenderer | ServedChat, tokenizer: Any, max_model_len: int | None
-) -> Iterator[PreparedPrompt]:
+def write_task_requests(spec: EvalSpec, source: LmEvalSource, renderer: Renderer) -> Iterator[PreparedPrompt]:
     """Yield one PreparedPrompt per document. Raises SpecError or PromptError at the first if the task cannot run."""
-    assert isinstance(renderer, ChatRenderer), "the spec refuses a server that renders"
-    encoder = HarnessEncoder(tokenizer, max_model_len, spec.sampling)
+    encoder = HarnessEncoder(renderer.tokenizer, renderer.max_model_len, spec.sampling)
     instances = write_requests(spec, source, _choose_template(source, renderer))
     yield from build_harness_requests(instances, encoder, is_served=spec.engine.is_served)
 
 
 def judge_task(
-    spec: EvalSpec, source: LmEvalSource, run_dir: Path, answers: Iterable[StoredAnswer], renderer: ChatRenderer
+    spec: EvalSpec, source: LmEvalSource, run_dir: Path, answers: Iterable[StoredAnswer], renderer: Renderer
 ) -> list[str]:
     """Score a run's answers by the harness and return notes for the run's log.
 
@@ -88,7 +77,8 @@ def judge_task(
     return verdict.notes
 
 
-def _choose_template(source: LmEvalSource, renderer: ChatRenderer) -> ApplyTemplate | None:
+def _choose_template(source: LmEvalSource, renderer: Renderer) -> ApplyTemplate | None:
+    assert isinstance(renderer, ChatRenderer), "the spec refuses a server that renders"
     return renderer.apply if source.apply_chat_template else None
 
 
@@ -167,13 +157,13 @@ class Preparation:
         `warn` receives a line about each row that takes long.
         """
         self._spec = spec
-        self._renderer, tokenizer, max_model_len = open_renderer(spec, model)
+        self._renderer = open_renderer(spec, model)
         if (task := spec.prompts.task) is not None:
-            prepared = write_task_requests(spec, task, self._renderer, tokenizer, max_model_len)
+            prepared = write_task_requests(spec, task, self._renderer)
         else:
             slow = _SlowRows(warn)
-            prompts = load_prompts(spec.prompts, tokenizer, MediaStore(run_dir), rows, slow.begin)
-            prepared = slow.watch(build_requests(spec, prompts, self._renderer, max_model_len))
+            prompts = load_prompts(spec.prompts, self._renderer.tokenizer, MediaStore(run_dir), rows, slow.begin)
+            prepared = slow.watch(build_requests(spec, prompts, self._renderer))
         if spec.prompts.on_bad_row == "stop":
             prepared = _refuse_errors(prepared)
         first = next(prepared)  # reveals most errors
@@ -316,32 +306,22 @@ class _ShardWriter:
             write_part(self._run_dir, table, name, records)
 
 
-OpenedRenderer = tuple[ServedChat | ChatRenderer, Any, int | None]
-
-
-def open_renderer(spec: EvalSpec, model: ModelIdentity) -> OpenedRenderer:
-    """Return the chat renderer, the tokenizer, and the context length in tokens, the last two None for a server.
+def open_renderer(spec: EvalSpec, model: ModelIdentity) -> Renderer:
+    """Return the renderer of a spec's chats. A task that writes plain text has no chat template.
 
     Raises ModelError for a missing tokenizer or template, and SpecError.
     """
     if spec.engine.sends_messages:
-        return ServedChat(spec.chat), None, None
-    tokenizer, max_model_len = open_tokenizer(spec, model)
-    placeholders = find_placeholders(model.folder or Path(), tokenizer, spec.chat.placeholders)
-    renderer = ChatRenderer(plan_chat(spec), tokenizer, max_model_len, placeholders, partial(thinks, spec.reasoning))
-    return renderer, tokenizer, max_model_len
-
-
-def open_tokenizer(spec: EvalSpec, model: ModelIdentity) -> tuple[Any, int | None]:
-    """Return the tokenizer, and the context length in tokens if known."""
-    args, folder = spec.engine.args, model.folder
+        return ServedChat(spec.chat)
+    args, folder, chat = spec.engine.args, model.folder, spec.chat
     assert folder is not None, "a model without files is for servers that render"
-    tokenizer_folder = folder
-    if "tokenizer" in args:
-        tokenizer_folder = identify_model(args["tokenizer"], args.get("tokenizer_revision")).folder or folder
-    tokenizer = load_tokenizer(tokenizer_folder, trust_remote_code=bool(args.get("trust_remote_code")))
+    own = identify_model(args["tokenizer"], args.get("tokenizer_revision")).folder if "tokenizer" in args else None
+    tokenizer = load_tokenizer(own or folder, trust_remote_code=bool(args.get("trust_remote_code")))
     _check_tag(spec, tokenizer)
-    return tokenizer, max_model_len_of(folder, args)
+    if spec.prompts.task is not None and not spec.prompts.task.apply_chat_template:
+        chat = chat.model_copy(update={"template": "plain"})
+    placeholders = find_placeholders(folder, tokenizer, chat.placeholders)
+    return ChatRenderer(chat, tokenizer, max_model_len_of(folder, args), placeholders, partial(thinks, spec.reasoning))
 
 
 def _check_tag(spec: EvalSpec, tokenizer: Any) -> None:

@@ -23,12 +23,11 @@ from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailed
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.order import LENGTHS_NAME
-from assayline.evaluation.prepare import Preparation, judge_task, open_renderer, open_tokenizer, plan_chat
+from assayline.evaluation.prepare import Preparation, judge_task, open_renderer
 from assayline.evaluation.worker import WorkOrder, order_engine
 from assayline.load.progress import LoadProgress
 from assayline.model import ModelIdentity
 from assayline.records import EngineEvent
-from assayline.requests.chat import ChatRenderer
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, read_run_scorers, write_manifest
 from assayline.settings import Settings
@@ -334,9 +333,8 @@ class Evaluation:
         self.writer.flush()
         task, notes = self.spec.prompts.task, []
         if task is not None and self.dispatcher.snapshot().answered >= counts.requests:
-            renderer = ChatRenderer(plan_chat(self.spec), open_tokenizer(self.spec, self.model)[0])
             answers = self.database.run(self._read_answers)
-            notes = judge_task(self.spec, task, self.run_dir, answers, renderer)
+            notes = judge_task(self.spec, task, self.run_dir, answers, open_renderer(self.spec, self.model))
         try:
             notes += self._score_by_functions()
             self.manifest = self.database.run(self._conclude)

@@ -16,13 +16,13 @@ prompt, as it stands in its column: without a chat template, let the prompt's te
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from assayline.digests import digest_text
 from assayline.errors import SpecError
 from assayline.prompts import BadRow, RowError
-from assayline.records import BatchBody, Completion, Json, Prompt, Request
-from assayline.requests.chat import Rendered
+from assayline.records import Completion, Json, Prompt, Request
+from assayline.requests.chat import Rendered, Renderer
 from assayline.requests.model_config import list_kinds
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import MOST_REPEATS
@@ -62,28 +62,15 @@ class RenderedOption:
     """How many of the last tokens are the option."""
 
 
-class Renderer(Protocol):
-    """The part of `chat.ChatRenderer` that this module uses."""
-
-    def render(self, messages: list[dict[str, Any]], body: BatchBody | None = None) -> Rendered: ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def encode_media(self, messages: list[dict[str, Any]]) -> list[int]: ...
-
-
-def build_requests(
-    spec: EvalSpec, prompts: Iterable[Prompt | BadRow], renderer: Renderer, max_model_len: int | None
-) -> Iterator[PreparedPrompt]:
+def build_requests(spec: EvalSpec, prompts: Iterable[Prompt | BadRow], renderer: Renderer) -> Iterator[PreparedPrompt]:
     """Yield one PreparedPrompt per prompt, in order, reading no prompt ahead.
 
-    `max_model_len` is in tokens, prompt and answer together; None: unknown, nothing is refused for its length. Raises
-    SpecError at once if `sampling.n` or `sampling.seed` is not a whole number.
+    Raises SpecError at once if `sampling.n` or `sampling.seed` is not a whole number.
     """
     repeats = repeats_per_prompt(spec)
     _check_seed(spec.sampling, SpecError)
     prepare = _prepare_options if spec.asks_for_options else _prepare
-    return (prepare(spec.sampling_defaults, repeats, prompt, renderer, max_model_len) for prompt in prompts)
+    return (prepare(spec.sampling_defaults, repeats, prompt, renderer) for prompt in prompts)
 
 
 def repeats_per_prompt(spec: EvalSpec) -> int:
@@ -109,9 +96,7 @@ def make_request_id(
     return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}{option}{turn}")
 
 
-def _prepare(
-    sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
-) -> PreparedPrompt:
+def _prepare(sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer) -> PreparedPrompt:
     prompt = item.prompt if isinstance(item, BadRow) else item
     repeats = (prompt.body and prompt.body.samples) or repeats
     rendered = Rendered("", [])
@@ -121,7 +106,7 @@ def _prepare(
         sampling = _overlay(sampling, prompt.sampling)
         rendered = _render(prompt, renderer)
         if rendered.messages is None:
-            check_length(len(rendered.token_ids), max_model_len, sampling.get("min_tokens"))
+            check_length(len(rendered.token_ids), renderer.max_model_len, sampling.get("min_tokens"))
     except RowError as error:
         # Without ids a request can be stored, but not be run by mistake.
         requests = _repeat(prompt, Rendered(rendered.text, []), _overlay(sampling, {}), repeats)
@@ -132,7 +117,7 @@ def _prepare(
 
 
 def _prepare_options(
-    sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer, max_model_len: int | None
+    sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer
 ) -> PreparedPrompt:
     """One request per option. Where one option cannot be asked for, none is: the others alone say nothing."""
     prompt = item.prompt if isinstance(item, BadRow) else item
@@ -144,7 +129,7 @@ def _prepare_options(
         rendered = _render(prompt, renderer)
         for option in render_options(rendered, prompt.options or [], renderer):
             options.append(option)
-            check_length(len(option.token_ids), max_model_len)
+            check_length(len(option.token_ids), renderer.max_model_len)
     except RowError as error:
         if not prompt.options:
             requests = _repeat(prompt, Rendered(rendered.text, []), sampling, repeats)

@@ -116,7 +116,7 @@ class ChatRenderer:
                 f"chat.kwargs holds {', '.join(reserved)}, which the renderer sets itself. Expected "
                 "variables of the template; see chat.add_generation_prompt and chat.prefill."
             )
-        self._tokenizer = tokenizer
+        self.tokenizer, self.max_model_len = tokenizer, max_model_len
         self._placeholders = placeholders or {}
         self._thinks = thinks
         self._spec = spec
@@ -200,7 +200,7 @@ class ChatRenderer:
         if whole == text:
             return Rendered(text, self.encode(text))
         self._check_length(len(whole))
-        vocabulary = {token: self._tokenizer.convert_tokens_to_ids(token) for token in self._stand_ins}
+        vocabulary = {token: self.tokenizer.convert_tokens_to_ids(token) for token in self._stand_ins}
         is_plain = self._mode == "plain"
         as_given: list[int] = []
         ids: list[int] = []
@@ -225,7 +225,7 @@ class ChatRenderer:
         return text
 
     def _encode_text(self, text: str, special_tokens: bool) -> list[int]:
-        ids: list[int] = self._tokenizer(
+        ids: list[int] = self.tokenizer(
             text, add_special_tokens=special_tokens, split_special_tokens=True, verbose=False
         )["input_ids"]
         return ids
@@ -240,7 +240,7 @@ class ChatRenderer:
 
     def _encode(self, text: str, *, special_tokens: bool) -> list[int]:
         self._check_length(len(text))
-        ids: list[int] = self._tokenizer(text, add_special_tokens=special_tokens, verbose=False)["input_ids"]
+        ids: list[int] = self.tokenizer(text, add_special_tokens=special_tokens, verbose=False)["input_ids"]
         return ids
 
     def encode_media(self, messages: list[Message]) -> list[int]:
@@ -249,7 +249,7 @@ class ChatRenderer:
         check_kinds(kinds, self._placeholders)
         numbered = ((kind, kinds[:at].count(kind) + 1) for at, kind in enumerate(kinds))
         text = "".join(write_placeholder(self._placeholders, kind, number) for kind, number in numbered)
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
         return ids
 
     def _check_length(self, chars: int) -> None:
@@ -276,7 +276,7 @@ class ChatRenderer:
             ) from None
 
     def _fill(self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None) -> str:
-        text: str = self._tokenizer.apply_chat_template(
+        text: str = self.tokenizer.apply_chat_template(
             conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
             add_generation_prompt=self._spec.add_generation_prompt and not continues,
             **{**self._spec.kwargs, **(variables or {}), "strftime_now": self._midnight.strftime},
@@ -422,6 +422,8 @@ class ServedChat:
     `template_id` says what is put around the messages here; the server's own template is its business.
     """
 
+    tokenizer = max_model_len = None
+
     def __init__(self, spec: ChatSpec) -> None:
         self._system = spec.system
         self.template_id = digest_json({"mode": "served", "system": spec.system, "kwargs": spec.kwargs})
@@ -444,6 +446,9 @@ class ServedChat:
 
     def encode_media(self, messages: list[Message]) -> list[int]:
         raise _no_tokenizer("A prompt of token ids with media")
+
+
+Renderer = ChatRenderer | ServedChat
 
 
 def _no_tokenizer(what: str) -> SpecError:

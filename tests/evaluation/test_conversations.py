@@ -63,7 +63,7 @@ def conversations_spec(make_spec: Any) -> Callable[..., EvalSpec]:
 
 def check_history(spec: EvalSpec, settings: Settings) -> int:
     """Every answer is to the prompt that the answers stored before it make, once. Returns how many there are."""
-    renderer, _, _ = open_renderer(spec, identify_spec_model(spec))
+    renderer = open_renderer(spec, identify_spec_model(spec))
     rows = query(
         settings,
         "select prompt_id, occurrence, repeat_index, turn_index, turns, turn_messages_json, text, prompt_tokens "
@@ -219,7 +219,7 @@ def test_a_real_engine_finds_the_turn_before_in_its_cache(settings, make_spec):
         engine={"args": {**make_spec().engine.args, "max_model_len": 512, "block_size": 128}},
     )
     complete(spec, settings)
-    renderer, _, _ = open_renderer(spec, identify_spec_model(spec))
+    renderer = open_renderer(spec, identify_spec_model(spec))
     rows = query(
         settings,
         "select prompt_id, turn_index, turn_messages_json, text, prompt_tokens, cached_tokens, error_message "

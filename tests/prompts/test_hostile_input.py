@@ -108,7 +108,7 @@ class Way:
             spec = parse_spec({**data, "sampling": {"max_tokens": 4}, "engine": {"backend": "fake"}})
             renderer = ChatRenderer(spec.chat, self.tokenizer, CONTEXT_TOKENS)
             rows = load_prompts(spec.prompts, self.tokenizer)
-            prepared = list(build_requests(spec, rows, renderer, CONTEXT_TOKENS))
+            prepared = list(build_requests(spec, rows, renderer))
         except AssaylineError as error:
             assert str(error).encode(), "a message is text that can be printed"
             return None

@@ -184,7 +184,7 @@ def test_placeholders_of_media_stand_before_the_text(tokenizer, make_spec):
     synthetic = {"kind": "synthetic", "count": 2, "prompt_tokens": 32, "output_tokens": 4, "images": {"count": 2}}
     spec = make_spec(prompts={"source": synthetic, "columns": {}, "template": None})
     renderer = ChatRenderer(spec.chat, tokenizer, None, {"image": "ba"})
-    prepared = list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer, None))
+    prepared = list(build_requests(spec, load_prompts(spec.prompts, tokenizer), renderer))
     expected = tokenizer("baba", add_special_tokens=False)["input_ids"]
     for one in prepared:
         [request] = one.ready

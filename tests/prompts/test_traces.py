@@ -153,8 +153,8 @@ def test_a_first_row_without_the_columns_and_other_fields_stop_the_run(tokenizer
 def test_trace_prompt_longer_than_the_context_is_an_error_row(tokenizer, tmp_path):
     spec = mooncake(row(60, output=4), row(61, output=4), row(70), folder=tmp_path)
     whole = EvalSpec.model_validate({"model": "m", "prompts": spec})
-    renderer = ChatRenderer(ChatSpec(), tokenizer)
-    made = list(build_requests(whole, load_prompts(spec, tokenizer), renderer, 64))
+    renderer = ChatRenderer(ChatSpec(), tokenizer, 64)
+    made = list(build_requests(whole, load_prompts(spec, tokenizer), renderer))
     assert [bool(one.errors) for one in made] == [False, True, True]
     assert "has 61 tokens, but the context is 64 tokens (max_model_len), at least 4 of them" in str(
         made[1].errors[0].error_message

@@ -81,7 +81,7 @@ def test_without_a_seed_none_is_made_up(tokenizer):
 @pytest.mark.parametrize("sampling", [{"n": 0}, {"n": "2"}, {"n": True}, {"seed": "x"}, {"seed": 1.5}])
 def test_counts_and_seeds_that_are_not_numbers_stop_the_run(sampling):
     with pytest.raises(SpecError, match=r"sampling\.(n|seed) is .*, expected a whole number"):
-        build_requests(spec_of([GOOD], sampling), [], object(), None)  # type: ignore[arg-type]
+        build_requests(spec_of([GOOD], sampling), [], object())  # type: ignore[arg-type]
 
 
 FAILING: dict[str, dict[str, Any]] = {
@@ -166,7 +166,7 @@ def test_prompts_are_taken_one_at_a_time(tokenizer):
             )
 
     spec = spec_of([GOOD])
-    prepared = build_requests(spec, million(), ChatRenderer(spec.chat, tokenizer), None)
+    prepared = build_requests(spec, million(), ChatRenderer(spec.chat, tokenizer))
     assert taken == []
     assert len(list(itertools.islice(prepared, 3))) == 3
     assert taken == [0, 1, 2]
