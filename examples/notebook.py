@@ -1,6 +1,6 @@
 """Notebook with three charts of a database: accuracy over time, throughput and latency, cost per right answer.
 
-    pip install marimo
+    pip install marimo altair
     python -m examples.two_weeks                                                # the database that it shows by default
     marimo edit examples/notebook.py
     marimo edit examples/notebook.py -- --database data/assayline.duckdb        # or set ASSAYLINE_DATABASE

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import altair
 import duckdb
 import numpy as np
 import pyarrow
@@ -411,8 +412,11 @@ def read_page(path: Path) -> str:
     return re.sub(r"\s+", " ", html.unescape(text_of(path)).replace("\u00a0", " "))
 
 
-def read_charts(path: Path) -> list[Row]:
-    """The specifications of a page's charts."""
+def read_charts(path: Path) -> list[list[list[Row]]]:
+    """By chart of a page and layer, the rows that are drawn. Every chart must be valid Vega-Lite."""
     text = path.read_text(encoding="utf-8")
     found = re.findall(r'<script type="application/json" id="chart-\d+">(.*?)</script>', text, flags=re.S)
-    return [json.loads(data) for data in found]
+    specs = [json.loads(data) for data in found]
+    for spec in specs:
+        altair.LayerChart.from_dict(spec)
+    return [[layer["data"]["values"] for layer in spec["layer"]] for spec in specs]

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
-import altair as alt
-
 from assayline.comparison.board import rank_board, rank_judged_runs
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
-from assayline.report.charts import Spec, finish, inline
+from assayline.report.charts import Spec, field, finish, layer
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
@@ -286,26 +284,17 @@ def draw_scores(cells: Sequence[Row]) -> Spec:
     ]
     models = [point["model"] for point in points]
 
-    def draw(rows: list[Row]) -> alt.Chart:
-        return alt.Chart(inline(rows)).encode(
-            y=alt.Y("model:N", sort=models, title=None, axis=alt.Axis(labelLimit=LONGEST_NAME_PIXELS)),
-            x=alt.X("mean:Q", title="score (%)", scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=6)),
-        )
-
-    tips = [
-        alt.Tooltip("model:N", title="model"),
-        alt.Tooltip("shown:N", title="score"),
-        alt.Tooltip("rank:N", title="rank"),
-    ]
+    x = field("mean:Q", title="score (%)", scale={"zero": False, "padding": 8}, axis={"tickCount": 6})
+    y = field("model:N", sort=models, title=None, axis={"labelLimit": LONGEST_NAME_PIXELS})
+    tips = [field("model:N", title="model"), field("shown:N", title="score"), field("rank:N", title="rank")]
     layers = []
     if sure := [point for point in points if point["low"] is not None]:
-        layers.append(
-            draw(sure).mark_rule(style="night-interval").encode(x=alt.X("low:Q", title="score (%)"), x2="high:Q")
-        )
+        low = field("low:Q", title="score (%)")
+        layers.append(layer(sure, {"type": "rule", "style": "night-interval"}, x=low, x2={"field": "high"}, y=y))
     for is_compared, style in ((True, "night"), (False, "night-uncounted")):
         if shown := [point for point in points if point["is_compared"] == is_compared]:
-            layers.append(draw(shown).mark_point(style=style).encode(tooltip=tips))
-    return finish(alt.layer(*layers), ROW_HEIGHT * len(points))
+            layers.append(layer(shown, {"type": "point", "style": style}, x=x, y=y, tooltip=tips))
+    return finish(layers, ROW_HEIGHT * len(points))
 
 
 FOLDED_FROM = 10

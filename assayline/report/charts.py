@@ -7,15 +7,18 @@ model and aggregates nothing.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import altair as alt
-
 from assayline.store.database import Row
 
 Spec = dict[str, Any]
+"""A specification of Vega-Lite, or a part of it."""
+VEGA_LITE = "6.4"
+_SCHEMA = f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE}.json"
+_TYPES = {"Q": "quantitative", "N": "nominal", "T": "temporal"}
 
 HEIGHT = 170
 AXIS_ROOM = 46
 """Pixels for the labels of a vertical axis, equal in all charts so that their time axes align."""
+_RATE_AXIS = {"tickCount": 4, "minExtent": AXIS_ROOM}
 
 MARKED_EVENTS = ("failed", "reduced", "restored", "grown")
 NARROWEST_PIXELS = 300
@@ -58,38 +61,38 @@ def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
         for row in percentiles
         if row["percentile"] in (0.5, 0.95) and row["value_s"] is not None and row["value_s"] * factor <= end
     ]
-    histogram = (
-        alt.Chart(inline(bars))
-        .mark_bar(style="quantity")
-        .encode(
-            x=alt.X(
-                "from:Q",
-                bin="binned",
-                title=unit,
-                scale=alt.Scale(zero=False, nice=False),
-                axis=alt.Axis(tickCount=5, labelOverlap=True),
-            ),
-            x2="until:Q",
-            y=alt.Y("requests:Q", title="requests", axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)),
-            opacity=alt.condition("datum.style === 'above'", alt.value(0.45), alt.value(1.0)),
-            tooltip=[alt.Tooltip("tip:N", title="latency"), alt.Tooltip("requests:Q", title="requests")],
-        )
+    histogram = layer(
+        bars,
+        {"type": "bar", "style": "quantity"},
+        x=field(
+            "from:Q",
+            bin="binned",
+            title=unit,
+            scale={"zero": False, "nice": False},
+            axis={"tickCount": 5, "labelOverlap": True},
+        ),
+        x2={"field": "until"},
+        y=field("requests:Q", title="requests", axis={"tickCount": 4, "minExtent": AXIS_ROOM}),
+        opacity={"condition": {"test": "datum.style === 'above'", "value": 0.45}, "value": 1.0},
+        tooltip=[field("tip:N", title="latency"), field("requests:Q", title="requests")],
     )
-    rules = alt.Chart(inline(lines)).mark_rule(style="percentile").encode(x="at:Q")
+    rules = layer(lines, {"type": "rule", "style": "percentile"}, x="at:Q")
     first = bars[0]["from"]
     names = name_marks([(line["at"], (line["at"] - first) / (end - first), line["name"]) for line in lines])
-    return finish(alt.layer(histogram, *([rules] if lines else []), *names), 140)
+    return finish([histogram, *([rules] if lines else []), *names], 140)
 
 
 def draw_rate(activity: list[Row], events: list[Row], stretches: list[Row]) -> Spec:
     """Draw output tokens per second over time, with engine events and the measured interval."""
-    area = _draw_slices(_slices(activity), activity, "output_tokens_per_s", "output tokens per second")
-    return finish(alt.layer(area, *_stretch_rules(stretches), *_event_rules(activity, events)))
+    y = field("output_tokens_per_s:Q", title="output tokens per second", axis=_RATE_AXIS)
+    area = _draw_slices(_slices(activity), activity, y)
+    return finish([area, *_stretch_rules(stretches), *_event_rules(activity, events)])
 
 
 def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], stretches: list[Row]) -> Spec:
     """Draw requests in flight over time, with each engine's maximum."""
-    flown = _draw_slices(_slices(activity), activity, "in_flight", "requests in flight")
+    y = field("in_flight:Q", title="requests in flight", axis=_RATE_AXIS)
+    flown = _draw_slices(_slices(activity), activity, y)
     windows = [
         {
             "from": engine["work_began_at_s"],
@@ -102,18 +105,16 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], s
     ]
     marks = [*_stretch_rules(stretches), *_event_rules(activity, events)]
     if not windows:
-        return finish(alt.layer(flown, *marks))
-    lines = (
-        alt.Chart(inline(windows))
-        .mark_rule(style="window", clip=True)
-        .encode(
-            x="from:Q",
-            x2="until:Q",
-            y="window:Q",
-            tooltip=[alt.Tooltip("name:N", title="engine"), alt.Tooltip("window:Q", title="max in flight")],
-        )
+        return finish([flown, *marks])
+    lines = layer(
+        windows,
+        {"type": "rule", "style": "window", "clip": True},
+        x="from:Q",
+        x2={"field": "until"},
+        y="window:Q",
+        tooltip=[field("name:N", title="engine"), field("window:Q", title="max in flight")],
     )
-    return finish(alt.layer(flown, lines, *marks))
+    return finish([flown, lines, *marks])
 
 
 def draw_line(
@@ -126,63 +127,75 @@ def draw_line(
         if row[column] is not None
     ]
     is_high = is_share and max(row["value"] for row in slices) >= LOW_SHARE
-    formats = {"axis_format": ".3~%", "tip_format": ".1%"} if is_share else {"axis_format": ""}
-    scale = alt.Scale(domain=[0, 1]) if is_high else alt.Scale(zero=True)
-    area = _draw_slices(slices, activity, "value", title, scale, **formats)
-    return finish(alt.layer(area, *_event_rules(activity, events)), 110)
+    y = field(
+        "value:Q",
+        title=title,
+        scale={"domain": [0, 1]} if is_high else {"zero": True},
+        axis={**_RATE_AXIS, "format": ".3~%" if is_share else ""},
+    )
+    area = _draw_slices(slices, activity, y, ".1%" if is_share else ",.4~g")
+    return finish([area, *_event_rules(activity, events)], 110)
 
 
 def draw_intervals(rows: list[Row]) -> Spec:
     """Draw mean scores with their intervals, one line each: rows have name, mean, low, high."""
-    base = alt.Chart(inline(rows)).encode(
-        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
+    y = field("name:N", title=None, sort=None, axis={"labelLimit": 160, "ticks": False, "domain": False})
+    bars = layer(
+        rows,
+        {"type": "rule", "style": "interval"},
+        y=y,
+        x=field("low:Q", title="mean score", scale={"domain": [0, 1]}, axis={"format": "%", "tickCount": 5}),
+        x2={"field": "high"},
     )
-    bars = base.mark_rule(style="interval").encode(
-        x=alt.X("low:Q", title="mean score", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5)),
-        x2="high:Q",
-    )
-    points = base.mark_point(style="estimate").encode(
+    points = layer(
+        rows,
+        {"type": "point", "style": "estimate"},
+        y=y,
         x="mean:Q",
         tooltip=[
-            alt.Tooltip("name:N", title="scorer"),
-            alt.Tooltip("mean:Q", title="mean score", format=".1%"),
-            alt.Tooltip("low:Q", title="low", format=".1%"),
-            alt.Tooltip("high:Q", title="high", format=".1%"),
+            field("name:N", title="scorer"),
+            field("mean:Q", title="mean score", format=".1%"),
+            field("low:Q", title="low", format=".1%"),
+            field("high:Q", title="high", format=".1%"),
         ],
     )
-    return finish(alt.layer(bars, points), 34 * len(rows) + 10)
+    return finish([bars, points], 34 * len(rows) + 10)
 
 
 def draw_differences(rows: list[Row]) -> Spec:
     """Draw differences of mean scores with their intervals, around a line at zero."""
     points = [{"name": row["scorer"], **{key: 100 * row[key] for key in ("difference", "low", "high")}} for row in rows]
-    base = alt.Chart(inline(points)).encode(
-        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=160, ticks=False, domain=False))
+    y = field("name:N", title=None, sort=None, axis={"labelLimit": 160, "ticks": False, "domain": False})
+    spans = layer(
+        points,
+        {"type": "rule", "style": "interval"},
+        y=y,
+        x=field("low:Q", title="change in percentage points", axis={"tickCount": 6}),
+        x2={"field": "high"},
     )
-    spans = base.mark_rule(style="interval").encode(
-        x=alt.X("low:Q", title="change in percentage points", axis=alt.Axis(tickCount=6)),
-        x2="high:Q",
-    )
-    estimates = base.mark_point(style="estimate").encode(
+    estimates = layer(
+        points,
+        {"type": "point", "style": "estimate"},
+        y=y,
         x="difference:Q",
-        tooltip=[alt.Tooltip("name:N", title="scorer"), alt.Tooltip("difference:Q", title="points", format="+.1f")],
+        tooltip=[field("name:N", title="scorer"), field("difference:Q", title="points", format="+.1f")],
     )
-    zero = alt.Chart(inline([{"at": 0}])).mark_rule(style="percentile").encode(x="at:Q")
-    return finish(alt.layer(zero, spans, estimates), 34 * len(rows) + 10)
+    zero = layer([{"at": 0}], {"type": "rule", "style": "percentile"}, x="at:Q")
+    return finish([zero, spans, estimates], 34 * len(rows) + 10)
 
 
 def draw_repeats(values: Mapping[str, Sequence[float]], medians: Mapping[str, float], unit: str) -> Spec:
     """Draw a dot per repeat and a line at the median, by configuration."""
-    y = alt.Y("name:N", title=None, sort=list(values), axis=alt.Axis(labelLimit=130, ticks=False, domain=False))
-    axis = alt.Axis(tickCount=4, format=",.6~g")
-    x = alt.X("value:Q", title=unit, scale=alt.Scale(zero=False, padding=10), axis=axis)
+    y = field("name:N", title=None, sort=list(values), axis={"labelLimit": 130, "ticks": False, "domain": False})
+    axis = {"tickCount": 4, "format": ",.6~g"}
+    x = field("value:Q", title=unit, scale={"zero": False, "padding": 10}, axis=axis)
     dots = [{"name": name, "value": value} for name, found in values.items() for value in found]
     lines = [{"name": name, "value": value} for name, value in medians.items()]
-    tips = [alt.Tooltip("name:N", title="configuration"), alt.Tooltip("value:Q", title=unit, format=",.4~g")]
-    layers = [alt.Chart(inline(dots)).mark_point(style="repeat").encode(x=x, y=y, tooltip=tips)]
+    tips = [field("name:N", title="configuration"), field("value:Q", title=unit, format=",.4~g")]
+    layers = [layer(dots, {"type": "point", "style": "repeat"}, x=x, y=y, tooltip=tips)]
     if lines:
-        layers.append(alt.Chart(inline(lines)).mark_tick(style="median").encode(x=x, y=y, tooltip=tips))
-    return finish(alt.layer(*layers), 26 * len(values) + 10)
+        layers.append(layer(lines, {"type": "tick", "style": "median"}, x=x, y=y, tooltip=tips))
+    return finish(layers, 26 * len(values) + 10)
 
 
 def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
@@ -204,30 +217,36 @@ def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
         }
         for place, row in enumerate(sorted(rows, key=lambda row: row["cost_per_right_answer"]))
     ]
-    grey = alt.condition("datum.is_grey", alt.value(0.35), alt.value(1.0))
-    axis = alt.Axis(tickCount=5, format=".3~g")
-    base = alt.Chart(inline(points)).encode(
-        x=alt.X("cost:Q", title=unit.replace("/", " per "), scale=alt.Scale(zero=False, padding=30), axis=axis),
-        y=alt.Y("recovery:Q", title="recovery (%)", scale=alt.Scale(zero=False, padding=12), axis=axis),
-        opacity=grey,
-        tooltip=[
-            alt.Tooltip("name:N", title="configuration"),
-            alt.Tooltip("recovery:Q", title="recovery (%)", format=".4~g"),
-            alt.Tooltip("cost:Q", title=unit, format=".3~g"),
+    axis = {"tickCount": 5, "format": ".3~g"}
+    base: Spec = {
+        "x": field("cost:Q", title=unit.replace("/", " per "), scale={"zero": False, "padding": 30}, axis=axis),
+        "y": field("recovery:Q", title="recovery (%)", scale={"zero": False, "padding": 12}, axis=axis),
+        "opacity": {"condition": {"test": "datum.is_grey", "value": 0.35}, "value": 1.0},
+        "tooltip": [
+            field("name:N", title="configuration"),
+            field("recovery:Q", title="recovery (%)", format=".4~g"),
+            field("cost:Q", title=unit, format=".3~g"),
         ],
-    )
-    heights = base.mark_rule(style="interval").encode(y="recovery_low:Q", y2="recovery_high:Q")
-    widths = base.mark_rule(style="interval").encode(x="cost_low:Q", x2="cost_high:Q")
+    }
+    interval = {"type": "rule", "style": "interval"}
+    heights = layer(points, interval, **base | {"y": "recovery_low:Q", "y2": {"field": "recovery_high"}})
+    widths = layer(points, interval, **base | {"x": "cost_low:Q", "x2": {"field": "cost_high"}})
     costs = [row["cost_per_right_answer"] for row in rows]
     middle = (min(costs) + max(costs)) / 2
     is_left = f"datum.cost <= {middle}"
-    names = base.mark_text(
-        style="percentile-name",
-        align=alt.expr(f"{is_left} ? 'left' : 'right'"),
-        dx=alt.expr(f"{is_left} ? 7 : -7"),
-        dy=alt.expr("datum.is_below ? 11 : -9"),
-    ).encode(text="name:N")
-    return finish(alt.layer(heights, widths, base.mark_point(style="estimate"), names), 260)
+    names = layer(
+        points,
+        {
+            "type": "text",
+            "style": "percentile-name",
+            "align": {"expr": f"{is_left} ? 'left' : 'right'"},
+            "dx": {"expr": f"{is_left} ? 7 : -7"},
+            "dy": {"expr": "datum.is_below ? 11 : -9"},
+        },
+        **base,
+        text="name:N",
+    )
+    return finish([heights, widths, layer(points, {"type": "point", "style": "estimate"}, **base), names], 260)
 
 
 def _slices(activity: list[Row]) -> list[Row]:
@@ -242,39 +261,34 @@ def _slices(activity: list[Row]) -> list[Row]:
     ]
 
 
-def _draw_slices(
-    slices: list[Row],
-    activity: list[Row],
-    column: str,
-    title: str,
-    scale: Any = alt.Undefined,
-    axis_format: Any = alt.Undefined,
-    tip_format: str = ",.4~g",
-) -> alt.Chart:
+def _draw_slices(slices: list[Row], activity: list[Row], y: Spec, tip_format: str = ",.4~g") -> Spec:
     """Draw a bar per slice of time, on the axis of `activity`."""
-    axis = alt.Axis(tickCount=4, minExtent=AXIS_ROOM, format=axis_format)
     tips = [
-        alt.Tooltip("from:Q", title="from second", format=".4~g"),
-        alt.Tooltip(f"{column}:Q", title=title, format=tip_format),
+        field("from:Q", title="from second", format=".4~g"),
+        {"field": y["field"], "type": y["type"], "title": y["title"], "format": tip_format},
     ]
-    bars = alt.Chart(inline(slices)).mark_bar(style="quantity")
-    y = alt.Y(f"{column}:Q", title=title, scale=scale, axis=axis)
-    drawn: alt.Chart = bars.encode(x=_time_axis(activity), x2="until:Q", y=y, tooltip=tips)
-    return drawn
-
-
-def _time_axis(activity: list[Row]) -> alt.X:
-    domain = [activity[0]["begins_at_s"], activity[-1]["ends_at_s"]]
-    return alt.X(
-        "from:Q",
-        bin="binned",
-        title="seconds since the run's start",
-        scale=alt.Scale(domain=domain, nice=False),
-        axis=alt.Axis(tickCount=6),
+    return layer(
+        slices,
+        {"type": "bar", "style": "quantity"},
+        x=_time_axis(activity),
+        x2={"field": "until"},
+        y=y,
+        tooltip=tips,
     )
 
 
-def _stretch_rules(stretches: list[Row]) -> list[alt.Chart]:
+def _time_axis(activity: list[Row]) -> Spec:
+    domain = [activity[0]["begins_at_s"], activity[-1]["ends_at_s"]]
+    return field(
+        "from:Q",
+        bin="binned",
+        title="seconds since the run's start",
+        scale={"domain": domain, "nice": False},
+        axis={"tickCount": 6},
+    )
+
+
+def _stretch_rules(stretches: list[Row]) -> list[Spec]:
     """Draw lines at the start and end of each measured interval of a load."""
     ends = [
         {"at": row[column], "what": what}
@@ -283,11 +297,11 @@ def _stretch_rules(stretches: list[Row]) -> list[alt.Chart]:
     ]
     if not ends:
         return []
-    tips = [alt.Tooltip("what:N", title="load"), alt.Tooltip("at:Q", title="time (s)", format=".4~g")]
-    return [alt.Chart(inline(ends)).mark_rule(style="percentile").encode(x="at:Q", tooltip=tips)]
+    tips = [field("what:N", title="load"), field("at:Q", title="time (s)", format=".4~g")]
+    return [layer(ends, {"type": "rule", "style": "percentile"}, x="at:Q", tooltip=tips)]
 
 
-def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
+def _event_rules(activity: list[Row], events: list[Row]) -> list[Spec]:
     """Draw a line per event within the chart's time, with its name at the top."""
     begin, end = activity[0]["begins_at_s"], activity[-1]["ends_at_s"]
     at_once: dict[float, list[Row]] = {}
@@ -304,25 +318,21 @@ def _event_rules(activity: list[Row], events: list[Row]) -> list[alt.Chart]:
         }
         for at_s, together in at_once.items()
     ]
-    rules = (
-        alt.Chart(inline(shown))
-        .mark_rule(style="event")
-        .encode(
-            x="at:Q",
-            tooltip=[
-                alt.Tooltip("event:N", title="engine"),
-                alt.Tooltip("at:Q", title="time (s)", format=".4~g"),
-                alt.Tooltip("what:N", title="message"),
-            ],
-        )
+    rules = layer(
+        shown,
+        {"type": "rule", "style": "event"},
+        x="at:Q",
+        tooltip=[
+            field("event:N", title="engine"),
+            field("at:Q", title="time (s)", format=".4~g"),
+            field("what:N", title="message"),
+        ],
     )
     names = [(row["at"], (row["at"] - begin) / ((end - begin) or 1), str(row["event"])) for row in shown]
     return [rules, *name_marks(names, "event-name")]
 
 
-def name_marks(
-    marks: Sequence[tuple[Any, float, str]], style: str = "percentile-name", x: str = "at:Q"
-) -> list[alt.Chart]:
+def name_marks(marks: Sequence[tuple[Any, float, str]], style: str = "percentile-name", x: str = "at:Q") -> list[Spec]:
     """Place names above a chart at their marks, on up to MOST_LINES lines without overlap.
 
     A mark is its value on the axis, its relative position from left (0) to right (1), and its name.
@@ -336,14 +346,19 @@ def name_marks(
             if all(end <= other[0] or other[1] <= begin for other in spans):
                 spans.append((begin, end))
                 layers.append(
-                    alt.Chart(inline([{"at": at, "name": name}]))
-                    .mark_text(
-                        style=style,
-                        align="right" if place > 0.5 else "left",
-                        dx=-3 if place > 0.5 else 3,
-                        baseline="bottom",
+                    layer(
+                        [{"at": at, "name": name}],
+                        {
+                            "type": "text",
+                            "style": style,
+                            "align": "right" if place > 0.5 else "left",
+                            "dx": -3 if place > 0.5 else 3,
+                            "baseline": "bottom",
+                        },
+                        x=x,
+                        y={"value": -2 - line * LINE_PIXELS},
+                        text="name:N",
                     )
-                    .encode(x=x, y=alt.value(-2 - line * LINE_PIXELS), text="name:N")
                 )
                 break
     return layers
@@ -355,12 +370,18 @@ def choose_unit(seconds: list[float]) -> tuple[str, float]:
     return ("seconds", 1.0) if largest >= 1 else ("milliseconds", 1e3) if largest >= 1e-3 else ("microseconds", 1e6)
 
 
-def inline(rows: list[Row]) -> alt.InlineData:
-    return alt.InlineData(values=rows)
+def field(shorthand: str, **properties: Any) -> Spec:
+    """Return a channel that shows a field; `shorthand` has the first letter of its type, such as "value:Q"."""
+    name, _, letter = shorthand.partition(":")
+    return {"field": name, "type": _TYPES[letter], **properties}
 
 
-def finish(chart: alt.TopLevelMixin, height: int = HEIGHT) -> Spec:
-    """Return the specification, scaled to the width of the page."""
-    spec: Spec = chart.properties(width="container", height=height).to_dict()
-    spec.pop("config", None)  # the page supplies it, for light and dark mode
-    return spec
+def layer(rows: Sequence[Row], mark: Spec, **channels: Any) -> Spec:
+    """Return a layer that draws rows with `mark`. A channel is a definition, a list of them, or a shorthand."""
+    encoding = {name: field(channel) if isinstance(channel, str) else channel for name, channel in channels.items()}
+    return {"data": {"values": rows}, "mark": mark, "encoding": encoding}
+
+
+def finish(layers: Sequence[Spec], height: int = HEIGHT) -> Spec:
+    """Return the specification, scaled to the width of the page, which supplies the config for light and dark mode."""
+    return {"$schema": _SCHEMA, "width": "container", "height": height, "layer": layers}

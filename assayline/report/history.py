@@ -7,10 +7,8 @@ page does not infer causation.
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-import altair as alt
-
 from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS, is_tellable
-from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, finish, inline, name_marks
+from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, field, finish, layer, name_marks
 from assayline.report.document import Chart, Column, Document, Figure, Section, Table, tabulate
 from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
 from assayline.runs.manifest import ENDED_WELL
@@ -358,29 +356,25 @@ def draw_metric(
     ]
     begin, end = runs[0]["started_at"], runs[-1]["started_at"]
     first, last = format_time(begin), format_time(end)
-    axis = alt.Axis(tickCount=6, format=_choose_format(begin, end), labelOverlap=True, labelBound=True)
-    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", padding=12), axis=axis)
-    y = alt.Y(
-        "value:Q", title=unit, scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM)
-    )
-
-    def draw(rows: list[Row]) -> alt.Chart:
-        return alt.Chart(inline(rows)).encode(x=x, y=y)
+    axis = {"tickCount": 6, "format": _choose_format(begin, end), "labelOverlap": True, "labelBound": True}
+    x = field("at:T", title=None, scale={"type": "utc", "padding": 12}, axis=axis)
+    y = field("value:Q", title=unit, scale={"zero": False, "padding": 8}, axis={"tickCount": 4, "minExtent": AXIS_ROOM})
 
     tips = [
-        alt.Tooltip("run:N", title="run"),
-        alt.Tooltip("night:N", title="started (UTC)"),
-        alt.Tooltip("shown:N", title=metric.title),
+        field("run:N", title="run"),
+        field("night:N", title="started (UTC)"),
+        field("shown:N", title=metric.title),
     ]
     layers = [*_draw_band(band, factor, first, last), *_draw_changes(changes, begin, end)]
     if sure := [point for point in points if point["low"] is not None]:
-        layers.append(draw(sure).mark_rule(style="night-interval").encode(y=alt.Y("low:Q", title=unit), y2="high:Q"))
+        low = field("low:Q", title=unit)
+        layers.append(layer(sure, {"type": "rule", "style": "night-interval"}, x=x, y=low, y2={"field": "high"}))
     for is_counted, style in ((True, "night"), (False, "night-uncounted")):
         if shown := [point for point in points if point["is_counted"] == is_counted]:
-            layers.append(draw(shown).mark_point(style=style).encode(tooltip=tips))
+            layers.append(layer(shown, {"type": "point", "style": style}, x=x, y=y, tooltip=tips))
     if flagged := [point for point in points if point["has_failed"]]:
-        layers.append(draw(flagged).mark_point(style="flag"))
-    return finish(alt.layer(*layers, *_draw_levels(shifts, factor, first, last)), HEIGHT)
+        layers.append(layer(flagged, {"type": "point", "style": "flag"}, x=x, y=y))
+    return finish([*layers, *_draw_levels(shifts, factor, first, last)], HEIGHT)
 
 
 def _choose_format(begin: datetime, end: datetime) -> str:
@@ -395,20 +389,22 @@ def format_time(time: datetime) -> str:
     return f"{time:%Y-%m-%dT%H:%M:%S}Z"
 
 
-def _draw_band(band: Row | None, factor: float, first: str, last: str) -> list[alt.Chart]:
+def _draw_band(band: Row | None, factor: float, first: str, last: str) -> list[Spec]:
     """Draw the baseline's level as a line, with its interval or range in the background."""
     if band is None:
         return []
     level = {"at": first, "until": last, "value": band["value"] * factor}
-    line = alt.Chart(inline([level])).mark_rule(style="window").encode(x="at:T", x2="until:T", y="value:Q")
+    line = layer([level], {"type": "rule", "style": "window"}, x="at:T", x2={"field": "until"}, y="value:Q")
     if band["low"] is None or band["high"] is None:
         return [line]
     span = {"at": first, "until": last, "low": band["low"] * factor, "high": band["high"] * factor}
-    area = alt.Chart(inline([span])).mark_rect(style="band").encode(x="at:T", x2="until:T", y="low:Q", y2="high:Q")
+    area = layer(
+        [span], {"type": "rect", "style": "band"}, x="at:T", x2={"field": "until"}, y="low:Q", y2={"field": "high"}
+    )
     return [area, line]
 
 
-def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: str) -> list[alt.Chart]:
+def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: str) -> list[Spec]:
     """Draw the medians before and after each shift as lines."""
     if not shifts:
         return []
@@ -420,12 +416,12 @@ def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: 
     ]
     steps = [{"at": begin} for begin in begins]
     return [
-        alt.Chart(inline(levels)).mark_rule(style="level").encode(x="at:T", x2="until:T", y="value:Q"),
-        alt.Chart(inline(steps)).mark_rule(style="event").encode(x="at:T"),
+        layer(levels, {"type": "rule", "style": "level"}, x="at:T", x2={"field": "until"}, y="value:Q"),
+        layer(steps, {"type": "rule", "style": "event"}, x="at:T"),
     ]
 
 
-def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> list[alt.Chart]:
+def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> list[Spec]:
     """Draw a line per run in which conditions changed, with their names at the top."""
     together: dict[datetime, list[Row]] = {}
     for change in changes:
@@ -440,13 +436,13 @@ def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> lis
         }
         for at, rows in together.items()
     ]
-    tips = [alt.Tooltip("night:N", title="since (UTC)"), alt.Tooltip("what:N", title="changed")]
+    tips = [field("night:N", title="since (UTC)"), field("what:N", title="changed")]
     whole = (end - begin) or timedelta(days=1)
     names = [
         (format_time(at), (at - begin) / whole, ", ".join(row["condition"] for row in rows))
         for at, rows in together.items()
     ]
     return [
-        alt.Chart(inline(shown)).mark_rule(style="percentile").encode(x="at:T", tooltip=tips),
+        layer(shown, {"type": "rule", "style": "percentile"}, x="at:T", tooltip=tips),
         *name_marks(names, x="at:T"),
     ]

@@ -13,16 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import altair
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from assayline.files import replace_file
+from assayline.report.charts import VEGA_LITE
 from assayline.report.document import Chart, Document
 
 PAGE_FOLDER = Path(__file__).parent / "page"
 _SHOW = "window.vegaEmbed = vegaEmbed;"
-VEGA_LITE = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 PICTURE_PIXELS = 720
 """Width of a chart, without its axis, on a page that runs no script."""
 

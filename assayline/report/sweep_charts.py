@@ -5,11 +5,8 @@ As in `charts.py`, rows are drawn unchanged, with the page's colours.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import altair as alt
-
-from assayline.report.charts import AXIS_ROOM, NARROWEST_PIXELS, Spec, choose_unit, finish, inline
+from assayline.report.charts import AXIS_ROOM, NARROWEST_PIXELS, Spec, choose_unit, field, finish, layer
 from assayline.store.database import Row
 
 TALL = 260
@@ -47,36 +44,40 @@ def draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bo
     ]
     lowest, highest = min(row["x"] for row in rows), max(row["x"] for row in rows)
     room = 0.2 * ((highest - lowest) or 1.0)
-    base = alt.Chart(inline(rows)).encode(
-        x=alt.X(
+    base = {
+        "x": field(
             "x:Q",
             title="requests per second answered",
-            scale=alt.Scale(zero=False, nice=False, domain=[max(0, lowest - room / 3), highest + room]),
-            axis=alt.Axis(tickCount=4 if is_small else 6),
+            scale={"zero": False, "nice": False, "domain": [max(0, lowest - room / 3), highest + room]},
+            axis={"tickCount": 4 if is_small else 6},
         ),
-        y=_latency_axis(unit, [value * factor for value in values]),
-        color=_colour(list(columns.values()), len(columns) > 1),
-    )
+        "y": _latency_axis(unit, [value * factor for value in values]),
+        "color": _colour(list(columns.values()), len(columns) > 1),
+    }
     tips = [
-        alt.Tooltip("label:N", title="load"),
-        alt.Tooltip("line:N", title="latency"),
-        alt.Tooltip("y:Q", title=unit, format=".4~g"),
-        alt.Tooltip("x:Q", title="requests/s answered", format=".4~g"),
+        field("label:N", title="load"),
+        field("line:N", title="latency"),
+        field("y:Q", title=unit, format=".4~g"),
+        field("x:Q", title="requests/s answered", format=".4~g"),
     ]
     layers = [
         *_draw_knee(points),
-        base.mark_line(strokeWidth=1.5).encode(order="order:Q"),
-        base.mark_point(filled=True, size=40, opacity=1).encode(tooltip=tips),
+        layer(rows, {"type": "line", "strokeWidth": 1.5}, **base, order="order:Q"),
+        layer(rows, {"type": "point", "filled": True, "size": 40, "opacity": 1}, **base, tooltip=tips),
         *_ring(rows),
     ]
     if not is_small:
         first = [row for row in rows if row["line"] == next(iter(columns.values()))]
         layers.append(
-            alt.Chart(inline(_choose_named(first, is_log=_is_log(values))))
-            .mark_text(style="percentile-name", align="left", angle=320, dx=6, dy=-5)
-            .encode(x="x:Q", y="y:Q", text="label:N")
+            layer(
+                _choose_named(first, is_log=_is_log(values)),
+                {"type": "text", "style": "percentile-name", "align": "left", "angle": 320, "dx": 6, "dy": -5},
+                x="x:Q",
+                y="y:Q",
+                text="label:N",
+            )
         )
-    return finish(alt.layer(*layers), LOW if is_small else TALL)
+    return finish(layers, LOW if is_small else TALL)
 
 
 def draw_goodput(points: Sequence[Row], goodput: Sequence[Row], offered: Mapping[str, float]) -> Spec:
@@ -106,10 +107,11 @@ def draw_goodput(points: Sequence[Row], goodput: Sequence[Row], offered: Mapping
         if row["run_id"] in offered and row["good_requests_per_s"] is not None
     ]
     end = max(offered.values())
-    diagonal = alt.Chart(inline([{"x": 0, "y": 0}, {"x": end, "y": end}])).mark_line(style="window")
-    lines = _draw_over_offered([*answered, *good], "requests per second", alt.Axis(tickCount=4, minExtent=AXIS_ROOM))
-    layers = [diagonal.encode(x="x:Q", y="y:Q"), *_draw_knee(points, offered), *lines, *_ring([*answered, *good])]
-    return finish(alt.layer(*layers), TALL)
+    diagonal = layer([{"x": 0, "y": 0}, {"x": end, "y": end}], {"type": "line", "style": "window"}, x="x:Q", y="y:Q")
+    y = field("y:Q", title="requests per second", axis={"tickCount": 4, "minExtent": AXIS_ROOM})
+    lines = _draw_over_offered([*answered, *good], y)
+    layers = [diagonal, *_draw_knee(points, offered), *lines, *_ring([*answered, *good])]
+    return finish(layers, TALL)
 
 
 def draw_good_share(goodput: Sequence[Row], offered: Mapping[str, float]) -> Spec:
@@ -119,38 +121,31 @@ def draw_good_share(goodput: Sequence[Row], offered: Mapping[str, float]) -> Spe
         for row in goodput
         if row["run_id"] in offered and row["good_share"] is not None
     ]
-    axis = alt.Axis(format="%", tickCount=4, minExtent=AXIS_ROOM)
-    return finish(
-        alt.layer(*_draw_over_offered(rows, "share of requests", axis, alt.Scale(domain=[0, 1]), [ANSWERED])), LOW
-    )
+    axis = {"format": "%", "tickCount": 4, "minExtent": AXIS_ROOM}
+    y = field("y:Q", title="share of requests", scale={"domain": [0, 1]}, axis=axis)
+    return finish(_draw_over_offered(rows, y, [ANSWERED]), LOW)
 
 
-def _draw_over_offered(
-    rows: list[Row],
-    title: str,
-    axis: alt.Axis,
-    scale: Any = alt.Undefined,
-    before: Sequence[str] = (),
-) -> list[alt.Chart]:
+def _draw_over_offered(rows: list[Row], y: Spec, before: Sequence[str] = ()) -> list[Spec]:
     """Draw lines and points; `before` are lines of the chart above, whose colours are not reused."""
     names = [*before, *dict.fromkeys(row["line"] for row in rows)]
-    base = alt.Chart(inline(rows)).encode(
-        x=alt.X("x:Q", title="requests per second offered", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=6)),
-        y=alt.Y("y:Q", title=title, scale=scale, axis=axis),
-        color=_colour(names, True, shown=names[len(before) :]),
-    )
+    base = {
+        "x": field("x:Q", title="requests per second offered", scale={"zero": True}, axis={"tickCount": 6}),
+        "y": y,
+        "color": _colour(names, True, shown=names[len(before) :]),
+    }
     tips = [
-        alt.Tooltip("line:N", title="requests"),
-        alt.Tooltip("x:Q", title="offered per second", format=".4~g"),
-        alt.Tooltip("y:Q", title=title, format=".4~g"),
+        field("line:N", title="requests"),
+        field("x:Q", title="offered per second", format=".4~g"),
+        field("y:Q", title=y["title"], format=".4~g"),
     ]
     return [
-        base.mark_line(strokeWidth=1.5),
-        base.mark_point(filled=True, size=40, opacity=1).encode(tooltip=tips),
+        layer(rows, {"type": "line", "strokeWidth": 1.5}, **base),
+        layer(rows, {"type": "point", "filled": True, "size": 40, "opacity": 1}, **base, tooltip=tips),
     ]
 
 
-def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None) -> list[alt.Chart]:
+def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None) -> list[Spec]:
     """Draw a line at the knee with its name; on the offered axis, only if its offered rate is known."""
     xs = [
         point["requests_per_s"] if offered is None else offered.get(point["run_id"])
@@ -160,19 +155,22 @@ def _draw_knee(points: Sequence[Row], offered: Mapping[str, float] | None = None
     rows = [{"x": x, "name": "knee"} for x in xs if x is not None]
     if not rows:
         return []
-    shown = inline(rows)
     return [
-        alt.Chart(shown).mark_rule(style="percentile").encode(x="x:Q"),
-        alt.Chart(shown)
-        .mark_text(style="percentile-name", align="center", baseline="bottom")
-        .encode(x="x:Q", y=alt.value(-2), text="name:N"),
+        layer(rows, {"type": "rule", "style": "percentile"}, x="x:Q"),
+        layer(
+            rows,
+            {"type": "text", "style": "percentile-name", "align": "center", "baseline": "bottom"},
+            x="x:Q",
+            y={"value": -2},
+            text="name:N",
+        ),
     ]
 
 
-def _ring(rows: Sequence[Row]) -> list[alt.Chart]:
+def _ring(rows: Sequence[Row]) -> list[Spec]:
     """Draw rings around flagged points."""
     marked = [row for row in rows if row["is_marked"]]
-    return [alt.Chart(inline(marked)).mark_point(style="flag").encode(x="x:Q", y="y:Q")] if marked else []
+    return [layer(marked, {"type": "point", "style": "flag"}, x="x:Q", y="y:Q")] if marked else []
 
 
 def _choose_named(rows: Sequence[Row], is_log: bool) -> list[Row]:
@@ -192,19 +190,21 @@ def _is_log(values: Sequence[float]) -> bool:
     return 0 < LOG_FROM * min(values) < max(values)
 
 
-def _latency_axis(unit: str, values: Sequence[float]) -> alt.Y:
+def _latency_axis(unit: str, values: Sequence[float]) -> Spec:
     """Return an axis from 0, or a logarithmic one if a single point would dominate."""
     lowest, highest = min(values), max(values)
     if not _is_log(values):
-        return alt.Y("y:Q", title=unit, axis=alt.Axis(tickCount=4, minExtent=AXIS_ROOM))
+        return field("y:Q", title=unit, axis={"tickCount": 4, "minExtent": AXIS_ROOM})
     decades = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in (1, 3)]
-    axis = alt.Axis(values=ticks, format="~g", minExtent=AXIS_ROOM)
-    return alt.Y("y:Q", title=unit, scale=alt.Scale(type="log", nice=False, padding=14), axis=axis)
+    axis = {"values": ticks, "format": "~g", "minExtent": AXIS_ROOM}
+    return field("y:Q", title=unit, scale={"type": "log", "nice": False, "padding": 14}, axis=axis)
 
 
-def _colour(names: Sequence[str], has_legend: bool, shown: Sequence[str] | None = None) -> alt.Color:
+def _colour(names: Sequence[str], has_legend: bool, shown: Sequence[str] | None = None) -> Spec:
     """Assign colours by the position of a line's name; the page defines them for light and dark mode."""
     columns = {"expr": f"width < {2 * NARROWEST_PIXELS} ? 1 : {len(names)}"}
-    legend = alt.Legend(orient="top", title=None, values=list(shown or names), columns=columns) if has_legend else None
-    return alt.Color("line:N", scale=alt.Scale(domain=list(names)), legend=legend)
+    legend = (
+        {"orient": "top", "title": None, "values": list(shown or names), "columns": columns} if has_legend else None
+    )
+    return field("line:N", scale={"domain": list(names)}, legend=legend)

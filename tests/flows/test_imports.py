@@ -5,7 +5,7 @@ import sys
 import flow_kit
 
 HEAVY = {
-    "prefect", "pydantic", "pydantic_settings", "duckdb", "pyarrow", "transformers", "torch", "vllm", "altair", "yaml"
+    "prefect", "pydantic", "pydantic_settings", "duckdb", "pyarrow", "transformers", "torch", "vllm", "yaml"
 }  # fmt: skip
 
 HELPS = f"""

@@ -77,8 +77,8 @@ def test_board_report_marks_excluded_runs_with_the_reason(board):
 
 def test_charts_have_every_model_of_their_task(board):
     drawn = [
-        {row["model"]: row for rows in chart["datasets"].values() for row in rows if "model" in row}
-        for chart in read_charts(board[2].html)
+        {row["model"]: row for rows in layers for row in rows if "model" in row}
+        for layers in read_charts(board[2].html)
     ]
     assert [sorted(models) for models in drawn] == [["a", "b", "c", "d", "e"], ["a", "b", "c"]]
     assert not drawn[0]["d"]["is_compared"] and drawn[0]["a"]["rank"] == "1–2"

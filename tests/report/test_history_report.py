@@ -58,8 +58,7 @@ def test_the_charts_have_every_night_the_band_the_levels_and_the_marks(regressed
     charts = read_charts(page.html)
     assert len(charts) == len(METRICS) - 1, "no run has a price"
     drawn = {
-        metric.key: [row for data in chart["datasets"].values() for row in data]
-        for metric, chart in zip(METRICS, charts, strict=False)
+        metric.key: [row for rows in layers for row in rows] for metric, layers in zip(METRICS, charts, strict=False)
     }
     rows = drawn["output_tokens_per_s"]
     nights = {row["run"]: row for row in rows if "run" in row}

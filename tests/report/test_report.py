@@ -5,12 +5,10 @@ import html
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
-import row_kit
-from row_kit import NIGHT, NIGHT_BEFORE, NightOf, given_nights, text_of
+from row_kit import NIGHT, NIGHT_BEFORE, NightOf, given_nights, read_charts, text_of
 
 from assayline.errors import SpecError, StoreError
 from assayline.flows.cli import run
@@ -56,14 +54,6 @@ SHOWN = HOSTILE.replace("\0", "\ufffd")
 def query(settings: Settings, sql: str, *values: Any) -> Any:
     with connect(settings.database_path, 10) as connection:
         return connection.execute(sql, list(values)).fetchall()[0][0]
-
-
-def read_charts(page: Path) -> list[list[list[dict[str, Any]]]]:
-    """By chart and layer, the rows that are drawn."""
-    return [
-        [spec["datasets"][layer.get("data", spec.get("data"))["name"]] for layer in spec["layer"]]
-        for spec in row_kit.read_charts(page)
-    ]
 
 
 class Seen(HTMLParser):

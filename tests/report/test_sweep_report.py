@@ -69,7 +69,7 @@ def query(settings: Settings, sql: str, *values: Any) -> list[tuple[Any, ...]]:
 
 def read_charts(page: Path) -> list[list[dict[str, Any]]]:
     """By chart, the rows of all its layers."""
-    return [[row for rows in chart["datasets"].values() for row in rows] for chart in row_kit.read_charts(page)]
+    return [[row for rows in layers for row in rows] for layers in row_kit.read_charts(page)]
 
 
 def texts(page: Path) -> str:

@@ -48,8 +48,8 @@ def test_page_shows_a_note_below_its_row_and_keeps_names_on_one_line(tmp_path):
 def test_name_marks_lie_neither_on_each_other_nor_outside_a_narrow_chart():
     marks = [(at, at / 100, "prompts, settings") for at in (0, 2, 4, 45, 55, 90, 97, 99, 100)]
     drawn = []
-    for layer in (chart.to_dict() for chart in name_marks(marks)):
-        (row,) = next(iter(layer["datasets"].values()))
+    for layer in name_marks(marks):
+        (row,) = layer["data"]["values"]
         width, x = LETTER_PIXELS * len(row["name"]), row["at"] / 100 * NARROWEST_PIXELS
         begin = x - width if layer["mark"]["align"] == "right" else x
         drawn.append((layer["encoding"]["y"]["value"], begin, begin + width))
