@@ -41,6 +41,9 @@ def say_search(slo: str, probes: Sequence[Probe]) -> str:
     bad = [one for one in probes if one.is_too_much]
     good = [one for one in probes if one.holds and (not bad or one.rate_per_s < bad[0].rate_per_s)]
     over = f", and not at {show_rate(bad[0].rate_per_s, 'requests')} ({tell(bad[0])})" if bad else ""
+    late = [one for one in probes if one.is_late and not one.is_too_much]
+    if late and late[-1].rate_per_s > (good[-1].rate_per_s if good else 0):
+        over += f"; {show_rate(late[-1].rate_per_s, 'requests')} does not count, as its requests were sent late"
     if not good:
         hint = "hint: send more requests per rate, by --seconds or more prompts."
         return f"{slo} is not shown to hold at any rate{over}. {hint}"

@@ -12,6 +12,7 @@ import row_kit
 from row_kit import BENCHMARK, RATES, NightOf, given_nights, given_sweep, text_of
 from run_kit import settings_in
 
+from assayline.benchmark.profile import Probe
 from assayline.flows.cli import run
 from assayline.report.make import Written, make_benchmark_report, make_report
 from assayline.report.search import read_probes, say_search
@@ -148,6 +149,10 @@ def test_search_names_the_highest_rate_that_holds_and_the_lowest_that_does_not(s
     )
     assert "saturated). It holds if 95% of the requests are good." in said
     assert "is not shown to hold at any rate, and not at 12 requests/s" in say_search("x", probes[-1:]).replace(
+        "\u00a0", " "
+    )
+    late = [Probe(14.9, 160, 160, False), Probe(15.4, 160, 160, False, is_late=True)]
+    assert "; 15.4 requests/s does not count, as its requests were sent late. " in say_search("x", late).replace(
         "\u00a0", " "
     )
 
