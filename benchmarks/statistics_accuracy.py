@@ -26,6 +26,7 @@ Dice = np.random.Generator
 Row = dict[str, Any]
 EASE = (1.4, 0.6)
 LIMIT = GateSpec().max_accuracy_drop
+FRONTIERS = 2000
 SIDES = ("candidate", "baseline")
 
 
@@ -166,10 +167,10 @@ def measure_boards(dice: Dice) -> Iterator[Row]:
 
 
 def measure_frontiers(dice: Dice) -> Iterator[Row]:
-    """Benchmarks of three configurations against a baseline, 200 a row, with a limit of one point."""
+    """Benchmarks of three configurations against a baseline, with a limit of one point."""
     for prompts, samples, true in ((200, 1, 1.0), (1000, 1, 1.0), (200, 5, 1.0), (200, 1, 0.9), (1000, 5, 0.9)):
         found: list[Row] = []
-        for _ in range(200):
+        for _ in range(FRONTIERS):
             ease = dice.beta(*EASE, prompts)
             new, old = (dice.binomial(samples, chance, (3, prompts)) / samples for chance in (ease * true, ease))
             rows = [
@@ -185,7 +186,7 @@ def measure_frontiers(dice: Dice) -> Iterator[Row]:
             "prompts": prompts,
             "scores": "0 or 1" if samples == 1 else "five samples",
         }
-        verdicts = np.array([row["verdict"] for row in found]).reshape(200, 3)
+        verdicts = np.array([row["verdict"] for row in found]).reshape(FRONTIERS, 3)
         shares = {"one is called worse": float((verdicts == "fail").any(axis=1).mean())}
         shares["called kept"] = float((verdicts == "pass").mean())
         yield {**names, **shares, "interval holds": float(np.mean(held))}
