@@ -16,12 +16,13 @@ most 5% of decisions (Bonferroni's inequality). For a suite of every night, in 5
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from assayline.benchmark.suite import Cell, shorten_model
 from assayline.comparison.gate import NIGHTS, Check, GateReport
+from assayline.comparison.queries import foresee_reach
 from assayline.errors import AssaylineError, SpecError
 from assayline.stats.pairs import judge_mean
 from assayline.stats.repeats import FEWEST, MOST, count_repeats_needed
@@ -136,6 +137,16 @@ def _share_risk(cells: Sequence[Cell], is_nightly: bool) -> tuple[int, float]:
     models = {cell.model for cell in cells if cell.tier == "supporting"}
     tests = sum(cell.tests for cell in cells if cell.tier == "critical") + len(models)
     return tests, min(LEVEL, 2 * LEVEL / (max(1, tests) * (NIGHTS if is_nightly else 1)))
+
+
+def foresee_reaches(cells: Sequence[Cell], prompts: Mapping[str | None, int]) -> list[str]:
+    """Describe the reach of critical limits on accuracy before a run, given the prompts of pinned baselines."""
+    _, level = _share_risk(cells, is_nightly=False)
+    return [
+        f"{cell.label}: {foresee_reach(prompts[cell.baseline], cell.spec.gate.max_accuracy_drop, level)}"
+        for cell in cells
+        if cell.tier == "critical" and cell.baseline in prompts
+    ]
 
 
 def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:

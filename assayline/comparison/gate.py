@@ -33,6 +33,7 @@ from assayline.comparison.queries import (
     read_overlaps,
     read_side,
     say_pairing,
+    say_reach,
     store_comparisons,
 )
 from assayline.errors import AssaylineError, ComparisonError, SpecError
@@ -40,7 +41,7 @@ from assayline.runs.manifest import ENDED_WELL, IMPORTED
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.nights import FEWEST_NIGHTS
-from assayline.stats.pairs import count_prompts_needed, find_reach, judge_drop
+from assayline.stats.pairs import judge_drop
 from assayline.stats.repeats import find_level
 from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse, say_worse
 from assayline.store.database import Connection, transaction
@@ -344,7 +345,7 @@ def judge_scores(
     return Check(
         f"accuracy, {row['scorer']}",
         verdict,
-        words + _say_reach(row, limit, found, level),
+        " ".join(filter(None, [words, say_reach(row, limit, found, level)])),
         row["candidate_mean"],
         row["baseline_mean"],
         limit,
@@ -358,18 +359,6 @@ def judge_scores(
 
 def _leave_open(limits: GateSpec) -> Verdict:
     return "fail" if limits.confidence == "required" else "inconclusive"
-
-
-def _say_reach(row: dict[str, Any], limit: float, found: Verdict, level: float) -> str:
-    """Return the smallest drop that fails with 80% power on these prompts, and how many show twice the limit."""
-    drop = find_reach(row, limit, level)
-    if drop is None:
-        return ""
-    reached = "No drop" if drop > 1 else f"A drop of {show_size(float(f'{drop:.2g}'))}"
-    needed = None if found == "fail" else count_prompts_needed(row, limit, level)
-    twice = f", one of {show_size(2 * limit)} (twice the limit) with about {needed:,} prompts" if needed else ""
-    more = twice if needed and needed > row["prompts"] else ""
-    return f" {reached} would be found with 80% power{more}."
 
 
 def _check_speed(
@@ -427,7 +416,7 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
         lacks = " and of ".join(side for side, has in (("the run", new), ("the baseline", old)) if has < 5)
         words = (
             f"{few or metric}: not judged, because five repeats of {lacks} are needed, and there are {new} of the run "
-            f"and {old} of the baseline. hint: measure them with `assayline benchmark`."
+            f"and {old} of the baseline. hint: `assayline gate RUN_ID --remeasure` measures both."
         )
         return Check(metric, "inconclusive", words, limit=limit, **values)
     ends = (row["shift_low"], row["shift_high"])

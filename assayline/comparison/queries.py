@@ -1,5 +1,6 @@
 """Comparisons of two runs or of repeats of two configurations: rows of the macros of `sql/models/30_comparison/`."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,13 @@ from typing import Any
 from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.noise import find_floors
-from assayline.stats.pairs import find_p, find_p_beyond
-from assayline.stats.repeats import compare_repeats, spread_sessions
-from assayline.stats.worse import name_change
+from assayline.stats.pairs import count_prompts_needed, find_p, find_p_beyond, find_reach
+from assayline.stats.repeats import FEWEST, compare_repeats, spread_sessions
+from assayline.stats.worse import LEVEL, Verdict, name_change
 from assayline.store.database import Connection, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
 from assayline.store.runs import insert_rows
+from assayline.words import show_share, show_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,64 @@ def compare_scores(
 def count_unscored(row: Mapping[str, Any], overlap: Mapping[str, Any]) -> int:
     """Count prompts of both runs with a score in one run only, from rows of compare_runs and overlap_prompts."""
     return sum(max(0, row[only] - overlap[only]) for only in ("only_candidate", "only_baseline"))
+
+
+def say_reach(row: Mapping[str, Any], limit: float, found: Verdict, level: float) -> str:
+    """Return the smallest drop that fails with 80% power on these prompts, and how many show twice the limit."""
+    drop = find_reach(row, limit, level)
+    if drop is None:
+        return ""
+    reached = "No drop" if drop > 1 else f"A drop of {show_size(float(f'{drop:.2g}'))}"
+    needed = None if found == "fail" else count_prompts_needed(row, limit, level)
+    twice = f", one of {show_size(2 * limit)} (twice the limit) with about {needed:,} prompts" if needed else ""
+    more = twice if needed and needed > row["prompts"] else ""
+    return f"{reached} would be found with 80% power{more}."
+
+
+CHURN = 0.05
+"""Share of answers that differ between equal runs, assumed before a run."""
+
+
+def foresee_reach(prompts: int, limit: float, level: float = LEVEL) -> str:
+    """Describe the reach of a limit before a run, given the number of independent prompts with scores of 0 and 1."""
+    row = {"low": 0.0, "prompts": prompts, "effective_pairs": prompts, "mean_square": CHURN, "is_proportion": True}
+    said = say_reach(row, limit, "inconclusive", level).removesuffix(".")
+    return f"limit {show_size(limit)}. {said}, if {show_share(CHURN)} of the answers differ by chance."
+
+
+def say_few_repeats(connection: Connection, run_id: str) -> str | None:
+    """Return why the speed of later runs cannot be judged against a run; None if it can, or if nothing limits it."""
+    side = read_side(connection, run_id)
+    gate = json.loads(side.spec_json).get("gate", {})
+    if not (gate.get("max_slowdown", True) or gate.get("max_cost_increase")):
+        return None
+    hint = "hint: `assayline gate RUN_ID --remeasure` measures both sides"
+    if side.obstacle:
+        return f"Speed cannot be judged against it: {side.obstacle}. {hint}, or pin another run."
+    ensure_repeats(connection, run_id)
+    ((has,),) = connection.execute(_REPEATS, [run_id]).fetchall()
+    if has >= FEWEST:
+        return None
+    more = (
+        "no later run adds to them, because it is of a benchmark or suite"
+        if side.benchmark_id
+        else "the next equal runs count for it until it has five; the fifth run after these is the first judged"
+    )
+    return f"Limits on speed need five repeats. It has {has}, and {more}. {hint}."
+
+
+_REPEATS = """
+    select count(*)
+    from run_conditions as pinned
+    join run_conditions as one
+        on one.config_id = pinned.config_id
+        and one.environment = pinned.environment
+        and one.benchmark_id is not distinct from pinned.benchmark_id
+    where pinned.run_id = ?
+        and one.obstacle is null
+        and (pinned.benchmark_id is not null or one.started_at <= pinned.started_at)
+"""
+"""Repeats of a run, with itself, that exist when it is pinned; see choose_repeats."""
 
 
 def compare_accuracy(

@@ -306,8 +306,10 @@ def _judge(
     try:
         report = gate_run(front.settings, front.log, run_id, baseline, limits, front.flow_run_id, nights)
     except AssaylineError as error:
-        pin = f" To make this one the baseline: `assayline baseline pin {cell.baseline} {run_id}`."
-        why = f"{error} The run is {run_id}.{pin if isinstance(error, SpecError) else ''}"
+        why = f"{error} The run is {run_id}."
+        if isinstance(error, SpecError):
+            pin = f"`assayline baseline pin {cell.baseline} {run_id}`"
+            why = f"{str(error).partition(' hint: ')[0]} hint: {pin} makes this run the baseline."
         return JudgedCell(cell, run_id, None, why, mean)
     report_run(front.settings, front.log, run_id, baseline)
     return JudgedCell(cell, run_id, report, mean_score=mean)

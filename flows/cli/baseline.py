@@ -23,14 +23,18 @@ Exit codes: 0 done, 2 invalid name or unknown run, 6 database or files, 8 the ru
 
 def _pin(known: argparse.Namespace, settings: "Settings") -> None:
     from assayline.comparison.baselines import pin_baseline
+    from assayline.comparison.queries import say_few_repeats
     from assayline.store.thread import DatabaseThread
 
     run_id = complete_run_id(known.run_id, settings)
-    before = DatabaseThread(settings).run(
+    database = DatabaseThread(settings)
+    before = database.run(
         lambda connection: pin_baseline(connection, settings.data_dir, known.name, run_id, known.note, known.force)
     )
     moved = f" (was run {before})" if before and before != run_id else ""
     print_text(f"Pinned baseline {known.name} to run {run_id}{moved}.", plain_console())
+    if few := database.run(lambda connection: say_few_repeats(connection, run_id)):
+        print_text(f"warning: {few}", plain_console())
 
 
 def _unpin(known: argparse.Namespace, settings: "Settings") -> None:
@@ -55,7 +59,7 @@ unpin.set_defaults(work=_unpin)
 
 
 def run(arguments: list[str]) -> int:
-    """Pin, list or unpin, as the command line asks. Return the exit code."""
+    """Pin or unpin, as the command line asks. Return the exit code."""
     known = PARSER.parse_args(arguments)
 
     from assayline.settings import load_settings

@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from assayline.comparison.baselines import resolve_baseline
+from assayline.comparison.queries import foresee_reach
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.process import engine_environment
 from assayline.errors import (
@@ -213,14 +214,11 @@ def check_devices(spec: EvalSpec) -> None:
         list_devices(engine.device, count_workers(spec), count_devices(engine.args))
 
 
-def find_lost_baseline(name: str | None, database: DatabaseThread) -> str | None:
-    """Return why a run could not be compared with this baseline; None if it could be."""
-    try:
-        if name is not None:
-            database.read(lambda connection: resolve_baseline(connection, name))
-    except (SpecError, StoreError) as error:
-        return str(error)
-    return None
+def count_baseline(name: str, database: DatabaseThread) -> int:
+    """Return the number of prompts of a baseline. Raises SpecError or StoreError if there is none of this name."""
+    query = "select count(*) from prompts where run_id = ?"
+    ((rows,),) = database.read(lambda opened: opened.execute(query, [resolve_baseline(opened, name)]).fetchall())
+    return int(rows)
 
 
 def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings) -> list[str]:
@@ -299,6 +297,8 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     for scorer in pick_judges(spec.scorers):
         models = ", ".join(str(scorer.model or judge.get("model")) for judge in scorer.judges)
         print_text(f"judge     {scorer.title}: {models}, {answers} answers", console)
+    if spec.scorers and spec.prompts.columns.cluster is None:
+        print_text(f"gate      {foresee_reach(trial.rows, spec.gate.max_accuracy_drop)}", console)
     if (first := trial.first) is not None:
         print_text(f"sampling  {json.dumps(first.sampling, default=str)}{_name_defaults(spec, first)}", console)
         if first.messages is None:
@@ -312,8 +312,11 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
             f"vLLM does not enforce {', '.join(trial.ignored)} of the JSON schema, so answers may break it. hint: add "
             "`type` next to a keyword that is for one type; the scorer json checks all of the schema."
         )
-    if lost := find_lost_baseline(spec.gate.baseline, database):
-        notes.append(lost)
+    if spec.gate.baseline is not None:
+        try:
+            count_baseline(spec.gate.baseline, database)
+        except (SpecError, StoreError) as error:
+            notes.append(str(error))
     refusal = next(iter(engine.find_refusals()), None)
     if refusal and type(refusal) is EngineError:
         notes.append(str(refusal))

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from assayline.errors import SpecError
+from assayline.errors import SpecError, StoreError
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import parse_words, plain_console, print_table, print_text
@@ -97,9 +97,9 @@ def print_decision(result: dict[str, Any], console: "Console") -> None:
 
 def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", fresh: bool) -> None:
     """Print the runs of a suite, and the suite that would go on."""
-    from assayline.benchmark.decision import check_repeats
+    from assayline.benchmark.decision import check_repeats, foresee_reaches
     from assayline.benchmark.suite import find_undecided
-    from assayline.flows.cli.dry_run import check_runs, find_lost_baseline
+    from assayline.flows.cli.dry_run import check_runs, count_baseline
     from assayline.store.thread import DatabaseThread
     from assayline.words import count
 
@@ -117,8 +117,16 @@ def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", 
         runs = f"{done.get(cell.key, 0)} of {count(cell.repeats, 'run')} done"
         print_text(f"  {cell.label}: {tier}, {against}, {runs}", console)
     database = DatabaseThread(settings)
-    named = dict.fromkeys(cell.baseline for cell in cells if cell.baseline)
-    if lost := [name for name in named if find_lost_baseline(name, database)]:
+    prompts: dict[str | None, int] = {}
+    lost: list[str] = []
+    for name in dict.fromkeys(cell.baseline for cell in cells if cell.baseline):
+        try:
+            prompts[name] = count_baseline(name, database)
+        except (SpecError, StoreError):
+            lost.append(name)
+    for line in foresee_reaches(cells, prompts):
+        print_text(line, console)
+    if lost:
         print_text(
             f"Not pinned, so their evaluations would be inconclusive: {', '.join(lost)}. hint: pin completed runs with "
             "`assayline baseline pin NAME RUN_ID`.",

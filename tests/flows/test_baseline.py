@@ -3,6 +3,7 @@
 from datetime import datetime
 
 import pytest
+from row_kit import NightOf, given_nights
 
 from assayline.comparison.baselines import Pin, list_pins, resolve_baseline
 from assayline.errors import SpecError
@@ -85,3 +86,19 @@ def test_a_baseline_is_found_by_name_or_by_run(settings):
         connection.execute("delete from runs where run_id = '20260101-000000-sums-aaaa'")
         with pytest.raises(SpecError, match=r"assayline db rebuild 20260101-000000-sums-aaaa"):
             resolve_baseline(connection, "good")
+
+
+@pytest.mark.parametrize(
+    ("night", "nights", "warning"),
+    [
+        (NightOf(), 1, "need five repeats. It has 1, and the next equal runs count"),
+        (NightOf(), 5, None),
+        (NightOf(benchmark_id="b"), 3, "It has 3, and no later run adds to them"),
+        (NightOf(attempt=2), 6, "Speed cannot be judged against it: it was resumed."),
+    ],
+)
+def test_pin_warns_of_a_run_against_which_speed_cannot_be_judged(night, nights, warning, settings, capsys):
+    *_, last = given_nights(settings, [night] * nights)
+    assert run("baseline", ["pin", "good", last]) == 0
+    told = capsys.readouterr().out
+    assert (warning in told and "--remeasure" in told) if warning else "warning" not in told

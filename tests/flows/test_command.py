@@ -46,6 +46,23 @@ def test_overrides_reach_the_spec(spec_file):
         assert shown in run.out
 
 
+def test_dry_run_names_the_drop_that_the_gate_would_find(spec_file):
+    run = dry_run(spec_file, "--scorers", "[exact_match]", "--gate.max_accuracy_drop", "0.05")
+    assert "gate      limit 5 points. A drop of 27 points would be found with 80% power" in run.out, run.out
+
+
+def test_dry_run_names_the_defaults_of_vllm(spec_file):
+    unset = dry_run(spec_file, "--sampling", "{}")
+    assert (
+        "vLLM's defaults: temperature 1, so answers are sampled, max_tokens up to the end of the context" in unset.out
+    )
+
+
+def test_dry_run_finds_too_few_devices(spec_file):
+    run = dry_run(spec_file, "--engine.backend", "offline", "--engine.args", "{}", "--workers", "4096")
+    assert_refused(run, 5, "The spec asks for 4,096 engines with 1 core each; this machine has ", "lower `workers`")
+
+
 def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path, spec_file):
     path = tmp_path / "odd.jsonl"
     rows = [json.dumps({"question": text, "answer": "x"}) for text in ("a", None, "b", None, "\ud800")]
