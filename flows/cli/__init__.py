@@ -13,7 +13,6 @@ from typing import NoReturn
 from assayline.errors import AssaylineError, MachineError
 from assayline.flows.cli.options import (
     COMMANDS,
-    FORMER,
     REMOVED,
     find_command,
     import_command,
@@ -47,13 +46,10 @@ def run_words(words: list[str]) -> int:
         parser.print_help()
         return 2
     first = parser.parse_args(words[:1]).command
-    name, size = find_command(words)
-    if name is not None:
-        if (former := " ".join(words[:size])) in FORMER:
-            print(f"warning: `assayline {former}` is now `assayline {name}`.", file=sys.stderr)
-        return run(name, words[size:])
-    if first in REMOVED:
-        parser.error(f"the command {first!r} was removed. hint: {REMOVED[first]}")
+    if removed := find_command(words, REMOVED):
+        parser.error(f"the command {removed!r} was removed. hint: {REMOVED[removed]}")
+    if name := find_command(words):
+        return run(name, words[len(name.split()) :])
     if any(known.startswith(f"{first} ") for known in COMMANDS):
         parser = make_front_parser(first)
         if words[1:2] in ([], ["-h"], ["--help"]):
@@ -84,7 +80,7 @@ def run(name: str, arguments: list[str]) -> int:
         _say(f"error: {SOCKS}", error)
         return MachineError.exit_code
     except KeyboardInterrupt as interrupt:
-        _say("Interrupted. Finished results are stored.", interrupt)
+        _say("Cancelled. Finished results are stored.", interrupt)
         return 143 if isinstance(interrupt, Terminated) else 130
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,12 @@ COMMANDS = {
     "db export": "Export the tables of runs as Parquet files.",
 }
 """Summary of each command, in the order of `--help`."""
-FORMER = {
-    "runs": "list runs",
-    "benchmarks": "list benchmarks",
-    "tasks": "list tasks",
-    "baseline list": "list baselines",
-    "rebuild": "db rebuild",
-}
-"""Former names of commands, which work and are listed nowhere."""
 REMOVED = {
+    "runs": "run `assayline list runs`.",
+    "benchmarks": "run `assayline list benchmarks`.",
+    "tasks": "run `assayline list tasks`.",
+    "baseline list": "run `assayline list baselines`.",
+    "rebuild": "run `assayline db rebuild`.",
     "noise": "run `assayline benchmark SPEC --noise` (docs/guides/comparing.md).",
     "mirror": "copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
     "restore": "copy the run's folder back into data/runs, then repeat its command (docs/guides/backups.md).",
@@ -49,16 +47,13 @@ REMOVED = {
 
 COMMON_CODES = """\
 All commands: 10 Prefect's API is unreachable, 11 unexpected error, 14 a home folder or a proxy
-prevents it, 130 and 143 interrupted, 141 the output was closed, for example by `head`."""
+prevents it, 130 and 143 cancelled, 141 the output was closed, for example by `head`. The folder docs
+is in the repository."""
 
 
-def find_command(words: list[str]) -> tuple[str | None, int]:
-    """Return the command that words begin with, and the number of its words; None for an unknown one."""
-    for size in (2, 1):
-        name = " ".join(words[:size])
-        if (name := FORMER.get(name, name)) in COMMANDS:
-            return name, size
-    return None, 0
+def find_command(words: list[str], names: Collection[str] = COMMANDS) -> str | None:
+    """Return the name, of one word or two, that words begin with; None for an unknown one."""
+    return next((name for size in (2, 1) if (name := " ".join(words[:size])) in names), None)
 
 
 def import_command(name: str) -> Any:
