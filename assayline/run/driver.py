@@ -32,6 +32,7 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.judges import JudgeScorer
 from assayline.store.thread import DatabaseThread
+from assayline.words import count
 
 LOG = logging.getLogger("assayline")
 POLL_INTERVAL_S = 0.5
@@ -252,7 +253,7 @@ def drive(evaluation: Evaluation, front: FrontEnd, engines: EnginePool | None = 
 def _prepare(evaluation: Evaluation, log: AnyLogger) -> PromptCounts:
     """Write every shard and log the counts."""
     counts = evaluation.prepare(log.warning)
-    log.info("Prepared %d prompts in %d shards, %d requests", counts.prompt_rows, counts.shards, counts.requests)
+    log.info("Prepared %s, %s", count(counts.prompt_rows, "prompt"), count(counts.requests, "request"))
     if counts.expected_requests:
         log.info("Sending longest expected outputs first: estimates for %d requests", counts.expected_requests)
     if counts.duplicate_prompts:
@@ -284,7 +285,7 @@ def _generate(
     """Drive a worker to its end."""
     listener = Listener(log.info, log.warning, partial(front.log_engine, log), partial(report.hear, name, log))
     done = drive_worker(evaluation, name, listener, launch)
-    log.info("Worker %s answered %d requests on %s", name, done.answered_requests, done.device)
+    log.info("Answered %s on %s", count(done.answered_requests, "request"), done.device)
     return done
 
 

@@ -54,7 +54,8 @@ class RunReport:
         self.send_progress(100 * share, shown)
         percent = f" ({100 * share:.0f}%)" if expected else ", prompts are still being read"
         engine = f"; engine: {start}" if start else ""
-        self.log.info("%s%s, after %.0f s%s", text, percent, now - self._started_s, engine)
+        if status.answered or expected or start:
+            self.log.info("%s%s, after %.0f s%s", text, percent, now - self._started_s, engine)
 
     def hear(self, worker: str, log: AnyLogger, event: EngineEvent) -> None:
         """Log a failure, reduction or rebuild of an engine. Called in the worker's driving thread."""

@@ -28,6 +28,7 @@ def run(arguments: list[str]) -> int:
     """Print the comparison of two runs. Return the exit code."""
     known = PARSER.parse_args(arguments)
 
+    from assayline.errors import SpecError
     from assayline.report.document import Column, tabulate
     from assayline.report.make import check_report_run, find_baseline_run, open_database
     from assayline.report.run.comparison import SCORES, SPEEDS, introduce, read_comparison, say_conditions, say_verdict
@@ -44,12 +45,18 @@ def run(arguments: list[str]) -> int:
         return read_rows(connection, "select * from runs where run_id = ?", run_id)[0], found
 
     own, found = open_database(settings).run(read)
+    for side, one in (("candidate", own), ("baseline", found.baseline)):
+        if all(row[f"{side}_value"] is None for row in found.metrics):
+            raise SpecError(
+                f"Run {one['run_id']} is {one['state']} and has no answers. hint: resume it, or compare another run."
+            )
     console = plain_console()
     print_text(f"Run {run_id} compared with a baseline. {introduce(own, found)}", console)
     judged = ("limit", "p at the limit", "pairs with an error", "verdict")
     scores = [column for column in SCORES if column.header not in judged]
     scores.insert(5, Column("p", "p_value", show_value))
-    print_table(tabulate("Scores", scores, (row for row in found.scores if row["prompts"])), console)
+    if shared := [row for row in found.scores if row["prompts"]]:
+        print_table(tabulate("Scores", scores, shared), console)
     if flips := [*found.worse, *found.better]:
         score = Column(
             "score", lambda row: f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"

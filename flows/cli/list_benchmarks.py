@@ -11,10 +11,11 @@ from assayline.report.document import Column, tabulate
 from assayline.words import show_name, show_value
 
 EPILOG = """Run one with `assayline evaluate @NAME --model MODEL`; every field of its spec can be overridden.
-With --dry-run, its data are read and rendered, and nothing is generated.
+With --dry-run, its data are read and rendered, and nothing is generated. With NAME, license, revision and
+digest are printed, too.
 
-A run whose prompts have another number or digest than the table prints a warning. An empty revision or digest is not
-known: the harness reads the newest data, and these digests could not be computed yet.
+A run whose prompts have another number or digest prints a warning. A revision or digest that is not
+printed is not known: the harness reads the newest data, and some digests could not be computed yet.
 
 Exit codes: 0 listed, 2 an unknown name."""
 PARSER = make_parser("list benchmarks", EPILOG)
@@ -29,7 +30,7 @@ def run(arguments: list[str]) -> int:
 
     wanted = [find_benchmark(name).name for name in known.names]
     found = [benchmark for benchmark in list_benchmarks() if not wanted or benchmark.name in wanted]
-    print_table(tabulate("Benchmarks", COLUMNS, found), plain_console())
+    print_table(tabulate("Benchmarks", COLUMNS if wanted else COLUMNS[:4], found), plain_console())
     return 0
 
 

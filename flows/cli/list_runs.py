@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 EPILOG = """Commands accept a unique prefix of a RUN_ID, and `last` for the newest run.
 
-An `unfinished` run was killed: rerun its command to resume it (docs/concepts/resume.md). While another
-process holds the database, accuracy and tokens/s are left out.
+An `interrupted` run was killed, and Ctrl-C leaves a `cancelled` one: rerun the command to resume it
+(docs/concepts/resume.md). While another process holds the database, accuracy and tokens/s are left out.
 
 Exit codes: 0 listed, 2 no run of this name, or an invalid setting."""
 DATABASE_WAIT_S = 1.0
@@ -94,7 +94,7 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
             "name": run.name,
             "model": run.model,
             "purpose": run.purpose,
-            "state": "unfinished" if run.state == "running" and not is_worked_on(runs_dir / run.run_id) else run.state,
+            "state": "interrupted" if run.state == "running" and not is_worked_on(runs_dir / run.run_id) else run.state,
             "accuracy": figures.get(run.run_id, {}).get("accuracy"),
             "output_tokens_per_s": figures.get(run.run_id, {}).get("output_tokens_per_s"),
             "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC).isoformat(timespec="seconds"),

@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
+from rich.text import Text
 
 from assayline.errors import AssaylineError
 from assayline.evaluation.progress import RunStatus
@@ -54,7 +55,6 @@ class Terminal(FrontEnd):
         if not has_bar(self.settings):
             yield RunReport(self.log)
             return
-        print_text(f"Run {run_dir.name} started; part files and logs in {run_dir}", self._handler.console)
         bar, level = Bar(self._handler.console), self._handler.level
         self._handler.setLevel(logging.WARNING)
         try:
@@ -88,6 +88,14 @@ def open_terminal(settings: Settings, level: int = logging.INFO) -> Iterator[Ter
         LOG.setLevel(before)
 
 
+class ShareColumn(TimeRemainingColumn):
+    """The share that is done and the time left, as far as they are known."""
+
+    def render(self, task: Task) -> Text:
+        left = "" if task.time_remaining is None else f"{super().render(task)} left"
+        return Text("" if task.total is None else f"{task.percentage:3.0f}% {left}")
+
+
 class Bar:
     """The progress bar."""
 
@@ -95,10 +103,9 @@ class Bar:
         self.progress = Progress(
             TextColumn("{task.description}", markup=False),
             # A narrow terminal truncates columns without min_width; keep the remaining time visible.
-            TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4)),
-            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
-            TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
+            ShareColumn(table_column=Column(no_wrap=True, min_width=17)),
             TextColumn("{task.fields[counts]}", markup=False),
+            TextColumn("after"),
             TimeElapsedColumn(),
             BarColumn(bar_width=None),
             console=console,
@@ -110,12 +117,13 @@ class Bar:
     def show(self, status: RunStatus, expected: int | None) -> None:
         """Update the bar. `expected`: number of requests; None while prompts are still being read."""
         has_window = status.window_requests is not None  # None for an open loop
-        answering = status.output_tokens_per_s is not None
+        is_over = expected is not None and status.answered >= expected
+        phase = "generating" if status.output_tokens_per_s is not None else status.describe_start() or "loading engine"
         counts = [
             f"{status.answered:,}{'' if expected is None else f'/{expected:,}'}",
             f"{status.errors:,} errors" if status.errors != 1 else "1 error",  # early, as narrow terminals cut the end
         ]
-        if status.output_tokens_per_s is not None:
+        if status.output_tokens_per_s and not is_over:  # 0 in a second in which no answer ended
             counts.append(f"{status.output_tokens_per_s:,.0f} tokens/s")
         if has_window:
             counts.append(f"max concurrency {status.window_requests:,}")
@@ -123,7 +131,7 @@ class Bar:
             counts.append(count_workers(status))
         self.progress.update(
             self.task,
-            description="generating" if answering else status.describe_start() or "loading engine",
+            description="closing engine" if is_over else phase,
             completed=status.answered,
             total=expected,
             counts=", ".join(counts) if status.answered else "",

@@ -38,21 +38,37 @@ def print_text(text: str, console: "Console") -> None:
 
 
 def print_table(table: "Table", console: "Console") -> None:
-    """Print a table literally. Long cells are folded, but not names and ids, which are copied."""
+    """Print a table literally. Long cells are folded, but not names and ids, which are copied.
+
+    If its words do not fit the console, each row is a list of its cells.
+    """
     from rich.table import Table as Grid
     from rich.text import Text
 
     grid = Grid()
+    needed = 1
     for place, column in enumerate(table.columns):
-        longest = max((len(cells[place]) for cells in table.cells), default=0)
+        cells = [cells[place] for cells in table.cells]
+        longest = max(map(len, cells), default=0)
+        words = [column.header, *cells] if column.style == "name" else " ".join([column.header, *cells]).split()
+        least = max((len(word) for word in words if len(word) <= ID_CHARACTERS), default=1)
+        needed += 3 + least
         grid.add_column(
             Text(make_visible(column.header)),
             justify="right" if column.is_number else "left",
+            min_width=least,
             overflow="fold",
             no_wrap=column.style == "name" and longest <= ID_CHARACTERS,
         )
-    for cells in table.cells:
-        grid.add_row(*(Text(make_visible(cell)) for cell in cells))
+    if needed > console.width and len(table.columns) > 1:
+        width = max(len(column.header) for column in table.columns)
+        for row in table.cells:
+            for column, cell in zip(table.columns, row, strict=True):
+                print_text(f"{column.header:{width}}  {cell}", console)
+            print_text("", console)
+        return
+    for row in table.cells:
+        grid.add_row(*(Text(make_visible(cell)) for cell in row))
     console.print(grid)
 
 

@@ -42,7 +42,7 @@ def test_runs_lists_the_newest_first_uncut(runs, capsys):
     done, killed = runs
     head, first, second = list_here()
     assert head.split() == ["id", "name", "model", "purpose", "state", "accuracy", "tokens/s", "age"]
-    assert first.split()[:5] == [killed, "tonight", "tiny-model", "evaluate", "unfinished"]
+    assert first.split()[:5] == [killed, "tonight", "tiny-model", "evaluate", "interrupted"]
     assert second.split()[0] == done and second.split()[4] == "completed"
     assert second.split()[5] != "–" and second.split()[6] != "–", "accuracy and tokens/s are in the database"
     assert [line.split()[0] for line in list_here("--limit", "1")] == ["id", killed]
@@ -62,7 +62,7 @@ def test_runs_reads_the_folders_when_the_database_is_held(runs, settings):
         shown = flow_kit.run_here("list runs")
     assert shown.code == 0
     assert "Accuracy and tokens/s are left out: " in shown.err and f"process {pid}" in shown.err
-    assert [line.split()[4] for line in shown.out.splitlines()[1:]] == ["unfinished", "completed"]
+    assert [line.split()[4] for line in shown.out.splitlines()[1:]] == ["interrupted", "completed"]
 
 
 def test_runs_command_rejects_an_unknown_name_and_lists_nothing_without_runs(runs, monkeypatch, tmp_path):

@@ -48,7 +48,7 @@ def test_terminated_command_stores_what_had_finished(alone_env, fake_spec, data_
     assert ended == ["cancelled", "Stopped before its end by SIGTERM."]
     assert flow_kit.query(data_dir, "select count(*) from completions") == [20]
     said = log.read_text()
-    assert "Interrupted. Finished results are stored." in said and "Traceback" not in said
+    assert "Cancelled. Finished results are stored." in said and "Traceback" not in said
     assert f"hint: run `assayline evaluate --resume {run_id}` to resume it." in said
 
 

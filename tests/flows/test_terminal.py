@@ -19,12 +19,15 @@ from typing import Any
 import flow_kit
 import pytest
 from rich.console import Console
+from rich.progress import Task
 from run_kit import PATIENCE_S
 
 from assayline.engines.base import STARTING
 from assayline.flows.cli.terminal import Bar
-from assayline.flows.cli.words import has_bar
+from assayline.flows.cli.words import has_bar, print_table
+from assayline.report.document import Column, tabulate
 from assayline.settings import load_settings
+from assayline.words import show_name, show_number, show_text
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -81,7 +84,7 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(alone_env, twice_asked,
     assert code == 0, text
     bars = [line for line in lines if line.startswith("generating")]
     full = re.compile(
-        r"generating +\d+% [-\d:]+ left \d+/61, 0 errors, [\d,]+ tokens/s, max concurrency 1 \d:[\d:]+ .*[━╸╺]"
+        r"generating +\d+% \d[\d:]+ left \d+/61, 0 errors, [\d,]+ tokens/s, max concurrency 1 after \d:[\d:]+ .*[━╸╺]"
     )
     assert any(full.match(line) for line in bars), bars[-3:]
     assert len({re.search(r"\d+/61", line)[0] for line in bars if "/61" in line}) >= 3, "it moves"  # type: ignore[index]
@@ -97,7 +100,7 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(alone_env, twice_asked,
 
 
 @pytest.mark.parametrize("columns", [70, 80, 120])
-def test_the_time_left_is_whole_however_narrow_the_terminal(columns):
+def test_the_time_left_is_whole_however_narrow_the_terminal(columns, monkeypatch):
     console = Console(width=columns, force_terminal=True, color_system=None, file=io.StringIO())
     bar = Bar(console)
     bar.progress.update(
@@ -107,9 +110,11 @@ def test_the_time_left_is_whole_however_narrow_the_terminal(columns):
         total=31_000,
         counts="1,159/31,000, 0 errors, 2,786 tokens/s, max concurrency 320",
     )
-    with console.capture() as shown:
-        console.print(bar.progress.get_renderable())
-    assert re.match(r"gener\w*…? +4% -:--:-- left 1,159/31,000", shown.get()), shown.get()
+    for seconds, left in ((None, ""), (70.0, "0:01:10 left")):
+        monkeypatch.setattr(Task, "time_remaining", seconds)
+        with console.capture() as shown:
+            console.print(bar.progress.get_renderable())
+        assert re.match(rf"gen\w*…? +4% +{left} *1,159/31,000", shown.get()), shown.get()
 
 
 @pytest.mark.parametrize(
@@ -126,3 +131,18 @@ def test_only_a_terminal_that_can_have_a_bar_has_one(monkeypatch, term, bar, exp
             assert has_bar(load_settings()) == expected
     finally:
         os.close(ours)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_a_table_breaks_no_word_however_narrow_the_terminal(columns):
+    rows = [("grade-school mathematics", "20261128-001946-arithmetic-64-8354", "1,172 tokens/s", "x" * 200)] * 2
+    headers = ("measures", "run", "output tokens/s", "text")
+    shows = (show_text, show_name, show_number, show_text)
+    table = tabulate("", [Column(name, i, shows[i]) for i, name in enumerate(headers)], rows)
+    console = Console(width=columns, file=io.StringIO())
+    with console.capture() as shown:
+        print_table(table, console)
+    text = shown.get()
+    for word in ("grade-school", "mathematics", rows[0][1], "tokens/s"):
+        assert word in text
+    assert text.replace("│", "").replace(" ", "").replace("\n", "").count("x") >= 400

@@ -27,6 +27,7 @@ from assayline.words import (
     count,
     show_change,
     show_limit,
+    show_metric,
     show_name,
     show_note,
     show_number,
@@ -220,11 +221,10 @@ SCORES = (
 )
 SPEEDS = (
     Column("metric", "metric"),
-    Column("this run", "candidate_value", show_value),
-    Column("baseline", "baseline_value", show_value),
+    Column("this run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
+    Column("baseline", lambda row: show_metric(row["baseline_value"], row["unit"]), show_number),
     Column("change", "change_share", show_change),
     Column("noise", "noise_ratio", show_ratio),
-    Column("unit", "unit"),
 )
 
 
