@@ -27,7 +27,6 @@ from assayline.benchmark.profile import (
     SweepProfile,
     check_profile,
     list_points,
-    space_rates,
 )
 from assayline.clock import RunClock
 from assayline.errors import SpecError
@@ -167,15 +166,6 @@ def plan_noise(
 def can_share_engine(spec: EvalSpec) -> bool:
     """Return whether another run can use an engine of this spec, and it is the only one of its run."""
     return spec.engine.is_shareable and (spec.workers, spec.runner) == (1, "local")
-
-
-def add_rates(plan: BenchmarkPlan, achieved: Sequence[float | None]) -> tuple[BenchmarkPlan, list[Configuration]]:
-    """Add to the plan of a sweep the rates between the throughputs of its two ends.
-
-    Raises RunFailedError if there are none.
-    """
-    assert plan.profile is not None, "only a sweep has rates"
-    return replace_profile(plan, space_rates(plan.profile, *achieved))
 
 
 def replace_profile(plan: BenchmarkPlan, profile: SweepProfile) -> tuple[BenchmarkPlan, list[Configuration]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from assayline.benchmark.configurations import (
-    add_rates,
     can_share_engine,
     identify_config,
     list_left,
@@ -20,7 +19,7 @@ from assayline.benchmark.configurations import (
 )
 from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, check_repeats, decide
 from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, write_plan
-from assayline.benchmark.profile import ENDS, Probe, bisect_rate
+from assayline.benchmark.profile import ENDS, Probe, SweepProfile, bisect_rate, space_rates
 from assayline.benchmark.suite import (
     Cell,
     SuitePlan,
@@ -71,19 +70,18 @@ def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], fron
     try:
         with EnginePool() as engines:
             failed = _do_benchmark(plan, configurations, front, engines)
-            while plan.profile and plan.profile.slo and not failed:
-                rates = _search_rate(plan, plan.profile.slo, front)
-                if rates is None:
-                    break
-                plan, configurations = replace_profile(plan, dataclasses.replace(plan.profile, rates_per_s=rates))
-                write_plan(plan, settings)
-                failed = _do_benchmark(plan, configurations, front, engines)
-            if plan.planned and not failed:
+            while plan.profile and not failed:
                 try:
-                    plan, configurations = _find_rates(plan, front)
-                    failed = _do_benchmark(plan, configurations, front, engines)
+                    profile = _choose_rates(plan, plan.profile, front)
                 except RunFailedError as error:
                     failed = {RATES: f"{RATES}: {error}"}
+                    break
+                if profile is None:
+                    break
+                plan, configurations = replace_profile(plan, profile)
+                write_plan(plan, settings)
+                front.log.info("Rates: %s", ", ".join(one.label for one in configurations[ENDS:]))
+                failed = _do_benchmark(plan, configurations, front, engines)
     finally:
         lock.release()
     result = _conclude(plan, configurations, front)
@@ -115,29 +113,25 @@ def _do_benchmark(
     return do_runs(left, plan.total - plan.planned, front.log, complete)
 
 
-def _search_rate(plan: BenchmarkPlan, slo: str, front: FrontEnd) -> list[float] | None:
-    """Return the rates of a search with the next one; None if it has ended."""
+def _choose_rates(plan: BenchmarkPlan, profile: SweepProfile, front: FrontEnd) -> SweepProfile | None:
+    """Return the profile with the rates of a sweep, or with the next rate of a search; None if it has all.
+
+    Raises RunFailedError if a sweep has no rates between its two ends.
+    """
+    if profile.rates_per_s and not profile.slo:
+        return None
 
     def read(connection: Connection) -> tuple[list[float | None], list[Probe]]:
         ends = read_achieved_rates(connection, plan.benchmark_id, plan.config_ids[:ENDS])
-        return ends, read_probes(connection, plan.benchmark_id, slo)
+        return ends, read_probes(connection, plan.benchmark_id, profile.slo) if profile.slo else []
 
     (synchronous, throughput), probes = DatabaseThread(front.settings).run(read)
+    if not profile.slo:
+        return space_rates(profile, synchronous, throughput)
     rate = bisect_rate(synchronous, throughput, probes) if synchronous and throughput else None
-    assert plan.profile is not None, "a search has a profile"
-    return None if rate is None or rate in plan.profile.rates_per_s else [*plan.profile.rates_per_s, rate]
-
-
-def _find_rates(plan: BenchmarkPlan, front: FrontEnd) -> tuple[BenchmarkPlan, list[Configuration]]:
-    """Add the rates between the two measured ends to a sweep's plan, and write the plan."""
-    achieved = DatabaseThread(front.settings).run(
-        lambda connection: read_achieved_rates(connection, plan.benchmark_id, plan.config_ids[:ENDS])
-    )
-    plan, configurations = add_rates(plan, achieved)
-    write_plan(plan, front.settings)
-    labels = ", ".join(configuration.label for configuration in configurations[ENDS:])
-    front.log.info("Rates between the two achieved rates: %s", labels)
-    return plan, configurations
+    if rate is None or rate in profile.rates_per_s:
+        return None
+    return dataclasses.replace(profile, rates_per_s=[*profile.rates_per_s, rate])
 
 
 def _conclude(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from run_kit import FAKE
 
-from assayline.benchmark.configurations import add_rates, list_left, plan_benchmark, read_plan
+from assayline.benchmark.configurations import list_left, plan_benchmark, read_plan, replace_profile
 from assayline.benchmark.plan import write_plan
 from assayline.benchmark.profile import (
     MOST_POINTS,
@@ -112,7 +112,7 @@ def test_rates_are_known_once_and_kept(spec, settings):
     ]
     write_plan(plan, settings)
     assert read_plan(plan.benchmark_id, settings) == (plan, ends)
-    whole, points = add_rates(plan, [1.0, 4.0])
+    whole, points = replace_profile(plan, space_rates(plan.profile, 1.0, 4.0))
     assert [one.label for one in points] == ["synchronous", "throughput", "2/s", "3/s", "4/s"]
     assert points[:2] == ends and whole.config_ids[:2] == plan.config_ids
     assert (whole.planned, whole.total) == (0, 10)
@@ -189,7 +189,7 @@ def test_the_example_can_be_swept(settings, tiny_model, monkeypatch):
     monkeypatch.chdir(ROOT)
     spec = load_spec("examples/sweep.yaml", {"model": str(tiny_model)})
     plan, ends = plan_benchmark(spec, {}, 1, profile=SweepProfile())
-    _, points = add_rates(plan, [1.0, 9.0])
+    _, points = replace_profile(plan, space_rates(plan.profile, 1.0, 9.0))
     arrivals = [point.spec.load.arrival.kind for point in points if point.spec.load]
     assert arrivals == ["concurrency", "all_at_once", *["poisson"] * 8]
     assert spec.slos and spec.engine.is_streaming and len(ends) == 2
