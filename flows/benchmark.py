@@ -16,22 +16,16 @@ from typing import Any, Literal
 
 from prefect import flow
 
-from assayline.benchmark.configurations import BenchmarkTask, load_tasks, plan_benchmark, plan_noise, read_plan
+from assayline.benchmark.configurations import load_tasks, plan_benchmark, plan_noise, read_plan
 from assayline.benchmark.plan import write_plan
 from assayline.benchmark.profile import choose_profile
 from assayline.errors import SpecError
-from assayline.flows.evaluate import SpecParameter, as_spec, check_deployed_spec, complete, name_by
+from assayline.flows.evaluate import SpecParameter, check_deployed_spec, complete, name_by
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed
 from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import run_benchmark
-from assayline.spec.evaluation import EvalSpec
-
-
-def as_tasks(spec: SpecParameter) -> EvalSpec | list[BenchmarkTask]:
-    """Convert the flow's parameter to a spec, or to the evaluations of a suite. Raises SpecError."""
-    return load_tasks(spec)[0] if isinstance(spec, str) else as_spec(spec)
-
+from assayline.spec.file import as_spec
 
 name_benchmark = name_by(lambda given: given.get("resume") or f"benchmark {as_spec(given['spec']).name}", "benchmark")
 
@@ -79,9 +73,8 @@ def benchmark(
         if noise:
             plan, configurations = plan_noise(as_spec(spec), repeats, is_varied=bool(sweep or chosen))
         else:
-            plan, configurations = plan_benchmark(
-                as_tasks(spec), sweep or {}, repeats, profile=chosen, baseline=baseline
-            )
+            tasks = load_tasks(spec)[0] if isinstance(spec, str) else as_spec(spec)
+            plan, configurations = plan_benchmark(tasks, sweep or {}, repeats, profile=chosen, baseline=baseline)
         write_plan(plan, settings)
     else:
         raise SpecError("No benchmark given. hint: pass a spec, or resume with the id of a benchmark.")

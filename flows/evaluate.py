@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, cast
 
 from prefect import flow
 from prefect.runtime import deployment, flow_run
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, SpecError
@@ -32,10 +32,11 @@ from assayline.run import driver
 from assayline.runs.manifest import Manifest, list_manifests
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import SpecFile, find_lost_template, load_spec, parse_spec
+from assayline.spec.file import SpecFile, as_spec, find_lost_template
 
-SpecParameter = EvalSpec | SpecFile | Annotated[str, Field(title="path")]
-"""Types that the flows accept as a spec."""
+AnySpec = Annotated[EvalSpec, WithJsonSchema({"type": "object", "title": "spec"})]
+SpecParameter = SpecFile | AnySpec | Annotated[str, Field(title="path")]
+"""Types that the flows accept as a spec. A form in Prefect's UI takes all fields of a spec as one JSON object."""
 Purpose = Literal["evaluate", "night", "suite", "benchmark"]
 Resume = Annotated[Literal["auto", "never"], Field(title="choice")] | Annotated[str, Field(title="run id")]
 
@@ -54,15 +55,6 @@ def name_by(describe: Callable[[dict[str, Any]], str], otherwise: str) -> Callab
 def describe_spec(spec: EvalSpec) -> str:
     """Return the name of a spec and of its model."""
     return f"{spec.name} · {spec.model_name.rstrip('/').rsplit('/', 1)[-1]}"
-
-
-def as_spec(spec: SpecParameter | dict[str, Any]) -> EvalSpec:
-    """Convert a flow's parameter to a spec. Raises SpecError."""
-    if isinstance(spec, str):
-        return load_spec(spec)
-    if isinstance(spec, dict):
-        spec = SpecFile.model_validate(spec) if "file" in spec else parse_spec(spec)
-    return spec.load() if isinstance(spec, SpecFile) else spec
 
 
 name_run = name_by(lambda given: describe_spec(as_spec(given["spec"])), "evaluate")
@@ -121,11 +113,11 @@ def _evaluate(
     """Evaluate, and add the result to `done`, which has it even if Prefect does not return it."""
     settings = load_flow_settings()
     check_deployed_spec(spec)
-    wanted = as_spec(spec)
-    if resume == NEVER and (begun := find_retried(wanted.name, settings)) and not is_done(begun):
+    spec = as_spec(spec)
+    if resume == NEVER and (begun := find_retried(spec.name, settings)) and not is_done(begun):
         resume = begun.run_id
     try:
-        result = driver.evaluate(wanted, FlowFront(settings, complete), resume, benchmark_id, purpose, engines)
+        result = driver.evaluate(spec, FlowFront(settings, complete), resume, benchmark_id, purpose, engines)
     except JudgeNotTrustedError as error:
         return not_trusted(error)
     except CancelledInPrefect as error:
@@ -133,7 +125,7 @@ def _evaluate(
         raise
     if done is not None:
         done.append(result)
-    return completed(describe_figures(result.metrics, wanted), dataclasses.asdict(result))
+    return completed(describe_figures(result.metrics, spec), dataclasses.asdict(result))
 
 
 def complete(spec: EvalSpec, label: str | None = None, engines: EnginePool | None = None, **how: Any) -> dict[str, Any]:

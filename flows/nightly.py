@@ -20,7 +20,6 @@ from assayline.evaluation.run import read_result
 from assayline.flows.cli.tables import describe_figures
 from assayline.flows.evaluate import (
     SpecParameter,
-    as_spec,
     check_deployed_spec,
     evaluate,
     find_retried,
@@ -37,6 +36,7 @@ from assayline.flows.live.reporting import (
 from assayline.flows.live.watch import rename_flow_run
 from assayline.run.stages import gate_run
 from assayline.settings import Settings, load_settings
+from assayline.spec.file import as_spec
 
 
 def describe_night(parameters: dict[str, Any]) -> str:

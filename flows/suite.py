@@ -10,7 +10,7 @@ that need the same engine share it. An interrupted suite goes on where it stoppe
 from typing import Annotated, Any, Literal
 
 from prefect import flow
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from assayline.benchmark.decision import NoGoError
 from assayline.flows.evaluate import complete, name_by
@@ -20,7 +20,7 @@ from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import run_suite
 from assayline.spec.suite import SuiteSpec, load_suite
 
-SuiteParameter = SuiteSpec | Annotated[str, Field(title="path")]
+SuiteParameter = Annotated[str, Field(title="path")] | Annotated[SuiteSpec, WithJsonSchema({"type": "object"})]
 
 
 def as_suite(suite: SuiteParameter) -> SuiteSpec:

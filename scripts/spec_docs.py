@@ -111,6 +111,10 @@ def render_schema() -> str:
     for name in ("images", "audios", "videos"):
         parts["Columns"]["properties"][name] = _allow(parts["Columns"]["properties"][name], {"type": "string"})
     parts["TokenLength"] = _allow(parts["TokenLength"], {"type": "integer"})
+    for part in (schema, *parts.values()):
+        for name, field in part.get("properties", {}).items():
+            if "$ref" in field and field.pop("default", None):  # a part that is null has its defaults
+                part["properties"][name] = _allow(field, {"type": "null"})
     (scorers,) = [form for form in fields["scorers"]["anyOf"] if form.get("type") == "array"]
     kinds = [kind.model_fields["kind"].default for kind in typing.get_args(typing.get_args(criteria.Scorer)[0])]
     fields["scorers"]["anyOf"].append(scorers["items"])

@@ -10,7 +10,7 @@ from assayline.evaluation.run import RunResult
 from assayline.run import driver
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import load_spec, parse_spec
+from assayline.spec.file import as_spec
 
 
 def evaluate(
@@ -26,13 +26,7 @@ def evaluate(
     Repeat the call to resume after an interruption. Raises the errors that have exit codes: SpecError, ModelError,
     PromptError, EngineError, StoreError, RunFailedError or JudgeNotTrustedError.
     """
-    asked = _as_spec(spec)
-    if asked.runner != "local":
-        raise SpecError(f"runner: {asked.runner} needs `assayline evaluate`. hint: set runner: local")
-    return driver.evaluate(asked, driver.FrontEnd(settings or load_settings()), resume)
-
-
-def _as_spec(spec: EvalSpec | Mapping[str, Any] | str | Path) -> EvalSpec:
-    if isinstance(spec, EvalSpec):
-        return spec
-    return load_spec(spec) if isinstance(spec, str | Path) else parse_spec(dict(spec))
+    spec = as_spec(spec)
+    if spec.runner != "local":
+        raise SpecError(f"runner: {spec.runner} needs `assayline evaluate`. hint: set runner: local")
+    return driver.evaluate(spec, driver.FrontEnd(settings or load_settings()), resume)

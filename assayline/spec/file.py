@@ -51,6 +51,15 @@ class SpecFile(BaseModel):
         return parse_spec(data, self.file, {} if is_named else load_texts(Path(self.file).read_text(encoding="utf-8")))
 
 
+def as_spec(given: EvalSpec | SpecFile | Mapping[str, Any] | str | Path) -> EvalSpec:
+    """Return a spec from itself, its fields, a path, or a file with overrides. Raises SpecError."""
+    if isinstance(given, str | Path):
+        return load_spec(given)
+    if isinstance(given, Mapping):
+        given = SpecFile.model_validate(given) if "file" in given else parse_spec(dict(given))
+    return given.load() if isinstance(given, SpecFile) else given
+
+
 def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None:
     """Return the template in prefect.yaml that `prefect deploy` dropped from a deployment's spec, if any.
 
