@@ -212,8 +212,8 @@ def say_decision(frontier: Sequence[Row], limit: float | None) -> list[str]:
         what = "takes" if best["cost_unit"].startswith("s/") else "costs"
         amount = f"{abs(less):.0%} less {'time ' if what == 'takes' else ''}per right answer than {name}"
         sentences.append(
-            f"{show_label(best['configuration'])} {what} {amount}{_say_overlap(best, base)}; its accuracy is within "
-            f"{within} of {name} (95%: {_show_ends(best)})."
+            f"{show_label(best['configuration'])} {what} {amount}{_say_overlap(best, base)}; its accuracy is not "
+            f"lower by more than {within} (95%: {_show_ends(best)})."
         )
     elif best is not None:
         sentences.append(f"No cheaper configuration than {name} is shown to keep within {within} of its accuracy.")

@@ -300,7 +300,7 @@ def test_frontier_page_names_the_configuration_to_run_and_the_reason(suite):
     _, written = suite
     page = texts(written.html).replace("\u00a0", " ")
     assert "model fp8 takes 30% less time per right answer than model base in every repeat; its accuracy is" in page
-    assert "within 10 points of model base (95%: −4.7 to +4.7 points)." in page
+    assert "its accuracy is not lower by more than 10 points (95%: −4.7 to +4.7 points)." in page
     assert "model int4 is shown to be worse: recovery 62.5% (95%:" in page
     assert "model big: not measured; the table has the reason." in page and "Not measured: the disk was full" in page
     drawn = {row["name"]: row["is_grey"] for row in read_charts(written.html)[0] if "is_grey" in row}
