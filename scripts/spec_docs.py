@@ -117,7 +117,6 @@ def render_schema() -> str:
                 part["properties"][name] = _allow(field, {"type": "null"})
     (scorers,) = [form for form in fields["scorers"]["anyOf"] if form.get("type") == "array"]
     kinds = [kind.model_fields["kind"].default for kind in typing.get_args(typing.get_args(criteria.Scorer)[0])]
-    fields["scorers"]["anyOf"].append(scorers["items"])
     scorers["items"] = _allow(scorers["items"], {"type": "string", "enum": kinds})
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

@@ -1,7 +1,7 @@
 """EvalSpec: everything that decides a run's answers, in one pydantic model.
 
-The same model defines the YAML file, the flow's parameter and the form in Prefect's UI. Settings of a machine (folders,
-timeouts, tokens) are in `settings.py`; `file.py` reads YAML.
+The same model defines the YAML file and the flow's parameter. Settings of a machine (folders, timeouts, tokens) are in
+`settings.py`; `file.py` reads YAML.
 """
 
 import operator
@@ -37,11 +37,6 @@ def _check_workers(value: object) -> object:
     raise ValueError(f"expected a number from 1 to {MOST_WORKERS}, or auto")
 
 
-def _list_one(value: object) -> object:
-    """Wrap a single scorer in a list, as the form in Prefect's UI may pass one."""
-    return [value] if isinstance(value, dict) else value
-
-
 def _is_served_elsewhere(data: Mapping[str, Any]) -> bool:
     """Return True if a running server is named, whose models may have names with a colon."""
     engine = data.get("engine")
@@ -69,7 +64,7 @@ class EvalSpec(SpecPart):
     )
     output: OutputSpec | None = Field(None, description="Structured output: the form of every answer.")
     reasoning: ReasoningSpec | None = Field(None, description="Tags of models that reason before they answer.")
-    scorers: Annotated[list[Scorer] | None, BeforeValidator(_list_one)] = Field(
+    scorers: list[Scorer] | None = Field(
         None, description="Scorers, the most important one first (default: exact_match, if there are targets)."
     )
     engine: EngineSpec = Field(EngineSpec(), description="The engine, and how requests are fed to it.")

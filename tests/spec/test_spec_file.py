@@ -79,6 +79,7 @@ def file(tmp_path: Path) -> Path:
         ({"prompts": {"target": "a"}}, "prompts.target: unknown key; did you mean 'prompts.columns.target'?"),
         ({"load": {"arrival": {"kind": "poisson", "rate_per_s": 1, "requests": 4}}}, "hint: set load.arrival.kind, as"),
         ({"scorers": "numeric"}, "scorers: given 'numeric', not a list. hint: write [numeric]"),
+        ({"scorers": {"kind": "json"}}, "scorers: given {'kind': 'json'}, not a list. hint: write [{'kind': 'json'}]"),
         (
             {"gate": {"max_accuracy_drop": 5}},
             "gate.max_accuracy_drop: given 5; Input should be less than or equal to 1. hint: 5% is",
@@ -445,10 +446,10 @@ def test_spec_file_sets_fields_to_values(tmp_path):
         SpecFile(file=str(path), overrides={"prompts.limi": 3}).load()
 
 
-def test_parse_spec_takes_null_for_the_defaults_of_a_part_and_one_scorer_for_a_list():
+def test_parse_spec_takes_null_for_the_defaults_of_a_part():
     least = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "p"}]}}}
-    spec = parse_spec({**least, "engine": None, "gate": None, "chat": {"kwargs": {}}, "scorers": {"kind": "numeric"}})
-    assert spec == parse_spec({**least, "scorers": [{"kind": "numeric"}]})
+    spec = parse_spec({**least, "engine": None, "gate": None, "chat": {"kwargs": {}}})
+    assert spec == parse_spec(least)
     with pytest.raises(SpecError, match="model"):
         parse_spec({**least, "model": None})
 
