@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from assayline.benchmark.configurations import identify_config
 from assayline.clock import RunClock
@@ -76,6 +77,8 @@ class SuitePlan:
     """Ids of the completed runs by the key of their cell."""
     decision: str | None = None
     """None until it is made."""
+    page: dict[str, Any] = field(default_factory=dict)
+    """What the page shows of the decision; empty until it is made."""
 
 
 def list_cells(suite: SuiteSpec) -> list[Cell]:
@@ -131,15 +134,15 @@ def begin_suite(suite: SuiteSpec, cells: list[Cell]) -> SuitePlan:
 def find_undecided(cells: list[Cell], settings: Settings) -> SuitePlan | None:
     """Return the newest suite of these cells that has no decision yet."""
     digest = digest_cells(cells)
-    undecided = (plan for plan in _list_plans(settings) if plan.digest == digest and plan.decision is None)
+    undecided = (plan for plan in list_suites(settings) if plan.digest == digest and plan.decision is None)
     return next(undecided, None)
 
 
 def find_complete(cells: list[Cell], settings: Settings) -> SuitePlan:
     """Return the newest suite that has all runs of these cells, with any baselines and limits. Raises SpecError."""
-    for plan in _list_plans(settings):
+    for plan in list_suites(settings):
         if all(count_runs(plan, cell, settings) >= cell.repeats for cell in cells):
-            return replace(plan, digest=digest_cells(cells), decision=None)
+            return replace(plan, digest=digest_cells(cells), decision=None, page={})
     raise SpecError(
         "No suite has all runs of these evaluations: their specs or models differ, or runs are missing. hint: leave "
         "out --rejudge to run them."
@@ -162,7 +165,7 @@ def _without_gate(spec: EvalSpec) -> str:
     return canonical_json(spec.model_copy(update={"gate": GateSpec()}))
 
 
-def _list_plans(settings: Settings) -> Iterator[SuitePlan]:
+def list_suites(settings: Settings) -> Iterator[SuitePlan]:
     """Yield the stored suites, newest first."""
     for path in sorted((settings.data_dir / "suites").glob(f"*/{PLAN_NAME}"), reverse=True):
         with suppress(OSError, ValueError, TypeError):  # of another version, or damaged: its runs are stored anyway

@@ -63,7 +63,7 @@ def make_environment(*folders: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["for_script"] = _write_json
+    environment.filters |= {"for_script": _write_json, "show_cell": str}
     return environment
 
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assayline.benchmark.decision import Decision
 from assayline.benchmark.plan import benchmark_dir, count_left, find_plan
 from assayline.benchmark.suite import SuitePlan, suite_dir
 from assayline.comparison.baselines import check_run, resolve_baseline
@@ -191,9 +190,9 @@ def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | 
     return written
 
 
-def make_suite_report(settings: Settings, plan: SuitePlan, decision: Decision) -> Written:
+def make_suite_report(settings: Settings, plan: SuitePlan) -> Written:
     """Write the page of a suite into its folder. Raises StoreError."""
-    return write_report(compose_suite(plan, decision), suite_dir(settings, plan.suite_id), settings)
+    return write_report(compose_suite(plan), suite_dir(settings, plan.suite_id), settings)
 
 
 def make_history_report(

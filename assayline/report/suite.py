@@ -1,5 +1,6 @@
 """The page of a suite: the decision, its reasons, and every evaluation with its limits."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,34 +99,62 @@ def _show_checks(checks: Sequence[Check], accuracy: Check | None) -> dict[str, A
     }
 
 
-def compose_suite(plan: SuitePlan, decision: Decision) -> Document:
-    """Build the page of a decided suite."""
-    counted = [verdict for _, verdict in decision.counted]
-    summary = Section("evaluations", "Evaluations", [tabulate_evaluations(list_evaluations(decision))])
+def describe_decision(decision: Decision) -> dict[str, Any]:
+    """Return what the page shows of a decision, for the suite's file."""
+    limits: list[tuple[str, Any]] = [
+        (f"{one.cell.label}, {one.cell.tier}", _list_rows(one.report.checks) if one.report else one.obstacle)
+        for one in decision.judged
+    ]
+    if decision.weighted:
+        limits.append(("Supporting evaluations together", _list_rows(decision.weighted.values())))
+    return {
+        "headline": [decision.headline, decision.risk],
+        "counted": [verdict for _, verdict in decision.counted],
+        "evaluations": list_evaluations(decision),
+        "limits": limits,
+    }
+
+
+def compose_suite(plan: SuitePlan) -> Document:
+    """Build the page of a suite; until the decision is made, it has the runs alone."""
+    runs = Section("runs", "Runs")
+    if not plan.page:
+        rows = []
+        for key, run_ids in plan.runs.items():
+            evaluation, _, model = key.rpartition(" · ")
+            rows += [{"evaluation": evaluation, "model": model, "run_id": one, "against": None} for one in run_ids]
+        runs.add(tabulate("Runs", RUNS, rows))
+        said = f"{count(len(rows), 'run is', 'runs are')} complete. The decision follows the last run."
+        if plan.decision:
+            said = "An earlier version decided: report.html in the suite's folder has the reasons."
+        return Document(plan.name, f"suite {plan.suite_id}", plan.decision or "undecided", [said], [], [runs])
+    shown = plan.page["evaluations"]
+    evaluations = [row for row in shown if "run_id" in row]
+    counted = Counter(plan.page["counted"])
+    summary = Section("evaluations", "Evaluations", [tabulate_evaluations(shown)])
     summary.say(
         "A critical evaluation counts with every limit. Supporting ones count by the weighted mean of their accuracy "
         "alone, and advisory ones not at all."
     )
     limits = Section("limits", "Limits")
-    for one in decision.judged:
-        if one.report is None:
-            limits.say(f"{one.cell.label}, {one.cell.tier}: not judged. {one.obstacle}", is_warning=True)
-            continue
-        limits.add(tabulate(f"{one.cell.label}, {one.cell.tier}", LIMITS, _list_rows(one.report.checks)))
-    if decision.weighted:
-        limits.add(tabulate("Supporting evaluations together", LIMITS, _list_rows(decision.weighted.values())))
-    runs = Section("runs", "Runs", [tabulate("Runs and baselines", RUNS, map(_row, decision.judged))])
+    for name, found in plan.page["limits"]:
+        if isinstance(found, str):
+            limits.say(f"{name}: not judged. {found}", is_warning=True)
+        else:
+            limits.add(tabulate(name, LIMITS, found))
+    runs.add(tabulate("Runs and baselines", RUNS, evaluations))
+    models = count(len({row["model"] for row in evaluations}), "model")
     return Document(
         title=plan.name,
         subtitle=f"suite {plan.suite_id}",
-        state=decision.word,
-        headline=[decision.headline, decision.risk],
+        state=str(plan.decision),
+        headline=plan.page["headline"],
         figures=[
-            Figure("Decision", decision.word, is_bad=decision.verdict == "fail"),
-            Figure("Limits kept", f"{counted.count('pass'):,} of {len(counted):,}", "that count"),
-            Figure("Failed", f"{counted.count('fail'):,}"),
-            Figure("Open", f"{counted.count('inconclusive'):,}"),
-            Figure("Evaluations", f"{len(decision.judged):,}", _count_models(decision)),
+            Figure("Decision", str(plan.decision), is_bad=counted["fail"] > 0),
+            Figure("Limits kept", f"{counted['pass']:,} of {counted.total():,}", "that count"),
+            Figure("Failed", f"{counted['fail']:,}"),
+            Figure("Open", f"{counted['inconclusive']:,}"),
+            Figure("Evaluations", f"{len(evaluations):,}", models),
         ],
         sections=[summary, limits, runs],
     )
@@ -133,7 +162,3 @@ def compose_suite(plan: SuitePlan, decision: Decision) -> Document:
 
 def _list_rows(checks: Any) -> list[dict[str, str]]:
     return [{"check": check.check, "verdict": check.verdict, "words": check.words} for check in checks]
-
-
-def _count_models(decision: Decision) -> str:
-    return count(len({one.cell.model for one in decision.judged}), "model")

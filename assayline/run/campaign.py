@@ -40,7 +40,7 @@ from assayline.errors import AssaylineError, RunFailedError, SpecError, StoreErr
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
 from assayline.report.search import read_probes
-from assayline.report.suite import list_evaluations
+from assayline.report.suite import describe_decision
 from assayline.report.sweep import read_achieved_rates, read_benchmark_rows
 from assayline.run.driver import FrontEnd
 from assayline.run.stages import do_runs, gate_run, report_run, try_report
@@ -209,9 +209,10 @@ def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nigh
         nights = NIGHTS if is_nightly else 1
         judged = [_judge(cell, baselines.get(cell.key), plan, failed, front, nights) for cell in cells]
         decision = decide(judged, is_nightly=is_nightly)
-        written = make_suite_report(settings, plan, decision)
+        plan = dataclasses.replace(plan, decision=decision.word, page=describe_decision(decision))
+        written = make_suite_report(settings, plan)
         if not failed:
-            write_suite(dataclasses.replace(plan, decision=decision.word), settings)
+            write_suite(plan, settings)
     finally:
         lock.release()
     front.show_page("suite", plan.name, written.document, decision.headline)
@@ -315,7 +316,7 @@ def _describe(plan: SuitePlan, decision: Decision, written: Written) -> dict[str
         "decision": decision.word,
         "headline": decision.headline,
         "risk": decision.risk,
-        "evaluations": list_evaluations(decision),
+        "evaluations": plan.page["evaluations"],
         "report": str(written.html.absolute()),
     }
 

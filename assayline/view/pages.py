@@ -12,21 +12,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from assayline.benchmark.plan import count_left, find_plan
+from assayline.benchmark.suite import list_suites
 from assayline.errors import AssaylineError, SpecError
 from assayline.report.board import compose_board, read_board
-from assayline.report.document import Document, Section
+from assayline.report.document import Document
 from assayline.report.history import compose_history
 from assayline.report.history_rows import read_history
 from assayline.report.html import bundle_charts, fill_page, make_environment, read_page
 from assayline.report.make import compose_run, find_last_baseline
 from assayline.report.run.accuracy import show_media
-from assayline.report.run.comparison import read_scores
-from assayline.report.run.judges import describe_judges, read_judges
+from assayline.report.run.comparison import read_scores, say_score
+from assayline.report.suite import compose_suite
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import MANIFEST_NAME, Manifest, read_manifest
@@ -37,17 +41,19 @@ from assayline.store.parts import count_rows, list_parts
 from assayline.store.thread import DatabaseReader
 from assayline.view.queries import (
     CHANGES,
+    CHOICES,
     PAGE_ROWS,
+    TEXTS,
     Filters,
-    Query,
     RunChoices,
     list_answers,
     list_pairs,
     read_answer,
     read_choices,
     write_runs,
+    write_values,
 )
-from assayline.words import count, show_known, show_points, show_range, show_seconds, show_share, show_value
+from assayline.words import show_known, show_seconds, show_share, show_value
 
 QUERY_LIMIT_S = 10.0
 DOCUMENT_LIMIT_S = 60.0
@@ -56,8 +62,9 @@ KEPT_PAGES = 20
 MOST_WORDS = 4_000
 """Words of two answers up to which their differences are marked; the time grows with the square."""
 MEDIA_PIXELS = 900
-UNKNOWN = ("baselines", "benchmark_id", "accuracy", "accuracy_low", "accuracy_high", "output_tokens_per_s")
+UNKNOWN = ("purpose", "baselines", "benchmark_id", "accuracy", "accuracy_low", "accuracy_high", "output_tokens_per_s")
 """Columns of a run that the database does not have yet."""
+RUN_ID = re.compile(r"\d{8}-\d{6}-[\w-]+")
 TEMPLATES = Path(__file__).parent / "templates"
 TIMES = {"queued": "queue_s", "TTFT": "ttft_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
 COUNTS = {"prompt tokens": "prompt_tokens", "output tokens": "output_tokens", "preemptions": "preemptions"}
@@ -79,22 +86,23 @@ class Pages:
         self._templates = make_environment(TEMPLATES)
         shows = (show_known, show_seconds, show_share, show_value)
         self._templates.filters.update({show.__name__: show for show in shows})
+        self._templates.filters["show_cell"] = _link_run
         self._templates.globals.update(link=link, zip=zip)
         self.routes = [
             Route("/", self.show_runs),
             Route("/live", self.show_live),
             Route("/static/{name}", self.show_file),
             Route("/run", self.show_run),
-            Route("/judges", self.show_judges),
             Route("/answers", self.show_answers),
             Route("/answer", self.show_answer),
             Route("/answer", self.label, methods=["POST"]),
             Route("/compare", self.show_answers),
             Route("/pair", self.show_answer),
             Route("/pair", self.label, methods=["POST"]),
-            Route("/history", self.show_history),
-            Route("/leaderboard", self.show_board),
+            Route("/history", self._report(lambda db, given: compose_history(read_history(db, given.get("name", ""))))),
+            Route("/leaderboard", self._report(lambda db, given: compose_board(read_board(db, given.getlist("name"))))),
             Route("/benchmark", self.show_benchmark),
+            Route("/suite", self.show_suite),
         ]
         self.handlers = {AssaylineError: self.show_error}
 
@@ -126,13 +134,13 @@ class Pages:
 
     def show_runs(self, request: Request) -> Response:
         """Show all runs, those that are running with their progress."""
-        given = {name: request.query_params.get(name, "") for name in ("model", "state", "text", "sort")}
+        given = {name: request.query_params.get(name, "") for name in (*CHOICES, "text", "sort")}
         number = Filters.read(request.query_params).number
         query = write_runs(given)
         running = self._progress.list_running()
 
         def read(connection: Connection) -> tuple[list[Row], list[Row]]:
-            choices = "select distinct model, state from raw.runs order by all"
+            choices = f"select distinct {', '.join(CHOICES)} from raw.runs"  # noqa: S608 - names of ours
             return query.read_plain(connection, number), read_rows(connection, choices)
 
         rows, choices = self._reader.read(read)
@@ -140,17 +148,18 @@ class Pages:
         new = [{**dict.fromkeys(UNKNOWN), **running[run_id]} for run_id in running if run_id not in known]
         listed = [{**row, **running.get(row["run_id"], {})} for row in rows[:PAGE_ROWS]]
         runs = [*(new if number == 1 and not any(given.values()) else ()), *listed]
+        suites = list_suites(self._settings) if any(run["purpose"] == "suite" for run in runs) else ()
         return self._fill(
             "runs.html",
             title="Runs",
             runs=runs,
             given=given,
-            models=sorted({row["model"] for row in choices}),
-            states=sorted({row["state"] for row in choices}),
+            choices={name: sorted({row[name] for row in choices if row[name]}) for name in CHOICES},
+            suites={run_id: suite for suite in suites for run_ids in suite.runs.values() for run_id in run_ids},
             number=number,
             has_next=len(rows) > PAGE_ROWS,
             page_link=lambda number: link("/", **given, page=str(number)),
-            sql=query.write(number, with_texts=False),
+            sql=query.write(number),
         )
 
     def show_run(self, request: Request) -> Response:
@@ -168,7 +177,7 @@ class Pages:
             "judges": [("Answers without a label", answers(label="none"))],
         }
         running = self._progress.list_running().get(run_id)
-        shortcuts = [("Answers", answers(), "Enter"), ("Judges", link("/judges", run=run_id), "a")]
+        shortcuts = [("Answers", answers(), "Enter")]
         if running:
             subtitle = f"{running['model']}, run {run_id}"
             document = Document(running["name"], subtitle, "running", ["The report follows when the run ends."], [], [])
@@ -182,37 +191,27 @@ class Pages:
         name = ("History", link("/history", name=run_id), "h")
         return self._show_document(request, compose, shortcuts=[*shortcuts, name], links=links)
 
-    def show_judges(self, request: Request) -> Response:
-        """Show the judges of a run, audited with the labels of now."""
-        run_id = request.query_params.get("run", "")
-
-        def compose(connection: Connection) -> Document:
-            run = self._find_run(connection, run_id).run
-            counted = read_rows(connection, "select count(*) as labels from main.label where run_id = ?", run_id)
-            said = count(counted[0]["labels"], "answer has a label", "answers have a label").capitalize() + "."
-            none = Section("judges", "Judges")
-            none.say(f"No judge has judged this run. Labels count once `assayline score {run_id} --judge` has run.")
-            section = describe_judges(read_judges(connection, run_id)) or none
-            return Document(run["name"], f"{run['model']}, run {run_id}", run["state"], [said], [], [section])
-
-        shortcuts = [("Run", link("/run", run=run_id), "u"), ("Answers", link("/answers", run=run_id), "Enter")]
-        links = {"judges": [("Answers without a label", link("/answers", run=run_id, label="none"))]}
-        return self._show_document(request, compose, shortcuts=shortcuts, links=links)
-
-    def show_history(self, request: Request) -> Response:
-        """Show the history of a spec, named by itself or one of its runs."""
-        name = request.query_params.get("name", "")
-        return self._show_document(request, lambda connection: compose_history(read_history(connection, name)))
-
-    def show_board(self, request: Request) -> Response:
-        """Show the leaderboard of all runs, or of some names."""
-        names = request.query_params.getlist("name")
-        return self._show_document(request, lambda connection: compose_board(read_board(connection, names)))
-
     def show_benchmark(self, request: Request) -> Response:
         """Show a benchmark: its configurations compared, or latency under load."""
         name = request.query_params.get("id", "")
-        return self._show_document(request, lambda connection: compose_benchmark(read_benchmark_rows(connection, name)))
+        plan, left = None, None
+        if Path(name).name == name:
+            plan, left = find_plan(name, self._settings), count_left(name, self._settings)
+        return self._show_document(
+            request, lambda connection: compose_benchmark(read_benchmark_rows(connection, name, plan), left)
+        )
+
+    def show_suite(self, request: Request) -> Response:
+        """Show a suite: its decision, or the runs until then."""
+        name = request.query_params.get("id", "")
+        plan = next((plan for plan in list_suites(self._settings) if plan.suite_id == name), None)
+        if plan is None:
+            raise SpecError(f"There is no suite {name!r}. hint: go back to the list of runs.")
+        return HTMLResponse(self._fill_document(compose_suite(plan)))
+
+    def _report(self, compose: Callable[[Connection, QueryParams], Document]) -> Callable[[Request], Response]:
+        """Return the page of a report."""
+        return lambda request: self._show_document(request, lambda found: compose(found, request.query_params))
 
     def show_answers(self, request: Request) -> Response:
         """Show the answers of a run, or the pairs of answers of two runs."""
@@ -236,7 +235,7 @@ class Pages:
             row_link=self._link_rows(found, filters),
             page_link=lambda number: request.url.path + filters.link(hidden, page=str(number)),
             has_next=len(rows) > PAGE_ROWS,
-            sql=query.write(filters.number),
+            sql=query.write(filters.number, TEXTS),
             **{**found, "rows": rows[:PAGE_ROWS]},
         )
 
@@ -320,7 +319,7 @@ class Pages:
         baseline = self._find_run(connection, found).run
         pairing, _, scores = read_scores(connection, run_id, baseline["run_id"])
         query = list_pairs(run_id, baseline["run_id"], pairing, scorer, rubric, filters)
-        sentences = [_say_scores(scores[scorer])] if scorer in scores and scores[scorer]["prompts"] else []
+        sentences = [say_score(scores[scorer])] if scorer in scores else []
         return {"choices": choices, "query": query, "baseline": baseline, "sentences": sentences}
 
     def _find_run(self, connection: Connection, run_id: str) -> RunChoices:
@@ -343,14 +342,14 @@ class Pages:
         key = (str(request.url), *((found.st_ino, found.st_mtime_ns, found.st_size) for found in files))
         if key not in self._kept:
             document = self._reader.read(compose, DOCUMENT_LIMIT_S)
-            self._kept[key] = self._fill_document(document, **{"shortcuts": (), "links": {}, **values})
+            self._kept[key] = self._fill_document(document, **values)
             while len(self._kept) > KEPT_PAGES:
                 self._kept.pop(next(iter(self._kept)), None)
         return HTMLResponse(self._kept[key])
 
     def _fill_document(self, document: Document, **values: Any) -> str:
         template = self._templates.get_template("document.html")
-        return _clean(fill_page(template, document, **{"live": None, **values}))
+        return _clean(fill_page(template, document, **{"shortcuts": (), "links": {}, "live": None, **values}))
 
     def _fill(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
         given = {"sentences": (), "baseline": None, **values}
@@ -412,13 +411,9 @@ def mark_changes(before: str | None, after: str | None) -> tuple[Any, Any]:
     return pieces
 
 
-def _say_scores(row: Row) -> str:
-    span = show_range(show_points(row["low"]), show_points(row["high"])) if row["low"] is not None else ""
-    return (
-        f"{row['scorer']}: {show_points(row['difference'])}{f', 95% interval {span}' * bool(span)}: "
-        f"{row['words']}. {count(row['worse_prompts'], 'prompt')} got worse and {row['better_prompts']:,} "
-        f"better, of {row['prompts']:,}."
-    )
+def _link_run(text: str) -> str:
+    """Link a run id in a table of a report."""
+    return Markup('<a href="{}">{}</a>').format(link("/run", run=text), text) if RUN_ID.fullmatch(text) else text
 
 
 def _list_facts(row: Row) -> list[tuple[str, str]]:
@@ -430,7 +425,7 @@ def _list_facts(row: Row) -> list[tuple[str, str]]:
 def _list_messages(row: Row) -> list[tuple[str, str]]:
     """Return the turns that were shown to the model, each with its role; of a conversation with its answers."""
     if not row["turns_said"]:
-        return _read_messages(row["messages_json"])
+        return _read_messages(row["messages_json"] or row["asked_json"])
     said: list[tuple[str, str]] = []
     for turn in row["turns_said"]:
         said += [*_read_messages(turn["turn_messages_json"]), ("assistant", turn["text"] or "")]
@@ -449,7 +444,7 @@ def _read_messages(text: str | None) -> list[tuple[str, str]]:
 
 def _write_answer(run_id: str, request_id: str) -> str:
     text = "from main.request\njoin main.answer using (run_id, request_id)\nwhere run_id = $run and request_id = $id"
-    return Query(text, "", {"run": run_id, "id": request_id}).literal
+    return write_values(text, {"run": run_id, "id": request_id})
 
 
 def _name_user() -> str:

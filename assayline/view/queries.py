@@ -21,12 +21,13 @@ WORDS = ("correct", "incorrect")
 MOST_KEYS = 9
 
 SORTS = {
-    "row": "source_row, repeat_index",
-    "slow": "e2e_s desc nulls last",
-    "first": "ttft_s desc nulls last",
-    "long": "output_tokens desc nulls last",
-    "low": "score nulls last",
+    "row": ("", "source_row, repeat_index"),
+    "slow": (", one.e2e_s as longest_s", "longest_s desc nulls last"),
+    "first": (", one.ttft_s as longest_s", "longest_s desc nulls last"),
+    "long": (", one.output_tokens as longest", "longest desc nulls last"),
+    "low": ("", "score nulls last"),
 }
+"""Columns and orders of lists."""
 CHANGES = {"worse": "difference < 0", "better": "difference > 0", "same": "difference = 0", "all": "true"}
 """Pairs by the change of their score; all others are flips."""
 CONDITIONS = {
@@ -34,7 +35,7 @@ CONDITIONS = {
     "score=partly": "score.value > 0 and score.value < 1",
     "score=wrong": "score.value = 0",
     "score=none": "score.value is null",
-    "cut=1": "request.finish_reason = 'length'",
+    "cut=1": "one.finish_reason = 'length'",
     "label=any": "label.label is not null",
     "label=none": "label.label is null",
 }
@@ -42,47 +43,69 @@ RUNS = """select
     run_id, name, model, prompt_set, purpose, state, message, started_at, expected_requests, benchmark_id, baselines,
     accuracy, accuracy_low, accuracy_high, output_tokens_per_s, verdict
 from main.run"""
+CHOICES = ("name", "model", "purpose", "state")
 RUN_CONDITIONS = {
-    "model": "model = $model",
-    "state": "state = $state",
+    **{name: f"{name} = ${name}" for name in CHOICES},
     "text": "contains(lower(concat_ws(' ', run_id, name, model, prompt_set, purpose, benchmark_id, "
     "array_to_string(baselines, ' '))), lower($text))",
 }
 FOUND = """
     and (
-        request.request_id in (
+        one.request_id in (
             select request_id from main.answer
             where run_id = $run and contains(lower(concat(text, ' ', error_message)), lower($text))
         )
-        or (request.prompt_id, request.occurrence) in (
+        or (one.prompt_id, one.occurrence) in (
             select (prompt_id, occurrence) from main.prompt
             where run_id = $run and contains(lower(concat(messages_json, ' ', target)), lower($text))
         )
     )"""
 LISTED = """select
-    request.run_id, request.request_id, request.prompt_id, request.occurrence, request.repeat_index,
-    request.source_row, request.status, request.ttft_s, request.e2e_s, request.output_tokens,
-    request.finish_reason, request.error_kind, score.value as score, score.extracted, label.label
-from main.request
+    one.run_id, one.request_id, one.prompt_id, one.occurrence, one.repeat_index, source_row{columns}
+from {source}{joins}
+where one.run_id = $run
+    and coalesce(one.option_index, 0) = 0
+    and coalesce(one.turn_index = one.turns - 1, true)"""
+ASKED = "internal.one_request as one\nleft join main.prompt using (run_id, prompt_id, occurrence)"
+ANSWERED = "main.request as one"
+"""Sources of a list. The second one, which takes twice as long, is for selecting by columns of answers."""
+JOINED = {
+    "score": (
+        ", score.value as score",
+        """
 left join main.score
-    on score.run_id = $run and score.scorer = $scorer and score.prompt_id = request.prompt_id
-    and score.occurrence = request.occurrence and score.repeat_index = request.repeat_index
+    on score.run_id = $run and score.scorer = $scorer and score.prompt_id = one.prompt_id
+    and score.occurrence = one.occurrence and score.repeat_index = one.repeat_index""",
+    ),
+    "label": (
+        ", label.label",
+        """
 left join main.label
-    on label.run_id = $run and label.rubric is not distinct from $rubric and label.prompt_id = request.prompt_id
-    and label.occurrence = request.occurrence and label.repeat_index = request.repeat_index
-where request.run_id = $run
-    and coalesce(request.option_index, 0) = 0
-    and coalesce(request.turn_index = request.turns - 1, true)"""
+    on label.run_id = $run and label.rubric is not distinct from $rubric and label.prompt_id = one.prompt_id
+    and label.occurrence = one.occurrence and label.repeat_index = one.repeat_index""",
+    ),
+}
+"""Columns and joins of an answer's score and label. If nothing selects by them, only the rows of the page get them."""
 PAIRED = """select
     ours.*, pairs.candidate_value, pairs.baseline_value, pairs.difference, theirs.request_id as baseline_request_id
 from internal.pair_prompts($run, $baseline, pair_by := $pairing) as pairs
-join ({listed} and request.repeat_index = 0) as ours
+join ({listed} and one.repeat_index = 0) as ours
     on ours.prompt_id = pairs.prompt_id and ours.occurrence = pairs.occurrence
-left join main.request as theirs
+left join internal.one_request as theirs
     on theirs.run_id = $baseline and theirs.prompt_id = pairs.baseline_prompt_id
     and theirs.occurrence = pairs.baseline_occurrence and theirs.repeat_index = 0
     and coalesce(theirs.option_index, 0) = 0 and coalesce(theirs.turn_index = theirs.turns - 1, true)
 where pairs.scorer = $scorer and {change}"""
+FIGURES = "status", "ttft_s", "e2e_s", "output_tokens", "finish_reason", "error_kind"
+TEXTS = (
+    "".join(f", request.{name}" for name in FIGURES) + ", answer.text, prompt.target",
+    """
+join main.request on request.run_id = one.run_id and request.request_id = one.request_id
+join main.answer on answer.run_id = one.run_id and answer.request_id = one.request_id
+left join main.prompt
+    on prompt.run_id = one.run_id and prompt.prompt_id = one.prompt_id and prompt.occurrence = one.occurrence""",
+)
+"""Columns and joins that the SQL to copy adds."""
 PAIR_ORDER = "case when difference < 0 then 0 when difference > 0 then 1 else 2 end, abs(difference) desc"
 
 
@@ -123,40 +146,35 @@ class Query:
     text: str
     order: str
     values: dict[str, Any]
+    joined: Sequence[tuple[str, str]] = ()
+    """Columns and joins for the rows of a page only."""
 
-    @property
-    def literal(self) -> str:
-        """Return the SQL with its values, for a reader to copy."""
-        return re.sub(r"\$(\w+)", lambda found: _write_literal(self.values[found[1]]), self.text)
-
-    def write(self, number: int, *, with_texts: bool = True) -> str:
-        """Return the SQL of a page to copy, which adds the texts."""
-        listed = f"{self.literal}\norder by {self.order}\n{_limit(number)}"
-        if not with_texts:
-            return listed
-        return (
-            f"with listed as (\n{listed}\n)\nselect listed.*, answer.text, prompt.target\nfrom listed\n"
-            "join main.answer using (run_id, request_id)\nleft join main.prompt\n"
-            "    on prompt.run_id = listed.run_id and prompt.prompt_id = listed.prompt_id\n"
-            f"    and prompt.occurrence = listed.occurrence\norder by {self.order}"
-        )
+    def write(self, number: int, *texts: tuple[str, str]) -> str:
+        """Return the SQL of a page with its values, for a reader to copy; `texts` are more columns and joins."""
+        return write_values(self._select(number, *texts), self.values)
 
     def read_plain(self, connection: Connection, number: int) -> list[Row]:
         """Read a page without texts, and one row more if there is a next one."""
-        return self._rows(connection, f"{self.text} order by {self.order} {_limit(number, 1)}")
+        return self._rows(connection, self._select(number, more=1))
 
     def read(self, connection: Connection, number: int) -> list[Row]:
         """Read a page, and one row more if there is a next one."""
         rows = self.read_plain(connection, number)
-        runs = {"request_id": self.values["run"], "baseline_request_id": self.values.get("baseline")}
-        for key, run_id in runs.items():
-            ids = [row[key] for row in rows if row.get(key)]
-            texts = {row["request_id"]: row for row in _read_texts(connection, run_id, ids)} if ids else {}
-            for row in rows:
-                row[key.replace("request_id", "text")] = texts.get(row.get(key), {}).get("text")
-        targets = _read_targets(connection, self.values["run"], [row["prompt_id"] for row in rows])
-        unknown: Row = {"target": None, "prompt": None}
-        return [{**row, **targets.get((row["prompt_id"], row["occurrence"]), unknown)} for row in rows]
+        answers = _read_answers(connection, self.values["run"], [row["request_id"] for row in rows])
+        ids = [found for row in rows if (found := row.get("baseline_request_id"))]
+        others = _read_answers(connection, self.values["baseline"], ids) if ids else {}
+        prompts = _read_prompts(connection, self.values["run"], [row["prompt_id"] for row in rows])
+        unknown = dict.fromkeys((*FIGURES, "text", "target", "prompt"))
+        return [
+            {
+                **unknown,
+                **row,
+                **answers.get(row["request_id"], {"status": "missing"}),
+                **prompts.get((row["prompt_id"], row["occurrence"]), {}),
+                "baseline_text": others.get(row.get("baseline_request_id", ""), {}).get("text"),
+            }
+            for row in rows
+        ]
 
     def find(self, connection: Connection, request_id: str) -> Row:
         """Read the place of an answer in the list: before, after, place and total; empty if it is not in it."""
@@ -173,6 +191,14 @@ class Query:
         """  # noqa: S608 - the text is ours
         return next(iter(self._rows(connection, placed, request=request_id)), {})
 
+    def _select(self, number: int, *texts: tuple[str, str], more: int = 0) -> str:
+        place = f"limit {PAGE_ROWS + more} offset {(number - 1) * PAGE_ROWS}"
+        listed = f"{self.text}\norder by {self.order}\n{place}"
+        if not (added := [*self.joined, *texts]):
+            return listed
+        columns, joins = ("".join(parts) for parts in zip(*added, strict=True))
+        return f"with listed as (\n{listed}\n)\nselect one.*{columns}\nfrom listed as one{joins}\norder by {self.order}"
+
     def _rows(self, connection: Connection, text: str, **more: Any) -> list[Row]:
         values = {**self.values, **more}
         used = {name: values[name] for name in re.findall(r"\$(\w+)", text)}
@@ -181,8 +207,10 @@ class Query:
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def _limit(number: int, more: int = 0) -> str:
-    return f"limit {PAGE_ROWS + more} offset {(number - 1) * PAGE_ROWS}"
+def write_values(text: str, values: Mapping[str, Any]) -> str:
+    """Return the SQL with its values in place of their names."""
+    written = {name: "null" if value is None else quote_text(value) for name, value in values.items()}
+    return re.sub(r"\$(\w+)", lambda found: written[found[1]], text)
 
 
 def write_runs(given: Mapping[str, str]) -> Query:
@@ -196,8 +224,17 @@ def write_runs(given: Mapping[str, str]) -> Query:
 def list_answers(run_id: str, scorer: str | None, rubric: str | None, filters: Filters) -> Query:
     """Return the list of a run's answers."""
     values = {"run": run_id, "scorer": scorer, "rubric": rubric, "text": filters.text, "error": filters.error}
-    order = SORTS.get(filters.sort, SORTS["row"])
-    return Query(LISTED + _write_conditions(filters), f"{order}, request_id", values)
+    chosen = [f"{name}={getattr(filters, name)}" for name in ("score", "cut", "label")]
+    conditions = "".join(f"\n    and {CONDITIONS[one]}" for one in chosen if one in CONDITIONS)
+    if filters.error:
+        conditions += "\n    and one.error_kind " + ("is not null" if filters.error == "any" else "= $error")
+    ranked, order = SORTS.get(filters.sort, SORTS["row"])
+    first = [JOINED[name] for name in JOINED if f"{name}." in conditions or name in order.split()]
+    columns, joins = ("".join(one[part] for one in first) for part in (0, 1))
+    source = ANSWERED if filters.error or filters.cut or ranked else ASKED
+    text = LISTED.format(source=source, columns=ranked + columns, joins=joins) + conditions + FOUND * bool(filters.text)
+    later = [one for one in JOINED.values() if one not in first]
+    return Query(text, f"{order}, request_id", values, later)
 
 
 def list_pairs(
@@ -206,46 +243,38 @@ def list_pairs(
     """Return the list of pairs of two runs, flips first: those that became worse, then those that became better."""
     listed = list_answers(run_id, scorer, rubric, filters)
     text = PAIRED.format(listed=listed.text, change=CHANGES.get(filters.change, "difference <> 0"))
-    order = f"{SORTS[filters.sort]}, request_id" if filters.sort in SORTS else f"{PAIR_ORDER}, {listed.order}"
-    return Query(text, order, {**listed.values, "baseline": baseline, "pairing": pairing})
+    order = listed.order if filters.sort in SORTS else f"{PAIR_ORDER}, {listed.order}"
+    return Query(text, order, {**listed.values, "baseline": baseline, "pairing": pairing}, listed.joined)
 
 
-def _write_conditions(filters: Filters) -> str:
-    chosen = [f"{name}={getattr(filters, name)}" for name in ("score", "cut", "label")]
-    conditions = "".join(f"\n    and {CONDITIONS[one]}" for one in chosen if one in CONDITIONS)
-    if filters.error:
-        conditions += "\n    and request.error_kind " + ("is not null" if filters.error == "any" else "= $error")
-    return conditions + FOUND * bool(filters.text)
-
-
-def _write_literal(value: Any) -> str:
-    return "null" if value is None else quote_text(value)
-
-
-def _read_texts(connection: Connection, run_id: str, request_ids: Sequence[str]) -> list[Row]:
+def _read_answers(connection: Connection, run_id: str, request_ids: Sequence[str]) -> dict[str, Row]:
+    """Read what a list shows of answers. With ids in the query itself, only theirs are searched for duplicates."""
     query = f"""
-        select request_id, left(coalesce(text, error_message), {EXCERPT_CHARACTERS}) as text
-        from raw.completions
-        where run_id = ? and request_id in (select unnest(?::varchar[]))
-        qualify row_number() over (
-            partition by request_id order by error_kind is not null, finished_at_s nulls last, worker, engine_generation
-        ) = 1
+        select
+            request_id, finished_at_s - arrived_at_s as e2e_s, output_tokens, finish_reason, error_kind,
+            left(coalesce(text, error_message), {EXCERPT_CHARACTERS}) as text
+        from internal.one_answer
+        where run_id = ? and request_id in ({_ask(request_ids)})
     """  # noqa: S608 - a number of ours
-    return read_rows(connection, query, run_id, list(request_ids))
+    return {row["request_id"]: row for row in read_rows(connection, query, run_id, *request_ids)}
 
 
-def _read_targets(connection: Connection, run_id: str, prompt_ids: Sequence[str]) -> dict[tuple[str, int], Row]:
+def _read_prompts(connection: Connection, run_id: str, prompt_ids: Sequence[str]) -> dict[tuple[str, int], Row]:
     query = f"""
-        select distinct on (prompt_id, occurrence)
+        select
             prompt_id,
             occurrence,
             left(target, {EXCERPT_CHARACTERS}) as target,
             left(messages_json ->> '$[#-1].content', {EXCERPT_CHARACTERS}) as prompt
-        from raw.prompts
-        where run_id = ? and prompt_id in (select unnest(?::varchar[]))
+        from main.prompt
+        where run_id = ? and prompt_id in ({_ask(prompt_ids)})
     """  # noqa: S608 - a number of ours
-    rows = read_rows(connection, query, run_id, list(prompt_ids))
+    rows = read_rows(connection, query, run_id, *prompt_ids)
     return {(row["prompt_id"], row["occurrence"]): row for row in rows}
+
+
+def _ask(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values)) or "null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,18 +342,7 @@ def read_answer(connection: Connection, run_id: str, request_id: str) -> Row | N
 
 
 _ANSWER = """
-    select
-        request.*,
-        answer.* exclude (
-            run_id, request_id, prompt_id, occurrence, repeat_index, option_index, turn_index, finish_reason,
-            error_kind, error_message, output_token_ids, token_at_s, logprobs_json, prompt_logprobs_json,
-            prompt_token_ids, messages_json
-        ),
-        request.error_message,
-        coalesce(answer.messages_json, prompt.messages_json) as messages_json,
-        prompt.target,
-        prompt.source_id,
-        prompt.metadata_json
+    select prompt.target, prompt.metadata_json, prompt.messages_json as asked_json, answer.*, request.*
     from main.request
     join main.answer using (run_id, request_id)
     left join main.prompt

@@ -22,6 +22,7 @@ from judge_kit import give_judge, give_judge_run, vote
 from row_kit import NIGHT, NIGHT_BEFORE, Sad, Store
 from run_kit import ROOT, completion_of, manifest_of, wait_for
 
+from assayline.benchmark.suite import SuitePlan, write_suite
 from assayline.errors import StoreError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.runs.locks import lock_run
@@ -41,6 +42,7 @@ HOSTILE = (
     "</pre></textarea>' or 1=1; drop table raw.runs; --"
 )
 BENCHMARK = f"bench {HOSTILE}"
+SUITE = "20261121-020000-suite-release-0001"
 WATCH = "window.broken = []; addEventListener('securitypolicyviolation', (e) => broken.push(e.blockedURI), true);"
 LOOK = """({
   wide: document.documentElement.scrollWidth > innerWidth, broken, title: document.title,
@@ -89,6 +91,12 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     sad.given("sad", "failed", answer, {"error_kind": HOSTILE, "error_message": HOSTILE}, message=HOSTILE)
     with connect(settings.database_path, 10) as connection:
         connection.execute("update raw.runs set benchmark_id = ? where run_id = 'sad'", [BENCHMARK])
+    row = {"evaluation": HOSTILE, "model": "m", "tier": "critical", "run_id": NIGHT, "against": NIGHT_BEFORE}
+    figures = dict.fromkeys(("candidate", "baseline", "difference"), 0.5)
+    judged = {**row, **figures, **dict.fromkeys(("verdict", "interval", "p_value", "failed", "open"), HOSTILE)}
+    page = {"headline": [HOSTILE], "counted": ["fail"], "evaluations": [judged], "limits": [[HOSTILE, HOSTILE]]}
+    write_suite(SuitePlan(SUITE, "release", "", {"sums · m": [NIGHT]}, "NO-GO", page), settings)
+    write_suite(SuitePlan(f"{SUITE}-b", "release", "", {"sums · m": ["other"]}), settings)
     listener = socket.create_server(("127.0.0.1", 0))
     guard = make_guard(settings, "127.0.0.1", listener.getsockname()[1])
     server = uvicorn.Server(uvicorn.Config(guard, lifespan="off", log_level="warning"))
@@ -126,7 +134,7 @@ def test_two_runs_to_their_audit_by_keyboard(viewer: Viewer, tab: flow_kit.Page)
     tab.open(viewer.url)
     wait_for_text(tab, "nightly")
     press(tab, "j", "x", "j", "x", "c")
-    wait_for_text(tab, "12 prompts got worse and 2 better, of 155")
+    wait_for_text(tab, "12 prompts got worse and 2 better")
     assert tab.ask("document.querySelectorAll('.row').length") == 14
     press(tab, "j", "Enter")
     wait_for_text(tab, "1 of 14")
@@ -141,7 +149,7 @@ def test_two_runs_to_their_audit_by_keyboard(viewer: Viewer, tab: flow_kit.Page)
     assert [row[5] for row in rows] == ["incorrect"] * 7 + ["correct"] * 3
     assert {(row[0], row[4]) for row in rows} == {(NIGHT, "right")} and rows[0][6]
     press(tab, "a")
-    wait_for_text(tab, "10 answers have a label")
+    wait_for_text(tab, "agreement with labels")
     query = "select count(*) filter (verdict = label), count(*) from judgement where label is not null"
     agreed = viewer.read(query)[0]
     assert agreed[1] == 10
@@ -165,10 +173,10 @@ def test_pages_fit_run_nothing_of_a_row_and_load_nothing(viewer: Viewer, tab: fl
         ("/answer", {"run": HOSTILE, "request": HOSTILE}),
         ("/compare", {"run": NIGHT, "baseline": NIGHT_BEFORE, "sort": HOSTILE, "change": HOSTILE}),
         ("/pair", {"run": NIGHT, "baseline": NIGHT_BEFORE, "request": request, "change": "all"}),
-        ("/judges", {"run": NIGHT}),
         ("/history", {"name": "nightly"}),
         ("/leaderboard", {}),
         ("/benchmark", {"id": BENCHMARK}),
+        ("/suite", {"id": SUITE}),
         ("/run", {"run": HOSTILE * 2}),
     ]
     for width in (1280, 390):
@@ -233,11 +241,18 @@ def test_requests_without_the_token_or_from_elsewhere_are_refused(viewer: Viewer
     assert page.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_benchmark_is_linked_from_its_runs(viewer: Viewer) -> None:
+def test_benchmarks_and_suites_link_to_their_runs_and_back(viewer: Viewer) -> None:
+    with connect(viewer.settings.database_path, 30) as connection:
+        connection.execute("update raw.runs set purpose = 'suite' where run_id = ?", [NIGHT])
     link = str(httpx.URL("/benchmark", params={"id": BENCHMARK}))
-    assert html.escape(link) in viewer.client.get("/").text
+    shown = viewer.client.get("/").text
+    assert html.escape(link) in shown and f'<a href="/suite?id={SUITE}">{SUITE}</a>: NO-GO' in shown
     assert HOSTILE not in viewer.client.get(link).text and viewer.client.get(link).status_code == 200
-    assert viewer.client.get("/benchmark?id=none").status_code == 404
+    for path in ("/benchmark?id=none", "/benchmark?id=../runs", "/suite?id=none", "/suite?id=../suites"):
+        assert viewer.client.get(path).status_code == 404
+    assert f'<a href="/run?run={NIGHT}">{NIGHT}</a>' in viewer.client.get(f"/suite?id={SUITE}").text
+    assert "1 run is complete. The decision follows the last run." in viewer.client.get(f"/suite?id={SUITE}-b").text
+    assert BENCHMARK not in viewer.client.get("/?purpose=suite").text
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,11 @@ def say_verdict(comparison: ComparisonRows, *, is_judged: bool = True) -> str:
     """Summarize the verdict on the first scorer, or else its change alone."""
     if not comparison.scores:
         return "Neither run has scores, so answers are not compared."
-    row = comparison.scores[0]
+    return say_score(comparison.scores[0], comparison.pairing, is_judged=is_judged)
+
+
+def say_score(row: Row, pairing: str = "", *, is_judged: bool = True) -> str:
+    """Summarize the verdict on a scorer, or else its change alone."""
     if not row["prompts"]:
         return (
             "The runs share no scored prompt, so answers are not compared: the prompt sets differ, or one run has "
@@ -309,7 +313,7 @@ def say_verdict(comparison: ComparisonRows, *, is_judged: bool = True) -> str:
         )
     partly = "" if row["overlap_share"] == 1 else f", over the {show_share(row['overlap_share'])} of prompts in both"
     unlike = "" if row["same_scorer"] else f" {SCORE_AGAIN}"
-    paired = f", {comparison.pairing}" * bool(comparison.pairing)
+    paired = f", {pairing}" * bool(pairing)
     span = f" ({_show_span(row)})" if row["low"] is not None else ""
     verdict = f"is {row['words']}:" if is_judged else "changed by"
     return (
