@@ -78,7 +78,7 @@ class SuitePlan:
     decision: str | None = None
     """None until it is made."""
     page: dict[str, Any] = field(default_factory=dict)
-    """What the page shows of the decision; empty until it is made."""
+    """Rows and sentences of the decision's page; empty until it is made."""
 
 
 def list_cells(suite: SuiteSpec) -> list[Cell]:

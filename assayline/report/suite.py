@@ -100,7 +100,7 @@ def _show_checks(checks: Sequence[Check], accuracy: Check | None) -> dict[str, A
 
 
 def describe_decision(decision: Decision) -> dict[str, Any]:
-    """Return what the page shows of a decision, for the suite's file."""
+    """Return rows and sentences of a decision's page, for the suite's file."""
     limits: list[tuple[str, Any]] = [
         (f"{one.cell.label}, {one.cell.tier}", _list_rows(one.report.checks) if one.report else one.obstacle)
         for one in decision.judged
