@@ -218,7 +218,7 @@ class Pages:
         filters = Filters.read(request.query_params)
 
         def read(connection: Connection) -> dict[str, Any]:
-            found = self._read_list(connection, request)
+            found = self._read_list(connection, request, filters)
             return {**found, "rows": found["query"].read(connection, filters.number)}
 
         found = self._reader.read(read)
@@ -245,14 +245,18 @@ class Pages:
         request_id = request.query_params.get("request", "")
 
         def read(connection: Connection) -> dict[str, Any]:
-            found = self._read_list(connection, request)
+            found = self._read_list(connection, request, filters)
             place = found["query"].find(connection, request_id)
             answer = read_answer(connection, found["choices"].run["run_id"], request_id)
             if answer is None:
                 raise SpecError(f"The run has no answer {request_id!r}. hint: go back to its list.")
-            other, theirs = None, place.get("baseline_request_id")
-            if found["baseline"] and theirs:
+            other, paired = None, place
+            if found["baseline"] and not place:  # its list does not have it (any more)
+                every = Filters(scorer=filters.scorer, change="all")
+                paired = self._read_list(connection, request, every)["query"].find(connection, request_id)
+            if theirs := paired.get("baseline_request_id"):
                 other = read_answer(connection, found["baseline"]["run_id"], theirs)
+            place = {**dict.fromkeys(("place", "before", "after")), **place}
             return {**found, "place": place, "answer": answer, "other": other}
 
         found = self._reader.read(read)
@@ -284,7 +288,7 @@ class Pages:
         rubric, word = form.get("rubric") or None, form.get("label") or None
 
         def read(connection: Connection) -> dict[str, Any]:
-            found = self._read_list(connection, request)
+            found = self._read_list(connection, request, filters)
             place = found["query"].find(connection, request_id)  # empty if an earlier label took it off the list
             run_id = found["choices"].run["run_id"]
             return {**found, "place": place or read_answer(connection, run_id, request_id)}
@@ -300,9 +304,8 @@ class Pages:
         following = place.get("after") if word else None
         return RedirectResponse(self._link_rows(found, filters)(following or request_id), 303)
 
-    def _read_list(self, connection: Connection, request: Request) -> dict[str, Any]:
+    def _read_list(self, connection: Connection, request: Request, filters: Filters) -> dict[str, Any]:
         """Read what a list of answers needs: the run's choices and its query, and for pairs the baseline."""
-        filters = Filters.read(request.query_params)
         names = request.query_params.getlist("run")
         is_pairs = request.url.path in ("/compare", "/pair")
         given = request.query_params.get("baseline")

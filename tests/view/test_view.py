@@ -46,6 +46,7 @@ SUITE = "20261121-020000-suite-release-0001"
 WATCH = "window.broken = []; addEventListener('securitypolicyviolation', (e) => broken.push(e.blockedURI), true);"
 LOOK = """({
   wide: document.documentElement.scrollWidth > innerWidth, broken, title: document.title,
+  status: performance.getEntriesByType('navigation')[0].responseStatus,
   foreign: performance.getEntriesByType('resource').map((one) => one.name).filter((name) => !name.startsWith(origin)),
 })"""
 
@@ -172,7 +173,8 @@ def test_pages_fit_run_nothing_of_a_row_and_load_nothing(viewer: Viewer, tab: fl
         ("/answers", {"run": HOSTILE}),
         ("/answer", {"run": HOSTILE, "request": HOSTILE}),
         ("/compare", {"run": NIGHT, "baseline": NIGHT_BEFORE, "sort": HOSTILE, "change": HOSTILE}),
-        ("/pair", {"run": NIGHT, "baseline": NIGHT_BEFORE, "request": request, "change": "all"}),
+        ("/pair", {"run": NIGHT, "baseline": NIGHT_BEFORE, "request": request}),
+        ("/answer", {"run": NIGHT, "request": request, "score": "none"}),
         ("/history", {"name": "nightly"}),
         ("/leaderboard", {}),
         ("/benchmark", {"id": BENCHMARK}),
@@ -189,7 +191,7 @@ def test_pages_fit_run_nothing_of_a_row_and_load_nothing(viewer: Viewer, tab: fl
             tab.wait_for("[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('svg'))")
             found = tab.ask(LOOK)
             assert (found["wide"], found["broken"], found["foreign"]) == (False, [], []), (path, names, width)
-            assert found["title"] != "pwned"
+            assert found["title"] != "pwned" and found["status"] in (200, 404), (path, names)
     assert viewer.read("select count(*) from raw.runs") == [(5,)]
 
 
