@@ -19,12 +19,14 @@ import httpx
 import pytest
 import uvicorn
 from judge_kit import give_judge, give_judge_run, vote
+from media_kit import encode, encode_sound, picture, tone
 from row_kit import NIGHT, NIGHT_BEFORE, Sad, Store
 from run_kit import ROOT, completion_of, manifest_of, wait_for
 
 from assayline.benchmark.suite import SuitePlan, write_suite
 from assayline.errors import StoreError
 from assayline.evaluation.rebuild import rebuild_run
+from assayline.media.references import MediaStore
 from assayline.runs.locks import lock_run
 from assayline.runs.manifest import PromptCounts, write_manifest
 from assayline.runs.viewer import find_viewer
@@ -192,7 +194,7 @@ def test_pages_fit_run_nothing_of_a_row_and_load_nothing(viewer: Viewer, tab: fl
             found = tab.ask(LOOK)
             assert (found["wide"], found["broken"], found["foreign"]) == (False, [], []), (path, names, width)
             assert found["title"] != "pwned" and found["status"] in (200, 404), (path, names)
-    assert viewer.read("select count(*) from raw.runs") == [(5,)]
+    assert viewer.read("select count(*) from raw.runs where run_id <> 'chat'") == [(5,)]
 
 
 def test_a_running_run_shows_its_progress_until_it_ends(viewer: Viewer, tab: flow_kit.Page) -> None:
@@ -269,6 +271,27 @@ def test_the_sql_of_a_page_has_its_rows(viewer: Viewer, chosen: str) -> None:
         shown = [part.partition("&")[0].partition('"')[0] for part in page.split("request=")[1:]]
         assert [row[1] for row in rows] == shown, path
         assert rows
+
+
+def test_an_answer_shows_its_media_and_turns(viewer: Viewer) -> None:
+    kept = MediaStore(viewer.settings.run_dir("chat"))
+    media = [kept.keep("image", encode(picture())), kept.keep("audio", encode_sound(tone()))]
+    with connect(viewer.settings.database_path, 30) as connection:
+        store = Store(connection)
+        store.given("runs", {"run_id": "chat"})
+        store.given("prompts", {"run_id": "chat", "prompt_id": "p"})
+        for turn, asked in enumerate(("first?", "second?")):
+            said = {"turn_messages_json": json.dumps([{"role": "user", "content": asked}]), "turn_index": turn}
+            key = {"run_id": "chat", "request_id": f"r{turn}"}
+            store.given("requests", {**key, **said, "prompt_id": "p", "turns": 2, "media_json": json.dumps(media)})
+            store.given("completions", {**key, "text": f"answer {turn}"})
+    page = viewer.client.get("/answer?run=chat&request=r1").text
+    places = [
+        page.index(text) for text in ("first?", "answer 0", "second?", "data:image/jpeg", "data:audio/wav", "answer 1")
+    ]
+    assert places == sorted(places)
+    listed = viewer.client.get("/answers?run=chat").text
+    assert "request=r1" in listed and "request=r0" not in listed
 
 
 def test_changed_words_are_marked() -> None:
