@@ -33,7 +33,7 @@ from assayline.report.run.comparison import read_scores, say_score
 from assayline.report.suite import compose_suite
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.runs.locks import is_worked_on
-from assayline.runs.manifest import MANIFEST_NAME, Manifest, read_manifest
+from assayline.runs.manifest import MANIFEST_NAME, read_manifest
 from assayline.settings import Settings
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.decisions import add_label
@@ -81,7 +81,7 @@ class Pages:
     def __init__(self, settings: Settings, reader: DatabaseReader) -> None:
         self._settings = settings
         self._reader = reader
-        self._progress = RunningRuns(settings.data_dir / "runs")
+        self._runs_dir = settings.data_dir / "runs"
         self._kept: dict[tuple[Any, ...], str] = {}
         self._templates = make_environment(TEMPLATES)
         shows = (show_known, show_seconds, show_share, show_value)
@@ -114,7 +114,7 @@ class Pages:
 
     def show_live(self, request: Request) -> Response:
         """Send the progress of the running runs."""
-        running = self._progress.list_running()
+        running = list_running(self._runs_dir)
         counts = ("answered", "expected_requests")
         return JSONResponse({run_id: {name: run[name] for name in counts} for run_id, run in running.items()})
 
@@ -137,7 +137,7 @@ class Pages:
         given = {name: request.query_params.get(name, "") for name in (*CHOICES, "text", "sort")}
         number = Filters.read(request.query_params).number
         query = write_runs(given)
-        running = self._progress.list_running()
+        running = list_running(self._runs_dir)
 
         def read(connection: Connection) -> tuple[list[Row], list[Row]]:
             choices = f"select distinct {', '.join(CHOICES)} from raw.runs"  # noqa: S608 - names of ours
@@ -176,7 +176,7 @@ class Pages:
             "prompts": [("All answers", answers())],
             "judges": [("Answers without a label", answers(label="none"))],
         }
-        running = self._progress.list_running().get(run_id)
+        running = list_running(self._runs_dir).get(run_id)
         shortcuts = [("Answers", answers(), "Enter")]
         if running:
             subtitle = f"{running['model']}, run {run_id}"
@@ -359,43 +359,34 @@ class Pages:
         return HTMLResponse(_clean(self._templates.get_template(template).render(given)), status)
 
 
-class RunningRuns:
-    """Runs that processes work on, by the files of their folders: the database learns of them later."""
+def list_running(runs_dir: Path) -> dict[str, Row]:
+    """Return the progress of each run that a process works on, by its id, newest first.
 
-    def __init__(self, runs_dir: Path) -> None:
-        self._runs_dir = runs_dir
-        self._known: dict[str, tuple[int, Manifest]] = {}
-        self._counted: dict[Path, int] = {}
+    It is read from the runs' folders: the database learns of them later.
+    """
+    found = {}
+    for path in sorted(runs_dir.glob(f"*/{MANIFEST_NAME}"), reverse=True):
+        if not is_worked_on(path.parent):
+            continue
+        try:
+            run = read_manifest(path.parent)
+        except AssaylineError:
+            continue
+        if run.state == "running":
+            found[run.run_id] = {
+                "run_id": run.run_id,
+                "name": run.name,
+                "model": run.model,
+                "prompt_set": run.prompt_set,
+                "state": run.state,
+                "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC),
+                "answered": sum(map(_count_rows, list_parts(path.parent, "completions"))),
+                "expected_requests": run.prompts.requests if run.prompts else None,
+            }
+    return found
 
-    def list_running(self) -> dict[str, Row]:
-        """Return what is known of each running run, by its id, newest first."""
-        found = {}
-        for path in sorted(self._runs_dir.glob(f"*/{MANIFEST_NAME}"), reverse=True):
-            changed_ns, run_id = path.stat().st_mtime_ns, path.parent.name
-            if self._known.get(run_id, (0,))[0] != changed_ns:
-                try:
-                    self._known[run_id] = changed_ns, read_manifest(path.parent)
-                except AssaylineError:
-                    continue
-            run = self._known[run_id][1]
-            if run.state == "running" and is_worked_on(path.parent):
-                parts = list_parts(path.parent, "completions")
-                found[run_id] = {
-                    "run_id": run_id,
-                    "name": run.name,
-                    "model": run.model,
-                    "prompt_set": run.prompt_set,
-                    "state": run.state,
-                    "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC),
-                    "answered": sum(map(self._count, parts)),
-                    "expected_requests": run.prompts.requests if run.prompts else None,
-                }
-        return found
 
-    def _count(self, part: Path) -> int:
-        if part not in self._counted:
-            self._counted[part] = count_rows(part)
-        return self._counted[part]
+_count_rows = cache(count_rows)
 
 
 def mark_changes(before: str | None, after: str | None) -> tuple[Any, Any]:
