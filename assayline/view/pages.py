@@ -194,12 +194,14 @@ class Pages:
     def show_benchmark(self, request: Request) -> Response:
         """Show a benchmark: its configurations compared, or latency under load."""
         name = request.query_params.get("id", "")
-        plan, left = None, None
-        if Path(name).name == name:
-            plan, left = find_plan(name, self._settings), count_left(name, self._settings)
-        return self._show_document(
-            request, lambda connection: compose_benchmark(read_benchmark_rows(connection, name, plan), left)
-        )
+
+        def compose(connection: Connection) -> Document:
+            known = read_rows(connection, "select 1 from raw.runs where benchmark_id = ? limit 1", name)
+            plan = find_plan(name, self._settings) if known else None  # no folder of a name that only a URL has
+            rows = read_benchmark_rows(connection, name, plan)
+            return compose_benchmark(rows, count_left(name, self._settings))
+
+        return self._show_document(request, compose)
 
     def show_suite(self, request: Request) -> Response:
         """Show a suite: its decision, or the runs until then."""
