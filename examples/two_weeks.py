@@ -31,6 +31,7 @@ from assayline.spec.criteria import GateSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import canonical_json, config_id, spec_hash
 from assayline.store.database import TABLE_VERSION, connect
+from assayline.store.metrics import ensure_metrics
 from assayline.store.parts import write_part
 from examples.simulated_engine import Night, simulate
 
@@ -116,8 +117,9 @@ def make_database(folder: Path, nights: tuple[Night, ...] = NIGHTS) -> Path:
         write_run(run_dir, night)
         rebuild_run(run_dir, settings.database_path, settings.database_wait_s)
     first, second = NIGHTS[:2]
-    if first in nights and second in nights:
-        with connect(settings.database_path, settings.database_wait_s) as connection:
+    with connect(settings.database_path, settings.database_wait_s) as connection:
+        ensure_metrics(connection)
+        if first in nights and second in nights:
             report = judge_run_against(connection, second.run_id, first.run_id, GateSpec())
             save_verdicts(connection, folder, report)
             if nights == NIGHTS:

@@ -25,7 +25,6 @@ from assayline.spec.identity import use_current_names
 from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
 from assayline.store.decisions import restore_decisions
 from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_parts
-from assayline.store.metrics import store_metrics
 from assayline.store.parts import list_parts, set_part_aside
 from assayline.store.runs import save_run
 from assayline.store.score_files import read_function_scores, read_harness_scores
@@ -61,7 +60,7 @@ def set_database_aside(path: Path) -> Path:
 
 
 def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = False) -> Rebuilt:
-    """Load a run again; with `set_aside`, rename damaged parts and load the others.
+    """Load a run again; with `set_aside`, rename damaged parts and load the others. Readers compute its metrics.
 
     Raises StoreError if the run is in use, its manifest cannot be read or its parts have other columns; and
     DamagedPartsError.
@@ -107,7 +106,6 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
     with transaction(connection):
         rebuilt.scores = score_run(connection, before.run_id, scorers, judged=judged, functions=functions)
         restore_decisions(connection, run_dir)
-    store_metrics(connection, [before.run_id])
     if after != before:
         write_manifest(run_dir, after)
     rebuilt.manifest, rebuilt.missing = after, outcome.broken.get("missing_requests", 0)

@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> int:
     folders = _find_folders(settings, known.run_ids)
     database = known.into or settings.database_path
     code = _rebuild_all(folders, database, settings.database_wait_s, known.set_aside)
-    _restore_baselines(settings, database)
+    _complete(settings, database, [folder.name for folder in folders])
     return code
 
 
@@ -81,14 +81,17 @@ def _rebuild_all(folders: list[Path], database: Path, wait_s: float, set_aside: 
     return code
 
 
-def _restore_baselines(settings: "Settings", database: Path) -> None:
+def _complete(settings: "Settings", database: Path, run_ids: list[str]) -> None:
+    """Restore baselines, and compute the metrics of many runs at once, which takes a fraction of the time."""
     from assayline.comparison.baselines import restore_pins
     from assayline.store.database import connect
+    from assayline.store.metrics import ensure_metrics
     from assayline.store.runs import mark_interrupted
 
     with connect(database, settings.database_wait_s) as connection:
         mark_interrupted(connection, settings.data_dir / "runs")
         restored, left = restore_pins(connection, settings.data_dir)
+        ensure_metrics(connection, run_ids)
     for pin in restored:
         print(f"Restored baseline {pin.baseline}: run {pin.run_id}.")
     for pin in left:
