@@ -1,6 +1,7 @@
 """A run's rows from its folder alone: equal to the original; what is damaged is named, set aside and asked again."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -26,8 +27,10 @@ from run_kit import (
 
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, RunFailedError, StoreError
 from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.order import read_shard
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.flows.cli import run
+from assayline.records import NOT_SENT, EngineEvent
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -366,6 +369,31 @@ def test_answers_given_twice_stay_a_failure(spec, settings):
         evaluation.finish(counts)
     assert read_manifest(evaluation.run_dir).is_final
     assert rebuild_run(evaluation.run_dir, settings.database_path, 10).manifest.state == "failed"
+
+
+def test_run_that_an_earlier_version_ended_early_is_readable_and_not_counted(make_spec, settings):
+    """Its first 12 prompts, in the order of the MD5 digests of their rows, have scores."""
+    spec = make_spec(engine=FAKE, prompts={"limit": 20})
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    judged = sorted(range(20), key=lambda row: hashlib.md5(str(row).encode()).hexdigest())[:12]
+    shards = sorted(list_parts(evaluation.run_dir, "requests"))
+    ids = [request.request_id for shard in shards for request in read_shard(shard)]
+    left = {request_id for row, request_id in enumerate(ids) if row not in judged and row % 2}
+    rows = [completion_of(name, **({"error_kind": NOT_SENT} if name in left else {"text": "1"})) for name in ids]
+    details = {"reason": "decided", "prompts": 12, "look": 6}
+    write_part(evaluation.run_dir, "completions", "decided", rows)
+    write_part(
+        evaluation.run_dir, "engine_events", "decided",
+        [EngineEvent("worker-0", 1, 0, "load_ended", 1.0, None, "Stopped early.", details)],
+    )  # fmt: skip
+    evaluation.finish(counts)
+    for _ in range(2):
+        scored = query(settings, "select source_row from scores join prompts using (prompt_id, occurrence) order by 1")
+        assert [row for (row,) in scored] == sorted(judged)
+        assert query(settings, "select state, obstacle from run") == [("completed", "it was stopped early")]
+        assert query(settings, "select distinct is_counted from history('test')") == [(False,)]
+        assert rebuild_run(evaluation.run_dir, settings.database_path, 10).manifest.state == "completed"
 
 
 def test_rebuild_fails_a_completed_run_when_a_request_is_answered_twice(run_dir, settings):
