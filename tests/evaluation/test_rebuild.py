@@ -35,6 +35,7 @@ from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.database import OLDEST_VERSION, TABLE_VERSION, connect
+from assayline.store.metrics import ensure_metrics
 from assayline.store.parts import TABLES, list_parts, write_part
 from assayline.store.runs import insert_row
 from assayline.store.thread import DatabaseThread
@@ -394,6 +395,8 @@ def test_run_that_an_earlier_version_ended_early_is_readable_and_not_counted(mak
         assert query(settings, "select state, obstacle from run") == [("completed", "it was stopped early")]
         assert query(settings, "select distinct is_counted from history('test')") == [(False,)]
         assert rebuild_run(evaluation.run_dir, settings.database_path, 10).manifest.state == "completed"
+        with connect(settings.database_path, 10) as connection:
+            ensure_metrics(connection)
 
 
 def test_rebuild_fails_a_completed_run_when_a_request_is_answered_twice(run_dir, settings):
