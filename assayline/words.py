@@ -53,6 +53,8 @@ def show_metric(value: float | None, unit: str | None) -> str:
     """Format a value with its unit: a share as a percentage, a time in a suitable unit."""
     if value is None or unit is None:
         return show_value(value)
+    if unit.endswith("/s"):
+        return show_rate(value, unit.removesuffix("/s"))
     shows = {"share": show_share, "s": show_seconds}
     return shows[unit](value) if unit in shows else show_money(value, unit)
 

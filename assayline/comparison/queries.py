@@ -158,7 +158,7 @@ def say_few_repeats(connection: Connection, run_id: str) -> str | None:
     if side.obstacle:
         return f"Speed cannot be judged against it: {side.obstacle}. {hint}, or pin another run."
     ensure_repeats(connection, run_id)
-    ((has,),) = connection.execute(_REPEATS, [run_id]).fetchall()
+    ((has,),) = connection.execute("select coalesce(max(repeats), 1) from show_band(?)", [run_id]).fetchall()
     if has >= FEWEST:
         return None
     more = (
@@ -167,20 +167,6 @@ def say_few_repeats(connection: Connection, run_id: str) -> str | None:
         else "the next equal runs count for it until it has five; the fifth run after these is the first judged"
     )
     return f"Limits on speed need five repeats. It has {has}, and {more}. {hint}."
-
-
-_REPEATS = """
-    select count(*)
-    from run_conditions as pinned
-    join run_conditions as one
-        on one.config_id = pinned.config_id
-        and one.environment = pinned.environment
-        and one.benchmark_id is not distinct from pinned.benchmark_id
-    where pinned.run_id = ?
-        and one.obstacle is null
-        and (pinned.benchmark_id is not null or one.started_at <= pinned.started_at)
-"""
-"""Repeats of a run, with itself, that exist when it is pinned; see choose_repeats."""
 
 
 def compare_accuracy(

@@ -15,13 +15,13 @@ from assayline.words import (
     DASH,
     count,
     show_change,
+    show_metric,
     show_money,
     show_name,
     show_note,
     show_number,
     show_points,
     show_range,
-    show_rate,
     show_seconds,
     show_share,
     show_value,
@@ -39,17 +39,6 @@ def show_label(label: str) -> str:
         shown = shorten_model(value) if name == "model" else value
         words.append(f"{name} {shown}" if equals else field)
     return ", ".join(words)
-
-
-def show_metric(value: float | None, unit: str | None) -> str:
-    """Format the value of a metric with its unit."""
-    if value is None or unit is None:
-        return show_value(value)
-    if unit == "s":
-        return show_seconds(value)
-    if unit == "share":
-        return show_share(value)
-    return show_rate(value, unit.removesuffix("/s")) if unit.endswith("/s") else show_money(value, unit)
 
 
 def _show_interval(row: Row) -> str:

@@ -301,7 +301,7 @@ _HARNESS = """
 
 _JUDGING = """
     select unnest([
-        {'metric': 'judging, generation windows', 'source': 'run.judging_s', 'value': duration_s, 'unit': 's'},
+        {'metric': 'judging, generation', 'source': 'run.judging_s', 'value': duration_s, 'unit': 's'},
         {'metric': 'judging, output tokens', 'source': 'run.judging_output_tokens', 'value': output_tokens,
             'unit': 'tokens'},
         {'metric': 'judging, cost, loading and downtime included', 'source': 'run.judging_cost', 'value': cost,

@@ -316,7 +316,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
         try:
             count_baseline(spec.gate.baseline, database)
         except (SpecError, StoreError) as error:
-            notes.append(str(error))
+            notes.append(f"gate.baseline {spec.gate.baseline!r}: {error}")
     refusal = next(iter(engine.find_refusals()), None)
     if refusal and type(refusal) is EngineError:
         notes.append(str(refusal))

@@ -1,15 +1,11 @@
 """Tables and lines that a command prints at its end.
 
 Names and paths come from specs and machines. They are printed as plain text, without markup or terminal control
-characters, and quoted in commands to paste into a shell.
+characters.
 """
 
 import dataclasses
-import json
-import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -58,7 +54,7 @@ def _show_range(low: float | None, high: float | None, unit: str | None) -> str:
 
 
 def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
-    """Print the table of metrics, the paths of database and report, and a command to query the database."""
+    """Print the table of metrics, the paths of database and report, and where to find the rest."""
     print_text(f"\n{spec.model_name} on {spec.prompts.set_name}, run {result.run_id}", console)
     print_table(tabulate_metrics(result), console)
     print_text(f"Database: {result.database}", console)
@@ -68,28 +64,12 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
         print_text(f"Report: {result.report}", console)
     if viewer := find_viewer(load_settings().data_dir, result.run_id):
         print_text(f"Viewer: {viewer}", console)
-    print_text(f"Query the results with any DuckDB client, for example:\n  {next_command(result)}", console)
+    print_text(f"SQL, in any DuckDB client: from metric_value where run_id = '{result.run_id}'", console)
+    print_text(f"Answers: assayline view {result.run_id}", console)
 
 
 def tabulate_metrics(result: RunResult) -> Table:
     return tabulate("Metrics of the run", METRICS, result.metrics)
-
-
-METRIC_ROWS = "select metric, statistic, value, unit from metric_value where run_id = ?"
-
-
-def next_command(result: RunResult) -> str:
-    """Return a shell command that prints all metrics of the run. Paths are quoted."""
-    database, run_id = (json.dumps(text, ensure_ascii=False) for text in (result.database, result.run_id))
-    query = f'.sql("{METRIC_ROWS}", params=[{run_id}]).show(max_rows=200)'
-    code = f"import duckdb; duckdb.connect({database}, read_only=True){query}"
-    return f"{shlex.quote(_python())} -c {shlex.quote(code)}"
-
-
-def _python() -> str:
-    """Return the path of this interpreter, relative to the working directory if it is inside."""
-    path = Path(sys.executable)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def print_gate(report: GateReport, console: Console) -> None:

@@ -42,33 +42,36 @@ def print_table(table: "Table", console: "Console") -> None:
 
     If its words do not fit the console, each row is a list of its cells.
     """
+    from rich.cells import cell_len
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid()
-    needed = 1
-    for place, column in enumerate(table.columns):
-        cells = [cells[place] for cells in table.cells]
-        longest = max(map(len, cells), default=0)
-        words = [column.header, *cells] if column.style == "name" else " ".join([column.header, *cells]).split()
-        least = max((len(word) for word in words if len(word) <= ID_CHARACTERS), default=1)
-        needed += 3 + least
-        grid.add_column(
-            Text(make_visible(column.header)),
-            justify="right" if column.is_number else "left",
-            min_width=least,
-            overflow="fold",
-            no_wrap=column.style == "name" and longest <= ID_CHARACTERS,
-        )
-    if needed > console.width and len(table.columns) > 1:
-        width = max(len(column.header) for column in table.columns)
-        for row in table.cells:
-            for column, cell in zip(table.columns, row, strict=True):
-                print_text(f"{column.header:{width}}  {cell}", console)
+    texts = [[make_visible(column.header) for column in table.columns]]
+    texts += [[make_visible(cell) for cell in row] for row in table.cells]
+    words = [
+        [word for text in cells for word in ([text] if column.style == "name" else text.split())]
+        for column, cells in zip(table.columns, zip(*texts, strict=True), strict=True)
+    ]
+    widths = [max((cell_len(word) for word in column if len(word) <= ID_CHARACTERS), default=1) for column in words]
+    wanted = [max(map(cell_len, cells)) for cells in zip(*texts, strict=True)]
+    spare = console.width - sum(widths) - 3 * len(widths) - 1
+    if spare < 0 and len(widths) > 1:
+        for row in texts[1:]:
+            for header, cell in zip(texts[0], row, strict=True):
+                print_text(f"{header:{max(map(len, texts[0]))}}  {cell}", console)
             print_text("", console)
         return
-    for row in table.cells:
-        grid.add_row(*(Text(make_visible(cell)) for cell in row))
+    while spare > 0 and widths != wanted:
+        place = max(range(len(widths)), key=lambda place: wanted[place] - widths[place])
+        if wanted[place] <= widths[place]:
+            break
+        widths[place] += 1
+        spare -= 1
+    grid = Grid()
+    for header, column, width in zip(texts[0], table.columns, widths, strict=True):
+        grid.add_column(Text(header), justify="right" if column.is_number else "left", width=width, overflow="fold")
+    for row in texts[1:]:
+        grid.add_row(*map(Text, row))
     console.print(grid)
 
 

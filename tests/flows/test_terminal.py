@@ -133,7 +133,7 @@ def test_only_a_terminal_that_can_have_a_bar_has_one(monkeypatch, term, bar, exp
         os.close(ours)
 
 
-@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize("columns", [60, 78, 80, 100])
 def test_a_table_breaks_no_word_however_narrow_the_terminal(columns):
     rows = [("grade-school mathematics", "20261128-001946-arithmetic-64-8354", "1,172 tokens/s", "x" * 200)] * 2
     headers = ("measures", "run", "output tokens/s", "text")
@@ -143,6 +143,7 @@ def test_a_table_breaks_no_word_however_narrow_the_terminal(columns):
     with console.capture() as shown:
         print_table(table, console)
     text = shown.get()
+    assert all(len(line) <= columns for line in text.splitlines() if "│" in line)
     for word in ("grade-school", "mathematics", rows[0][1], "tokens/s"):
         assert word in text
     assert text.replace("│", "").replace(" ", "").replace("\n", "").count("x") >= 400
