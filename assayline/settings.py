@@ -97,6 +97,7 @@ NOT_SETTINGS = frozenset({"DEVICE_LOCKS", "SETUP_CHECKS", "TINY_MODEL", "WHEELS"
 
 
 REMOVED = {
+    "MIRROR_URL": "unset it, and copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
     "DATABASE_MEMORY_BYTES": "unset it: the database may use a quarter of the memory, or of the container's limit.",
 }
 """Replacements of settings of earlier versions."""

@@ -214,11 +214,17 @@ def _set_field(data: dict[str, Any], field: str, value: Any) -> None:
     here[last] = value
 
 
+RAY_INSTEAD = "hint: use `runner: local` for this machine, or `runner: ray` with ray_address for several."
 REMOVED = {
+    ("runner", "dask"): RAY_INSTEAD,
+    ("runner", "deployment"): RAY_INSTEAD,
     ("gate.confidence", "observed"): "hint: use `significant`, or `required` to fail every drop that is not excluded.",
     ("gate.confidence", "proven"): "hint: use `required`.",
+    ("gate.stop", None): "hint: remove it; a run asks all its prompts. Set prompts.limit to ask fewer.",
     ("engine.recovery.grow", None): "hint: remove it; a reduced max_concurrency stays for the rest of the run.",
     ("load.stop_when_saturated", None): "hint: remove it; the report names saturation. Set load.max_duration_s.",
+    ("dask_address", None): "hint: use `runner: ray` and ray_address.",
+    ("deployment", None): "hint: remove it, and use `runner: ray` and ray_address for several machines.",
 }
 """Replacements of removed fields and of removed values."""
 

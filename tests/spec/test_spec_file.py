@@ -87,11 +87,16 @@ def file(tmp_path: Path) -> Path:
         ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; Input should be 'continuous' or 'barrier'"),
         ({"prompts": {"source": {"kind": "flie"}}}, "prompts.source: there is no kind 'flie'; did you mean 'file'?"),
         ({"prompts": None}, "prompts: given None"),
+        ({"runner": "dask"}, "runner: given 'dask', which was removed. hint: use `runner: local` for"),
+        ({"runner": "deployment"}, "runner: given 'deployment', which was removed. hint: use `runner: l"),
+        ({"gate": {"stop": "decided"}}, "gate.stop: given 'decided', which was removed. hint: remove it; a run asks"),
         ({"engine": {"recovery": {"grow": True}}}, "engine.recovery.grow: given True, which was removed"),
         (
             {"load": {"stop_when_saturated": True}},
             "load.stop_when_saturated: given True, which was removed",
         ),
+        ({"dask_address": "tcp://h:1"}, "dask_address: given 'tcp://h:1', which was removed. hint: use"),
+        ({"deployment": "work/work"}, "deployment: given 'work/work', which was removed. hint: remove"),
     ],
 )
 def test_a_wrong_value_says_what_was_given_and_expected(changes, expected):
