@@ -198,10 +198,14 @@ def draw_repeats(values: Mapping[str, Sequence[float]], medians: Mapping[str, fl
     return finish(layers, 26 * len(values) + 10)
 
 
+MOST_NAMED = 6
+"""Maximum number of configurations whose names are all drawn."""
+
+
 def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
     """Draw recovery against cost with both intervals: rows of `frontier` with `name`. Dominated ones are grey.
 
-    Names are above and below the points in turn, in the order of the costs.
+    Names are above and below the points in turn, in the order of the costs; among many, grey ones have none.
     """
     points = [
         {
@@ -214,6 +218,7 @@ def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
             },
             "is_grey": bool(row["is_dominated"]),
             "is_below": place % 2 == 1,
+            "is_named": len(rows) <= MOST_NAMED or not row["is_dominated"] or row["verdict"] == "baseline",
         }
         for place, row in enumerate(sorted(rows, key=lambda row: row["cost_per_right_answer"]))
     ]
@@ -235,7 +240,7 @@ def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
     middle = (min(costs) + max(costs)) / 2
     is_left = f"datum.cost <= {middle}"
     names = layer(
-        points,
+        [point for point in points if point["is_named"]],
         {
             "type": "text",
             "style": "percentile-name",

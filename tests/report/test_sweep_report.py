@@ -14,6 +14,7 @@ from run_kit import settings_in
 
 from assayline.benchmark.profile import Probe
 from assayline.flows.cli import run
+from assayline.report.charts import draw_frontier
 from assayline.report.make import Written, make_benchmark_report, make_report
 from assayline.report.search import read_probes, say_search
 from assayline.settings import Settings
@@ -352,3 +353,17 @@ def test_a_run_under_load_says_what_must_be_known_of_it(settings, tmp_path):
 def test_a_run_without_a_load_has_no_such_section(sad, tmp_path):
     sad.given("run", "completed", dict(OK))
     assert "Load" not in headings(make_report(sad.settings, "run", folder=tmp_path).html)
+
+
+@pytest.mark.parametrize(("rows", "named"), [(6, 6), (7, 2)])
+def test_frontier_chart_names_the_baseline_and_the_best_among_many(rows, named):
+    points = [
+        {
+            **dict.fromkeys(("cost_low", "cost_high", "recovery_low", "recovery_high")),
+            **{"name": str(place), "cost_per_right_answer": place, "recovery": 1.0, "is_dominated": place > 0},
+            "verdict": "baseline" if place == 3 else "pass",
+        }
+        for place in range(rows)
+    ]
+    *_, names = draw_frontier(points, "s/answer")["layer"]
+    assert len(names["data"]["values"]) == named
