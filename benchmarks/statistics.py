@@ -4,7 +4,7 @@
 
 Only data are simulated: verdicts and intervals are those of `assayline.stats`, `assayline.comparison` and the SQL. Each
 part writes its tables to docs/concepts/statistics.md; the last line printed is all rows as JSON. The part
-history takes about five minutes on one core, and all others together, too.
+history takes about eight minutes on one core, and all others together about five.
 """
 
 import argparse

@@ -30,6 +30,7 @@ from benchmarks.statistics_accuracy import compare, list_rows
 Dice = np.random.Generator
 Row = dict[str, Any]
 SCHEDULES = 400
+MANY = 2000
 FAULTS = 200
 """Schedules that have a fault."""
 BATCH = 50
@@ -57,11 +58,12 @@ class Cell:
     missing: float = 0.0
     samples: int = 1
     other_way: float = 0.0
+    schedules: int = SCHEDULES
 
 
 CELLS = {
-    "uniform": Cell(),
-    "uniform, 200 prompts": Cell(prompts=200),
+    "uniform": Cell(schedules=MANY),
+    "uniform, 200 prompts": Cell(prompts=200, schedules=MANY),
     "uniform, 2,000 prompts": Cell(prompts=2000),
     "Beta(0.5, 4)": Cell(rates="low"),
     "Beta(0.5, 4), 200 prompts": Cell(rates="low", prompts=200),
@@ -71,7 +73,7 @@ CELLS = {
     "effects, SD 0.5": Cell(rates="low", effect=0.5),
     "effects, SD 1": Cell(rates="low", effect=1.0),
     "effects, AR(1) 0.9": Cell(rates="low", effect=0.5, correlation=0.9),
-    "effects, heavy tails": Cell(rates="low", effect=0.5, is_heavy=True),
+    "effects, heavy tails": Cell(rates="low", effect=0.5, is_heavy=True, schedules=MANY),
     "effects, episodes of 14 nights": Cell(rates="low", effect=0.7, episode=14),
     "drift": Cell(drift=1.0),
     "drift, Beta(0.5, 4)": Cell(rates="low", drift=1.0),
@@ -79,8 +81,8 @@ CELLS = {
     "groups": Cell(rates="low", group=10),
     "clusters": Cell(rates="low", group=10, is_cluster=True),
     "missing, 5% and half of some nights": Cell(missing=0.05),
-    "for good": Cell(for_good=1e-4),
-    "another way": Cell(other_way=0.2),
+    "for good": Cell(for_good=1e-4, schedules=MANY),
+    "another way": Cell(other_way=0.2, schedules=MANY),
 }
 
 
@@ -140,7 +142,7 @@ def lose(dice: Dice, lost: np.ndarray, share: float) -> np.ndarray:
 def measure_history(dice: Dice) -> Iterator[Row]:
     """Periods of 60 nights with a false alarm; faults found in their first night; named prompts that are lost."""
     for (name, cell), own in zip(CELLS.items(), dice.spawn(len(CELLS)), strict=True):
-        yield {"prompts": name, **measure_cell(own, cell)}
+        yield {"prompts": name, "schedules": cell.schedules, **measure_cell(own, cell)}
 
 
 def measure_cell(dice: Dice, cell: Cell) -> Row:
@@ -149,7 +151,7 @@ def measure_cell(dice: Dice, cell: Cell) -> Row:
     false, named, right = [], 0, 0
     found: dict[float, list[bool]] = {share: [] for share in LOSSES}
     by_pairs: list[bool] = []
-    for start in range(0, SCHEDULES, BATCH):
+    for start in range(0, cell.schedules, BATCH):
         lost = draw_nights(dice, cell, BATCH, FEWEST_NIGHTS + NIGHTS)
         false += (judge_nights(lost, cell.samples, cluster).p_value <= LEVEL).any(axis=1).tolist()
         for share in LOSSES if start < FAULTS else ():
