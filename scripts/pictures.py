@@ -17,6 +17,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+from benchmarks.real_nights import MODEL, add_noise
+
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 WORK = ROOT / ".cache" / "pictures"
@@ -25,6 +27,13 @@ SLOS = "[{name: interactive, ttft_s: 1, tpot_s: 0.2}, {name: patient, e2e_s: 20}
 SWEEP = [
     *("--profile", "sweep", "--engine.backend", "async", "--points", "6", "--seconds", "20", "--requests", "60"),
     *("--arrival", "poisson", "--slos", SLOS),
+]
+NOISE = (0.01, 0.03, 0.05)
+"""Noise on the weights of copies of the model, whose quality is compared."""
+FRONTIER = [
+    *("--repeats", "1", "--gate.max_accuracy_drop", "0.05", "--engine.args.dtype", "bfloat16"),
+    *("--sampling.max_tokens", "32"),
+    *("--sweep", ",".join([f"model={MODEL}", *(f"{MODEL.parent}/SmolLM2-noise-{share:.0%}"[:-1] for share in NOISE)])),
 ]
 COMMANDS = {
     "report": [["evaluate", SPEC]],
@@ -35,12 +44,12 @@ COMMANDS = {
         ["gate", "last", "--baseline", "stable"],
     ],
     "sweep": [["benchmark", SPEC, *SWEEP]],
-    "comparison": [["benchmark", SPEC, "--sweep", "engine.max_concurrency=4,16", "--prompts.limit", "24"]],
+    "comparison": [["benchmark", SPEC, *FRONTIER]],
 }
 """The commands behind each screenshot, in a data folder of its own. The newest report.html is photographed."""
 VIEWER = "viewer"
 NAMES = [*COMMANDS, VIEWER]
-HEIGHTS = {"report": 2290, "verdict": 2200, "sweep": 2000, "comparison": 1420}
+HEIGHTS = {"report": 2290, "verdict": 2200, "sweep": 2000, "comparison": 1060}
 """Pixels of each screenshot; pages are longer."""
 WIDTH = 1100
 NIGHTS = ("20261114-013000-nightly-0001", "20261121-013000-nightly-0002")
@@ -51,6 +60,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 def run_commands(name: str, folder: Path) -> None:
     """Run the commands of a screenshot, with their results in `folder`. Exit if one of them fails."""
     shutil.rmtree(folder, ignore_errors=True)
+    for share in NOISE if name == "comparison" else ():
+        if not (copy := MODEL.with_name(f"SmolLM2-noise-{share:.0%}"[:-1])).exists():
+            add_noise(MODEL, copy, share)
     environment = {"ASSAYLINE_DEVICE_WAIT_S": "600", **os.environ, "ASSAYLINE_DATA_DIR": str(folder)}
     for command in COMMANDS[name]:
         print(f"screenshots: {name}: assayline {' '.join(command)}", flush=True)
