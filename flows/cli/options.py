@@ -32,12 +32,15 @@ COMMANDS = {
     "db export": "Export the tables of runs as Parquet files.",
 }
 """Summary of each command, in the order of `--help`."""
+FORMER = {
+    "runs": "list runs",
+    "benchmarks": "list benchmarks",
+    "tasks": "list tasks",
+    "baseline list": "list baselines",
+    "rebuild": "db rebuild",
+}
+"""Former names of commands, which work and are listed nowhere."""
 REMOVED = {
-    "runs": "run `assayline list runs`.",
-    "benchmarks": "run `assayline list benchmarks`.",
-    "tasks": "run `assayline list tasks`.",
-    "baseline list": "run `assayline list baselines`.",
-    "rebuild": "run `assayline db rebuild`.",
     "noise": "run `assayline benchmark SPEC --noise` (docs/guides/comparing.md).",
     "mirror": "copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
     "restore": "copy the run's folder back into data/runs, then repeat its command (docs/guides/backups.md).",
