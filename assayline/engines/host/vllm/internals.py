@@ -230,6 +230,25 @@ def _share_of_cores() -> float:
     return min(1.0, bound / len(os.sched_getaffinity(0))) if bound else 1.0
 
 
+def make_generators_rewind() -> None:
+    """Let a CPU's random generators be rewound, which torch offers for GPUs only.
+
+    If vLLM reads the prompt of a request with a seed in several steps, it samples at each, and takes back what that
+    drew by moving the generator's offset. Before the first output token this means to begin with the seed again.
+    """
+    import torch
+
+    class Generator(torch.Generator):  # type: ignore[misc]
+        def get_offset(self) -> int:
+            return 0
+
+        def set_offset(self, offset: int) -> None:
+            self.manual_seed(self.initial_seed())
+
+    if torch.Generator.__module__.startswith("torch"):
+        torch.Generator = Generator
+
+
 def read_sizes(config: Any) -> OpenedDetails:
     """Return the sizes that a `VllmConfig` resolved."""
     scheduler, cache_config = config.scheduler_config, config.cache_config
