@@ -42,6 +42,7 @@ from assayline.runs.manifest import (
 )
 from assayline.settings import Settings
 from assayline.store.database import TABLE_VERSION
+from assayline.store.metrics import ensure_metrics
 from assayline.store.parts import PartWriter
 from assayline.store.score_files import IMPORTED_SCORERS, IMPORTED_SCORES, HarnessScore
 from assayline.store.thread import DatabaseThread
@@ -131,7 +132,7 @@ def _import_run(settings: Settings, imported: Imported, machine: str | None, sho
     for known in runs_dir.glob(f"*-{digest}"):
         is_missing = not _is_loaded(settings, known.name)
         if is_missing:  # an import was killed before it loaded the run, or the database was lost
-            rebuild_run(known, settings.database_path, settings.database_wait_s)
+            _load(settings, known)
         return Outcome(read_manifest(known), is_new=is_missing)
     runs_dir.mkdir(parents=True, exist_ok=True)
     with (
@@ -148,11 +149,16 @@ def _import_run(settings: Settings, imported: Imported, machine: str | None, sho
         write_manifest(run_dir, run)
         place = run_dir.rename(runs_dir / run.run_id)
     try:
-        rebuild_run(place, settings.database_path, settings.database_wait_s)
+        _load(settings, place)
     except BaseException:
         shutil.rmtree(place)
         raise
     return Outcome(run, True, outside)
+
+
+def _load(settings: Settings, run_dir: Path) -> None:
+    rebuild_run(run_dir, settings.database_path, settings.database_wait_s)
+    DatabaseThread(settings).run(lambda found: ensure_metrics(found, [run_dir.name]))
 
 
 def _is_loaded(settings: Settings, run_id: str) -> bool:

@@ -40,7 +40,7 @@ class Desk:
         **spec: Any,
     ) -> None:
         self.rows: list[Completion] = [] if rows is None else rows
-        self.dispatcher = Dispatcher(fake_spec(**spec), run_dir, self.rows.append, lambda: (Echo(), None, None))  # type: ignore[arg-type,return-value]
+        self.dispatcher = Dispatcher(fake_spec(**spec), run_dir, self.rows.append, Echo)  # type: ignore[arg-type]
         self.dispatcher.workers = workers
         for part in list_parts(run_dir, "requests"):
             own = frozenset(pq.read_table(part, columns=["request_id"])["request_id"].to_pylist())
@@ -64,6 +64,8 @@ class Desk:
 
 class Echo:
     """Renders a chat as the number of its messages."""
+
+    max_model_len = None
 
     def render(self, messages: list[dict[str, Any]]) -> Any:
         from assayline.requests.chat import Rendered

@@ -27,7 +27,6 @@ import export_docs
 
 from assayline.comparison.gate import judge_run
 from assayline.errors import PromptError, SpecError
-from assayline.evaluation.rebuild import rebuild_run
 from assayline.export.hub import export_hub
 from assayline.export.make import FORMATS, export_run, export_tables
 from assayline.export.rows import find_exported
@@ -154,7 +153,7 @@ def test_imported_runs_are_judged_ranked_reported_and_rebuilt(settings, tmp_path
     for words in ([candidate, "--baseline", baseline], ["--leaderboard"], ["--history", candidate]):
         assert run("report", [*words, "--out", str(tmp_path / "page")]) == 0
     before = read_values(settings, candidate)
-    rebuild_run(settings.run_dir(candidate), settings.database_path, 10)
+    assert run("db rebuild", [candidate]) == 0
     assert read_values(settings, candidate) == before
     assert run_kit.query(settings, "select distinct state, purpose from run") == [("imported", "import")]
     assert run("evaluate", ["--resume", candidate]) == 2, "its requests cannot be sent again"
