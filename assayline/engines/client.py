@@ -452,7 +452,7 @@ class StreamingEngine(HostedEngine):
 
     def _note_lateness(self, source: RequestSource, schedule: Schedule, now_s: float) -> None:
         """Report, once, that a request was due but none was prepared."""
-        due_s = schedule.next_due_s()
+        due_s = None if self._load.end is not None else schedule.next_due_s()
         if not source.exhausted and not self._is_late and due_s is not None and due_s <= now_s:
             self._is_late = True
             self._hooks.on_note(

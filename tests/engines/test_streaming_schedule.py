@@ -188,6 +188,13 @@ class TestOpenLoop:
         assert it.host.handed_s[1] > due[1]
         assert len(it.notes) == 1 and "more slowly than they are due" in it.notes[0]
 
+    def test_input_that_dries_up_after_the_end_is_not_late(self, play):
+        it = play(load_of(CONSTANT, max_requests=2))
+        supply = requests(6)
+        dry = itertools.chain([next(supply), next(supply), next(supply)], itertools.repeat(None, 500), supply)
+        assert split(it.rows(dry)) == (names(2), ["2", "3", "4", "5"])
+        assert not it.notes
+
     def test_input_is_read_again_soon_while_the_engine_works(self, play):
         it = play(load_of({"kind": "all_at_once"}), service_s=300.0)
         it.rows(itertools.chain(requests(1), [None] * 10, [plain_request("late")]))
