@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
 from assayline.report.document import Column, tabulate
-from assayline.words import DASH, show_number, show_range, show_value
+from assayline.words import DASH, show_number, show_range, show_share, show_value
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -159,7 +159,7 @@ def _print_rescored(rescored: "Rescored", console: "Console") -> None:
 
 
 def _show_interval(row: "Row") -> str:
-    return show_range(show_value(row["mean_low"]), show_value(row["mean_high"])) or DASH
+    return show_range(show_share(row["mean_low"]), show_share(row["mean_high"])) or DASH
 
 
 def _list_fields(kind: "tuple[str, type[ScorerPart]]") -> str:
@@ -174,9 +174,9 @@ KINDS = (
 SCORES = (
     Column("scorer", "scorer"),
     Column("kind", "kind"),
-    Column("mean", "mean", show_value),
+    Column("mean", "mean", show_share),
     Column("95% CI", _show_interval, show_number),
-    Column("mean excl. errors", "mean_without_errors", show_value),
+    Column("mean excl. errors", "mean_without_errors", show_share),
     Column("right", "right_samples", show_value),
     Column("n", "samples", show_value),
     Column("prompts", "prompts", show_value),
