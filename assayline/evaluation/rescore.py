@@ -26,6 +26,7 @@ from assayline.runs.manifest import (
 )
 from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
+from assayline.spec.judges import JudgeScorer
 from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.score_files import FunctionScores, read_function_scores, read_harness_scores, write_function_scores
 from assayline.store.scoring import check_scorers, list_stale, read_samples, score_run
@@ -102,7 +103,8 @@ def rescore_run(
             with suppress(_NotKept), transaction(connection):
                 judged = read_harness_scores(run_dir)
                 counts = score_run(connection, run.run_id, everything, asked, judged, given)
-                _check_counts(run.run_id, counts, [scorer.title for scorer in added])
+                needy = [scorer.title for scorer in added if not isinstance(scorer, JudgeScorer)]
+                _check_counts(run.run_id, counts, needy)
                 rescored.accuracies, rescored.wrong = _read_results(connection, run.run_id, asked, most_examples)
                 if not keep:
                     raise _NotKept

@@ -13,15 +13,18 @@ from assayline.errors import PromptError, SpecError
 from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.rebuild import rebuild_run
+from assayline.evaluation.rescore import rescore_run
 from assayline.flows.cli import run
 from assayline.runs.locks import lock_run
 from assayline.runs.manifest import SCORERS_NAME
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.judges import JudgeScorer
 from assayline.store import database, scoring
 from assayline.store.database import SQL_FOLDER, connect
 from assayline.store.metrics import forget_metrics, warn_unread
 from assayline.store.parts import write_part
+from assayline.store.score_files import FunctionScores
 
 pytestmark = pytest.mark.slow
 
@@ -336,6 +339,13 @@ def test_score_rejects_an_unusable_scorer(run_dir, settings, capsys, arguments, 
     error = capsys.readouterr().err
     assert error.startswith("error: ") and sentence in error
     assert query(settings, SCORES) == before
+
+
+def test_a_judge_that_gave_no_readable_verdict_is_a_scorer_without_scores(run_dir, settings):
+    judge = JudgeScorer.model_validate({"name": "helpful", "spec": ["@helpfulness"], "model": "any"})
+    rescored = rescore_run(run_dir, settings, [judge], scores={"helpful": FunctionScores("any", [])})
+    [row] = rescored.accuracies
+    assert (row["scorer"], row["samples"], row["mean"]) == ("helpful", 1, 0.0), "the answer that is an error row"
 
 
 def test_score_rejects_a_scorer_without_any_target(make_sums, settings, capsys):
