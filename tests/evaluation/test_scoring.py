@@ -310,7 +310,7 @@ def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
         forget_metrics(connection, run_dir.name)
     assert run("score", [run_dir.name, "--scorer", "numeric", "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "Dry run: nothing was stored." in shown and "0.5" in shown
+    assert "Dry run: nothing was stored." in shown and "50%" in shown
     assert query(settings, SCORES) == before
     assert not (run_dir / SCORERS_NAME).exists()
     assert query(settings, "select run_id from measured_runs") == []
