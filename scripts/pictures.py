@@ -29,11 +29,12 @@ SWEEP = [
     *("--arrival", "poisson", "--slos", SLOS),
 ]
 NOISE = (0.01, 0.03, 0.05)
-"""Noise on the weights of copies of the model, whose quality is compared."""
+"""Noise on the weights of copies of the model, whose quality is compared. The documentation's picture has a build with
+4-bit weights, too, which this script does not make."""
 FRONTIER = [
     *("--repeats", "1", "--gate.max_accuracy_drop", "0.05", "--engine.args.dtype", "bfloat16"),
     *("--sampling.max_tokens", "32"),
-    *("--sweep", ",".join([f"model={MODEL}", *(f"{MODEL.parent}/SmolLM2-noise-{share:.0%}"[:-1] for share in NOISE)])),
+    *("--sweep", ",".join([f"model={MODEL}", *(f"{MODEL.parent}/SmolLM2-noise-{100 * share:.0f}" for share in NOISE)])),
 ]
 COMMANDS = {
     "report": [["evaluate", SPEC]],
@@ -61,7 +62,7 @@ def run_commands(name: str, folder: Path) -> None:
     """Run the commands of a screenshot, with their results in `folder`. Exit if one of them fails."""
     shutil.rmtree(folder, ignore_errors=True)
     for share in NOISE if name == "comparison" else ():
-        if not (copy := MODEL.with_name(f"SmolLM2-noise-{share:.0%}"[:-1])).exists():
+        if not (copy := MODEL.with_name(f"SmolLM2-noise-{100 * share:.0f}")).exists():
             add_noise(MODEL, copy, share)
     environment = {"ASSAYLINE_DEVICE_WAIT_S": "600", **os.environ, "ASSAYLINE_DATA_DIR": str(folder)}
     for command in COMMANDS[name]:

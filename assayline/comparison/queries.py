@@ -162,11 +162,11 @@ def say_few_repeats(connection: Connection, run_id: str) -> str | None:
     if has >= FEWEST:
         return None
     more = (
-        "no later run adds to them, because it is of a benchmark or suite"
+        "Later runs add none, because it is of a benchmark or suite"
         if side.benchmark_id
-        else "the next equal runs count for it until it has five; the fifth run after these is the first judged"
+        else "Equal runs that follow are its repeats until there are five, and speed is judged five runs later"
     )
-    return f"Limits on speed need five repeats. It has {has}, and {more}. {hint}."
+    return f"Limits on speed need five repeats of the baseline; it has {has}. {more}. {hint}."
 
 
 def compare_accuracy(

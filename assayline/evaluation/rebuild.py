@@ -60,10 +60,10 @@ def set_database_aside(path: Path) -> Path:
 
 
 def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = False) -> Rebuilt:
-    """Load a run again; with `set_aside`, rename damaged parts and load the others. Readers compute its metrics.
+    """Load a run again; with `set_aside`, rename damaged parts and load the others.
 
-    Raises StoreError if the run is in use, its manifest cannot be read or its parts have other columns; and
-    DamagedPartsError.
+    Its metrics are computed when they are next read. Raises StoreError if the run is in use, its manifest cannot be
+    read or its parts have other columns; and DamagedPartsError.
     """
     rebuilt = Rebuilt(read_manifest(run_dir))
     spec_json = read_spec_json(run_dir)

@@ -103,8 +103,8 @@ def rescore_run(
             with suppress(_NotKept), transaction(connection):
                 judged = read_harness_scores(run_dir)
                 counts = score_run(connection, run.run_id, everything, asked, judged, given)
-                needy = [scorer.title for scorer in added if not isinstance(scorer, JudgeScorer)]
-                _check_counts(run.run_id, counts, needy)
+                checked = [one.title for one in added if not isinstance(one, JudgeScorer)]  # whose verdicts may be bad
+                _check_counts(run.run_id, counts, checked)
                 rescored.accuracies, rescored.wrong = _read_results(connection, run.run_id, asked, most_examples)
                 if not keep:
                     raise _NotKept

@@ -208,7 +208,7 @@ class Pages:
         name = request.query_params.get("id", "")
         plan = next((plan for plan in list_suites(self._settings) if plan.suite_id == name), None)
         if plan is None:
-            raise SpecError(f"There is no suite {name!r}. hint: go back to the list of runs.")
+            raise SpecError(f"Suite {name!r} is not in the data folder. hint: go back to the list of runs.")
         return HTMLResponse(self._fill_document(compose_suite(plan)))
 
     def _report(self, compose: Callable[[Connection, QueryParams], Document]) -> Callable[[Request], Response]:

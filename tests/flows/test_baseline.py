@@ -91,9 +91,9 @@ def test_a_baseline_is_found_by_name_or_by_run(settings):
 @pytest.mark.parametrize(
     ("night", "nights", "warning"),
     [
-        (NightOf(), 1, "need five repeats. It has 1, and the next equal runs count"),
+        (NightOf(), 1, "it has 1. Equal runs that follow are its repeats"),
         (NightOf(), 5, None),
-        (NightOf(benchmark_id="b"), 3, "It has 3, and no later run adds to them"),
+        (NightOf(benchmark_id="b"), 3, "it has 3. Later runs add none"),
         (NightOf(attempt=2), 6, "Speed cannot be judged against it: it was resumed."),
     ],
 )

@@ -139,12 +139,14 @@ def make_config(args: Mapping[str, Any]) -> Any:
 def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> Iterator[None]:
     """Adapt vLLM's configurations that are completed in the block, and pass the chosen sizes to `tell`.
 
-    On a CPU, the KV cache gets a size that fits the free memory, unless its size is given.
+    On a CPU, the KV cache gets a size that fits the free memory, unless its size is given, and generators can rewind.
     """
     from vllm.platforms import current_platform
 
     platform, process = type(current_platform), os.getpid()
     check = platform.check_and_update_config
+    if platform.device_type == "cpu":
+        _let_generators_rewind()
 
     def check_and_adapt(config: Any) -> None:
         cache, given_bytes = config.cache_config, config.cache_config.kv_cache_memory_bytes
@@ -230,13 +232,16 @@ def _share_of_cores() -> float:
     return min(1.0, bound / len(os.sched_getaffinity(0))) if bound else 1.0
 
 
-def make_generators_rewind() -> None:
-    """Let a CPU's random generators be rewound, which torch offers for GPUs only.
+def _let_generators_rewind() -> None:
+    """Let the random generators of a CPU go back, which torch offers for GPUs only.
 
-    If vLLM reads the prompt of a request with a seed in several steps, it samples at each, and takes back what that
-    drew by moving the generator's offset. Before the first output token this means to begin with the seed again.
+    If vLLM reads the prompt of a request with a seed in several steps, it samples after each, and undoes the draw by
+    moving the generator's offset back. As no output token has been drawn by then, going back is to start at the seed.
     """
     import torch
+
+    if not torch.Generator.__module__.startswith("torch"):
+        return  # done by an earlier engine of this process
 
     class Generator(torch.Generator):  # type: ignore[misc]
         def get_offset(self) -> int:
@@ -245,8 +250,7 @@ def make_generators_rewind() -> None:
         def set_offset(self, offset: int) -> None:
             self.manual_seed(self.initial_seed())
 
-    if torch.Generator.__module__.startswith("torch"):
-        torch.Generator = Generator
+    torch.Generator = Generator
 
 
 def read_sizes(config: Any) -> OpenedDetails:

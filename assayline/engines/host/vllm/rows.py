@@ -27,7 +27,6 @@ from assayline.engines.host.vllm.internals import (
     find_feature_extractor,
     find_version,
     make_config,
-    make_generators_rewind,
     make_lora_request,
     make_renderer,
     read_config,
@@ -70,8 +69,6 @@ def check_before_load(order: Open) -> None:
             f"The spec asks for device {device!r}, but vLLM here runs on {built_for}. hint: set engine.device "
             f"to auto, or install vLLM's build for {device} and check that its driver answers."
         )
-    if built_for == "cpu":
-        make_generators_rewind()
     if built_for == "cuda":
         import torch
 
