@@ -29,8 +29,8 @@ SWEEP = [
     *("--arrival", "poisson", "--slos", SLOS),
 ]
 NOISE = (0.01, 0.03, 0.05)
-"""Noise on the weights of copies of the model, whose quality is compared. The documentation's picture has a build with
-4-bit weights, too, which this script does not make."""
+"""Noise on the weights of copies of the model, whose quality is compared. The documentation's screenshot has a build
+with 4-bit weights, too, which this script does not make."""
 FRONTIER = [
     *("--repeats", "1", "--gate.max_accuracy_drop", "0.05", "--engine.args.dtype", "bfloat16"),
     *("--sampling.max_tokens", "32"),

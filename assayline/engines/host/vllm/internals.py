@@ -145,8 +145,6 @@ def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> It
 
     platform, process = type(current_platform), os.getpid()
     check = platform.check_and_update_config
-    if platform.device_type == "cpu":
-        _let_generators_rewind()
 
     def check_and_adapt(config: Any) -> None:
         cache, given_bytes = config.cache_config, config.cache_config.kv_cache_memory_bytes
@@ -154,6 +152,7 @@ def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> It
         if config.model_config is None:
             return
         if config.device_config.device_type == "cpu":
+            _let_generators_rewind()
             if given_bytes is not None:
                 cache.kv_cache_memory_bytes = given_bytes  # VLLM_CPU_KVCACHE_SPACE would override it
             elif cache.kv_cache_memory_bytes is None:
