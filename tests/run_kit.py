@@ -187,12 +187,12 @@ class Work:
         return thread
 
 
-def wait_for(look: Callable[[], Found], what: str = "what is waited for") -> Found:
-    """Return the first true answer of `look`; fail if there is none."""
+def wait_for(look: Callable[[], Found], what: str = "what is waited for", *known: object) -> Found:
+    """Return the first true answer of `look`; fail if there is none, with what is `known` by then."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := look()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"Not within {PATIENCE_S:.0f} s: {what}")
+            raise AssertionError(f"Not within {PATIENCE_S:.0f} s: {what} {known or ''}")
         time.sleep(0.05)
     return found
 

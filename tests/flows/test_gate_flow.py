@@ -228,7 +228,7 @@ def test_every_bad_end_of_a_night_and_of_a_suite_is_told_of(prefect_client):
         for each, name in ends:
             run = prefect_client.create_flow_run(each, name=f"{each.name} {name}")
             prefect_client.set_flow_run_state(run.id, Failed(name=name, message="kappa 0.1"), force=True)
-        flow_kit.wait_for(lambda: len(told) == len(ends), f"the webhook hears of {ends}: {told}")
+        flow_kit.wait_for(lambda: len(told) == len(ends), f"the webhook hears of {ends}", told)
     for each, name in ends:
         link = r"http\S+/runs/flow-run/[0-9a-f-]{36}"
         pattern = rf"{each.name} {name}: kappa 0.1 \(no deployment, {link}\)"

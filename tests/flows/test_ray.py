@@ -5,12 +5,14 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 import flow_kit
@@ -60,6 +62,10 @@ class RayWork(Work):
     joined: ray_cluster.RayCluster
     model: tuple[str, str] | None = None
 
+    def __init__(self, *given: Any, **changes: Any) -> None:
+        super().__init__(*given, **changes)
+        self.threads: list[threading.Thread] = []
+
     def order(self, worker: str) -> Any:
         order = super().order(worker)
         if self.model is not None:
@@ -68,6 +74,16 @@ class RayWork(Work):
 
     def drive(self, worker: str = "worker-0", launch: Any = None) -> Any:
         return super().drive(worker, self.joined.launch)
+
+    def start(self, *given: Any, **how: Any) -> threading.Thread:
+        self.threads.append(super().start(*given, **how))
+        return self.threads[-1]
+
+    def end(self) -> None:
+        """End the workers of a test that failed: later they would join a cluster of their own."""
+        self.dispatcher.stop()
+        for thread in self.threads:
+            thread.join(PATIENCE_S)
 
     def start_two(self) -> list[threading.Thread]:
         self.dispatcher.workers = 2
@@ -87,7 +103,10 @@ def join(nodes: Nodes, tmp_path: Path, settings: Settings, monkeypatch: pytest.M
         with ray_cluster.open_cluster(work.spec, quick) as joined:
             assert joined is not None
             work.joined = joined
-            yield work
+            try:
+                yield work
+            finally:
+                work.end()
 
     yield make
 
@@ -105,12 +124,12 @@ def finish(work: RayWork, threads: list[threading.Thread], ids: list[str]) -> No
 
 
 def wait_for_answers(work: RayWork, count: int) -> None:
-    flow_kit.wait_for(lambda: work.dispatcher.snapshot().answered >= count, f"{count} answers; {work.notes}")
+    flow_kit.wait_for(lambda: work.dispatcher.snapshot().answered >= count, f"{count} answers", work.notes)
 
 
 def wait_for_engines(work: RayWork, count: int) -> None:
     flow_kit.wait_for(
-        lambda: sum(event.event == "opened" for event in work.events) >= count, f"{count} engines; {work.notes}"
+        lambda: sum(event.event == "opened" for event in work.events) >= count, f"{count} engines", work.notes
     )
 
 
@@ -141,15 +160,20 @@ def test_ray_actor_that_is_stopped_longer_than_the_stall_timeout_is_killed(nodes
     assert any("did not answer for" in note for note in work.notes)
 
 
-def test_ray_actor_that_is_stopped_in_its_start_is_killed_and_replaced(nodes, tmp_path, join):
+def test_ray_actor_that_is_stopped_in_its_start_is_killed_and_replaced(nodes, tmp_path, join, monkeypatch):
     ids = write_shards(tmp_path, shards=4, per_shard=10, max_tokens=20)
     stops = tmp_path / "stops"
     stops.touch()
     engine = {"backend": "fake", "max_concurrency": 8, "env": {"STOPS": str(stops)}}
-    with join(engine=engine, settings={"engine_start_timeout_s": 15.0}, is_closed=False) as work:
+    with join(engine=engine, is_closed=False) as work:
         threads = work.start_two()
-        flow_kit.wait_for(lambda: not stops.exists(), "one actor is stopped")
-        [stopped] = [pid for pid in nodes.actors() if psutil.Process(pid).status() == psutil.STATUS_STOPPED]
+        [stopped] = flow_kit.wait_for(
+            lambda: [pid for pid in nodes.actors() if psutil.Process(pid).status() == psutil.STATUS_STOPPED]
+        )
+        wait_for_engines(work, 1)
+        limit_s = work.settings.engine_start_timeout_s
+        late = SimpleNamespace(monotonic=lambda: time.monotonic() + limit_s)
+        monkeypatch.setattr(ray_cluster, "time", late)
         wait_for_engines(work, 2)
         flow_kit.wait_for(lambda: not psutil.pid_exists(stopped), "the stopped actor is gone")
         work.dispatcher.close()
