@@ -375,7 +375,7 @@ KVCacheManager.allocate_slots = refuse
 
 
 @pytest.mark.vllm
-@pytest.mark.parametrize("open_one", [open_engine, open_async])
+@pytest.mark.parametrize("open_one", [open_engine, pytest.param(open_async, marks=pytest.mark.rare)])
 def test_a_live_locked_engine_is_found_and_its_steps_are_not_counted(open_one, tiny_model, asker, tmp_path, flag):
     """Trap 4. A step counts if it schedules something: nine tokens are nine steps."""
     control, args = Control(), {**ONE_CORE, **import_into_core(tmp_path / "no_room.py", NO_ROOM.format(flag=str(flag)))}

@@ -111,7 +111,7 @@ def is_done(data_dir: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("is_judged", "step"),
-    [(True, 40), pytest.param(True, 4, marks=pytest.mark.rare), pytest.param(False, 1, marks=pytest.mark.rare)],
+    [(True, 80), pytest.param(True, 4, marks=pytest.mark.rare), pytest.param(False, 1, marks=pytest.mark.rare)],
 )
 def test_command_killed_before_a_file_event_goes_on_with_its_run(
     is_judged, step, command_env, modest_model, charts, tmp_path

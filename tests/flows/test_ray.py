@@ -425,6 +425,7 @@ def check_complete(data_dir: Path, requests: int, attempts: int) -> None:
     assert flow_kit.query(data_dir, summary) == [(attempts, True)]
 
 
+@pytest.mark.rare
 def test_ray_flow_outlives_a_node_and_uses_one_that_joins(nodes, slow_spec, env, data_dir, tmp_path):
     """Prompts come through a pipe: some when there are two nodes, the others when all workers are there."""
     rows = Path(slow_spec["prompts"]["source"]["path"]).read_text().splitlines(keepends=True)
