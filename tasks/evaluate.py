@@ -5,7 +5,6 @@ from collections.abc import Callable
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from assayline.evaluation.drive import WorkerReport
 from assayline.run.watch import AnyLogger
 from assayline.runs.manifest import PromptCounts
 
@@ -17,6 +16,6 @@ def prepare_prompts(work: Callable[[AnyLogger], PromptCounts]) -> PromptCounts:
 
 
 @task(name="generate", task_run_name="generate-{worker}", cache_policy=NO_CACHE, persist_result=False)
-def generate(worker: str, work: Callable[[AnyLogger], WorkerReport]) -> WorkerReport:
-    """Drive a worker. Its engine's log lines go to the task run's log, by level."""
+def generate(worker: str, work: Callable[[AnyLogger], int]) -> int:
+    """Drive a worker, and return its number of answers. Its engine's log lines go to the task run's log, by level."""
     return work(get_run_logger())

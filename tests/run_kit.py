@@ -22,7 +22,7 @@ from assayline.clock import RunClock
 from assayline.engines.messages import Open
 from assayline.evaluation.begin import Evaluation, begin_evaluation
 from assayline.evaluation.dispatcher import Dispatcher
-from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.order import read_shard, shard_priority
 from assayline.evaluation.run import RunResult
 from assayline.evaluation.worker import Worker, WorkOrder
@@ -171,7 +171,7 @@ class Work:
 
     def drive(
         self, worker: str = "worker-0", launch: Any = Worker, open_engine: Callable[..., Any] | None = None
-    ) -> WorkerReport:
+    ) -> int:
         """Drives a worker, whose engine `open_engine` may open, to its end, and writes what is left."""
         launch = functools.partial(launch, open_engine=open_engine) if open_engine else launch
         listener = Listener(self.notes.append, self.notes.append, on_event=self.events.append)
@@ -210,7 +210,7 @@ def read_line(process: "subprocess.Popen[str]") -> str:
 
 def work(evaluation: Evaluation, index: int = 0, launch: Any = Worker) -> int:
     """Lets a worker answer all that there is; how much that was."""
-    return drive_worker(evaluation, f"worker-{index}", Listener(), launch).answered_requests
+    return drive_worker(evaluation, f"worker-{index}", Listener(), launch)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from assayline.errors import AssaylineError, EngineError, ModelError, WorkerLost
 from assayline.evaluation.run import Evaluation
 from assayline.evaluation.worker import Exchanger, Worker, WorkOrder
 from assayline.records import EngineEvent, Request
+from assayline.words import count
 
 URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
 """Events that are written immediately: the engine is idle then, and the machine may be about to fail."""
@@ -27,15 +28,6 @@ MOST_EXCHANGES_PER_S = 500
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerReport:
-    """Summary of a worker's work."""
-
-    worker: str
-    answered_requests: int
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
 class Listener:
     """Callbacks for log lines and events of a worker, called in the driving thread."""
 
@@ -48,8 +40,8 @@ class Listener:
 
 def drive_worker(
     evaluation: Evaluation, name: str, listener: Listener, launch: Callable[[WorkOrder], Exchanger] = Worker
-) -> WorkerReport:
-    """Drive a worker until every request of the run has its row, or the run is stopped.
+) -> int:
+    """Drive a worker until every request of the run has its row, or the run is stopped; return its number of answers.
 
     A worker that cannot go on ends alone if others are left. Raises DeviceError, SpecError, ModelError, EngineError or
     StoreError; rows that finished before the error are stored.
@@ -83,7 +75,9 @@ def drive_worker(
         if dispatcher.wait_for_end(REPLACEMENT_PAUSES_S[losses - 1]):
             break
     evaluation.writer.flush()
-    return WorkerReport(name, answered + drive.answered, drive.device)
+    answered += drive.answered
+    listener.log(f"Answered {count(answered, 'request')} on {drive.device}")
+    return answered
 
 
 class _Drive:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from assayline.engines.pool import EnginePool
 from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreError
 from assayline.evaluation.begin import Evaluation, begin_run, plan_evaluation
-from assayline.evaluation.drive import Listener, WorkerReport, drive_worker
+from assayline.evaluation.drive import Listener, drive_worker
 from assayline.evaluation.judging import check_judges, find_unreported, list_judges
 from assayline.evaluation.resume import AUTO, describe_way_on
 from assayline.evaluation.run import RunResult, read_result
@@ -281,12 +281,10 @@ def _generate(
     front: FrontEnd,
     report: RunReport,
     log: AnyLogger,
-) -> WorkerReport:
-    """Drive a worker to its end."""
+) -> int:
+    """Drive a worker to its end, and return its number of answers."""
     listener = Listener(log.info, log.warning, partial(front.log_engine, log), partial(report.hear, name, log))
-    done = drive_worker(evaluation, name, listener, launch)
-    log.info("Answered %s on %s", count(done.answered_requests, "request"), done.device)
-    return done
+    return drive_worker(evaluation, name, listener, launch)
 
 
 def _load(evaluation: Evaluation, report: RunReport) -> None:

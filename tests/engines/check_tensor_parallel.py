@@ -19,8 +19,9 @@ def test_an_engine_on_two_groups_of_cores_answers(make_spec, settings):
     spec = make_spec(prompts={"limit": 20}, engine={"args": {**ARGS, "tensor_parallel_size": 2}})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
-    report = drive_worker(evaluation, "worker-0", Listener(print, print, print))
-    assert report.answered_requests == 20 and report.device.startswith("cpu-")
+    lines: list[str] = []
+    assert drive_worker(evaluation, "worker-0", Listener(lines.append, print, print)) == 20
+    assert lines[-1].startswith("Answered 20 requests on cpu-")
     evaluation.finish(counts)
     assert query(settings, "select is_sound from request_integrity") == [(True,)]
     [(accuracy,)] = query(settings, "select accuracy from run_summary")
@@ -44,8 +45,7 @@ def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec, settings,
         if event.event == "failed":
             failed_s.append(time.monotonic() - began)
 
-    report = drive_worker(evaluation, "worker-0", Listener(print, print, print, note))
-    assert report.answered_requests == 20
+    assert drive_worker(evaluation, "worker-0", Listener(print, print, print, note)) == 20
     evaluation.finish(counts)
     failed = query(settings, "select details_json ->> 'kind' from engine_events where event = 'failed'")
     assert failed == [("device_oom",)]

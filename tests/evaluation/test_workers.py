@@ -116,16 +116,17 @@ def test_shards_may_come_while_the_worker_waits(tmp_path, settings):
 
 def test_a_run_without_requests_ends(tmp_path, settings):
     write_shards(tmp_path, shards=0, per_shard=0)
-    assert Work(tmp_path, settings).drive().answered_requests == 0
+    assert Work(tmp_path, settings).drive() == 0
     assert events(tmp_path) in ([], ["opened", "closed"]), "an engine that only starts is stopped"
 
 
 def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path, settings):
     write_shards(tmp_path, shards=10, per_shard=5)
     engine = Spy()
-    report = Work(tmp_path, settings, shard_requests=5).drive(open_engine=engine.open)
+    driven = Work(tmp_path, settings, shard_requests=5)
+    assert driven.drive(open_engine=engine.open) == 50
     assert events(tmp_path) == ["opened", "warmed_up", "closed"]
-    assert (report.answered_requests, report.device, engine.closed) == (50, "none", 1)
+    assert (driven.notes[-1], engine.closed) == ("Answered 50 requests on none", 1)
     assert {row["worker"] for row in rows_of(tmp_path, "engine_events")} == {"worker-0"}
     [warm] = [row for row in rows_of(tmp_path, "engine_events") if row["event"] == "warmed_up"]
     assert warm["duration_s"] == 0.25
