@@ -143,7 +143,7 @@ class KeptWorker(Worker):
 
     def _work(self, stack: contextlib.ExitStack) -> None:
         window = self._engine.facts.window_requests
-        self._record(0, "opened", details={"window_requests": window})
+        self._record(self._make_event("opened", None, {"window_requests": window}))
         self._answer(self._engine)
 
 

@@ -83,10 +83,10 @@ class PacedEngine(FakeEngine):
                 pipe.send(new)
             for name, text, ids in pipe.recv():
                 in_flight -= 1
-                now_s = self._clock.now_s()
+                now_s = self._order.clock.now_s()
                 yield Completion(
                     request_id=name,
-                    worker=self._worker,
+                    worker=self._order.worker,
                     engine_generation=0,
                     window_requests=WINDOW,
                     sent_at_s=now_s,
@@ -101,9 +101,7 @@ class PacedEngine(FakeEngine):
 def open_paced(per_s: float) -> Any:
     """Replacement of `worker_module.open_engine`."""
     PacedEngine.per_s = per_s
-    return lambda opened, sizes, setup, hooks, **_: PacedEngine(
-        opened.clock, worker=opened.worker, window=WINDOW, hooks=hooks
-    )
+    return lambda order, sizes, setup, hooks, **_: PacedEngine(order, hooks, window=WINDOW)
 
 
 @dataclass
@@ -241,7 +239,7 @@ def start_ray(workers: int, per_s: float) -> Any:
         """An actor with a paced engine."""
 
         def __init__(self, order: WorkOrder) -> None:
-            worker_module.open_engine = scale.open_paced(per_s)
+            vars(worker_module)["open_engine"] = scale.open_paced(per_s)
             super().__init__(order)
 
     ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False)
@@ -258,7 +256,7 @@ def main() -> None:
     options = parser.parse_args()
     per_s = BUSY_PER_S if options.busy else STEADY_PER_S
     counts = [BUSY_WORKERS] if options.busy else options.workers
-    worker_module.open_engine = open_paced(per_s)
+    vars(worker_module)["open_engine"] = open_paced(per_s)
     kind = "ray actors" if options.ray else "threads"
     launch = start_ray(max(counts), per_s) if options.ray else Worker
     rows = []

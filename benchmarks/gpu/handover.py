@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from assayline.clock import RunClock
-from assayline.engines.base import EngineHooks
-from assayline.engines.client import HostedEngine, OfflineEngine, StreamingEngine
+from assayline.engines.base import AnyEngine, EngineHooks
+from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.messages import Open
 from assayline.engines.pool import EnginePool
 from assayline.engines.process import HostSetup, engine_environment
@@ -105,7 +105,7 @@ class Kit:
         self.prompt: list[int] = []
         self._asked = 0
 
-    def open(self, run: str, pool: EnginePool | None, model: Path | None = None, **changes: Any) -> HostedEngine:
+    def open(self, run: str, pool: EnginePool | None, model: Path | None = None, **changes: Any) -> AnyEngine:
         """Open or take over an engine for a run."""
         env = {**self.setup.device_env, **PROCESSES.get(self.place, {}), "OMP_NUM_THREADS": "1"}
         if self.ahead:
@@ -133,13 +133,13 @@ class Kit:
             sampling=values,
         )
 
-    def count(self, engine: HostedEngine, tokens: int) -> Row:
+    def count(self, engine: AnyEngine, tokens: int) -> Row:
         """Return the steps that a request takes, and its answer."""
         before = self.samples[-1].engine_steps or 0 if self.samples else 0
         [answer] = engine.generate([self.ask(self.prompt, tokens, skip_special_tokens=False)])
         return {"steps": (self.samples[-1].engine_steps or 0) - before, "answer": answer}
 
-    def idle(self, engine: HostedEngine) -> TelemetrySample:
+    def idle(self, engine: AnyEngine) -> TelemetrySample:
         """Wait for two more samples without requests."""
         seen = len(self.samples)
 
