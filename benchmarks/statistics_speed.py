@@ -85,8 +85,10 @@ def measure_noise(dice: Dice) -> Iterator[Row]:
             values = draw_equal_runs(dice, (20_000, engines, runs), 0.5, is_heavy)
             within = values.var(axis=2, ddof=1).mean(axis=1) if runs > 1 else np.full(len(values), np.nan)
             between = runs * values.mean(axis=2).var(axis=1, ddof=1)
-            counts, of, each = (np.full(len(values), float(number)) for number in (engines * runs, engines, runs))
-            floors = np.asarray(find_floors(counts, of, each, between, within)["noise_floor"])
+            all_runs, all_engines, runs_each = (
+                np.full(len(values), float(number)) for number in (engines * runs, engines, runs)
+            )
+            floors = np.asarray(find_floors(all_runs, all_engines, runs_each, between, within)["noise_floor"])
             beyond = 1 - np.searchsorted(np.sort(abs(pairs[:, 0] - pairs[:, 1])), floors) / DIFFERENCES
             row |= {
                 f"{name}: floor too low": float((beyond > 0.05).mean()),

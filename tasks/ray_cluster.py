@@ -94,8 +94,8 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[RayCluster | N
 def _knock(address: str) -> None:
     """Raise OSError or ValueError if nothing listens at the address. Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
-    if int(port) >= 2**16:  # the system would connect to its last 16 bits
-        raise ValueError(f"{port} is no port")
+    if not 0 < int(port) < 2**16:  # the system would connect to the port of its last 16 bits
+        raise ValueError(f"{port} is not a valid port.")
     socket.create_connection((host.removeprefix("ray://"), int(port)), KNOCK_TIMEOUT_S).close()
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -355,9 +356,11 @@ def test_ray_actor_has_the_gpus_of_its_engine_and_a_cluster_with_too_few_is_refu
         assert any(f"node {place} " in note for note in work.notes for place in places)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "no-such-host.invalid:6379", "127.0.0.1:99999"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "no-such-host.invalid:6379", "127.0.0.1:{}"])
 def test_ray_without_a_cluster_at_the_address_is_refused(settings, address):
-    message = refuse(ray_spec(address), settings)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # the system takes its port and 65536 for its port
+        address = address.format(server.getsockname()[1] + 2**16)
+        message = refuse(ray_spec(address), settings)
     assert message.startswith(f"Cannot join a Ray cluster at {address}: ")
     assert message.endswith(
         "hint: pass the address printed by `ray start --head`, as host:port, and run on a node of that cluster."
