@@ -269,12 +269,18 @@ def _check_accuracy(
     _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
     averaged = list_comparable(connection, old.run_id, pinned, scorer)
     if len(averaged) > 1:
-        row = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)[scorer]
+        rows = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)
+        row = rows[scorer]
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
     unscored = count_unscored(row, overlap)
     past = list_nights(connection, new.run_id, old.run_id, scorer)
-    tests = 2 if len(past) >= FEWEST_NIGHTS else 1
-    check = judge_scores(row, limits, said, max(1, len(averaged)), nights=nights, unscored=unscored, tests=tests)
+    tests, runs = 2 if len(past) >= FEWEST_NIGHTS else 1, max(1, len(averaged))
+    tasks: dict[str, str | None] = json.loads(new.tasks_json or "{}") if scorer == new.scorers[0] else {}
+    halves = 2 if tasks else 1  # all tasks together, and each of them
+    check = judge_scores(row, limits, said, runs, nights=nights, unscored=unscored, tests=tests, parts=halves)
+    others = [name for name in new.scorers if name in rows and name != scorer]
+    if others and not tasks:
+        check = replace(check, words=f"{check.words} Not judged: {', '.join(others)}.")
     if tests == 1 and nights > 1:
         check = replace(check, words=check.words + say_not_on(past))
     shares = [show_share(side.truncated_share or 0.0) for side in (old, new)]
@@ -287,6 +293,15 @@ def _check_accuracy(
             "accuracy leaves them out, and passes only if it would with all of them lost."
         )
         yield Check("unscored", "pass" if check.verdict == "pass" else "inconclusive", words)
+    for task, name in tasks.items():
+        found = rows.get(name or "")
+        if found is None or not found["prompts"]:
+            words = f"{task} has no scores by prompt that both runs have."
+            yield Check(f"accuracy, {name or task}", _leave_open(limits), words)
+            continue
+        lost = found["only_candidate"] + found["only_baseline"]
+        parts = halves * len(tasks)
+        yield judge_scores(found, limits, said, runs, nights=nights, unscored=lost, tests=tests, parts=parts)
     if tests == 2:
         level = find_level(nights) / tests
         yield Check(**judge_own_history(connection, new.run_id, past, scorer, limits, level))
@@ -312,12 +327,14 @@ def judge_scores(
     nights: int = 1,
     unscored: int = 0,
     tests: int = 1,
+    parts: int = 1,
 ) -> Check:
     """Judge the accuracy limit by a row of compare_scores; `unscored` is as in `judge_drop`.
 
-    `pairing` describes how prompts were paired. `tests` share the level.
+    `pairing` describes how prompts were paired. `tests` share the level, and `parts` one of these shares: they multiply
+    the p of the check.
     """
-    limit, low, level = limits.max_accuracy_drop, row["low"], find_level(nights) / tests
+    limit, low, level = limits.max_accuracy_drop, row["low"], find_level(nights) / (tests * parts)
     found, p_beyond = judge_drop(row, limit, level, unscored)
     interval = (
         "no interval: at least five independent prompts are needed"
@@ -338,7 +355,7 @@ def judge_scores(
     )
     verdict = _leave_open(limits) if found == "inconclusive" else found
     if found == "inconclusive" and p_beyond is not None and p_beyond <= LEVEL:
-        judge = "a nightly run" if nights > 1 else "one of two tests"
+        judge = "a nightly run" if nights > 1 else f"one of {tests * parts} tests"
         words += f" That is not enough for {judge}, which needs p ≤ {level:.2g}."
     elif p_beyond is not None:
         words += f" It is {say_worse(found, -row['difference'], row['p_value'], level)}."
@@ -350,7 +367,7 @@ def judge_scores(
         row["baseline_mean"],
         limit,
         "share",
-        p_beyond,
+        None if p_beyond is None else min(1.0, p_beyond * parts),
         low,
         row["high"],
         describe_scores(row, row["scorer"]),

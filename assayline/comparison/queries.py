@@ -35,12 +35,14 @@ class Side:
     error_share: float | None
     truncated_share: float | None
     draft_acceptance: float | None
+    tasks_json: str | None = None
+    """Scorers of the tasks that its first scorer spans, by task; None for one task."""
 
 
 def read_side(connection: Connection, run_id: str) -> Side:
     """Read one run of a comparison. Raises SpecError for an unknown run."""
     ensure_metrics(connection, [run_id])
-    rows = read_rows(connection, _SIDE, *[run_id] * 5)
+    rows = read_rows(connection, _SIDE, run_id)
     if not rows:
         raise SpecError(f"Run {run_id} is not in the database. hint: list the runs with `from run`.")
     return Side(**rows[0])
@@ -54,14 +56,16 @@ _SIDE = """
         runs.config_id,
         runs.benchmark_id,
         obstacle,
-        (select coalesce(list(scorer order by ordinal, scorer), []) from scorers where run_id = ?) as scorers,
-        (select any_value(value) from metric_values where run_id = ? and metric = 'error_share') as error_share,
-        (select any_value(value) from metric_values where run_id = ? and metric = 'truncated_share') as truncated_share,
-        (select any_value(value) from metric_values where run_id = ? and metric = 'draft_acceptance')
+        (select coalesce(list(scorer order by ordinal, scorer), []) from scorers where run_id = $1) as scorers,
+        (select arg_min(arguments_json, ordinal) from scorers where run_id = $1) ->> '$.tasks' as tasks_json,
+        (select any_value(value) from metric_values where run_id = $1 and metric = 'error_share') as error_share,
+        (select any_value(value) from metric_values where run_id = $1 and metric = 'truncated_share')
+            as truncated_share,
+        (select any_value(value) from metric_values where run_id = $1 and metric = 'draft_acceptance')
             as draft_acceptance
     from runs
     join run_conditions using (run_id)
-    where run_id = ?
+    where run_id = $1
 """
 
 

@@ -6,7 +6,7 @@ computed over all documents: they become a scorer without scores that has the ha
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from assayline.store.scoring import StoredAnswer
 
 KIND = "lm_eval"
 """Kind of the harness's scorers in the table scorers."""
+ALL_TASKS = "all tasks"
+"""First scorer of a run of several tasks: each document's score by the first metric of its task that has scores."""
 ROUNDING = 1e-6
 """Tolerance for shares: a sum of probabilities can be 1.0000000000000002."""
 
@@ -31,8 +33,8 @@ class HarnessResults:
     results: dict[str, Any]
     """Results and samples, as `lm_eval --log_samples` writes them."""
     judged: HarnessScores
-    """Scorers are named by metric and filter, as in the harness, and keep its aggregates by task and group. Scorers
-    with scores come first, in the order of the tasks."""
+    """Scorers are named by metric and filter, as in the harness, and keep its aggregates by task and group; see
+    `join_tasks`. Scorers with scores come first, in the order of the tasks."""
     notes: list[str]
     """A message per averaged metric without scores per document."""
 
@@ -86,7 +88,7 @@ def judge_answers(
     answers = HarnessAnswers(rows)
     results = judge(spec, source, apply_template, answers.answer)
     without_scores = _find_other_values(results, answers)
-    scores: list[HarnessScore] = []
+    scores: dict[str, list[HarnessScore]] = {task: [] for task in results["samples"]}
     for task, samples in results["samples"].items():
         aggregations = results["aggregations"].get(task, {})
         for sample in samples:
@@ -94,12 +96,44 @@ def judge_answers(
             for metric in sample["metrics"]:
                 name = f"{metric},{sample['filter']}"
                 if aggregations.get(metric) == "mean" and (task, name) not in without_scores:
-                    scores.append(_score(name, sample, metric, answers, source_id))
+                    scores[task].append(_score(name, sample, metric, answers, source_id))
     tables = {**results.get("groups", {}), **results["results"]}
-    named = dict.fromkeys([*(score.scorer for score in scores), *(name for table in tables.values() for name in table)])
-    scorers = {name: describe_metric(tables, name, results["lm_eval_version"]) for name in named}
-    judged = HarnessScores({name: found for name, found in scorers.items() if found["harness"]}, scores)
+    judged = join_tasks(tables, scores, results["lm_eval_version"])
     return HarnessResults(results, judged, list(without_scores.values()))
+
+
+def join_tasks(
+    tables: Mapping[str, Mapping[str, Any]], by_task: Mapping[str, Sequence[HarnessScore]], version: str
+) -> HarnessScores:
+    """Join the scores of a run's tasks. Of several tasks each has scorers of its own, after ALL_TASKS.
+
+    Scorers without scores have the aggregates in `tables` that no other scorer has.
+    """
+    scorers: dict[str, dict[str, Any]] = {}
+    first_metrics: dict[str, str | None] = {}
+    joined: list[HarnessScore] = []
+
+    def title(task: str, name: str) -> str:
+        return name if len(by_task) == 1 else f"{task}: {name}"
+
+    for task, scores in by_task.items():
+        outside = {score.scorer for score in scores if not 0 <= score.value <= 1}
+        first = next((score.scorer for score in scores if score.scorer not in outside), None)
+        first_metrics[task] = first and title(task, first)
+        own = tables if len(by_task) == 1 else {task: tables.get(task, {})}
+        for name in dict.fromkeys(score.scorer for score in scores):
+            scorers[title(task, name)] = describe_metric(own, name, version)
+        joined += [score._replace(scorer=title(task, score.scorer)) for score in scores]
+        if len(by_task) > 1:
+            joined += [score._replace(scorer=ALL_TASKS) for score in scores if score.scorer == first]
+    for name in dict.fromkeys(name for table in tables.values() for name in table if "_stderr" not in name):
+        left = {task: table for task, table in tables.items() if title(task, name) not in scorers}
+        scorers.setdefault(name, describe_metric(left, name, version))
+    scorers = {name: found for name, found in scorers.items() if found["harness"]}
+    if len(by_task) > 1 and any(first_metrics.values()):
+        described = {"kind": KIND, "tasks": first_metrics, "harness": {}, "definition": f"lm_eval {version}"}
+        scorers = {ALL_TASKS: described, **scorers}
+    return HarnessScores(scorers, joined)
 
 
 def _read_likelihood(row: StoredAnswer) -> tuple[float, bool]:

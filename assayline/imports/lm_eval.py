@@ -1,7 +1,7 @@
 """Results and samples of lm-evaluation-harness, as `lm_eval --output_path PATH --log_samples` writes them.
 
 A document has the id that it has in a run with the source lm_eval, so that both kinds of runs pair. Samples are
-streamed; with several filters, their file has all documents once per filter.
+streamed; with several filters, their file has all documents once per filter. Scores follow the last one.
 """
 
 import re
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from assayline.harness.build import identify_document, name_document
-from assayline.harness.judge import describe_metric
+from assayline.harness.judge import join_tasks
 from assayline.imports.rows import Imported, RowMaker, Rows, read_json, read_lines, read_number, score
 from assayline.records import Prompt
+from assayline.store.score_files import HarnessScore
 
 TOOL = "lm-eval"
 OWN = "assayline"
@@ -49,15 +50,16 @@ def _find_samples(results: Path, tasks: list[str]) -> dict[str, Path]:
     stamp = results.stem.removeprefix("results_")
     names = {task: "samples_{}_{}.jsonl".format(re.sub(r"\W", "_", task), stamp) for task in tasks}
     samples = {task: results.with_name(name) for task, name in names.items() if results.with_name(name).exists()}
-    if not samples:
-        raise ValueError(f"there is no samples_TASK_{stamp}.jsonl next to it. hint: run lm_eval with --log_samples")
+    if missing := [name for task, name in names.items() if task not in samples]:
+        raise ValueError(f"there is no {missing[0]} next to it. hint: run lm_eval with --log_samples")
     return samples
 
 
 def _read_rows(data: dict[str, Any], samples: dict[str, Path], scorers: dict[str, dict[str, Any]]) -> Rows:
     tables = {**data.get("groups", {}), **data["results"]}
     version = str(data.get("lm_eval_version") or "")
-    rows = RowMaker(TOOL)
+    rows, is_own = RowMaker(TOOL), False
+    scores: dict[str, list[HarnessScore]] = {task: [] for task in samples}
     for task, file in samples.items():
         by_filter: dict[str, RowMaker] = {}
         before = rows.rows
@@ -70,21 +72,18 @@ def _read_rows(data: dict[str, Any], samples: dict[str, Path], scorers: dict[str
                 yield prompt
                 yield from _read_answers(maker, prompt, sample)
             for metric in sample["metrics"]:
-                full = f"{metric},{chosen}"
-                name = metric if is_own and chosen == "none" else full
-                scorers.setdefault(name, describe_metric(tables, full, version))
                 if (value := read_number(sample[metric])) is not None:
                     texts = sample["filtered_resps"]
                     extracted = texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
-                    yield score(name, prompt, value, extracted=extracted)
+                    scores[task].append(score(f"{metric},{chosen}", prompt, value, extracted=extracted))
         wanted = (data.get("n-samples", {}).get(task) or {}).get("effective")
         if wanted is not None and (documents := rows.rows - before) != wanted:
             raise ValueError(f"{file.name} has {documents} documents, and the results are of {wanted}")
-    for name in dict.fromkeys(name for table in tables.values() for name in table if "_stderr" not in name):
-        if (described := describe_metric(tables, name, version))["harness"] and name.removesuffix(
-            ",none"
-        ) not in scorers:
-            scorers.setdefault(name, described)
+    judged = join_tasks(tables, scores, version)
+    for name, described in judged.scorers.items():
+        scorers[name.removesuffix(",none") if is_own else name] = described
+    for one in judged.scores:
+        yield one._replace(scorer=one.scorer.removesuffix(",none")) if is_own else one
 
 
 def _make_prompt(maker: RowMaker, task: str, sample: dict[str, Any], is_own: bool) -> Prompt:

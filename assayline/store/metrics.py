@@ -292,7 +292,10 @@ _VALUES = """
     order by ordinal, detail, k
 """
 _HARNESS = """
-    select scorers.scorer, aggregate.key as task, cast(aggregate.value as double) as value
+    select
+        replace(scorers.scorer, aggregate.key || ': ', '') as scorer,
+        aggregate.key as task,
+        cast(aggregate.value as double) as value
     from scorers, json_each(scorers.arguments_json, '$.harness') as aggregate
     where scorers.run_id = ? and scorers.kind = 'lm_eval'
     order by scorers.ordinal, task

@@ -173,14 +173,17 @@ def test_judge_answers_takes_a_rounding_error_for_a_share(monkeypatch):
     """NumPy's sum of the normalised probabilities of truthfulqa_mc2 for one document in a thousand."""
     rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
     verdict = judge_values(monkeypatch, rows, a=[1.0000000000000002, -1e-9], b=[1.0, 0.0])
-    assert [score.value for score in verdict.judged.scores] == [1.0, 0.0, 1.0, 0.0]
-    assert verdict.notes == []
+    scores = verdict.judged.scores
+    assert [score.value for score in scores if score.scorer == "all tasks"] == [1.0, 0.0, 1.0, 0.0]
+    assert [score.value for score in scores if score.scorer in ("a: acc,none", "b: acc,none")] == [1.0, 0.0, 1.0, 0.0]
+    assert next(iter(verdict.judged.scorers)) == "all tasks" and verdict.notes == []
 
 
 def test_judge_answers_decides_by_task_whether_values_are_shares(monkeypatch):
     rows = [answer_of(number, source_id=f"{task}/{number}", text="2") for task in ("a", "b") for number in (0, 1)]
     verdict = judge_values(monkeypatch, rows, a=[0.5, 17.0], b=[1.0, 0.0])
-    assert [score.value for score in verdict.judged.scores] == [1.0, 0.0]
+    assert [score.value for score in verdict.judged.scores if score.scorer == "all tasks"] == [1.0, 0.0]
+    assert verdict.judged.scorers["all tasks"]["tasks"] == {"a": None, "b": "b: acc,none"}
     assert verdict.notes == [
         "acc,none of task a has no scores per document: document 1 has 17.0, expected a number from 0 to 1. Only "
         "the harness's average is stored."

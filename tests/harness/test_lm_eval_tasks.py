@@ -55,11 +55,13 @@ def test_a_run_of_several_kinds_has_the_scores_of_the_harness(make_spec, setting
     means = query(
         settings,
         "select metadata_json ->> 'task', scorer, mean(value) from scores "
-        "join prompts using (run_id, prompt_id, occurrence) group by all",
+        "join prompts using (run_id, prompt_id, occurrence) where scorer <> 'all tasks' group by all",
     )
     assert len(means) == 9
     for task, scorer, mean in means:
-        assert results["results"][task][scorer] == pytest.approx(mean)
+        assert results["results"][task][scorer.removeprefix(f"{task}: ")] == pytest.approx(mean)
+    covered = "select count(*), count(distinct (prompt_id, occurrence)) from scores where scorer = 'all tasks'"
+    assert query(settings, covered) == [(38, 38)], "without text, whose metrics have no scores"
     assert "word_perplexity,none" in results["results"]["text"]
     (rendered,) = query(
         settings, "select rendered from requests join prompts using (run_id, prompt_id, occurrence) "

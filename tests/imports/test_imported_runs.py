@@ -75,7 +75,7 @@ def test_lm_eval_scores_equal_those_of_the_file(settings):
     assert len(run_ids) == 2
     for run_id, results in zip(run_ids, sorted(EXAMPLES["lm-eval"].glob("results_*")), strict=True):
         tables = json.loads(results.read_text())["results"]
-        named = {name: value for table in tables.values() for name, value in table.items() if name != "alias"}
+        named = {f"{task}: {name}": value for task in tables for name, value in tables[task].items() if name != "alias"}
         assert len(named) == 5
         values = read_values(settings, run_id)
         assert {name: values["accuracy", "mean", name] for name in named} == pytest.approx(named)
@@ -147,8 +147,11 @@ def test_imported_runs_are_judged_ranked_reported_and_rebuilt(settings, tmp_path
     baseline, candidate = add(settings, "lm-eval")
     database = DatabaseThread(settings)
     gate = database.run(lambda connection: judge_run(connection, candidate, baseline))
-    assert [check.check for check in gate.checks] == ["errors", "accuracy, acc,none"], "nothing on speed"
-    assert "over 24 prompts" in gate.checks[1].words, "paired by content"
+    tasks = ["choices: acc,none", "regex: exact_match,strict"]
+    named = ["errors", *(f"accuracy, {name}" for name in ("all tasks", *tasks))]
+    assert [check.check for check in gate.checks] == named, "each task, and nothing on speed"
+    for check, prompts in zip(gate.checks[1:], (48, 24, 24), strict=True):
+        assert f"over {prompts} prompts" in check.words, "paired by content"
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
     for words in ([candidate, "--baseline", baseline], ["--leaderboard"], ["--history", candidate]):
         assert run("report", [*words, "--out", str(tmp_path / "page")]) == 0
@@ -157,6 +160,56 @@ def test_imported_runs_are_judged_ranked_reported_and_rebuilt(settings, tmp_path
     assert read_values(settings, candidate) == before
     assert run_kit.query(settings, "select distinct state, purpose from run") == [("imported", "import")]
     assert run("evaluate", ["--resume", candidate]) == 2, "its requests cannot be sent again"
+
+
+FIRST = {"a": "acc", "b": "exact_match", "c": "acc"}
+"""First metrics of tasks."""
+
+
+def write_lm_eval(folder: Path, **right: int) -> Path:
+    """Write results with 100 documents per task, of which the first ones are right, and a second metric."""
+    folder.mkdir()
+    results = {task: {f"{FIRST[task]},none": number / 100, "other,none": 0.5} for task, number in right.items()}
+    data = {"results": results, "configs": results, "date": float(sum(right.values())), "model_name": "m"}
+    (folder / "results_1.json").write_text(json.dumps(data))
+    for task, number in right.items():
+        rows = [
+            {"doc_id": at, "doc": {"at": at}, "target": "", "arguments": {"0": {"0": f"{task} {at}", "1": {}}},
+             "resps": [["x"]], "filtered_resps": ["x"], "filter": "none",
+             "metrics": [FIRST[task], "other"], FIRST[task]: float(at < number), "other": at % 2}
+            for at in range(100)
+        ]  # fmt: skip
+        (folder / f"samples_{task}_1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "failed"),
+    [
+        ({"a": 90, "b": 85}, {"a": 90, "b": 0}, ["all tasks", "b: exact_match,none"]),
+        ({"a": 50, "b": 50, "c": 50}, {"a": 20, "b": 80, "c": 50}, ["a: acc,none"]),
+    ],
+    ids=["the second of two", "one that another makes up for"],
+)
+def test_gate_judges_every_task_of_a_file_and_all_together(settings, tmp_path, before, after, failed):
+    (old,), (new,) = (add(settings, "lm-eval", write_lm_eval(tmp_path / str(at), **right))
+                      for at, right in enumerate((before, after)))  # fmt: skip
+    report = DatabaseThread(settings).run(lambda connection: judge_run(connection, new, old))
+    assert [check.check for check in report.failed] == [f"accuracy, {name}" for name in failed]
+    checked = {check.check for check in report.checks}
+    assert checked >= {f"accuracy, {task}: {FIRST[task]},none" for task in before}
+    assert not any("other" in one for one in checked)
+    mean = sum(after.values()) / (100 * len(after))
+    for read in ("run_summary", "run_metric where metric = 'accuracy' and run_id"):
+        column, where = ("accuracy", "where run_id") if read == "run_summary" else ("value", "")
+        ((value,),) = run_kit.query(settings, f"select {column} from {read} {where} = '{new}'")
+        assert value == pytest.approx(mean), f"{read} is of all tasks"
+
+
+def test_gate_names_the_scorers_of_a_run_that_it_does_not_judge(settings, tmp_path):
+    old, new = (add(settings, "lm-eval", write_lm_eval(tmp_path / str(right), a=right))[0] for right in (90, 91))
+    report = DatabaseThread(settings).run(lambda connection: judge_run(connection, new, old))
+    assert "Not judged: other,none." in report.checks[1].words
 
 
 def test_a_second_import_adds_nothing_even_from_another_place(settings, tmp_path):
