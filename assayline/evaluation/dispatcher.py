@@ -278,9 +278,12 @@ class Dispatcher:
         if queue.is_isolating:
             return []
         given: list[Request] = []
-        room = self._find_room(queue)
+        room, batch = self._find_room(queue), self._find_batch(queue)
+        room -= room % batch
         while len(given) < room and (request := self._next(queue)) is not None:
             given.append(request)
+        while len(given) % batch and (queue.held or not self._is_closed):
+            queue.ready.appendleft(given.pop())  # the rest of the batch is still to come
         if not given and not queue.held and self._isolated:
             given.append(self._isolated.popleft())
             queue.is_isolating = True
@@ -297,6 +300,10 @@ class Dispatcher:
         if workers == 1:
             return free + surplus
         return max(free, min(free + surplus, math.ceil(self._unread / (2 * workers))))
+
+    def _find_batch(self, queue: _WorkerQueue) -> int:
+        """Return the requests that are handed out together: in mode barrier, a batch of the engine."""
+        return (queue.window_requests or 1) if self._spec.engine.mode == "barrier" else 1
 
     def _next(self, queue: _WorkerQueue) -> Request | None:
         """Return the next request for this worker; None if there is none now."""

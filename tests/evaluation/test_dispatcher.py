@@ -114,6 +114,22 @@ def test_exchange_shares_the_end_of_a_run_among_workers(tmp_path):
     assert sum(len(desk.ask(f"worker-{number}", window=20)) for number in range(4)) < 20, "some is left for the quick"
 
 
+def test_exchange_gives_full_batches_in_mode_barrier_when_requests_come_slowly(tmp_path):
+    desk = Desk(tmp_path, engine={"mode": "barrier"})
+    desk.dispatcher._is_closed = False
+    batches, held, made = list[int](), list[str](), 0
+    while not desk.dispatcher.is_over:
+        if made < 70:
+            desk.dispatcher.add_shard(write_part(tmp_path, "requests", f"shard-{made:06d}", [request_of(made)]), 1)
+            made += 1
+        else:
+            desk.dispatcher.close()
+        given = desk.ask(window=32, finished=held[:8])
+        batches += [min(32, len(given) - at) for at in range(0, len(given), 32)]
+        held = held[8:] + given
+    assert batches == [32, 32, 6]
+
+
 def test_exchange_keeps_a_shard_on_one_worker_as_long_as_there_are_others(tmp_path):
     """Prompts with a common prefix are neighbors, and a prefix is cached by one engine."""
     ids = write_shards(tmp_path, shards=2, per_shard=40)
@@ -237,12 +253,13 @@ class DispatcherMachine(RuleBasedStateMachine):
         per_shard=st.integers(1, 12),
         poison=st.integers(0, 3),
         turns=st.booleans(),
+        mode=st.sampled_from(["continuous", "barrier"]),
         seed=st.integers(0, 2**16),
     )
-    def begin(self, shards: int, per_shard: int, poison: int, turns: bool, seed: int) -> None:
+    def begin(self, shards: int, per_shard: int, poison: int, turns: bool, mode: str, seed: int) -> None:
         self.folder = type(self).make_folder()
         self.dice = random.Random(seed)
-        self.spec: dict[str, Any] = {"max_error_share": 1.0}
+        self.spec: dict[str, Any] = {"max_error_share": 1.0, "engine": {"mode": mode}}
         self.ids = []
         for shard in range(shards):
             base = 1000 * shard
