@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,14 @@ def digest_text(text: str) -> str:
 def digest_bytes(content: bytes) -> str:
     """Return the first 32 hex digits of the SHA-256 of bytes."""
     return hashlib.sha256(content).hexdigest()[:32]
+
+
+@cache
+def digest_package() -> str:
+    """Return a digest of the modules of the assayline that runs here: paths in the package, and contents."""
+    root = Path(__file__).parent
+    modules = (Path(folder) / name for folder, _, names in os.walk(root, followlinks=True) for name in names)
+    return digest_json({str(path.relative_to(root)): _read(path) for path in modules if path.suffix == ".py"})
 
 
 def digest_json(value: Any) -> str:

@@ -22,7 +22,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from assayline.digests import digest_bytes
+import assayline
+from assayline.digests import digest_bytes, digest_package
 from assayline.errors import AssaylineError, DeviceError, EngineError, ModelError, SpecError, WorkerLostError
 from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
 from assayline.files import MAKE_ROOM, write_bytes
@@ -326,7 +327,10 @@ class _NodeWorker:
         wait_s: float,
         gather_s: float,
     ) -> News:
-        """Implement `Exchanger`, with the media files by digest. Raises ModelError if this node has another model."""
+        """Implement `Exchanger`, with the media files by digest.
+
+        Raises EngineError or ModelError if this node has another assayline or model.
+        """
         if not wait([self._begun], wait_s).done:
             has_ended = is_last or self._is_stopped
             return News(notes=self._take_notes(), has_ended=has_ended)  # no engine yet, so no request was sent
@@ -353,6 +357,11 @@ class _NodeWorker:
 
         node = f"Node {ray.util.get_node_ip_address()} of the Ray cluster"
         self._notes.append(f"Starting on {node[0].lower()}{node[1:]}, process {os.getpid()}")
+        if digest_package() != order.package:
+            raise EngineError(
+                f"{node} has another assayline in {Path(assayline.__file__).parent}: its version is "
+                f"{assayline.__version__}, and its code differs. hint: install the flow's assayline on every node."
+            )
         settings = order.settings
         settings.pass_on_token()
         model, engine = order.open.model, order.open.engine

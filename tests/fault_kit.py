@@ -167,9 +167,10 @@ class Nodes:
         for _ in range(2):
             self.add()
 
-    def add(self, gpus: int = 0) -> str:
+    def add(self, gpus: int = 0, path: str = "") -> str:
+        """Add a node. `path`: its PYTHONPATH, before that of the others."""
         address = f"127.0.0.{next(self._numbers)}"
-        self._tell(f"add {address} {gpus}")
+        self._tell(f"add {address} {gpus} {path}")
         self.alive.append(address)
         return address
 
@@ -233,17 +234,18 @@ def run_cluster(folder: Path) -> None:
     size = {"object_store_memory": 80_000_000}
     head = {"num_cpus": 0, "num_gpus": 0, "node_ip_address": HEAD, "include_dashboard": False, **size}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    nodes = {}
+    nodes, paths = {}, os.environ["PYTHONPATH"]
     try:
         print(cluster.address, flush=True)
         for line in sys.stdin:
-            command, address, *gpus = line.split()
+            command, address, *how = line.split()
             if command == "add":
                 place = folder / address
                 place.mkdir(exist_ok=True)
                 os.chdir(place)  # where the node's processes are, too
                 os.environ["ASSAYLINE_LOCK_DIR"] = str(place / "locks")
-                nodes[address] = cluster.add_node(num_cpus=1, num_gpus=int(gpus[0]), node_ip_address=address, **size)
+                os.environ["PYTHONPATH"] = os.pathsep.join([*how[1:], paths])
+                nodes[address] = cluster.add_node(num_cpus=1, num_gpus=int(how[0]), node_ip_address=address, **size)
             else:
                 cluster.remove_node(nodes.pop(address), allow_graceful=False)
             print("done", flush=True)

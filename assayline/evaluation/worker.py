@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from assayline.clock import RunClock
+from assayline.digests import digest_package
 from assayline.engines import open_engine
 from assayline.engines.base import STARTING, AnyEngine, EngineHooks, LoadEndedDetails, OpenedDetails, find_start_phase
 from assayline.engines.devices import claims
@@ -89,6 +90,8 @@ class WorkOrder:
     """Number of workers that share the machine's cores if it has no GPUs."""
     whole_machine: bool = True
     """Whether the machine must have a device for each of them, or only for this one."""
+    package: str = field(default_factory=digest_package)
+    """Digest of the flow's own assayline."""
 
 
 def claim_device(

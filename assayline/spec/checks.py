@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline import __version__
+from assayline.digests import digest_package
 from assayline.errors import EngineError, SpecError
 from assayline.records import Json
 from assayline.spec.evaluation import EvalSpec
@@ -177,11 +178,13 @@ def _find_other_vllm(python: str) -> Path:
     """Return the folder of an environment's vLLM. Raises SpecError unless this assayline is installed there, too."""
     try:
         told = subprocess.run([python, "-c", _TELL], capture_output=True, text=True, timeout=TELL_S, check=False)
-        ours, *folders = told.stdout.split("\n")[:2]
+        ours, digest, *folders = [*told.stdout.split("\n"), ""][:3]
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SpecError(f"engine.python {python} does not run: {error}. hint: give the path of a Python.") from None
-    if told.returncode or ours != __version__ or not any(folders):
-        lacks = "vLLM" if ours == __version__ else f"assayline {__version__}" + (f" (it has {ours})" if ours else "")
+    is_same = digest == digest_package()
+    if told.returncode or not is_same or not any(folders):
+        wanted = f"assayline {__version__} with the same code" + (f" (it has {ours})" if ours else "")
+        lacks = "vLLM" if is_same else wanted
         raise SpecError(f"The environment of engine.python {python} lacks {lacks}. hint: install it there with pip.")
     return Path(folders[0])
 
@@ -189,12 +192,16 @@ def _find_other_vllm(python: str) -> Path:
 TELL_S = 60.0
 _TELL = """
 import importlib.util as util
+ours = digest = ""
 try:
-    from assayline import __version__
+    from assayline import __version__ as ours
+    from assayline.digests import digest_package
+    digest = digest_package()
 except ImportError:
-    __version__ = ""
+    pass
 vllm = util.find_spec("vllm")
-print(__version__)
+print(ours)
+print(digest)
 print(vllm.submodule_search_locations[0] if vllm else "")
 """
 

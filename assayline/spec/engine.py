@@ -206,8 +206,8 @@ class EngineSpec(SpecPart):
         None,
         min_length=1,
         exclude_if=lambda python: python is None,  # keeps digests of specs without it
-        description="Python of another environment, whose vLLM the engines use; assayline must be installed there in "
-        "the same version (default: this environment).",
+        description="Python of another environment, whose vLLM the engines use; the same assayline must be "
+        "installed there (default: this environment).",
     )
 
     @field_validator("python")

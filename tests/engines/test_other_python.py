@@ -8,6 +8,7 @@ import pytest
 from run_kit import PATIENCE_S, fake_spec
 
 from assayline import __version__
+from assayline.digests import digest_package
 from assayline.engines.process import HostProcess, HostSetup
 from assayline.errors import SpecError
 from assayline.settings import Settings
@@ -38,7 +39,8 @@ def test_its_vllm_says_which_arguments_there_are(tmp_path):
     (tmp_path / "vllm" / "engine").mkdir(parents=True)
     (tmp_path / "vllm" / "engine" / "arg_utils.py").write_text("class EngineArgs:\n    dtype: str\n    newer: int\n")
     (tmp_path / "vllm" / "sampling_params.py").write_text("class SamplingParams:\n    temperature: float\n")
-    python = write_python(tmp_path / "python", f"echo {__version__}", f"echo {shlex.quote(str(tmp_path / 'vllm'))}")
+    same = f"echo {__version__}; echo {digest_package()}"
+    python = write_python(tmp_path / "python", same, f"echo {shlex.quote(str(tmp_path / 'vllm'))}")
     check_arguments(with_python(python, newer=1))
     with pytest.raises(SpecError, match="vLLM has no such argument"):
         check_arguments(with_python(python, max_model_len=64))
@@ -47,9 +49,10 @@ def test_its_vllm_says_which_arguments_there_are(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["echo", "echo /vllm"], f"lacks assayline {__version__}. hint: install it there"),
-        (["echo 0.0.1", "echo /vllm"], f"lacks assayline {__version__} (it has 0.0.1)."),
-        ([f"echo {__version__}", "echo"], "lacks vLLM."),
+        (["echo; echo", "echo /vllm"], f"lacks assayline {__version__} with the same code. hint: install it there"),
+        (["echo 0.0.1; echo other", "echo /vllm"], f"lacks assayline {__version__} with the same code (it has 0.0.1)."),
+        ([f"echo {__version__}; echo other", "echo /vllm"], "with the same code"),
+        ([f"echo {__version__}; echo {digest_package()}", "echo"], "lacks vLLM."),
         (["exit 3"], "lacks assayline"),
     ],
 )

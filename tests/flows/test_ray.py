@@ -307,6 +307,26 @@ def test_ray_node_with_other_code_in_the_model_is_named(nodes, tmp_path, join, m
             work.drive()
 
 
+def test_ray_node_with_another_assayline_answers_nothing(nodes, tmp_path, join, monkeypatch):
+    """The other nodes answer all requests. Code counts, not the version's number."""
+    import shutil
+
+    other = nodes.folder / "other"
+    shutil.copytree(ROOT / "assayline", other / "assayline")
+    with (other / "assayline" / "engines" / "fake.py").open("a") as file:
+        file.write("\nCHANGED = True\n")
+    address = nodes.add(path=str(other))
+    monkeypatch.chdir(tmp_path)  # Ray imports from the flow's working folder first
+    ids = write_shards(tmp_path, shards=6, per_shard=10, max_tokens=20)
+    with join(engine={"backend": "fake", "max_concurrency": 4}) as work:
+        work.dispatcher.workers = 3
+        finish(work, [work.start(f"worker-{n}", work.joined.launch) for n in range(3)], ids)
+    [refused] = [note for note in work.notes if "another assayline" in note]
+    assert f"Node {address} of the Ray cluster has another assayline in {other}/assayline" in refused
+    opened = [event.worker for event in work.events if event.event == "opened"]
+    assert len(opened) == 2 and not any(worker in refused.split()[0] for worker in opened)
+
+
 def test_ray_worker_passes_on_why_its_engine_died(nodes, tmp_path, join):
     """The error is pickled on the node, evidence included."""
     write_shards(tmp_path, shards=1, per_shard=1)
