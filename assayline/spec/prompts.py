@@ -71,7 +71,7 @@ class InlineSource(Source):
 
 
 class HubSource(RemoteSource):
-    """A Hugging Face dataset, streamed. Needs the extra `hub`."""
+    """A Hugging Face dataset, streamed, or with HF_HUB_OFFLINE=1 from the hub's cache. Needs the extra `hub`."""
 
     kind: Literal["hub"] = "hub"
     dataset: str = Field(description="Dataset id on the hub, such as openai/gsm8k.")

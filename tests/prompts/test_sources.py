@@ -251,6 +251,7 @@ def test_a_dataset_is_streamed(tmp_path, monkeypatch):
         calls.append((args, kwargs))
         return ({"prompt": str(number)} for number in itertools.count())
 
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     rows = read_rows(HubSource(dataset="org/name", subset="main", split="train", revision="v1"))
     assert [row["prompt"] for row in itertools.islice(rows, 2)] == ["0", "1"]
@@ -261,6 +262,23 @@ def test_a_dataset_in_a_folder_is_really_read(tmp_path):
     pytest.importorskip("datasets")
     write(tmp_path / "test.jsonl", '{"prompt": "a"}\n{"prompt": "b"}\n')
     assert list(read_rows(HubSource(dataset=str(tmp_path)))) == [{"prompt": "a"}, {"prompt": "b"}]
+
+
+def test_hub_dataset_is_read_from_the_cache_when_offline(tmp_path, monkeypatch):
+    """As `hf download --repo-type dataset` leaves it; its README has the split's file."""
+    datasets, huggingface_hub = pytest.importorskip("datasets"), pytest.importorskip("huggingface_hub")
+    dataset = tmp_path / "hub" / "datasets--org--name"
+    snapshot = dataset / "snapshots" / ("a" * 40)
+    for folder in (dataset / "refs", snapshot / "rows"):
+        folder.mkdir(parents=True)
+    write(dataset / "refs" / "main", "a" * 40)
+    split = "configs:\n- config_name: default\n  data_files:\n  - {split: test, path: rows/some.jsonl}\n"
+    write(snapshot / "README.md", f"---\n{split}---\n")
+    write(snapshot / "rows" / "some.jsonl", '{"prompt": "a"}\n{"prompt": "b"}\n')
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert list(read_rows(HubSource(dataset="org/name"))) == [{"prompt": "a"}, {"prompt": "b"}]
 
 
 def test_whole_numbers_of_a_dataset_have_no_point_next_to_missing_ones(tmp_path):

@@ -449,25 +449,29 @@ def _narrow(value: Any) -> Any:
 
 
 def read_hub(source: HubSource) -> Iterator[Row]:
-    """Rows of a dataset of the Hugging Face hub, streamed. Raises PromptError.
+    """Rows of a dataset of the Hugging Face hub, streamed; offline, of its snapshot in the hub's cache.
 
-    A whole number has no point, because a stream does not show whether a missing value has widened its column.
+    Raises PromptError. A whole number has no point, because a stream does not show whether a missing value has widened
+    its column.
     """
     try:
         import datasets
+        from huggingface_hub import snapshot_download
     except ImportError:
         raise PromptError(
             f"Prompt set {source.dataset!r} is on the Hugging Face hub, which needs the package "
             "`datasets`: pip install 'assayline[hub]'"
         ) from None
     try:
-        rows = datasets.load_dataset(
-            source.dataset, name=source.subset, split=source.split, revision=source.revision, streaming=True
-        )
+        place, revision = source.dataset, source.revision
+        if datasets.config.HF_HUB_OFFLINE and not Path(place).exists():
+            place, revision = snapshot_download(place, repo_type="dataset", revision=revision), None
+        rows = datasets.load_dataset(place, name=source.subset, split=source.split, revision=revision, streaming=True)
         yield from ({name: _narrow(unpad(value)) for name, value in row.items()} for row in rows)
     except Exception as error:  # datasets raises a dozen unrelated types, network errors among them
         raise PromptError(
             f"Hub dataset {source.dataset!r} (subset {source.subset}, split {source.split}, revision "
             f"{source.revision}) cannot be read: {type(error).__name__}: {as_sentence(str(error))} "
-            "Check the names, and HF_TOKEN for gated ones."
+            "Check the names, and HF_TOKEN for gated ones. Without a network, set HF_HUB_OFFLINE=1 to read the hub's "
+            "cache, which `hf download --repo-type dataset` fills."
         ) from None
