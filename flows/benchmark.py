@@ -3,31 +3,34 @@
     assayline benchmark SPEC [--repeats 5] [--sweep engine.max_concurrency=16,32,64]... [--dry-run] [--FIELD VALUE ...]
     assayline benchmark SPEC --profile sweep [--points 8] [--arrival poisson] [--seconds 30]
     assayline benchmark SPEC --profile slo --slo interactive [--arrival poisson] [--seconds 30]
-    assayline benchmark --resume BENCHMARK_ID
+    assayline benchmark --resume BENCHMARK_ID | SPEC --fresh
     assayline benchmark SPEC --noise [--repeats 10] [--dry-run] [--FIELD VALUE ...]
 
 Each repeat is a separate run of the flow `evaluate`. Runs are sequential, so a device has one engine at a time. Each
 repeat opens its own engine; the points of a profile share one, and so do two consecutive runs of a noise measurement.
-A killed benchmark resumes where it stopped. An interrupted pair is not completed: the remaining runs form new pairs,
-so an engine may have a single run.
+The same command resumes a killed benchmark where it stopped. An interrupted pair is not completed: the remaining runs
+form new pairs, so an engine may have a single run.
 """
 
 from typing import Any, Literal
 
 from prefect import flow
 
-from assayline.benchmark.configurations import load_tasks, plan_benchmark, plan_noise, read_plan
+from assayline.benchmark.configurations import plan_asked, read_plan
 from assayline.benchmark.plan import write_plan
 from assayline.benchmark.profile import choose_profile
 from assayline.errors import SpecError
-from assayline.flows.evaluate import SpecParameter, check_deployed_spec, complete, name_by
+from assayline.evaluation.resume import AUTO, NEVER
+from assayline.flows.evaluate import Resume, SpecParameter, check_deployed_spec, complete, name_by
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import completed
 from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import run_benchmark
 from assayline.spec.file import as_spec
 
-name_benchmark = name_by(lambda given: given.get("resume") or f"benchmark {as_spec(given['spec']).name}", "benchmark")
+name_benchmark = name_by(
+    lambda given: f"benchmark {as_spec(given['spec']).name}" if given.get("spec") else given["resume"], "benchmark"
+)
 
 
 @flow(name="benchmark", flow_run_name=name_benchmark, persist_result=False)
@@ -35,7 +38,7 @@ def benchmark(
     spec: SpecParameter | None = None,
     repeats: int | None = None,
     sweep: dict[str, list[Any]] | None = None,
-    resume: str | None = None,
+    resume: Resume = AUTO,
     profile: Literal["sweep", "slo"] | None = None,
     slo: str | None = None,
     points: int | None = None,
@@ -51,7 +54,8 @@ def benchmark(
         spec: a spec, the path of one or of a suite, or {file, overrides} to override fields of a spec.
         repeats: runs per configuration (default 5, the minimum for a comparison; 1 with a profile, 10 for noise).
         sweep: values by dotted field: {"engine.max_concurrency": [16, 32]}.
-        resume: id of a benchmark to resume; excludes all other arguments.
+        resume: `auto` goes on with the newest benchmark of the same arguments, if it is unfinished; `never` starts a
+            new one; the id of a benchmark resumes it, and excludes all other arguments.
         profile: `sweep` measures latency under load, from one request at a time to all at once;
             `slo` finds the highest rate at which an SLO holds.
         slo: name of that SLO.
@@ -64,17 +68,15 @@ def benchmark(
     """
     settings = load_flow_settings()
     settings.pass_on_token()
-    if resume is not None:
+    if resume not in (AUTO, NEVER):
         plan, configurations = read_plan(resume, settings)
     elif spec is not None:
         check_deployed_spec(spec)
         given = {"slo": slo, "points": points, "arrival": arrival, "seconds": seconds, "requests": requests}
         chosen = choose_profile(profile, {name: value for name, value in given.items() if value is not None})
-        if noise:
-            plan, configurations = plan_noise(as_spec(spec), repeats, is_varied=bool(sweep or chosen))
-        else:
-            tasks = load_tasks(spec)[0] if isinstance(spec, str) else as_spec(spec)
-            plan, configurations = plan_benchmark(tasks, sweep or {}, repeats, profile=chosen, baseline=baseline)
+        plan, configurations = plan_asked(
+            spec, sweep or {}, repeats, chosen, baseline, settings, is_noise=noise, is_fresh=resume == NEVER
+        )
         write_plan(plan, settings)
     else:
         raise SpecError("No benchmark given. hint: pass a spec, or resume with the id of a benchmark.")

@@ -8,7 +8,6 @@ its runs have their states.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ from assayline.benchmark.plan import (
     BenchmarkPlan,
     Configuration,
     benchmark_dir,
+    combine_values,
     count_done,
+    find_unfinished,
     read_plan_file,
 )
 from assayline.benchmark.profile import (
@@ -36,7 +37,7 @@ from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import load_spec, override_spec, parse_spec, parse_value, read_yaml
+from assayline.spec.file import SpecFile, as_spec, override_spec, parse_spec, parse_value, read_yaml
 from assayline.spec.identity import canonical_json, config_id
 from assayline.spec.suite import load_suite
 from assayline.store.scoring import check_scorers
@@ -57,14 +58,42 @@ class BenchmarkTask:
     spec: EvalSpec
 
 
-def load_tasks(path: str, overrides: Mapping[str, str] | None = None) -> tuple[list[BenchmarkTask], list[str]]:
+def plan_asked(
+    given: EvalSpec | SpecFile | str,
+    sweep: Mapping[str, Sequence[Any]],
+    repeats: int | None,
+    profile: SweepProfile | None,
+    baseline: str | None,
+    settings: Settings,
+    *,
+    is_noise: bool = False,
+    is_fresh: bool = False,
+) -> tuple[BenchmarkPlan, list[Configuration]]:
+    """Plan a benchmark, or a noise measurement, of a spec or of the path of a spec or suite.
+
+    Returns the newest benchmark of this plan if it is unfinished, unless `is_fresh`. Raises SpecError or ModelError.
+    """
+    file = SpecFile(file=given) if isinstance(given, str) else given
+    tasks, models = load_tasks(file) if isinstance(file, SpecFile) else ([BenchmarkTask("", 1.0, as_spec(file))], [])
+    if is_noise:
+        if len(tasks) > 1:
+            raise SpecError("--noise measures one spec, not a suite. hint: pass the spec of one evaluation.")
+        found = plan_noise(tasks[0].spec, repeats, is_varied=bool(sweep or profile))
+    else:
+        asked = list(file.overrides) if isinstance(file, SpecFile) else []
+        varied = {"model": models, **sweep} if models and "model" not in sweep else sweep
+        found = plan_benchmark(tasks, varied, repeats, asked, profile, baseline)
+    unfinished = None if is_fresh else find_unfinished(found[0], settings)
+    return read_plan(unfinished, settings) if unfinished else found
+
+
+def load_tasks(file: SpecFile) -> tuple[list[BenchmarkTask], list[str]]:
     """Read a spec as the only task, or the evaluations of a suite, with its models. Raises SpecError."""
-    data = None if path.startswith("@") else read_yaml(Path(path))
+    data = None if file.file.startswith("@") else read_yaml(Path(file.file))
     if not isinstance(data, dict) or "evaluations" not in data:
-        return [BenchmarkTask("", 1.0, load_spec(path, overrides))], []
-    suite = load_suite(path)
-    values = {field: parse_value(field, text) for field, text in (overrides or {}).items()}
-    specs = [override_spec(one.load(None), values) for one in suite.evaluations]
+        return [BenchmarkTask("", 1.0, file.load())], []
+    suite = load_suite(file.file)
+    specs = [override_spec(one.load(None), file.overrides) for one in suite.evaluations]
     tasks = [
         BenchmarkTask(one.name or spec.name, one.weight, spec)
         for one, spec in zip(suite.evaluations, specs, strict=True)
@@ -236,15 +265,6 @@ def parse_sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise SpecError(f"--sweep names {field} twice. hint: pass all its values at once, separated by commas.")
         sweep[field] = values
     return sweep
-
-
-def combine_values(sweep: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[str, str]]]:
-    """Return every combination with its label; the first field varies slowest."""
-    combinations = [dict(zip(sweep, values, strict=True)) for values in product(*sweep.values())]
-    return [
-        (", ".join(f"{field}={value}" for field, value in combination.items()) or "as given", combination)
-        for combination in combinations
-    ]
 
 
 def _split_values(field: str, text: str) -> list[Any]:

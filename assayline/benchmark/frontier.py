@@ -7,12 +7,12 @@ the limit are adjusted for all configurations (Holm).
 
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from assayline.benchmark.plan import BenchmarkPlan
 from assayline.comparison.queries import (
     choose_pairing,
     compare_scores,
@@ -28,61 +28,42 @@ from assayline.stats.pairs import bound_ratio, judge_mean
 from assayline.stats.worse import decide_worse
 from assayline.store.database import Connection, Row, is_read_only, read_rows
 
-AS_GIVEN = "as given"
 KIND = "frontier"
-FIELDS = re.compile(r"(.*?) ((?:\w+\.)*\w+=.*)", re.DOTALL)
-"""Name of a run of a benchmark: that of the spec, and the fields that are varied."""
 REACH = (1.959963984540054 + 0.8416212335729143) ** 2
 """(z of a 95% interval + z of 80% power)²."""
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """Return the name of the spec and the label of the configuration from the name of a run.
+def name_configs(runs: Sequence[Row], plan: BenchmarkPlan | None) -> dict[str, tuple[str, str]]:
+    """Return the task and the label of each configuration of a benchmark, by its config_id, in the plan's order.
 
-    A name that a benchmark does not give is the label.
+    Without a plan, such as after `gate --remeasure`, a prompt set is a task, and a label the run's name, or its
+    config_id if several have the name.
     """
-    if found := FIELDS.fullmatch(name):
-        return found[1], found[2]
-    spec, _, rest = name.rpartition(" benchmark")
-    return (spec, AS_GIVEN) if spec and not rest else ("", name)
-
-
-def name_configs(runs: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    """Return the task and the label of each configuration of a benchmark, by its config_id.
-
-    Configurations whose runs have the same name, which a benchmark does not make, have their ids as labels.
-    """
-    named = {run["config_id"]: split_name(run["name"]) for run in runs}
+    if plan and plan.names:
+        return plan.names
+    named = {run["config_id"]: (run["prompt_set"], run["name"]) for run in runs}
     uses = Counter(named.values())
     return {one: name if uses[name] == 1 else (name[0], f"configuration {one[:8]}") for one, name in named.items()}
 
 
-def group_runs(runs: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
-    """Return runs of a benchmark by configuration and task, in the order of their start."""
-    found: dict[str, dict[str, list[Row]]] = {}
-    names = name_configs(runs)
-    for run in runs:
-        task, label = names[run["config_id"]]
-        found.setdefault(label, {}).setdefault(task, []).append(run)
-    return found
+def store_frontier(connection: Connection, benchmark_id: str, plan: BenchmarkPlan | None) -> None:
+    """Compare each configuration with the plan's baseline, and store the rows that `frontier` reads.
 
-
-def store_frontier(
-    connection: Connection, benchmark_id: str, baseline: str | None = None, weights: Mapping[str, float] | None = None
-) -> None:
-    """Compare each configuration with `baseline` (default: the first) and store the rows that `frontier` reads.
-
-    `weights` are those of the tasks, 1 by default. A reader stores nothing.
+    The default is the first with a run; nothing is compared with a baseline that has none. A reader stores nothing, and
+    without the plan the rows stay.
     """
-    if is_read_only(connection):
+    if is_read_only(connection) or plan is None:
         return
-    query = (
-        "select run_id, config_id, name, state, spec_json from runs where benchmark_id = ? order by started_at, run_id"
-    )
-    groups = group_runs([run for run in read_rows(connection, query, benchmark_id) if run["state"] != "running"])
+    query = "select * from runs where benchmark_id = ? and state <> 'running' order by started_at, run_id"
+    runs = read_rows(connection, query, benchmark_id)
+    groups: dict[str, dict[str, list[Row]]] = {}
+    for config_id, (task, label) in name_configs(runs, plan).items():
+        if of_config := [run for run in runs if run["config_id"] == config_id]:
+            groups.setdefault(label, {})[task] = of_config
     if not groups:
         return
-    base = groups.get(baseline or "") or next(iter(groups.values()))
+    base = groups.get(plan.baseline, {}) if plan.baseline else next(iter(groups.values()))
+    weights = {task["name"]: task["weight"] for task in plan.tasks}
     noise = {
         row["config_id"]: row["noise_floor"]
         for row in read_noise(connection, "benchmark_id = ? and metric = 'accuracy'", benchmark_id)
@@ -96,14 +77,14 @@ def store_frontier(
             if task in base
         }
         for task, part in parts.items():
-            runs = {"run_id": tasks[task][-1]["run_id"], "baseline_run_id": base[task][-1]["run_id"]}
-            rows.append({**runs, "detail": label, **{name: part[name] for name in _RECOVERY}})
+            sides = {"run_id": tasks[task][-1]["run_id"], "baseline_run_id": base[task][-1]["run_id"]}
+            rows.append({**sides, "detail": label, **{name: part[name] for name in _RECOVERY}})
         if parts and all(part["value"] is not None for part in parts.values()) and parts.keys() == base.keys():
-            shares = [(weights or {}).get(task, 1.0) for task in parts]
+            shares = [weights.get(task, 1.0) for task in parts]
             shares = [share / math.fsum(shares) for share in shares]
             floors = [noise.get(tasks[task][0]["config_id"]) for task in parts]
-            runs = {name: rows[-1][name] for name in ("run_id", "baseline_run_id", "detail")}
-            means.append({**runs, **_average(list(parts.values()), shares, floors)})
+            sides = {name: rows[-1][name] for name in ("run_id", "baseline_run_id", "detail")}
+            means.append({**sides, **_average(list(parts.values()), shares, floors)})
     judge_family(means)
     for mean in means:
         common = {name: mean[name] for name in ("run_id", "baseline_run_id", "detail", "n", "verdict", "p_value")}

@@ -5,19 +5,24 @@ A killed benchmark is resumed from it. The manifests of its runs have their stat
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from assayline.benchmark.profile import SweepProfile
+from assayline.benchmark.profile import ENDS, SweepProfile
 from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, write_json
+from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import list_manifests
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import RENAMED, use_current_names
 
 PLAN_NAME = "benchmark.json"
+AS_GIVEN = "as given"
+"""Variant of a benchmark that varies nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +66,11 @@ class BenchmarkPlan:
     """Name, weight and spec (spec_json) of each evaluation of a suite; empty for one spec."""
 
     @property
-    def first(self) -> str | None:
-        """The first variant, whose quality the others are compared with unless a baseline was named."""
-        return ", ".join(f"{field}={values[0]}" for field, values in self.sweep.items()) or None
+    def names(self) -> dict[str, tuple[str, str]]:
+        """Task and variant of each configuration, by its config_id; empty with a profile."""
+        tasks = [str(task["name"]) for task in self.tasks] or [str(json.loads(self.spec_json)["name"])]
+        named = ((task, variant) for variant, _ in combine_values(self.sweep) for task in tasks)
+        return {} if self.profile else dict(zip(self.config_ids, named, strict=True))
 
     @property
     def planned(self) -> int:
@@ -75,6 +82,15 @@ class BenchmarkPlan:
     def total(self) -> int:
         """Total number of runs."""
         return self.repeats * len(self.config_ids) + self.planned
+
+
+def combine_values(sweep: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[str, str]]]:
+    """Return every combination with its label; the first field varies slowest."""
+    combinations = [dict(zip(sweep, values, strict=True)) for values in product(*sweep.values())]
+    return [
+        (", ".join(f"{field}={value}" for field, value in combination.items()) or AS_GIVEN, combination)
+        for combination in combinations
+    ]
 
 
 def find_plan(benchmark_id: str, settings: Settings) -> BenchmarkPlan | None:
@@ -92,6 +108,25 @@ def count_left(benchmark_id: str, settings: Settings) -> int | None:
         return None
     done = count_done(benchmark_id, settings)
     return plan.total - sum(min(done[config_id], plan.repeats) for config_id in plan.config_ids)
+
+
+def find_unfinished(plan: BenchmarkPlan, settings: Settings) -> str | None:
+    """Return the id of the newest benchmark that was asked for like `plan`, if it has runs left and no process does it.
+
+    Rates that a profile chose are not asked for.
+    """
+
+    def describe(one: BenchmarkPlan) -> str:
+        asked = {**asdict(one), "benchmark_id": None}
+        if one.profile:
+            asked |= {"profile": asdict(replace(one.profile, rates_per_s=[])), "config_ids": one.config_ids[:ENDS]}
+        return json.dumps(asked)
+
+    for folder in sorted(benchmark_dir(settings, "").glob("*"), reverse=True):
+        known = find_plan(folder.name, settings)
+        if known and describe(known) == describe(plan) and not is_worked_on(folder):
+            return folder.name if count_left(folder.name, settings) or not (folder / "report.html").exists() else None
+    return None
 
 
 def count_done(benchmark_id: str, settings: Settings) -> Counter[str]:

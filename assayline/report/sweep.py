@@ -89,14 +89,14 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Benchma
     measured: list[Measured] = []
     noise, slo = None, plan.profile.slo if plan and plan.profile and points else None
     if not points:
-        names = name_configs(runs)
+        names = name_configs(runs, plan)
         if len({task for task, _ in names.values()}) == 1:
             gate = json.loads(runs[0]["spec_json"]).get("gate") or {}
-            labels = {config_id: label for config_id, (_, label) in names.items()}
-            base = next((one for one, label in labels.items() if plan and label == plan.baseline), None)
+            ran = {run["config_id"] for run in runs}
+            labels = {config_id: label for config_id, (_, label) in names.items() if config_id in ran}
+            base = next((one for one, (_, label) in names.items() if plan and label == plan.baseline), None)
             measured = read_measured(connection, benchmark_id, labels, gate, base)
-        weights = {task["name"]: task["weight"] for task in plan.tasks} if plan else {}
-        store_frontier(connection, benchmark_id, plan.baseline or plan.first if plan else None, weights)
+        store_frontier(connection, benchmark_id, plan)
         noise = read_noise(connection, benchmark_id) if len(measured) == 1 else None
     return BenchmarkRows(
         benchmark_id=benchmark_id,

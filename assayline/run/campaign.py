@@ -18,7 +18,7 @@ from assayline.benchmark.configurations import (
     replace_profile,
 )
 from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, check_repeats, decide
-from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, write_plan
+from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, count_done, write_plan
 from assayline.benchmark.profile import ENDS, Probe, SweepProfile, bisect_rate, space_rates
 from assayline.benchmark.suite import (
     Cell,
@@ -68,6 +68,8 @@ def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], fron
     settings = front.settings
     lock = _lock("Benchmark", plan.benchmark_id, benchmark_dir(settings, plan.benchmark_id))
     try:
+        if count_done(plan.benchmark_id, settings):
+            front.log.info("Benchmark %s is resumed; --fresh (resume: never) starts a new one.", plan.benchmark_id)
         with EnginePool() as engines:
             failed = _do_benchmark(plan, configurations, front, engines)
             while plan.profile and not failed:

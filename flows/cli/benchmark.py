@@ -56,7 +56,7 @@ PARSER = make_parser(
     EPILOG,
     "%(prog)s [SPEC_OR_SUITE] [--repeats N] [--sweep FIELD=A,B ... [--baseline A] | --profile sweep | "
     "--profile slo --slo NAME | --noise] "
-    "[--resume BENCHMARK_ID] [--dry-run] [--FIELD VALUE ...]",
+    "[--resume BENCHMARK_ID | --fresh] [--dry-run] [--FIELD VALUE ...]",
 )
 PARSER.add_argument(
     "--repeats",
@@ -85,7 +85,10 @@ PARSER.add_argument(
 PARSER.add_argument("--seconds", type=float, metavar="S", help="maximum seconds of sending per sweep point")
 PARSER.add_argument("--requests", type=int, metavar="N", help="maximum requests per sweep point")
 PARSER.add_argument("--noise", action="store_true", help="measure how much the spec differs from itself: see below")
-PARSER.add_argument("--resume", metavar="BENCHMARK_ID", help="resume a benchmark")
+PARSER.add_argument(
+    "--resume", metavar="BENCHMARK_ID", help="resume a benchmark (default: the newest unfinished one of this command)"
+)
+PARSER.add_argument("--fresh", action="store_true", help="start a new benchmark even if one is unfinished")
 PARSER.add_argument("--dry-run", action="store_true", help="check and list the configurations without running them")
 
 
@@ -116,7 +119,7 @@ def run(arguments: list[str]) -> int:
     except BaseException as error:
         error.add_note(
             f"Benchmark {plan.benchmark_id} is unfinished: {count_left(plan.benchmark_id, settings)} of "
-            f"{plan.total} runs left. hint: resume it with `assayline benchmark --resume {plan.benchmark_id}`."
+            f"{plan.total} runs left. hint: repeat the command to resume it, or pass --resume {plan.benchmark_id}."
         )
         raise
     print_conclusion(plan.benchmark_id, settings)
@@ -141,28 +144,23 @@ def plan_from_words(
     known: argparse.Namespace, rest: list[str], settings: "Settings"
 ) -> "tuple[BenchmarkPlan, list[Configuration]]":
     """Plan a new benchmark, or read the plan of the one to resume. Raises SpecError."""
-    from assayline.benchmark.configurations import load_tasks, parse_sweep, plan_benchmark, plan_noise, read_plan
+    from assayline.benchmark.configurations import parse_sweep, plan_asked, read_plan
+    from assayline.spec.file import SpecFile, parse_value
 
     settings.pass_on_token()
     path, overrides = parse_words(rest, vars(known))
     options = {name: getattr(known, name) for name in OF_PROFILE if getattr(known, name) is not None}
     if known.resume is not None:
-        others = (path, overrides, options, known.sweep, known.baseline, known.profile, known.noise)
+        others = (path, overrides, options, known.sweep, known.baseline, known.profile, known.noise, known.fresh)
         if any(others) or known.repeats is not None:
             raise SpecError("--resume uses the benchmark's own plan. hint: leave out SPEC, fields and sweep options.")
         return read_plan(known.resume, settings)
     if path is None:
         raise SpecError("No benchmark given. hint: pass a SPEC, or --resume BENCHMARK_ID.")
     profile = choose_profile(known.profile, options)
-    tasks, models = load_tasks(path, overrides)
-    sweep = parse_sweep(known.sweep)
-    if known.noise:
-        if len(tasks) > 1:
-            raise SpecError("--noise measures one spec, not a suite. hint: pass the spec of one evaluation.")
-        return plan_noise(tasks[0].spec, known.repeats, is_varied=bool(sweep or profile))
-    if models and "model" not in sweep:
-        sweep = {"model": models, **sweep}
-    return plan_benchmark(tasks, sweep, known.repeats, list(overrides), profile, known.baseline)
+    file = SpecFile(file=path, overrides={field: parse_value(field, text) for field, text in overrides.items()})
+    sweep, how = parse_sweep(known.sweep), {"is_noise": known.noise, "is_fresh": known.fresh}
+    return plan_asked(file, sweep, known.repeats, profile, known.baseline, settings, **how)
 
 
 def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:

@@ -13,18 +13,22 @@ from assayline.benchmark.configurations import (
     load_tasks,
     order_runs,
     parse_sweep,
+    plan_asked,
     plan_benchmark,
     read_plan,
 )
-from assayline.benchmark.frontier import name_configs, split_name
+from assayline.benchmark.frontier import name_configs
 from assayline.benchmark.plan import PLAN_NAME, benchmark_dir, count_done, write_plan
 from assayline.benchmark.profile import SweepProfile
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.resume import NEVER
+from assayline.flows.benchmark import benchmark
+from assayline.flows.cli.benchmark import run as benchmark_command
 from assayline.run.campaign import _do_benchmark
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import SpecFile
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +99,7 @@ def test_evaluations_of_a_suite_are_measured_with_every_combination(spec, settin
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sums.yaml").write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True) | {"name": "sums"}))
     (tmp_path / "suite.yaml").write_text(SUITE.format(first=tiny_model, second="small"))
-    tasks, models = load_tasks("suite.yaml", {"sampling.max_tokens": "7"})
+    tasks, models = load_tasks(SpecFile(file="suite.yaml", overrides={"sampling.max_tokens": 7}))
     assert [(task.name, task.weight, task.spec.sampling["max_tokens"]) for task in tasks] == [
         ("sums", 3, 7),
         ("few", 1, 7),
@@ -105,8 +109,8 @@ def test_evaluations_of_a_suite_are_measured_with_every_combination(spec, settin
     assert [one.spec.name for one in found] == [
         f"{task} engine.max_concurrency={size}" for size in (1, 2) for task in ("sums", "few")
     ]
-    assert [split_name(one.spec.name) for one in found] == [(one.task, one.variant) for one in found]
-    assert plan.baseline == "engine.max_concurrency=2" and plan.first == "engine.max_concurrency=1"
+    assert list(plan.names.values()) == [(one.task, one.variant) for one in found]
+    assert plan.baseline == "engine.max_concurrency=2"
     write_plan(plan, settings)
     assert read_plan(plan.benchmark_id, settings) == (plan, found)
     for wanted in ("3", "model=x"):
@@ -114,6 +118,43 @@ def test_evaluations_of_a_suite_are_measured_with_every_combination(spec, settin
             plan_benchmark(tasks, {"engine.max_concurrency": [1, 2]}, baseline=wanted)
     with pytest.raises(SpecError, match="--profile needs one spec, not a suite"):
         plan_benchmark(tasks, {}, profile=SweepProfile())
+
+
+@pytest.mark.parametrize("way", ["command", "flow"])
+def test_command_and_flow_plan_the_same(spec, settings, tiny_model, tmp_path, monkeypatch, way):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
+    (tmp_path / "sums.yaml").write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True) | {"name": "sums"}))
+    (tmp_path / "suite.yaml").write_text(SUITE.format(first=tiny_model, second="small"))
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("assayline.benchmark.configurations.plan_benchmark", lambda *given: asked.append(given))
+    for path, overrides in (("suite.yaml", {}), ("sums.yaml", {"engine.warmup": False})):
+        with pytest.raises(TypeError, match="NoneType"):  # nothing is planned
+            if way == "command":
+                benchmark_command([path, *(f"--{field}={json.dumps(value)}" for field, value in overrides.items())])
+            else:
+                benchmark.fn(SpecFile(file=path, overrides=overrides) if overrides else path)
+    (tasks, sweep, *_), (_, _, _, fields, *_) = asked
+    assert len(tasks) == 2 and sweep == {"model": [str(tiny_model), "small"]}
+    assert fields == ["engine.warmup"]
+
+
+def test_same_command_resumes_a_benchmark_and_a_complete_or_other_or_fresh_one_is_new(spec, settings):
+    def plan(is_fresh: bool = False, sizes: tuple[int, ...] = (1, 2)) -> str:
+        sweep = {"engine.max_concurrency": sizes}
+        found, _ = plan_asked(spec, sweep, 1, None, None, settings, is_fresh=is_fresh)
+        write_plan(found, settings)
+        return found.benchmark_id
+
+    first = plan()
+    for one in read_plan(first, settings)[1]:
+        assert plan() == first
+        run(one.spec, settings, first)
+    assert plan() == first, "it lacks its report"
+    (benchmark_dir(settings, first) / "report.html").touch()
+    second = plan()
+    assert second != first and plan() == second
+    assert plan(sizes=(1, 3)) not in (first, second) and plan(is_fresh=True) not in (first, second)
 
 
 def test_configurations_share_an_engine_within_a_round(spec, settings):
@@ -211,11 +252,9 @@ def test_resume_rejects_a_benchmark_that_cannot_continue(spec, settings, monkeyp
     [
         (["window-8", "window-32"], ["window-8", "window-32"]),
         (["models", "models"], ["configuration 0000", "configuration 1111"]),
-        (["q x=1", "q x=2"], ["x=1", "x=2"]),
-        (["a benchmark", "b benchmark"], ["as given", "as given"]),
     ],
 )
 def test_configurations_of_a_benchmark_have_different_labels(names, labels):
-    """Also if their runs were not named by a benchmark."""
-    runs = [{"config_id": str(number) * 4, "name": name} for number, name in enumerate(names)]
-    assert [label for _, label in name_configs(runs).values()] == labels
+    """Also if their runs are of no plan."""
+    runs = [{"config_id": str(number) * 4, "name": name, "prompt_set": "q"} for number, name in enumerate(names)]
+    assert [label for _, label in name_configs(runs, None).values()] == labels

@@ -12,11 +12,13 @@ import row_kit
 from row_kit import BENCHMARK, RATES, NightOf, given_nights, given_sweep, text_of
 from run_kit import settings_in
 
+from assayline.benchmark.plan import BenchmarkPlan, write_plan
 from assayline.benchmark.profile import Probe
 from assayline.flows.cli import run
 from assayline.report.charts import draw_frontier
 from assayline.report.make import Written, make_benchmark_report, make_report
 from assayline.report.search import read_probes, say_search
+from assayline.report.sweep import read_benchmark_rows
 from assayline.settings import Settings
 from assayline.store.database import connect
 from assayline.words import show_rate, show_seconds
@@ -272,6 +274,12 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Written]:
     given_nights(settings, [*nights, replace(killed, benchmark_id="b", prompts="sums")])
     with connect(settings.database_path, 10) as connection:
         connection.execute("""update runs set spec_json = '{"gate": {"max_accuracy_drop": 0.1}}'""")
+        ids = "select name, any_value(config_id) from runs where benchmark_id = 'b' group by name"
+        config_ids = dict(connection.execute(ids).fetchall())
+    models = [f"models/{size}" for size in SIZES]
+    tasks = [{"name": task, "weight": 1.0, "spec_json": "{}"} for task in ("sums", "words")]
+    order = [config_ids[f"{task['name']} model={model}"] for model in models for task in tasks]
+    write_plan(BenchmarkPlan("b", '{"name": ""}', {"model": models}, 5, order, tasks=tasks), settings)
     return settings, make_benchmark_report(settings, "b", folder)
 
 
@@ -295,6 +303,25 @@ def test_frontier_has_the_cheapest_configuration_that_keeps_the_limit_first(suit
     assert ends[1][:4] == (None,) * 4 and ends[0][4] == 80
     for recovery_low, recovery_high, low, high, _ in (ends[0], ends[2]):
         assert (recovery_low < 1 < recovery_high) == (low < 0 < high) and recovery_low < recovery_high
+
+
+@pytest.mark.parametrize("wanted", ["model=models/int4", "model=models/gone"])
+@pytest.mark.parametrize("name", ["sums", "sums shots=5", "sums benchmark"])
+def test_frontier_compares_with_the_baseline_of_the_plan_whatever_the_names_are(settings, name, wanted):
+    models = ["models/base", "models/int4"]
+    nights = [
+        NightOf(name=f"{name} model={model}", model_id=model, right=right, benchmark_id="b")
+        for model, right in zip(models, (32, 20), strict=True)
+    ]
+    given_nights(settings, nights)
+    with connect(settings.database_path, 10) as connection:
+        order = [row for (row,) in connection.execute("select config_id from runs order by model_id").fetchall()]
+        plan = BenchmarkPlan("b", json.dumps({"name": name}), {"model": models}, 1, order, baseline=wanted)
+        rows = read_benchmark_rows(connection, "b", plan)
+    verdicts = {row["configuration"]: row["verdict"] for row in rows.frontier}
+    assert {one.label for one in rows.measured} == {f"model={model}" for model in models}
+    base = {"model=models/int4": "baseline"} if wanted == "model=models/int4" else {}
+    assert {label: one for label, one in verdicts.items() if one == "baseline"} == base
 
 
 def test_frontier_page_names_the_configuration_to_run_and_the_reason(suite):
