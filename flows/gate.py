@@ -12,10 +12,10 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
-from assayline.comparison.gate import NIGHTS, GateFailedError
+from assayline.comparison.gate import NIGHTS
 from assayline.flows.evaluate import complete
 from assayline.flows.live.logs import load_flow_settings
-from assayline.flows.live.reporting import completed, publish_gate, worse
+from assayline.flows.live.reporting import end_judged, publish_gate
 from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import remeasure
 from assayline.run.stages import gate_run
@@ -46,6 +46,4 @@ def gate(
         run_id, baseline = remeasure(FlowFront(settings, complete), run_id, baseline, limits or {})
     report = gate_run(settings, get_run_logger(), run_id, baseline, limits or {}, nights=NIGHTS if is_nightly else 1)
     publish_gate(settings, run_id, report.baseline, report.sentence)
-    if report.failed:
-        return worse(report.sentence, GateFailedError(report.sentence, report))
-    return completed(report.sentence, dataclasses.asdict(report), report.verdict)
+    return end_judged(report.sentence, report, dataclasses.asdict(report))

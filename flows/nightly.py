@@ -1,20 +1,22 @@
 """nightly: evaluate a spec, compare the run with its baseline, and update its history and leaderboard.
 
 One flow for a schedule. It fails if a limit fails, or, as “Judge not trusted”, if a judge among the scorers agrees too
-little with the labels.
+little with the labels. A run that one comparison alone would fail is “Suspect”.
 
 `prefect.yaml` deploys it as `nightly/nightly`. A Prefect automation on failed runs can send notifications
 (docs/guides/nightly-runs.md).
 """
 
+import contextlib
 import dataclasses
 from typing import Any, Literal
 
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
-from assayline.comparison.gate import NIGHTS, GateFailedError, GateReport
-from assayline.errors import JudgeNotTrustedError
+from assayline.comparison.baselines import resolve_baseline
+from assayline.comparison.gate import NIGHTS, GateReport
+from assayline.errors import JudgeNotTrustedError, StoreError
 from assayline.evaluation.judging import pick_judges
 from assayline.evaluation.run import read_result
 from assayline.flows.cli.tables import describe_figures
@@ -28,15 +30,16 @@ from assayline.flows.evaluate import (
 )
 from assayline.flows.live.reporting import (
     completed,
+    end_judged,
     not_trusted,
     publish_night,
-    worse,
     write_leaderboard,
 )
 from assayline.flows.live.watch import rename_flow_run
 from assayline.run.stages import gate_run
 from assayline.settings import Settings, load_settings
 from assayline.spec.file import as_spec
+from assayline.store.thread import DatabaseThread
 
 
 def describe_night(parameters: dict[str, Any]) -> str:
@@ -62,6 +65,8 @@ def nightly(
     check_deployed_spec(spec)
     wanted = as_spec(spec)
     settings = load_settings()
+    against = baseline or wanted.gate.baseline
+    _check_baseline(settings, against)
     begun = find_retried(wanted.name, settings)
     try:
         if begun and is_done(begun) and not pick_judges(wanted.scorers):
@@ -71,7 +76,7 @@ def nightly(
     except JudgeNotTrustedError as error:
         rename_flow_run(f"{wanted.name} · judge not trusted")
         return not_trusted(error)
-    run_id, against = result["run_id"], baseline or wanted.gate.baseline
+    run_id = result["run_id"]
     figures, report = describe_figures(result["metrics"], wanted), None
     headline = f"{figures}; not judged"
     try:
@@ -84,15 +89,23 @@ def nightly(
         write_leaderboard(wanted.prompts.set_name)
     if report is None:
         return completed(headline, {"run_id": run_id, "gate": None})
-    if report.failed:
-        return worse(headline, GateFailedError(report.sentence, report))
-    return completed(headline, {"run_id": run_id, "gate": dataclasses.asdict(report)}, report.verdict)
+    return end_judged(headline, report, {"run_id": run_id, "gate": dataclasses.asdict(report)})
+
+
+def _check_baseline(settings: Settings, baseline: str | None) -> None:
+    """Raise SpecError for an unknown baseline. A database that another program holds is left for the verdict."""
+    if baseline is not None:
+        with contextlib.suppress(StoreError):
+            DatabaseThread(settings).run(lambda connection: resolve_baseline(connection, baseline), wait_s=5)
 
 
 def _say(report: GateReport | None) -> str:
     if report is None:
         return "; not judged: no baseline"
-    return f"; within its limits against {report.baseline}" if report.verdict == "pass" else f". {report.sentence}"
+    if report.verdict != "pass":
+        return f". {report.sentence}"
+    waiting = "; ".join(check.check for check in report.checks if check.verdict == "waiting")
+    return f"; within its limits against {report.baseline}" + (f"; not judged yet: {waiting}" if waiting else "")
 
 
 def _judge(settings: Settings, run_id: str, baseline: str | None) -> GateReport | None:

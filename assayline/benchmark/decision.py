@@ -21,20 +21,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from assayline.benchmark.suite import Cell, shorten_model
-from assayline.comparison.gate import NIGHTS, Check, GateReport
+from assayline.comparison.gate import NIGHTS, Check, GateReport, mark_suspect
 from assayline.comparison.queries import foresee_reach
 from assayline.errors import AssaylineError, SpecError
 from assayline.stats.pairs import judge_mean
 from assayline.stats.repeats import FEWEST, MOST, count_repeats_needed
-from assayline.stats.worse import LEVEL, Verdict, say_worse
+from assayline.stats.worse import LEVEL, Verdict, find_gravest, say_worse
 from assayline.words import count, show_points, show_range, show_share, show_size
 
-Word = Literal["GO", "NO-GO", "INCONCLUSIVE"]
-WORDS: dict[Verdict, Word] = {"pass": "GO", "fail": "NO-GO", "inconclusive": "INCONCLUSIVE"}
+Word = Literal["GO", "NO-GO", "SUSPECT", "INCONCLUSIVE"]
+WORDS: dict[Verdict, Word] = {"pass": "GO", "fail": "NO-GO", "suspect": "SUSPECT", "inconclusive": "INCONCLUSIVE"}
 
 
 class NoGoError(AssaylineError):
-    """A suite is NO-GO. `result` is what its flow returns otherwise."""
+    """A suite is NO-GO, or SUSPECT. `result` is what its flow returns otherwise."""
 
     exit_code = 1
 
@@ -77,8 +77,7 @@ class Decision:
 
     @property
     def verdict(self) -> Verdict:
-        verdicts = {verdict for _, verdict in self.counted}
-        return "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
+        return find_gravest(verdict for _, verdict in self.counted)
 
     @property
     def word(self) -> Word:
@@ -100,11 +99,14 @@ class Decision:
     @property
     def headline(self) -> str:
         """The decision with its reasons: what fails, or else what is open."""
-        named = [name for name, verdict in self.counted if verdict == self.verdict]
+        named, waiting = (
+            [name for name, verdict in self.counted if verdict == one] for one in (self.verdict, "waiting")
+        )
+        later = f" Not judged yet: {'; '.join(waiting)}." if waiting else ""
         if self.verdict == "pass":
-            return f"GO: all {count(len(named), 'limit')} that count are shown to be kept."
-        what = "beyond the limit" if self.verdict == "fail" else "open"
-        return f"{self.word}: {what}: {'; '.join(named)}."
+            return f"GO: all {count(len(named), 'limit')} that count are shown to be kept.{later}"
+        what = {"fail": "beyond the limit", "suspect": "one decision alone would fail"}.get(self.verdict, "open")
+        return f"{self.word}: {what}: {'; '.join(named)}.{later}"
 
     @property
     def risk(self) -> str:
@@ -123,9 +125,10 @@ def decide(judged: Sequence[JudgedCell], *, is_nightly: bool = False) -> Decisio
         if one.cell.tier == "supporting":
             supporting.setdefault(one.cell.model, []).append(one)
     tests, level = _share_risk([one.cell for one in judged], is_nightly)
+    alone = _share_risk([one.cell for one in judged], is_nightly=False)[1]
     return Decision(
-        [_at_level(one, level) if one.cell.tier == "critical" else one for one in judged],
-        {model: judge_weighted(cells, level) for model, cells in supporting.items()},
+        [_at_level(one, level, alone) if one.cell.tier == "critical" else one for one in judged],
+        {model: mark_suspect(judge_weighted(cells, level), alone) for model, cells in supporting.items()},
         tests,
         level,
         is_nightly,
@@ -173,17 +176,20 @@ def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:
         )
 
 
-def _at_level(one: JudgedCell, level: float) -> JudgedCell:
-    """Leave failures open whose p is above the level."""
+def _at_level(one: JudgedCell, level: float, alone: float) -> JudgedCell:
+    """Leave failures open whose p is above the level, as suspect if one decision `alone` would fail."""
     if one.report is None or one.report.limits.get("confidence") == "required":
         return one
     checks = [
-        dataclasses.replace(
-            check,
-            verdict="inconclusive",
-            words=f"{check.words} The gate alone would fail; this decision needs p ≤ {level:.2g}.",
+        mark_suspect(
+            dataclasses.replace(
+                check,
+                verdict="inconclusive",
+                words=f"{check.words} The gate alone would fail; this decision needs p ≤ {level:.2g}.",
+            ),
+            alone,
         )
-        if check.verdict == "fail" and check.p_value is not None and check.p_value > level
+        if check.verdict in ("fail", "suspect") and check.p_value is not None and check.p_value > level
         else check
         for check in one.report.checks
     ]

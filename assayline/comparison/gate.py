@@ -5,7 +5,8 @@ Accuracy is compared by prompt, speed over repeats of both configurations, both 
 and is inconclusive otherwise (`assayline.stats.worse`). Runs that cannot be compared at all are an error.
 
 A nightly run is one of many looks at the same baseline. Its comparisons fail only on the evidence that keeps false
-failures of each limit to 5% of periods of `NIGHTS` nights: p is at most 0.05 / NIGHTS towards worse.
+failures of each limit to 5% of periods of `NIGHTS` nights: p is at most 0.05 / NIGHTS towards worse. A night that
+one comparison would fail is suspect: somebody should look. Limits on speed that lack repeats wait for the next nights.
 """
 
 import json
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.comparison.baselines import check_run, resolve_baseline
-from assayline.comparison.own_history import judge_own_history, list_nights, say_not_on
+from assayline.comparison.own_history import judge_own_history, list_nights, say_named, say_not_on
 from assayline.comparison.queries import (
     Side,
     choose_pairing,
@@ -29,6 +30,7 @@ from assayline.comparison.queries import (
     find_obstacle,
     list_comparable,
     list_pinned,
+    list_worse,
     read_costs,
     read_overlaps,
     read_side,
@@ -43,7 +45,7 @@ from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.nights import FEWEST_NIGHTS
 from assayline.stats.pairs import judge_drop
 from assayline.stats.repeats import find_level
-from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse, say_worse
+from assayline.stats.worse import LEVEL, OPEN, ROUNDING, Verdict, decide_worse, find_gravest, say_worse
 from assayline.store.database import Connection, transaction
 from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
 from assayline.store.scoring import list_stale
@@ -96,28 +98,30 @@ class GateReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of all limits: fail if one fails, else inconclusive if one is, else pass."""
-        verdicts = {check.verdict for check in self.checks}
-        return "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
+        """The verdict of all limits: the gravest of fail, suspect and inconclusive, else pass."""
+        return find_gravest(check.verdict for check in self.checks)
 
     @property
     def headline(self) -> str:
         """Summary of the verdict."""
-        by_verdict: dict[str, list[str]] = {"fail": [], "inconclusive": [], "pass": []}
-        for check in self.checks:
-            by_verdict[check.verdict].append(check.check)
         said = {
-            "fail": f"Run {self.candidate} fails its limits against {self.baseline}: {'; '.join(by_verdict['fail'])}.",
-            "inconclusive": f"Run {self.candidate} fails no limit against {self.baseline}.",
-            "pass": f"Run {self.candidate} is within its limits against {self.baseline}.",
+            "fail": f"fails its limits against {self.baseline}: {self._name('fail')}.",
+            "suspect": f"fails no limit of a night against {self.baseline}, but one comparison alone would fail.",
+            "inconclusive": f"fails no limit against {self.baseline}.",
+            "pass": f"is within its limits against {self.baseline}.",
         }[self.verdict]
-        rest = "; ".join(by_verdict["inconclusive"])
-        return f"{said} Inconclusive: {rest}." if rest else said
+        rest = [f"{named}: {limits}." for verdict, named in OPEN.items() if (limits := self._name(verdict))]
+        return " ".join([f"Run {self.candidate} {said}", *rest])
+
+    def _name(self, verdict: str) -> str:
+        return "; ".join(check.check for check in self.checks if check.verdict == verdict)
 
     @property
     def sentence(self) -> str:
-        """The headline, and the finding for each limit that fails."""
-        return " ".join([self.headline, *(check.words for check in self.failed)])
+        """The headline, and the finding for each limit that fails or is suspect."""
+        found = [check.words for check in self.checks if check.verdict in ("fail", "suspect")]
+        again = f"hint: `assayline gate {self.candidate} --baseline {self.baseline} --remeasure` measures both again."
+        return " ".join([self.headline, *found, *([again] if self.verdict == "suspect" else [])])
 
 
 ANOTHER_SESSION = "The baseline is of another session; `assayline gate --remeasure` measures both in one."
@@ -277,7 +281,16 @@ def _check_accuracy(
     tests, runs = 2 if len(past) >= FEWEST_NIGHTS else 1, max(1, len(averaged))
     tasks: dict[str, str | None] = json.loads(new.tasks_json or "{}") if scorer == new.scorers[0] else {}
     halves = 2 if tasks else 1  # all tasks together, and each of them
-    check = judge_scores(row, limits, said, runs, nights=nights, unscored=unscored, tests=tests, parts=halves)
+
+    def judge(row: dict[str, Any], unscored: int, parts: int) -> Check:
+        check = judge_scores(row, limits, said, runs, nights=nights, unscored=unscored, tests=tests, parts=parts)
+        check = mark_suspect(check, LEVEL / tests)
+        if nights == 1 or check.verdict not in ("fail", "suspect"):
+            return check
+        worse = list_worse(connection, new.run_id, old.run_id, pairing, averaged, row["scorer"])
+        return replace(check, words=check.words + say_named("Worse", worse))
+
+    check = judge(row, unscored, halves)
     others = [name for name in new.scorers if name in rows and name != scorer]
     if others and not tasks:
         check = replace(check, words=f"{check.words} Not judged: {', '.join(others)}.")
@@ -299,12 +312,16 @@ def _check_accuracy(
             words = f"{task} has no scores by prompt that both runs have."
             yield Check(f"accuracy, {name or task}", _leave_open(limits), words)
             continue
-        lost = found["only_candidate"] + found["only_baseline"]
-        parts = halves * len(tasks)
-        yield judge_scores(found, limits, said, runs, nights=nights, unscored=lost, tests=tests, parts=parts)
+        yield judge(found, found["only_candidate"] + found["only_baseline"], halves * len(tasks))
     if tests == 2:
-        level = find_level(nights) / tests
-        yield Check(**judge_own_history(connection, new.run_id, past, scorer, limits, level))
+        lost = judge_own_history(connection, new.run_id, past, scorer, limits, find_level(nights) / tests)
+        yield mark_suspect(Check(**lost), LEVEL / tests)
+
+
+def mark_suspect(check: Check, level: float) -> Check:
+    """Return the limit as suspect if it is inconclusive, and one comparison alone, at this level, would fail it."""
+    is_suspect = check.verdict == "inconclusive" and check.p_value is not None and check.p_value <= level
+    return replace(check, verdict="suspect") if is_suspect else check
 
 
 def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
@@ -355,8 +372,7 @@ def judge_scores(
     )
     verdict = _leave_open(limits) if found == "inconclusive" else found
     if found == "inconclusive" and p_beyond is not None and p_beyond <= LEVEL:
-        judge = "a nightly run" if nights > 1 else f"one of {tests * parts} tests"
-        words += f" That is not enough for {judge}, which needs p ≤ {level:.2g}."
+        words += f" {_say_not_enough(level, nights, tests * parts)}"
     elif p_beyond is not None:
         words += f" It is {say_worse(found, -row['difference'], row['p_value'], level)}."
     return Check(
@@ -372,6 +388,11 @@ def judge_scores(
         row["high"],
         describe_scores(row, row["scorer"]),
     )
+
+
+def _say_not_enough(level: float, nights: int, tests: int) -> str:
+    judge = "a nightly run" if nights > 1 else f"one of {tests} tests"
+    return f"That is not enough for {judge}, which needs p ≤ {level:.2g}."
 
 
 def _leave_open(limits: GateSpec) -> Verdict:
@@ -398,7 +419,7 @@ def _check_speed(
     rows = compare_speed(connection, *repeats, wanted, nights, is_apart=is_apart)
     few = ", ".join(metric for metric in wanted if metric in rows and rows[metric]["verdict"] == "too_few")
     for metric, limit in wanted.items():
-        check = judge_speed(metric, limit, rows.get(metric), few, nights=nights)
+        check = mark_suspect(judge_speed(metric, limit, rows.get(metric), few, nights=nights), LEVEL)
         yield (
             replace(check, words=f"{check.words} {ANOTHER_SESSION}")
             if is_apart and check.p_value is not None
@@ -435,22 +456,27 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
             f"{few or metric}: not judged, because five repeats of {lacks} are needed, and there are {new} of the run "
             f"and {old} of the baseline. hint: `assayline gate RUN_ID --remeasure` measures both."
         )
+        return Check(metric, "waiting" if nights > 1 else "inconclusive", words, limit=limit, **values)
+    if not row["baseline_median"]:
+        words = f"{metric} is 0 in the baseline, and a limit in percent has no meaning there."
         return Check(metric, "inconclusive", words, limit=limit, **values)
     ends = (row["shift_low"], row["shift_high"])
     least, most = sorted(-end for end in ends) if row["higher_is_better"] else ends
-    base, worse = abs(row["baseline_median"]), row["worsening_share"]
-    change = "changed from zero" if worse is None else _say_change(worse)
+    base, change = abs(row["baseline_median"]), _say_change(row["worsening_share"])
     neighbors = "" if row["correlation"] is None else f", correlation of nights {row['correlation']:.2g}"
-    interval = f"95% CI {_say_change(least / base)} to {_say_change(most / base)}, " if base else ""
+    interval = f"95% CI {_say_change(least / base)} to {_say_change(most / base)}"
     is_worse = (row["shift"] < 0) == row["higher_is_better"]
     medians = [show_metric(row[f"{side}_median"], row["unit"]) for side in ("candidate", "baseline")]
     p_beyond, level = row["beyond_p"] if is_worse else 1.0, find_level(nights)
     words = (
-        f"{metric} is {change} ({interval}medians {medians[0]} and {medians[1]} over {counts}, Holm-adjusted p "
+        f"{metric} is {change} ({interval}, medians {medians[0]} and {medians[1]} over {counts}, Holm-adjusted p "
         f"{p_beyond:.2g} at the limit{neighbors}); the limit is {limit:.1%}."
     )
     verdict = decide_worse(p_beyond, most, limit * base * (1 + ROUNDING), level)
-    words += f" It is {say_worse(verdict, 1 if is_worse else -1, row['holm_p'], level)}."
+    if verdict == "inconclusive" and p_beyond <= LEVEL:
+        words += f" {_say_not_enough(level, nights, 1)}"
+    else:
+        words += f" It is {say_worse(verdict, 1 if is_worse else -1, row['holm_p'], level)}."
     return Check(metric, verdict, words, limit=limit, p_value=p_beyond, compared=describe_repeats(row), **values)
 
 
@@ -470,6 +496,12 @@ class GateFailedError(AssaylineError):
     def __init__(self, message: str, report: "GateReport") -> None:
         super().__init__(message)
         self.report = report
+
+
+class SuspectError(GateFailedError):
+    """A nightly run fails no limit, and one comparison alone would fail it."""
+
+    exit_code = 15
 
 
 def save_verdicts(connection: Connection, data_dir: Path, report: GateReport, flow_run_id: str | None = None) -> None:

@@ -70,9 +70,7 @@ def judge_own_history(
     if verdict == "inconclusive":
         words += f" That is not enough: it needs p ≤ {level:.2g}."
     for is_named, what in ((is_lost, "Lost"), (is_flaky, "Became flaky")):
-        names = [_name(rows[place]) for place in np.flatnonzero(is_named)]
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        words += f" {what}: {', '.join(names[:MOST_NAMED])}{more}." if names else ""
+        words += say_named(what, [rows[place]["name"] for place in np.flatnonzero(is_named)])
     prompts = np.isfinite(scores[-1]).sum()
     return {
         "check": OWN_HISTORY,
@@ -94,8 +92,10 @@ def say_not_on(nights: Sequence[str]) -> str:
     )
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    return str(row["source_id"] or row["prompt_id"][:12])
+def say_named(what: str, names: Sequence[str]) -> str:
+    """Return the first names of prompts, as a sentence to append; empty without names."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f" {what}: {', '.join(names[:MOST_NAMED])}{more}." if names else ""
 
 
 _NIGHTS = """
@@ -124,7 +124,7 @@ _SCORES = """
     select
         asked.prompt_id,
         asked.occurrence,
-        any_value(prompt.source_id) as source_id,
+        any_value(coalesce(prompt.source_id, 'row ' || prompt.source_row, asked.prompt_id)) as name,
         coalesce(any_value(prompt_cluster.cluster), asked.prompt_id) as cluster,
         max(prompt_score.samples) as samples,
         list(prompt_score.mean_value order by nights.position) as scores

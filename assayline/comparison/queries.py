@@ -124,6 +124,21 @@ def compare_scores(
     return {row["scorer"]: row | {"p_value": find_p(row)} for row in rows}
 
 
+def list_worse(
+    connection: Connection, candidate: str, baseline: str, pair_by: str, repeats: Sequence[str], scorer: str
+) -> list[str]:
+    """List the names of the prompts that scored lower than in the baseline, the largest losses first."""
+    query = """
+        select coalesce(source_id, 'row ' || source_row, prompt_id) as name
+        from pair_prompts($1, $2, pair_by := $3, baseline_repeats := $4::varchar[])
+        left join (select * from prompt where run_id = $1) using (prompt_id, occurrence)
+        where scorer = $5 and difference < 0
+        order by difference, source_row, name
+    """
+    rows = read_rows(connection, query, candidate, baseline, pair_by, list(repeats), scorer)
+    return [row["name"] for row in rows]
+
+
 def count_unscored(row: Mapping[str, Any], overlap: Mapping[str, Any]) -> int:
     """Count prompts of both runs with a score in one run only, from rows of compare_runs and overlap_prompts."""
     return sum(max(0, row[only] - overlap[only]) for only in ("only_candidate", "only_baseline"))

@@ -112,6 +112,7 @@ def _say_newest(rows: HistoryRows) -> str:
     state = rows.newest["state"]
     verdict = {
         "fail": f"failed its limits: {rows.newest['verdict_words']}",
+        "suspect": f"failed no limit, but one comparison alone would fail: {rows.newest['verdict_words']}",
         "inconclusive": "failed no limit, but at least one was inconclusive.",
         "pass": "was within its limits.",
         None: f"was not judged{'' if state in ENDED_WELL else ': it is ' + state}.",

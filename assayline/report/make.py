@@ -42,6 +42,7 @@ from assayline.report.run.speed import describe_latency, describe_load, describe
 from assayline.report.suite import compose_suite
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.settings import Settings
+from assayline.stats.worse import find_gravest
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
 
@@ -97,8 +98,8 @@ def compose_report(
     if comparison is not None:
         if is_worse(comparison, rows.summary["scorer"]):
             figures[0] = replace(figures[0], is_bad=True)
-        if any(row["verdict"] == "fail" for row in comparison.limits):
-            state = "worse"
+        verdict = find_gravest(row["verdict"] for row in comparison.limits)
+        state = {"fail": "worse", "suspect": "suspect"}.get(verdict, state)
         place = 0 if comparison.limits else 2
         headline[place:place] = [*say_limits(comparison), say_verdict(comparison)]
         compared.append(describe_comparison(rows, comparison))

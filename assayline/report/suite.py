@@ -8,7 +8,7 @@ from assayline.benchmark.decision import Decision, JudgedCell
 from assayline.benchmark.suite import SuitePlan, shorten_model
 from assayline.comparison.gate import Check
 from assayline.report.document import Column, Document, Figure, Section, Table, tabulate
-from assayline.stats.worse import Verdict
+from assayline.stats.worse import OPEN, find_gravest
 from assayline.words import count, show_name, show_note, show_number, show_points, show_range, show_share
 
 TIERS = ("critical", "supporting", "advisory")
@@ -79,13 +79,10 @@ def _row(one: JudgedCell) -> dict[str, Any]:
 
 
 def _show_checks(checks: Sequence[Check], accuracy: Check | None) -> dict[str, Any]:
-    by_verdict: dict[Verdict, list[str]] = {"fail": [], "inconclusive": [], "pass": []}
-    for check in checks:
-        by_verdict[check.verdict].append(check.check)
     found = {
-        "verdict": next((verdict for verdict, names in by_verdict.items() if names), ""),
-        "failed": ", ".join(by_verdict["fail"]),
-        "open": ", ".join(by_verdict["inconclusive"]),
+        "verdict": find_gravest(check.verdict for check in checks) if checks else "",
+        "failed": ", ".join(check.check for check in checks if check.verdict == "fail"),
+        "open": ", ".join(check.check for check in checks if check.verdict in OPEN),
     }
     if accuracy is None or accuracy.low is None:
         return {**found, "candidate": None, "baseline": None, "difference": None, "interval": "", "p_value": ""}
@@ -153,7 +150,7 @@ def compose_suite(plan: SuitePlan) -> Document:
             Figure("Decision", str(plan.decision), is_bad=counted["fail"] > 0),
             Figure("Limits kept", f"{counted['pass']:,} of {counted.total():,}", "that count"),
             Figure("Failed", f"{counted['fail']:,}"),
-            Figure("Open", f"{counted['inconclusive']:,}"),
+            Figure("Open", f"{sum(counted[verdict] for verdict in OPEN):,}"),
             Figure("Evaluations", f"{len(evaluations):,}", models),
         ],
         sections=[summary, limits, runs],

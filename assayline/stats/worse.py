@@ -4,9 +4,12 @@ A limit fails only if the data show a worsening beyond it, and passes only if th
 are two-sided, so a worsening of exactly the limit fails in at most half of `level`.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
-Verdict = Literal["pass", "fail", "inconclusive"]
+Verdict = Literal["pass", "fail", "suspect", "inconclusive", "waiting"]
+"""suspect: a nightly run that one comparison would fail, without the evidence that a night needs; waiting: a limit that
+later nights will judge."""
 Change = Literal["worse", "better", "same", "unclear", "too_few"]
 LEVEL = 0.05
 ROUNDING = 1e-12
@@ -14,8 +17,17 @@ ROUNDING = 1e-12
 SHOWN: dict[Verdict, str] = {
     "fail": "worse than the baseline, shown beyond the limit",
     "pass": "shown within the limit",
+    "suspect": "not shown beyond the limit, nor within it",
     "inconclusive": "not shown beyond the limit, nor within it",
 }
+OPEN: dict[Verdict, str] = {"suspect": "Suspect", "inconclusive": "Inconclusive", "waiting": "Not judged yet"}
+"""Headings of the limits that neither fail nor pass."""
+
+
+def find_gravest(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict of several limits: the gravest. One that is waiting does not count."""
+    found, grave = set(verdicts), ("fail", "suspect", "inconclusive")
+    return next((verdict for verdict in grave if verdict in found), "pass")
 
 
 def decide_worse(p_beyond: float | None, most: float | None, limit: float, level: float = LEVEL) -> Verdict:

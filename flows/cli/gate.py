@@ -16,7 +16,8 @@ EPILOG = """Override any field of the spec's gate: --max_accuracy_drop 0.02, --c
 --max_slowdown '{output_tokens_per_s: 0.1}'. Fields: docs/reference/spec.md, "gate".
 
 Exit codes: 0 no limit fails, 1 a limit fails, 2 an unknown run, baseline or field, 6 database, 8 the
-runs cannot be compared, 13 with --detailed-exit-code: no limit fails, and one is inconclusive."""
+runs cannot be compared, 13 with --detailed-exit-code: no limit fails, and one is inconclusive, 15 with
+--nightly: no limit fails, and one comparison alone would fail."""
 PARSER = make_parser(
     "gate", EPILOG, "%(prog)s RUN_ID [--baseline NAME|RUN_ID] [--remeasure] [--nightly] [--FIELD VALUE ...]"
 )
@@ -86,12 +87,12 @@ def run(arguments: list[str]) -> int:
 
 
 def _end(report: "GateReport", is_detailed: bool) -> int:
-    from assayline.comparison.gate import INCONCLUSIVE_EXIT_CODE, GateFailedError
+    from assayline.comparison.gate import INCONCLUSIVE_EXIT_CODE, GateFailedError, SuspectError
     from assayline.flows.cli.tables import print_gate
 
     print_gate(report, plain_console())
-    if report.failed:
-        print(f"error: {report.headline}", file=sys.stderr)
-        return GateFailedError.exit_code
+    if report.verdict in ("fail", "suspect"):
+        print(f"{'error' if report.failed else 'warning'}: {report.headline}", file=sys.stderr)
+        return GateFailedError.exit_code if report.failed else SuspectError.exit_code
     print(report.headline)
     return INCONCLUSIVE_EXIT_CODE if is_detailed and report.verdict == "inconclusive" else 0

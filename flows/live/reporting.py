@@ -10,8 +10,9 @@ from typing import Any, cast
 
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
-from prefect.states import Completed, Failed
+from prefect.states import Completed, Crashed, Failed
 
+from assayline.comparison.gate import GateFailedError, GateReport, SuspectError
 from assayline.digests import digest_json
 from assayline.errors import AssaylineError, JudgeNotTrustedError
 from assayline.report.board import read_board
@@ -85,6 +86,9 @@ WORSE = "Worse"
 """Name of the failed state of a run that fails a limit of its gate."""
 NOT_TRUSTED = "Judge not trusted"
 """Name of the failed state of a run whose judge agrees too little with the labels."""
+SUSPECT = "Suspect"
+"""Name of the state of a nightly run that one comparison alone would fail. Its type is that of crashed runs, since
+Prefect draws a state by its type: orange, neither green nor the red of failures."""
 INCONCLUSIVE = "Inconclusive"
 """Name of the completed state of a run that fails no limit and is not shown to be within all of them."""
 
@@ -98,6 +102,20 @@ def completed(message: str, result: dict[str, Any], verdict: Verdict = "pass") -
 def worse(message: str, error: AssaylineError) -> dict[str, Any]:
     """Return the failed state Worse. The caller of the flow gets `error` raised."""
     return cast(dict[str, Any], Failed(name=WORSE, message=message.replace(SPACE, " "), data=error))
+
+
+def suspect(message: str, error: AssaylineError) -> dict[str, Any]:
+    """Return the state Suspect. The caller of the flow gets `error` raised."""
+    return cast(dict[str, Any], Crashed(name=SUSPECT, message=message.replace(SPACE, " "), data=error))
+
+
+def end_judged(message: str, report: GateReport, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the state for the verdict of a gate, with a message."""
+    if report.verdict == "fail":
+        return worse(message, GateFailedError(report.sentence, report))
+    if report.verdict == "suspect":
+        return suspect(message, SuspectError(report.sentence, report))
+    return completed(message, result, report.verdict)
 
 
 def not_trusted(error: JudgeNotTrustedError) -> dict[str, Any]:

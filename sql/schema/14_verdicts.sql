@@ -22,7 +22,7 @@ comment on column raw.verdicts.baseline_run_id is 'Baseline run of the compariso
 comment on column raw.verdicts.judged_at is 'UTC wall clock of the judgement.';
 comment on column raw.verdicts.ordinal is 'Place of the limit in the gate''s report, from 0.';
 comment on column raw.verdicts.limit_on is 'Subject of the limit: errors, accuracy with the scorer''s name, or a metric of run_metric.';
-comment on column raw.verdicts.verdict is 'pass, fail or inconclusive; earlier versions wrote held, broken and not judged, which the view verdict translates.';
+comment on column raw.verdicts.verdict is 'pass, fail, suspect, inconclusive or waiting; earlier versions wrote held, broken and not judged, which the view verdict translates.';
 comment on column raw.verdicts.candidate_value is 'Value of the run; for a speed, over its repeats. NULL if there is none.';
 comment on column raw.verdicts.baseline_value is 'The same of the baseline.';
 comment on column raw.verdicts.limit_value is 'The limit: a drop, a share of errors, or a slowdown as a share. NULL if there was none.';

@@ -31,5 +31,5 @@ comment on column raw.comparisons.high is 'Upper end.';
 comment on column raw.comparisons.p_value is 'Two-sided p of no difference; in leaderboards adjusted for all pairs, and of speeds for all limits. NULL without a test.';
 comment on column raw.comparisons.n is 'Pairs of prompts, or repeats of both sides.';
 comment on column raw.comparisons.method is 'prompts: scores in pairs; repeats: a permutation test; nights: a t-test of correlated nights.';
-comment on column raw.comparisons.verdict is 'pass, fail or inconclusive by a gate; otherwise worse, better, same, unclear or too_few; in a frontier baseline, pass, fail or inconclusive, and compared for its tasks.';
+comment on column raw.comparisons.verdict is 'pass, fail, suspect or inconclusive by a gate; otherwise worse, better, same, unclear or too_few; in a frontier baseline, pass, fail or inconclusive, and compared for its tasks.';
 comment on column raw.comparisons.compared_at is 'UTC wall clock of the comparison.';

@@ -87,7 +87,12 @@ def test_tests_share_the_risk_of_a_false_alarm():
     assert many.judged[0].report.checks[0].words.endswith("this decision needs p ≤ 0.011.")
     sure = replace(fails, report=replace(fails.report, checks=[replace(fails.report.checks[0], p_value=0.01)]))
     assert decide([sure, *rest]).word == "NO-GO"
-    assert decide([sure, *rest], is_nightly=True).word == "INCONCLUSIVE"
+    assert decide([sure, *rest], is_nightly=True).word == "SUSPECT", "one decision alone would fail"
+    doubtful = judged(cell("a"), "suspect", -0.05, p_value=0.04)
+    assert decide([doubtful, *rest], is_nightly=True).word == "INCONCLUSIVE", "nor would one decision"
+    later = judged(cell("a"), "pass", more=(Check("tokens", "waiting", "Later."),))
+    said = "GO: all 2 limits that count are shown to be kept. Not judged yet: a · m (tokens)."
+    assert decide([later, rest[0]], is_nightly=True).headline == said
 
 
 def test_limits_on_speed_are_one_test_more():

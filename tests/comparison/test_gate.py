@@ -10,7 +10,14 @@ import pytest
 from row_kit import give_run_metric
 from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 
-from assayline.comparison.gate import ANOTHER_SESSION, NIGHTS, GateReport, _check_drafts, judge_run_against
+from assayline.comparison.gate import (
+    ANOTHER_SESSION,
+    NIGHTS,
+    GateReport,
+    _check_drafts,
+    judge_run_against,
+    judge_speed,
+)
 from assayline.comparison.queries import Side
 from assayline.errors import ComparisonError, SpecError
 from assayline.evaluation.rescore import rescore_run
@@ -18,6 +25,7 @@ from assayline.report.make import make_report
 from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
+from assayline.stats.repeats import compare_repeats
 from assayline.stats.worse import SHOWN
 from assayline.store.database import Connection, connect
 
@@ -280,12 +288,18 @@ def test_five_repeats_a_side_are_judged(two_old, settings):
 
 
 def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, three_old, settings):
-    old, _, worst = three_old
+    old, same, worst = three_old
     new = run(make(template=WRONG_FROM_32), settings)
     assert verdicts(judge(settings, new, old))["accuracy, exact_match"] == "fail"
-    night = judge(settings, new, old, NIGHTS)
-    assert verdicts(night)["accuracy, exact_match"] == "inconclusive"
+    night = judge(settings, new, old, NIGHTS, max_slowdown={"output_tokens_per_s": 0.05})
+    assert verdicts(night) == {"errors": "pass", "accuracy, exact_match": "suspect", "output_tokens_per_s": "waiting"}
+    assert night.verdict == "suspect"
+    told = "but one comparison alone would fail. Suspect: accuracy, exact_match. Not judged yet: output_tokens_per_s."
+    assert told in night.sentence and night.sentence.endswith(" --remeasure` measures both again.")
     words = night.checks[1].words
+    assert " Worse: row 32, row 33, row 34, row 35, row 36, row 37, row 38, row 39." in words
+    healthy = judge(settings, same, old, NIGHTS, max_accuracy_drop=0.1, max_slowdown={"output_tokens_per_s": 0.05})
+    assert healthy.verdict == "pass", "what later nights will judge leaves none open"
     assert (
         "p 0.0092 at the limit; 8 worse" in words and "not enough for a nightly run, which needs p ≤ 0.0017." in words
     )
@@ -303,6 +317,19 @@ def test_judge_run_against_compares_with_the_mean_of_the_baselines_repeats(three
     with connect(settings.database_path, 10) as opened:
         opened.execute("update scorers set definition = 'older' where run_id = ?", [first])
     assert "from 100% to 50% over 40" in judge(settings, bad, second).sentence
+
+
+def test_a_limit_in_percent_is_inconclusive_if_the_baseline_is_zero():
+    sides = [(side, place, value) for side, value in ((False, 0.0), (True, 2.0)) for place in range(5)]
+    rows = [
+        {"metric": "e2e_p95_s", "unit": "s", "higher_is_better": False, "is_candidate": side, "position": 5 * side + i,
+         "value": value} for side, i, value in sides
+    ]  # fmt: skip
+    (row,) = compare_repeats(rows, {"e2e_p95_s": 0.1}).values()
+    assert (row["verdict"], row["beyond_p"] < 0.05) == ("unclear", True)
+    check = judge_speed("e2e_p95_s", 0.1, row)
+    assert check.verdict == "inconclusive"
+    assert check.words == "e2e_p95_s is 0 in the baseline, and a limit in percent has no meaning there."
 
 
 def repeat(connection: Connection, run_id: str, repeats: int) -> list[str]:

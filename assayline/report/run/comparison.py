@@ -20,7 +20,7 @@ from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.stats.pairs import judge_drop
-from assayline.stats.worse import say_worse
+from assayline.stats.worse import OPEN, find_gravest, say_worse
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_repeats
 from assayline.words import (
@@ -139,7 +139,7 @@ _NAMED = """
         finding,
         chance,
         scores,
-        coalesce(source_id, left(prompt_id, 12)) as prompt,
+        coalesce(source_id, 'row ' || source_row, prompt_id) as prompt,
         left(messages_json ->> '$[#-1].content', 80) as question
     from (
         from verdict_prompt where run_id = $1 and baseline_run_id = $2
@@ -289,12 +289,15 @@ def say_limits(comparison: ComparisonRows) -> list[str]:
         return []
     on = {
         verdict: "; ".join(row["limit_on"] for row in comparison.limits if row["verdict"] == verdict)
-        for verdict in ("fail", "inconclusive")
+        for verdict in ("fail", *OPEN)
     }
-    open_ = f" Inconclusive: {on['inconclusive']}." if on["inconclusive"] else ""
-    if on["fail"]:
-        return [f"Worse than the baseline: fails the limit on {on['fail']}.{open_}"]
-    return [f"Fails no limit of the baseline.{open_}" if open_ else "Within the limits of the baseline."]
+    said = {
+        "fail": f"Worse than the baseline: fails the limit on {on['fail']}.",
+        "suspect": "Fails no limit of a night, but one comparison alone would fail.",
+        "inconclusive": "Fails no limit of the baseline.",
+        "pass": "Within the limits of the baseline.",
+    }[find_gravest(row["verdict"] for row in comparison.limits)]
+    return [" ".join([said, *(f"{named}: {on[verdict]}." for verdict, named in OPEN.items() if on[verdict])])]
 
 
 def say_verdict(comparison: ComparisonRows, *, is_judged: bool = True) -> str:

@@ -17,12 +17,13 @@ sum_up_limits as (
         any_value(flow_run_id) as flow_run_id,
         case
             when bool_or(verdict = 'fail') then 'fail'
+            when bool_or(verdict = 'suspect') then 'suspect'
             when bool_or(verdict = 'inconclusive') then 'inconclusive'
             else 'pass'
         end as verdict,
         coalesce(list(limit_on order by ordinal) filter (verdict = 'fail'), []) as failed_limits,
         coalesce(list(limit_on order by ordinal) filter (verdict = 'inconclusive'), []) as inconclusive_limits,
-        string_agg(words, ' ' order by ordinal) filter (verdict = 'fail') as words
+        string_agg(words, ' ' order by ordinal) filter (verdict in ('fail', 'suspect')) as words
     from find_last
     where age = 1
     group by run_id
@@ -35,7 +36,7 @@ comment on column internal.gate_verdict.run_id is 'The run that was judged.';
 comment on column internal.gate_verdict.baseline_run_id is 'Baseline run of the comparison.';
 comment on column internal.gate_verdict.judged_at is 'UTC wall clock of the judgement.';
 comment on column internal.gate_verdict.flow_run_id is 'Flow run whose gate it was; see verdicts.flow_run_id. NULL for a gate of its own.';
-comment on column internal.gate_verdict.verdict is 'fail if a limit fails, else inconclusive if one is, else pass.';
+comment on column internal.gate_verdict.verdict is 'fail if a limit fails, else suspect or inconclusive if one is, else pass.';
 comment on column internal.gate_verdict.failed_limits is 'Metrics of the failed limits, in the gate''s order; empty if none failed.';
 comment on column internal.gate_verdict.inconclusive_limits is 'Metrics of the inconclusive limits: the data neither show that the run is worse nor that it is within them.';
-comment on column internal.gate_verdict.words is 'Messages about the failed limits. NULL if none failed.';
+comment on column internal.gate_verdict.words is 'Messages about the limits that failed or are suspect. NULL without one.';

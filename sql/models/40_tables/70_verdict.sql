@@ -22,5 +22,5 @@ join_runs as (
 select * from join_runs;
 
 comment on view main.verdict is 'One row per judgement of a run by the gate × limit. A judgement (run_id, baseline_run_id, judged_at) is never replaced: a run that is judged again has more rows.';
-comment on column main.verdict.verdict is 'pass: shown to be within the limit; fail: beyond the limit, and for scores and speeds shown to be; inconclusive: neither.';
+comment on column main.verdict.verdict is 'pass: shown to be within the limit; fail: beyond the limit, and for scores and speeds shown to be; suspect: of a nightly run that one comparison alone would fail; inconclusive: neither; waiting: for the repeats that later nights add.';
 comment on column main.verdict.is_last is 'Whether it belongs to the judgement that counts: that of the run''s own night, or without one, the newest.';
