@@ -4,21 +4,27 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import flow_kit
 import pytest
+import yaml
+from prefect import Flow
+from prefect.blocks.webhook import Webhook
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, State
-from prefect.states import Failed
+from prefect.states import Failed, Scheduled
 from run_kit import complete
 
 from assayline.comparison.baselines import pin_baseline
-from assayline.comparison.gate import GateFailedError
+from assayline.comparison.gate import GateFailedError, SuspectError
 from assayline.errors import SpecError
+from assayline.flows.cli.notify import AUTOMATIONS, SCHEDULED
 from assayline.flows.gate import gate
-from assayline.flows.live.reporting import NOT_TRUSTED, WORSE
+from assayline.flows.live.reporting import NOT_TRUSTED, SUSPECT, WORSE
 from assayline.flows.nightly import nightly
 from assayline.flows.suite import suite
 from assayline.report.make import make_history_report
@@ -29,6 +35,7 @@ from assayline.store.database import connect
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 WRONG = "{{ messages[0].content }} what"
+NIGHTS = (nightly, suite)
 
 
 @dataclass(frozen=True)
@@ -149,70 +156,53 @@ def test_command_exits_with_a_code_and_a_sentence(runs, data_dir, command_env, p
         assert "Traceback" not in refused.err
 
 
-def create_automations(url: str) -> None:
-    """Create the automations of docs/guides/nightly-runs.md, "Notifications", with a listener of our own."""
-    from prefect.blocks.webhook import Webhook
+def test_a_night_is_evaluated_and_judged_in_one_flow(prefect_client, prefect_api, fake_spec, data_dir, tmp_path):
+    first = nightly(parse_spec(fake_spec), return_state=True)
+    assert first.is_completed() and first.result()["gate"] is None, "nothing is pinned yet"
+    assert name_of(prefect_client, first) == "trial · 100% · not judged"
+    pin(load_settings(), "nights", first.result()["run_id"])
 
-    Webhook(method="POST", url=url, allow_private_urls=True).save("told", overwrite=True)
-    assert flow_kit.run_here("notify", "webhook/told").code == 0
-    unknown = flow_kit.run_here("notify", "webhook/nobody")
-    assert unknown.code == 2 and "Unknown block webhook/nobody. hint: " in unknown.err
+    second = nightly(parse_spec(fake_spec), "nights", return_state=True)
+    assert second.is_completed() and second.name == "Inconclusive", "as Prefect counts and as the page names it"
+    words = r"100% correct, [\d,.]+ tokens/s\. Run \S+ fails no limit against \S+\. Inconclusive: accuracy, .*"
+    assert re.fullmatch(words, str(second.message))
+    page = page_of(prefect_client, second, "night-trial")
+    assert page.description == second.message
+    assert "2 counted runs cannot distinguish a level shift from chance" in page.data
+    assert second.result()["run_id"] != first.result()["run_id"]
+    assert name_of(prefect_client, second) == "trial · 100% · inconclusive"
 
-
-def test_a_night_is_evaluated_and_judged_in_one_flow_and_an_automation_tells_of_a_failed_one(
-    prefect_client, prefect_api, fake_spec, data_dir, tmp_path
-):
-    told: list[str] = []
-    with flow_kit.listening(told) as url:
-        create_automations(url)
-        first = nightly(parse_spec(fake_spec), return_state=True)
-        assert first.is_completed() and first.result()["gate"] is None, "nothing is pinned yet"
-        assert name_of(prefect_client, first) == "trial · 100% · not judged"
-        pin(load_settings(), "nights", first.result()["run_id"])
-
-        second = nightly(parse_spec(fake_spec), "nights", return_state=True)
-        assert second.is_completed() and second.name == "Inconclusive", "as Prefect counts and as the page names it"
-        words = r"100% correct, [\d,.]+ tokens/s\. Run \S+ fails no limit against \S+\. Inconclusive: accuracy, .*"
-        assert re.fullmatch(words, str(second.message))
-        page = page_of(prefect_client, second, "night-trial")
-        assert page.description == second.message
-        assert "2 counted runs cannot distinguish a level shift from chance" in page.data
-        assert second.result()["run_id"] != first.result()["run_id"]
-        assert name_of(prefect_client, second) == "trial · 100% · inconclusive"
-
-        third = nightly(parse_spec(wrong(fake_spec)), "nights", return_state=True)
-        assert third.is_failed() and third.name == "Worse"
-        assert name_of(prefect_client, third) == "trial · 0% · worse"
-        assert str(third.message).startswith("0% correct, ") and "40 worse, 0 better" in str(third.message)
-        page = page_of(prefect_client, third, "night-trial")
-        assert page.description.startswith("Worse than the baseline: fails the limit on accuracy, exact_match.")
-        order = [
-            "fails the limit on accuracy",
-            "**Limits**",
-            "### Got worse: prompt",
-            "## History",
-            "## Latency",
-        ]
-        places = [page.data.replace("\\", "").index(words) for words in order]
-        assert places == sorted(places), "the verdict is first, with both answers of what flipped"
-        assert "- Output of this run: `what`" in page.data and "- Output of the baseline: `" in page.data
-        assert "1 of 2 runs judged by a gate failed a limit." in page.data and "![Accuracy](data:image/" in page.data
-        assert "| settings | chat.template: " in page.data, "a night that failed its gate is in the history, too"
-        assert len(page.data) < 300_000
-        (newest,) = flow_kit.query(data_dir, "select max_by(run_id, started_at) from runs")
-        assert '"state state-worse"' in read_report(data_dir, newest)
-        assert flow_kit.run_here("report", newest).code == 0
-        assert '"state state-worse"' in read_report(data_dir, newest), "the last verdict"
-        assert (load_settings().data_dir / "histories" / "trial" / "report.html").exists()
-        check_ledger(prefect_client, third)
-        if flow_kit.BROWSER is not None:
-            check_in_browser(f"{prefect_api.removesuffix('/api')}/artifacts/artifact/{page.id}", tmp_path)
-        assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
-        flow_kit.wait_for(lambda: told, "the automation has called")
-        assert len(told) == 1, "good nights are nobody's concern"
-        assert "trial · 0% · worse" in told[0] and "from 100% to 0% over 40 prompts" in told[0]
+    third = nightly(parse_spec(wrong(fake_spec)), "nights", return_state=True)
+    assert third.is_failed() and third.name == "Worse"
+    assert name_of(prefect_client, third) == "trial · 0% · worse"
+    assert str(third.message).startswith("0% correct, ") and "40 worse, 0 better" in str(third.message)
+    page = page_of(prefect_client, third, "night-trial")
+    assert page.description.startswith("Worse than the baseline: fails the limit on accuracy, exact_match.")
+    order = [
+        "fails the limit on accuracy",
+        "**Limits**",
+        "### Got worse: prompt",
+        "## History",
+        "## Latency",
+    ]
+    places = [page.data.replace("\\", "").index(words) for words in order]
+    assert places == sorted(places), "the verdict is first, with both answers of what flipped"
+    assert "- Output of this run: `what`" in page.data and "- Output of the baseline: `" in page.data
+    assert "1 of 2 runs judged by a gate failed a limit." in page.data and "![Accuracy](data:image/" in page.data
+    assert "| settings | chat.template: " in page.data, "a night that failed its gate is in the history, too"
+    assert len(page.data) < 300_000
+    (newest,) = flow_kit.query(data_dir, "select max_by(run_id, started_at) from runs")
+    assert '"state state-worse"' in read_report(data_dir, newest)
+    assert flow_kit.run_here("report", newest).code == 0
+    assert '"state state-worse"' in read_report(data_dir, newest), "the last verdict"
+    assert (load_settings().data_dir / "histories" / "trial" / "report.html").exists()
+    check_ledger(prefect_client, third)
+    if flow_kit.BROWSER is not None:
+        check_in_browser(f"{prefect_api.removesuffix('/api')}/artifacts/artifact/{page.id}", tmp_path)
+    assert prefect_client.read_flow_run(third.state_details.flow_run_id).state.is_failed()
     with pytest.raises(SpecError, match="There is no baseline 'days'"):
         nightly(parse_spec(fake_spec), "days")
+    assert flow_kit.query(data_dir, "select max_by(run_id, started_at) from runs") == [newest], "found before it starts"
 
 
 def name_of(client: Any, night: State[Any]) -> str:
@@ -220,19 +210,64 @@ def name_of(client: Any, night: State[Any]) -> str:
     return str(client.read_flow_run(night.state_details.flow_run_id).name)
 
 
-def test_every_bad_end_of_a_night_and_of_a_suite_is_told_of(prefect_client):
-    told: list[str] = []
-    ends = [(each, name) for each in (nightly, suite) for name in (WORSE, NOT_TRUSTED)]
-    with flow_kit.listening(told) as url:
-        create_automations(url)
+def deploy(client: Any, project: Path) -> dict[Flow[..., Any], UUID]:
+    """Create a project's deployments of a nightly run and a suite, without a worker, as its prefect.yaml has them."""
+    project.mkdir()
+    entries = [{"name": f"{project.name}-{each.name}", "entrypoint": SCHEDULED[i]} for i, each in enumerate(NIGHTS)]
+    (project / "prefect.yaml").write_text(yaml.safe_dump({"deployments": entries}))
+    return {each: client.create_deployment(client.create_flow(each), f"{project.name}-{each.name}") for each in NIGHTS}
+
+
+def test_notify_tells_each_project_on_a_server_of_its_bad_ends(prefect_client, tmp_path, monkeypatch):
+    with flow_kit.listening(ours := []) as own_url, flow_kit.listening(theirs := []) as other_url:
+        for project, url in (("theirs", other_url), ("ours", own_url)):
+            deployments = deploy(prefect_client, tmp_path / project)
+            monkeypatch.chdir(tmp_path / project)
+            Webhook(method="POST", url=url, allow_private_urls=True).save(project, overwrite=True)
+            for _ in "again":
+                said = flow_kit.run_here("notify", f"webhook/{project}", "--test")
+                assert said.code == 0, said.err
+        tested = [f"test of {each.name}/{{}}-{each.name}: A test by `assayline notify --test`. (" for each in NIGHTS]
+        for name, told in (("ours", ours), ("theirs", theirs)):
+            flow_kit.wait_for(lambda told=told: len(told) == 2 * len("again"), f"{name} hear the tests", told)
+            assert {message.partition("(")[0] + "(" for message in told} == {one.format(name) for one in tested}
+        ours.clear()
+        ends = [(each, name) for each in NIGHTS for name in (WORSE, SUSPECT, NOT_TRUSTED)]
         for each, name in ends:
-            run = prefect_client.create_flow_run(each, name=f"{each.name} {name}")
+            due = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(days=1))
+            run = prefect_client.create_flow_run_from_deployment(
+                deployments[each], state=due, name=f"{each.name} {name}"
+            )
             prefect_client.set_flow_run_state(run.id, Failed(name=name, message="kappa 0.1"), force=True)
-        flow_kit.wait_for(lambda: len(told) == len(ends), f"the webhook hears of {ends}", told)
+        flow_kit.wait_for(lambda: len(ours) == len(ends), f"the webhook hears of {ends}", ours)
+        assert len(theirs) == 2 * len("again")
     for each, name in ends:
         link = r"http\S+/runs/flow-run/[0-9a-f-]{36}"
-        pattern = rf"{each.name} {name}: kappa 0.1 \(no deployment, {link}\)"
-        assert any(re.fullmatch(pattern, message) for message in told), told
+        pattern = rf"{each.name} {name}: kappa 0.1 \(ours-{each.name}, {link}\)"
+        assert any(re.fullmatch(pattern, message) for message in ours), ours
+
+
+def test_notify_leaves_automations_as_they_are_if_the_new_ones_are_invalid(prefect_client, tmp_path, monkeypatch):
+    deploy(prefect_client, tmp_path / "kept")
+    monkeypatch.chdir(tmp_path / "kept")
+    Webhook(method="POST", url="http://127.0.0.1:9/", allow_private_urls=True).save("kept", overwrite=True)
+    assert flow_kit.run_here("notify", "webhook/kept").code == 0
+    before = prefect_client.read_automations()
+    shipped = AUTOMATIONS.read_text(encoding="utf-8")
+    for number, (text, block, said) in enumerate(
+        (
+            (shipped.replace("state: CRASHED", "state: TIRED"), "kept", "is not valid: "),
+            ("a list", "kept", "is not valid: "),
+            (shipped, "nobody", "Unknown block webhook/nobody"),
+        )
+    ):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text, encoding="utf-8")
+        refused = flow_kit.run_here("notify", f"webhook/{block}", "--file", path)
+        assert (refused.code, said in refused.err) == (2, True), refused.err
+    monkeypatch.chdir(tmp_path)
+    assert "hint: run it where you run `prefect deploy`" in flow_kit.run_here("notify", "webhook/kept").err
+    assert prefect_client.read_automations() == before
 
 
 def check_in_browser(url: str, folder: Path) -> None:
@@ -301,21 +336,35 @@ def test_nightly_is_judged_while_another_program_reads_the_database(data_dir, mo
     assert flow_kit.query(data_dir, failed) == ["accuracy, exact_match"]
 
 
-@pytest.mark.usefixtures("prefect_client", "runs")
-def test_nightly_leaves_open_a_drop_that_a_gate_by_hand_fails(modest_model, tmp_path):
+@pytest.mark.usefixtures("runs")
+def test_nightly_is_suspect_of_a_drop_that_a_gate_by_hand_fails(prefect_client, data_dir, modest_model, tmp_path):
     spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(tmp_path / "sums.jsonl", 40))
     wrong_below_8 = "{{ messages[0].content }}{% if messages[0].content.split()[2] | int < 8 %} what{% endif %}"
     limits = {"baseline": "good", "max_slowdown": {}}
     night = nightly(parse_spec({**spec, "chat": {"template": wrong_below_8}, "gate": limits}), return_state=True)
-    assert night.is_completed() and night.name == "Inconclusive"
-    checks = {check["check"]: check for check in night.result()["gate"]["checks"]}
-    assert "from 100% to 80%" in checks["accuracy, exact_match"]["words"]
-    assert "8 worse, 0 better" in checks["accuracy, exact_match"]["words"]
-    assert "not enough for a nightly run, which needs p ≤ 0.0017." in checks["accuracy, exact_match"]["words"]
+    assert night.is_crashed() and night.name == "Suspect"
+    stored = prefect_client.read_flow_run(night.state_details.flow_run_id)
+    assert (stored.state.name, stored.name) == ("Suspect", "trial · 80% · suspect")
+    with pytest.raises(SuspectError) as raised:
+        night.result()
+    checks = {check.check: check for check in raised.value.report.checks}
+    assert {check.verdict for check in checks.values()} == {"pass", "suspect"}
+    assert "not enough for a nightly run, which needs p ≤ 0.0017." in checks["accuracy, exact_match"].words
+    (run_id,) = flow_kit.query(data_dir, "select max_by(run_id, started_at) from runs")
+    for said in (
+        "from 100% to 80%",
+        "8 worse, 0 better",
+        "one comparison alone would fail. Suspect: accuracy, exact_match.",
+    ):
+        assert said in stored.state.message
+    assert " Worse: row 0, row 1, row 2, row 3, row 4, row 5, row 6, row 7." in stored.state.message
+    assert f"hint: `assayline gate {run_id} --baseline " in stored.state.message
+    assert '"state state-suspect"' in read_report(data_dir, run_id)
+    assert flow_kit.query(data_dir, "select verdict from run where run_id = ?", run_id) == ["suspect"]
+    by_cron = flow_kit.run_here("gate", run_id, "--nightly", "--dry-run")
+    assert (by_cron.code, by_cron.err.startswith("warning: ")) == (15, True) and "suspect: exact_match" in by_cron.out
     with pytest.raises(GateFailedError, match="8 worse, 0 better"):
-        gate(night.result()["run_id"])
-    by_cron = flow_kit.run_here("gate", night.result()["run_id"], "--nightly", "--dry-run")
-    assert by_cron.code == 0 and "not enough for a nightly run" in by_cron.out, by_cron.err
+        gate(run_id)
 
 
 def test_gate_remeasures_both_interleaved_in_one_session(runs, data_dir, monkeypatch):

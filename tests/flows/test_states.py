@@ -31,7 +31,7 @@ def test_describe_figures_counts_errors_and_leaves_out_what_was_not_measured():
 def test_automations_name_every_state_and_every_flow_of_the_package():
     named = re.findall(r"\bname ?= ?([A-Z_]+)\b", inspect.getsource(reporting))  # states are made there alone
     own = {getattr(reporting, name) for name in named}
-    assert {reporting.WORSE, reporting.NOT_TRUSTED, reporting.INCONCLUSIVE} <= own
+    assert {reporting.WORSE, reporting.SUSPECT, reporting.NOT_TRUSTED, reporting.INCONCLUSIVE} <= own
     ends = {f"prefect.flow-run.{name}" for name in own | {"Completed", "Failed", "Crashed", "Cancelled"}}
     good = {f"prefect.flow-run.{name}" for name in ("Completed", "Cancelled", reporting.INCONCLUSIVE)}
     modules = [importlib.import_module(f"assayline.flows.{each.name}") for each in pkgutil.iter_modules(flows.__path__)]
@@ -42,4 +42,7 @@ def test_automations_name_every_state_and_every_flow_of_the_package():
     assert set(died["expect"]) == ends | {"prefect.flow-run.heartbeat"}
     assert set(died["match_related"]["prefect.resource.name"]) == names
     assert failed["match_related"] == late["match_related"]
-    assert set(late["match_related"]["prefect.resource.name"]) == {"nightly", "suite"}, "those with a schedule"
+    assert late["match_related"] == [
+        {"prefect.resource.role": "flow", "prefect.resource.name": ["nightly", "suite"]},
+        {"prefect.resource.role": "deployment", "prefect.resource.name": "DEPLOYMENT"},
+    ], "those with a schedule"
