@@ -72,8 +72,10 @@ def run(arguments: list[str]) -> int:
                 client.create_automation(automation)
             print(f"{'Updated' if there else 'Created'}: {name}")
         for name, deployment in zip(names, tested, strict=False):
-            due = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(days=1))  # so that no worker starts it
-            night = client.create_flow_run_from_deployment(deployment, name=f"test of {name}", state=due)
+            later = datetime.now(UTC) + timedelta(days=1)  # so that no worker starts it
+            night = client.create_flow_run_from_deployment(
+                deployment, name=f"test of {name}", state=Scheduled(scheduled_time=later)
+            )
             client.set_flow_run_state(night.id, Failed(message="A test by `assayline notify --test`."), force=True)
             print(f"Sent: a test of {name}, which must arrive within a minute")
     return 0

@@ -1,16 +1,20 @@
 """The decision whether a candidate is worse than its baseline beyond the limit: its error rates and its reach."""
 
+import re
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from assayline.comparison.gate import judge_scores, judge_speed
+from assayline.comparison.gate import NIGHTS, judge_scores, judge_speed, mark_suspect
 from assayline.spec.criteria import GateSpec
 from assayline.stats.pairs import count_prompts_needed, find_reach
 from assayline.stats.repeats import compare_repeats, spread_sessions
-from assayline.stats.worse import say_worse
+from assayline.stats.worse import LEVEL, say_worse
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @cache
@@ -48,6 +52,19 @@ def test_judge_scores_fails_few_drops_at_the_limit_and_those_of_its_reach_in_80_
     assert share(prompts, differ, limit, limit, "fail") <= 0.03
     assert 0.77 <= share(prompts, differ, reach, limit, "fail") <= 0.9
     assert share(prompts, differ, 0, limit, "pass") >= 0.77
+
+
+def test_guide_names_the_drops_of_forty_prompts_that_are_suspect_and_that_fail_on_the_first_night():
+    guide = " ".join((ROOT / "docs" / "guides" / "nightly-runs.md").read_text(encoding="utf-8").split())
+    failing, suspect = map(
+        int, re.search(r"(\d+) of 40 prompts lost fail, and (\d+) of 40 are suspect", guide).groups()
+    )
+
+    def find(lost):
+        return mark_suspect(judge_scores(row_of(40, lost, 0), GateSpec(), nights=NIGHTS), LEVEL).verdict
+
+    lost = (suspect - 1, suspect, failing - 1, failing)
+    assert [find(each) for each in lost] == ["inconclusive", "suspect", "suspect", "fail"]
 
 
 def test_judge_scores_leaves_a_drop_open_that_is_worse_but_not_shown_beyond_the_limit():
