@@ -45,7 +45,7 @@ test: setup-dev ## run all tests except the rare ones, including those with vLLM
 	@echo "test 2/2: run the tests in three processes (a quarter of an hour); test-fast takes two minutes, without engines, servers and complete runs"
 	@$(VENV)/python -m pytest $(PARALLEL) --durations=40 -m "not rare"
 
-test-rare: setup-dev ## run the tests marked rare: orphaned and killed vLLM, lost Ray node, nights by cron, databases of most earlier versions, server restart, preempted requests, kills and copies at each file event, reproducible bytes, DuckDB 1.5; twenty minutes
+test-rare: setup-dev ## run the tests marked rare: orphaned and killed vLLM, lost Ray node, nights by cron, server restart, preempted requests, kills and copies at each file event, reproducible bytes, DuckDB 1.5; twenty minutes
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest $(PARALLEL) -m rare
 

@@ -96,13 +96,6 @@ NOT_SETTINGS = frozenset({"DEVICE_LOCKS", "SETUP_CHECKS", "TINY_MODEL", "WHEELS"
 """Variables with the same prefix that other parts read: an engine's process, the setup, the examples."""
 
 
-REMOVED = {
-    "MIRROR_URL": "unset it, and copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
-    "DATABASE_MEMORY_BYTES": "unset it: the database may use a quarter of the memory, or of the container's limit.",
-}
-"""Replacements of settings of earlier versions."""
-
-
 def _list_given() -> set[str]:
     """Return the names, without our prefix, of the variables in the environment and in `.env` that have a value."""
     given = {**DotEnvSettingsSource(Settings).env_vars, **os.environ}
@@ -113,7 +106,7 @@ def _list_given() -> set[str]:
 def list_unknown_variables() -> list[str]:
     """Return a warning for each variable, of the environment or of `.env`, that has our prefix and is not a setting."""
     known = [name.upper() for name in Settings.model_fields]
-    names = _list_given() - {*known, *NOT_SETTINGS, *REMOVED}
+    names = _list_given() - {*known, *NOT_SETTINGS}
     nearest = {name: difflib.get_close_matches(name, known, n=1) for name in sorted(names)}
     return [
         f"{PREFIX}{name} is not a setting and is ignored: "
@@ -123,9 +116,7 @@ def list_unknown_variables() -> list[str]:
 
 
 def load_settings() -> Settings:
-    """Load the settings. Raises SpecError naming the invalid or removed variable."""
-    for name in _list_given() & REMOVED.keys():
-        raise SpecError(f"The setting {PREFIX}{name} was removed. hint: {REMOVED[name]}")
+    """Load the settings. Raises SpecError naming the invalid variable."""
     try:
         return Settings()  # type: ignore[call-arg]  # every field has a default
     except ValidationError as error:

@@ -24,7 +24,11 @@ SCHEMA = ROOT / "assayline" / "spec" / "spec.schema.json"
 def _name_kinds(place: str, union: Any) -> list[tuple[str, type[BaseModel]]]:
     """Return a section for each kind of a union, in its order."""
     kinds = typing.get_args(typing.get_args(union)[0])
-    return [(f"{place}, kind: {kind.model_fields['kind'].default}", kind) for kind in kinds]
+    return [(f"{place}, kind: {_name_kind(kind)}", kind) for kind in kinds]
+
+
+def _name_kind(part: type[BaseModel]) -> str:
+    return str(typing.get_args(part.model_fields["kind"].annotation)[0])
 
 
 PARTS: list[tuple[str, type[BaseModel]]] = [
@@ -116,7 +120,7 @@ def render_schema() -> str:
             if "$ref" in field and field.pop("default", None):  # a part that is null has its defaults
                 part["properties"][name] = _allow(field, {"type": "null"})
     (scorers,) = [form for form in fields["scorers"]["anyOf"] if form.get("type") == "array"]
-    kinds = [kind.model_fields["kind"].default for kind in typing.get_args(typing.get_args(criteria.Scorer)[0])]
+    kinds = [_name_kind(kind) for kind in typing.get_args(typing.get_args(criteria.Scorer)[0])]
     scorers["items"] = _allow(scorers["items"], {"type": "string", "enum": kinds})
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

@@ -18,7 +18,6 @@ from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import list_manifests
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.identity import RENAMED, use_current_names
 
 PLAN_NAME = "benchmark.json"
 AS_GIVEN = "as given"
@@ -168,9 +167,4 @@ def read_plan_file(benchmark_id: str, settings: Settings) -> tuple[BenchmarkPlan
 
 def _parse_plan(text: str) -> BenchmarkPlan:
     plan = BenchmarkPlan(**json.loads(text))
-    plan = replace(
-        plan,
-        spec_json=use_current_names(plan.spec_json),
-        sweep={RENAMED.get(field, field): values for field, values in plan.sweep.items()},
-    )
     return replace(plan, profile=SweepProfile(**plan.profile)) if isinstance(plan.profile, dict) else plan

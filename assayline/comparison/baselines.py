@@ -1,24 +1,20 @@
 """Pinned baselines: names for runs to compare later runs with, as rows of `baselines`.
 
-The folder of a pinned run keeps its pins, from which `restore_pins` restores them in a new database. Earlier versions
-kept them in `baselines.json` in the data folder, which is read, too.
+The folder of a pinned run keeps its pins, from which `restore_pins` restores them in a new database.
 """
 
 import difflib
-import json
 import re
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from assayline.errors import ComparisonError, SpecError
-from assayline.files import read_kept
 from assayline.runs.manifest import ENDED_WELL, match_run_id, unknown_run
 from assayline.store.database import Connection, transaction
 from assayline.store.decisions import PIN, UNPIN, keep_decisions, read_open_pins
 from assayline.store.runs import insert_row
 
-PINS_NAME = "baselines.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -116,9 +112,12 @@ def restore_pins(connection: Connection, data_dir: Path) -> tuple[list[Pin], lis
     """
     ids = _list_run_ids(connection)
     kept = {run_id: read_open_pins(data_dir / "runs" / run_id) for run_id in ids}
-    pins = [pin for pin in _read_earlier(data_dir) if pin.run_id in kept and pin.baseline not in kept[pin.run_id]]
-    for run_id, named in kept.items():
-        pins += [Pin(name, run_id, pin["pinned_at"], pin["note"]) for name, pin in named.items() if pin]
+    pins = [
+        Pin(name, run_id, pin["pinned_at"], pin["note"])
+        for run_id, named in kept.items()
+        for name, pin in named.items()
+        if pin
+    ]
     names = {pin.baseline: pin.run_id for pin in list_pins(connection)}
     restored, left = [], []
     for pin in sorted(pins, key=lambda pin: datetime.fromisoformat(pin.pinned_at), reverse=True):
@@ -128,15 +127,6 @@ def restore_pins(connection: Connection, data_dir: Path) -> tuple[list[Pin], lis
             insert_row(connection, "baselines", {**asdict(pin), "pinned_at": datetime.fromisoformat(pin.pinned_at)})
             restored.append(pin)
     return restored, left
-
-
-def _read_earlier(data_dir: Path) -> list[Pin]:
-    """Read the pins that an earlier version kept in the data folder. Raises StoreError."""
-
-    def parse(text: str) -> list[Pin]:
-        return [Pin(**row) for row in json.loads(text)]
-
-    return read_kept(data_dir / PINS_NAME, parse, [], "the pins of an earlier version", "remove it and pin again.")
 
 
 def _find_pin(connection: Connection, name: str) -> Pin | None:

@@ -110,7 +110,6 @@ _NIGHTS = """
         and (night.started_at, night.run_id) < (judged.started_at, judged.run_id)
         and night.started_at >= baseline.started_at
         and history.state in ('completed', 'imported')
-        and night.obstacle is distinct from 'it was stopped early'
         and not coalesce(list_bool_or([
             limit_on = $3 or starts_with(limit_on, 'accuracy') for limit_on in history.failed_limits
         ]), false)

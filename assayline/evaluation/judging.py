@@ -150,7 +150,7 @@ def find_judge_run(spec: EvalSpec, settings: Settings) -> str | None:
 
 def count_unjudged(settings: Settings, run_id: str, judge_run_ids: Sequence[str] = ()) -> int:
     """Return the number of answers of a run, without those with a verdict or an error in any of the judges' runs."""
-    source = AnswersSource(run=run_id, not_judged_by=list(judge_run_ids))
+    source = AnswersSource(kind="run", run=run_id, not_judged_by=list(judge_run_ids))
     return int(DatabaseThread(settings).run(lambda connection: count_answers(connection, source)))
 
 

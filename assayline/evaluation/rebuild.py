@@ -21,8 +21,7 @@ from assayline.runs.manifest import (
     read_spec_json,
     write_manifest,
 )
-from assayline.spec.identity import use_current_names
-from assayline.store.database import TABLE_VERSION, Connection, connect, is_readable, transaction
+from assayline.store.database import TABLE_VERSION, Connection, connect, transaction
 from assayline.store.decisions import restore_decisions
 from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_parts
 from assayline.store.parts import list_parts, set_part_aside
@@ -67,7 +66,7 @@ def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = 
     """
     rebuilt = Rebuilt(read_manifest(run_dir))
     spec_json = read_spec_json(run_dir)
-    if not is_readable(rebuilt.manifest.table_version):
+    if rebuilt.manifest.table_version != TABLE_VERSION:
         raise StoreError(
             f"The parts of run {run_dir.name} have tables of version {rebuilt.manifest.table_version}; version "
             f"{TABLE_VERSION} is needed. hint: load them with assayline {rebuilt.manifest.assayline_version}, which "
@@ -99,7 +98,7 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
         rebuilt.rows = reload_parts(connection, before.run_id, run_dir)
         save_run(connection, before, spec_json)
         outcome = read_outcome(connection, before.run_id)
-        after = _judge_again(before, outcome, json.loads(use_current_names(spec_json)).get("max_error_share", 1.0))
+        after = _judge_again(before, outcome, json.loads(spec_json).get("max_error_share", 1.0))
         save_run(connection, after, spec_json)
     scorers = read_run_scorers(run_dir, json.loads(spec_json))
     judged, functions = read_harness_scores(run_dir), read_function_scores(run_dir)
@@ -137,7 +136,6 @@ def _set_parts_aside(connection: Connection, run_dir: Path, damaged: list[Path],
         good = list_parts(run_dir, table)
         if len(is_prepared) == 1 and rescue_parts(connection, run.run_id, table, parts, good):
             rebuilt.rescued += parts
-            run = replace(run, table_version=TABLE_VERSION)
         elif table in ("prompts", "requests") or True in is_prepared:
             run = replace(run, prompts=None)
     if run != rebuilt.manifest:

@@ -29,7 +29,6 @@ from assayline.runs.manifest import (
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import list_changes
 from assayline.spec.load import Trace
-from assayline.store.database import is_readable
 from assayline.store.parts import ANSWERS, count_table
 
 
@@ -241,7 +240,7 @@ def _list_run_changes(before: Manifest, after: Manifest, run_dir: Path, spec_jso
         changes += list_input_changes(before.inputs, after.inputs)
     if before.layout != LAYOUT:
         changes.append(f"the layout of its folder (assayline {before.assayline_version} can finish it)")
-    if not is_readable(before.table_version):
+    if before.table_version != after.table_version:
         changes.append(
             f"the version of its part files: {before.table_version} → {after.table_version} (assayline "
             f"{before.assayline_version} can resume it)"

@@ -85,7 +85,7 @@ def _read_prompts(inputs: list[Path], places: Places, rows: RowMaker) -> Iterato
         for name in places:
             yield rows.prompt([], prompt_id=digest_json({"custom_id": name}), source_id=name), None
         return
-    for prompt in load_prompts(PromptSpec(source=OpenAiBatchSource(path=str(inputs[0])))):
+    for prompt in load_prompts(PromptSpec(source=OpenAiBatchSource(kind="openai_batch", path=str(inputs[0])))):
         if isinstance(prompt, BadRow):
             yield prompt.prompt, {"error_kind": prompt.kind, "error_message": prompt.message}
         else:

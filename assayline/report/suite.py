@@ -122,8 +122,6 @@ def compose_suite(plan: SuitePlan) -> Document:
             rows += [{"evaluation": evaluation, "model": model, "run_id": one, "against": None} for one in run_ids]
         runs.add(tabulate("Runs", RUNS, rows))
         said = f"{count(len(rows), 'run is', 'runs are')} complete. The decision follows the last run."
-        if plan.decision:
-            said = "An earlier version decided: report.html in the suite's folder has the reasons."
         return Document(plan.name, f"suite {plan.suite_id}", plan.decision or "undecided", [said], [], [runs])
     shown = plan.page["evaluations"]
     evaluations = [row for row in shown if "run_id" in row]

@@ -232,7 +232,7 @@ def read_run_scorers(run_dir: Path, spec: dict[str, Any]) -> list[Scorer]:
     given = spec.get("scorers")
     if given is None and spec["prompts"]["source"]["kind"] == "lm_eval":
         given = []  # the task has its own metrics
-    first = [ExactMatch()] if given is None else [_ONE.validate_python(scorer) for scorer in given]
+    first = [ExactMatch(kind="exact_match")] if given is None else [_ONE.validate_python(scorer) for scorer in given]
     return list({scorer.title: scorer for scorer in [*first, *_read_added(run_dir)]}.values())
 
 

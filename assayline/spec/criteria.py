@@ -4,7 +4,6 @@ The SQL of each scorer is in `sql/scorers/`. Prices are not part of the digests 
 different prices can be resumed and count as repeats.
 """
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +19,7 @@ from assayline.spec.part import ScorerPart, SpecPart
 class ExactMatch(ScorerPart):
     """1 if answer and target are the same text, apart from surrounding white space."""
 
-    kind: Literal["exact_match"] = "exact_match"
+    kind: Literal["exact_match"]
     ignore_case: bool = Field(False, description="Ignore case.")
     ignore_punctuation: bool = Field(False, description="Ignore ASCII punctuation.")
 
@@ -28,14 +27,14 @@ class ExactMatch(ScorerPart):
 class Contains(ScorerPart):
     """1 if the answer contains the target."""
 
-    kind: Literal["contains"] = "contains"
+    kind: Literal["contains"]
     ignore_case: bool = Field(True, description="Ignore case.")
 
 
 class RegexMatch(ScorerPart):
     """1 if the match of a regular expression in the answer equals the target."""
 
-    kind: Literal["regex"] = "regex"
+    kind: Literal["regex"]
     pattern: str = Field(min_length=1, description="RE2 syntax: linear in time, without backreferences.")
     group: int = Field(1, ge=0, description="The group that is the answer; 0: the complete match.")
     take: Literal["first", "last"] = Field("first", description="Which match counts.")
@@ -45,7 +44,7 @@ class RegexMatch(ScorerPart):
 class Numeric(ScorerPart):
     """1 if the number in the answer equals the target."""
 
-    kind: Literal["numeric"] = "numeric"
+    kind: Literal["numeric"]
     tolerance: float = Field(0.0, ge=0, description="Largest difference.")
     relative_tolerance: float = Field(0.0, ge=0, description="Largest difference, as a share of the target.")
     take: Literal["first", "last"] = Field("last", description="Which number of the answer counts.")
@@ -54,7 +53,7 @@ class Numeric(ScorerPart):
 class ChoiceLetter(ScorerPart):
     """1 if the letter chosen in the answer equals the target."""
 
-    kind: Literal["choice"] = "choice"
+    kind: Literal["choice"]
     letters: str = Field("ABCD", min_length=2, description="The valid letters or digits.")
 
     @field_validator("letters")
@@ -69,13 +68,13 @@ class ChoiceLetter(ScorerPart):
 class TokenF1(ScorerPart):
     """Harmonic mean of precision and recall over the words that answer and target share."""
 
-    kind: Literal["token_f1"] = "token_f1"
+    kind: Literal["token_f1"]
 
 
 class JsonMatch(ScorerPart):
     """1 if the answer is valid JSON, and matches the schema if one is given."""
 
-    kind: Literal["json"] = "json"
+    kind: Literal["json"]
     json_schema: JsonSchema | None = Field(
         None, description="JSON schema that the answer must satisfy (default: the one that its request demands)."
     )
@@ -86,7 +85,7 @@ class JsonMatch(ScorerPart):
 class Loglikelihood(ScorerPart):
     """1 if the likeliest of the options is the target: one request per option, nothing is generated."""
 
-    kind: Literal["loglikelihood"] = "loglikelihood"
+    kind: Literal["loglikelihood"]
     normalize: Literal["none", "bytes", "tokens"] = Field(
         "none", description="Divisor of the sum of log-probabilities: none, or the option's length."
     )
@@ -95,7 +94,7 @@ class Loglikelihood(ScorerPart):
 class SqlScorer(ScorerPart):
     """A number from 0 to 1 by an SQL expression of your own over `answer`, `target` and `row`."""
 
-    kind: Literal["sql"] = "sql"
+    kind: Literal["sql"]
     file: str | None = Field(None, description="File with the expression, relative to the working folder.")
     sql: str | None = Field(
         None,
@@ -164,7 +163,7 @@ class FunctionScorer(ScorerPart, ABC):
 class PythonScorer(FunctionScorer):
     """A number from 0 to 1 by a Python function of your own, or of an installed package."""
 
-    kind: Literal["python"] = "python"
+    kind: Literal["python"]
     function: str = Field(
         min_length=1, description="module:function, such as scoring:closeness; or a name that a package registers."
     )
@@ -199,7 +198,7 @@ class PythonScorer(FunctionScorer):
 class MathScorer(FunctionScorer):
     """1 if the answer's last mathematical expression equals the target, by math-verify. Needs the extra `math`."""
 
-    kind: Literal["math"] = "math"
+    kind: Literal["math"]
 
     hint: ClassVar[str] = "pip install 'assayline[math]'"
     package: ClassVar[str | None] = "math-verify"
@@ -212,7 +211,7 @@ class MathScorer(FunctionScorer):
 class CodeScorer(FunctionScorer):
     """1 if a Python program with the answer's code runs to its end, in a sandbox. Needs `bwrap` (bubblewrap)."""
 
-    kind: Literal["code"] = "code"
+    kind: Literal["code"]
     program: str = Field(
         "{{ code }}\n\n{{ target }}\n",
         min_length=1,
@@ -261,7 +260,7 @@ Scorer = Annotated[
 def list_kinds() -> dict[str, type[ScorerPart]]:
     """Return the classes of all scorers by kind."""
     classes = get_args(get_args(Scorer)[0])
-    return {str(part.model_fields["kind"].default): part for part in classes}
+    return {get_args(part.model_fields["kind"].annotation)[0]: part for part in classes}
 
 
 FUNCTION_KINDS: dict[str, type[FunctionScorer]] = {"python": PythonScorer, "math": MathScorer, "code": CodeScorer}
@@ -374,13 +373,11 @@ class GateSpec(SpecPart):
     )
     max_cost_increase: dict[CostMetric, Limit] = Field(
         default_factory=dict,
-        exclude_if=operator.not_,  # keeps digests of specs without it
         description="Maximum increase by metric of run_metric, as a share: 0.1 is 10% more expensive. Judged like "
         "max_slowdown, in the same family of tests.",
     )
     max_cost: dict[CostMetric | Literal["cost"], Limit] = Field(
         default_factory=dict,
-        exclude_if=operator.not_,
         description="Maximum value of the run itself, in the currency of `price` or in joules, whatever the baseline "
         "cost. `cost` is the cost of the whole run.",
     )
@@ -391,20 +388,17 @@ class GateSpec(SpecPart):
         None,
         ge=0,
         le=1,
-        exclude_if=lambda value: value is None,
         description="Maximum share of the answers that max_tokens cuts off (unset: no limit).",
     )
     min_draft_acceptance: float | None = Field(
         None,
         ge=0,
         le=1,
-        exclude_if=lambda value: value is None,
         description="Minimum share of the tokens proposed by speculative decoding that are accepted (unset: no "
         "limit). A draft that is never accepted changes no answer, so accuracy does not show it.",
     )
     own_history: OwnHistorySpec = Field(
         OwnHistorySpec(),
-        exclude_if=lambda limit: limit == OwnHistorySpec(),
         description="Lost prompts: those that are wrong, and seldom were on ten or more nights of the same "
         "configuration, since the baseline.",
     )
@@ -416,7 +410,6 @@ class GateSpec(SpecPart):
     )
     pair_by: PairBy = Field(
         "auto",
-        exclude_if=lambda value: value == "auto",
         description="How the prompts of both runs are paired. prompt: same messages and target; id: same id and "
         "target; row: same source row and target; auto: the first of these with min_overlap (row only if both specs "
         "have the same prompts.source).",

@@ -187,7 +187,6 @@ class EngineSpec(SpecPart):
     batch_size: int = Field(32, ge=1, description="Requests per batch. Mode barrier.")
     order: Literal["auto", "given", "longest_first"] = Field(
         "auto",
-        exclude_if=lambda order: order == "auto",  # keeps digests of specs without it
         description="given: in the order of the prompts; longest_first: longest expected outputs first, estimated from "
         "earlier runs of the model; auto: longest_first, unless a load or mode barrier needs the given order.",
     )
@@ -205,7 +204,6 @@ class EngineSpec(SpecPart):
     python: str | None = Field(
         None,
         min_length=1,
-        exclude_if=lambda python: python is None,  # keeps digests of specs without it
         description="Python of another environment, whose vLLM the engines use; the same assayline must be "
         "installed there (default: this environment).",
     )

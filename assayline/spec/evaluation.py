@@ -4,7 +4,6 @@ The same model defines the YAML file and the flow's parameter. Settings of a mac
 `settings.py`; `file.py` reads YAML.
 """
 
-import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,7 +51,6 @@ class EvalSpec(SpecPart):
     adapter: str | None = Field(
         None,
         min_length=1,
-        exclude_if=operator.not_,  # keeps digests of specs without it
         description="LoRA adapter of the model: a folder, or a Hugging Face id such as ORG/NAME or ORG/NAME@REVISION. "
         "`model: BASE:ADAPTER` sets both.",
     )
@@ -86,7 +84,6 @@ class EvalSpec(SpecPart):
     gate: GateSpec = Field(GateSpec(), description="How much worse than a baseline a run may be.")
     price: PriceSpec | None = Field(
         None,
-        exclude_if=operator.not_,  # keeps digests of specs without it
         description="Prices of hardware, power or tokens (default: the setting ASSAYLINE_PRICE).",
     )
 

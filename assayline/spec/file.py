@@ -18,7 +18,6 @@ from assayline.errors import EngineError, SpecError
 from assayline.spec.checks import engine_argument_types, sampling_parameter_types
 from assayline.spec.core_yaml import DuplicateKeyError, load_texts, load_yaml
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.identity import RENAMED, use_current_names
 from assayline.spec.named import list_benchmarks, list_rubrics, read_named
 from assayline.words import as_sentence, nearest
 
@@ -104,8 +103,8 @@ def parse_spec(data: object, origin: str = "spec", written: object = None) -> Ev
 
 
 def parse_stored(spec_json: str, origin: str = "spec") -> EvalSpec:
-    """Parse a stored spec, perhaps of an earlier version. Raises SpecError."""
-    return parse_spec(json.loads(use_current_names(spec_json)), origin)
+    """Parse a stored spec. Raises SpecError."""
+    return parse_spec(json.loads(spec_json), origin)
 
 
 def _restore_texts(data: Any, written: Any, error: ValidationError) -> bool:
@@ -214,21 +213,6 @@ def _set_field(data: dict[str, Any], field: str, value: Any) -> None:
     here[last] = value
 
 
-RAY_INSTEAD = "hint: use `runner: local` for this machine, or `runner: ray` with ray_address for several."
-REMOVED = {
-    ("runner", "dask"): RAY_INSTEAD,
-    ("runner", "deployment"): RAY_INSTEAD,
-    ("gate.confidence", "observed"): "hint: use `significant`, or `required` to fail every drop that is not excluded.",
-    ("gate.confidence", "proven"): "hint: use `required`.",
-    ("gate.stop", None): "hint: remove it; a run asks all its prompts. Set prompts.limit to ask fewer.",
-    ("engine.recovery.grow", None): "hint: remove it; a reduced max_concurrency stays for the rest of the run.",
-    ("load.stop_when_saturated", None): "hint: remove it; the report names saturation. Set load.max_duration_s.",
-    ("dask_address", None): "hint: use `runner: ray` and ray_address.",
-    ("deployment", None): "hint: remove it, and use `runner: ray` and ray_address for several machines.",
-}
-"""Replacements of removed fields and of removed values."""
-
-
 def explain(
     error: ValidationError, models: Sequence[type[BaseModel]] = (EvalSpec,), whole: str = "the spec"
 ) -> Iterator[str]:
@@ -236,12 +220,7 @@ def explain(
     for problem in error.errors():
         names, here = _follow([str(part) for part in problem["loc"]], models)
         where = ".".join(names) or whole
-        given = problem["input"] if isinstance(problem["input"], str) else None
-        if hint := REMOVED.get((where, given)) or REMOVED.get((where, None)):
-            yield f"{where}: given {problem['input']!r:.200}, which was removed. {hint}"
-        elif current := RENAMED.get(where):
-            yield f"{where}: this field was renamed to {current}. hint: rename it"
-        elif problem["type"] == "extra_forbidden":
+        if problem["type"] == "extra_forbidden":
             yield f"{where}: unknown key; {_find_field(names, here)}"
         elif problem["type"] == "union_tag_invalid":
             kinds = [kind.strip("' ") for kind in problem["ctx"]["expected_tags"].split(",")]
@@ -314,4 +293,4 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _tag(model: type[BaseModel]) -> str | None:
     kind = model.model_fields.get("kind")
-    return str(kind.default) if kind else None
+    return str(get_args(kind.annotation)[0]) if kind else None

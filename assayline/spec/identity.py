@@ -1,6 +1,5 @@
-"""Identity of a spec: digests, former field names, and differences between two specs by field."""
+"""Identity of a spec: digests, and differences between two specs by field."""
 
-import copy
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,22 +8,6 @@ from assayline.digests import digest_json
 
 if TYPE_CHECKING:
     from assayline.spec.evaluation import EvalSpec
-
-RENAMED = {
-    "engine.window": "engine.max_concurrency",
-    "engine.warm_up": "engine.warmup",
-    "engine.recovery.min_batch_size": "engine.recovery.min_concurrency",
-    "max_error_fraction": "max_error_share",
-}
-"""Former and current names of fields. A new spec with a former name is rejected with a hint; a stored one is read.
-
-Digests use the former names, so that runs of earlier versions can be resumed and count as repeats."""
-
-FORMER_VALUES = {"gate.confidence": {"proven": "required", "observed": "significant"}}
-"""Former values of fields, with the current ones by which a stored spec is read. Digests use `proven`, as before."""
-
-REMOVED = {"load.stop_when_saturated": False, "engine.recovery.grow": False}
-"""Removed fields. A stored spec is read without them, and digests have them with these values, as before."""
 
 LONGEST_VALUE_CHARS = 60
 MOST_CHANGES = 8
@@ -35,7 +18,7 @@ def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
 
     A list of plain values counts as one field.
     """
-    pairs = _walk("", _use_current(before), _use_current(after))
+    pairs = _walk("", before, after)
     lines = [f"{field}: {_show(old)} → {_show(new)}" for field, old, new in pairs]
     more = len(lines) - MOST_CHANGES
     return lines if more <= 0 else [*lines[:MOST_CHANGES], f"and {more} more"]
@@ -81,6 +64,9 @@ def _show(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE_CHARS else f"{text[:LONGEST_VALUE_CHARS]}…"
 
 
+DEFAULTS = 1
+"""Increment it when a default changes. Digests leave out fields with their defaults, so a new field changes none."""
+
 JUDGES = frozenset({"scorers", "gate", "slos", "price"})
 """Fields that judge or price answers without affecting them. Scoring options also changes the requests."""
 
@@ -90,60 +76,18 @@ def spec_hash(spec: "EvalSpec") -> str:
 
     It excludes ray_address, so that a run can be resumed on another Ray cluster.
     """
-    fields = spec.model_dump(mode="json", exclude={"price"})
-    return _digest({**fields, "ray_address": None})
+    return _digest(spec, {"price"})
 
 
 def config_id(spec: "EvalSpec", model_id: str) -> str:
     """Return the digest of all fields that affect answers or speed. Runs with the same digest are repeats."""
-    fields = spec.model_dump(mode="json", exclude={"name", "model", "revision", *JUDGES})
     asked = {"asks_for_options": True} if spec.asks_for_options else {}
-    return _digest({**fields, **asked, "ray_address": None, "model_id": model_id})
+    return _digest(spec, {"name", "model", "revision", *JUDGES}, model_id=model_id, **asked)
 
 
-def use_current_names(spec_json: str) -> str:
-    """Return a stored spec, perhaps of an earlier version, with current field names."""
-    return json.dumps(_use_current(json.loads(spec_json)), sort_keys=True, ensure_ascii=False)
-
-
-def _use_current(spec: Mapping[str, Any]) -> dict[str, Any]:
-    current = _rename(spec, RENAMED, FORMER_VALUES)
-    for field in ("gate.stop", *REMOVED):
-        *parents, name = field.split(".")
-        _find_part(current, parents).pop(name, None)
-    return current
-
-
-def _find_part(spec: dict[str, Any], parents: list[str]) -> dict[str, Any]:
-    """Return the mapping below these fields; an empty one if the spec has none."""
-    part: Any = spec
-    for parent in parents:
-        part = part.get(parent) if isinstance(part, dict) else None
-    return part if isinstance(part, dict) else {}
-
-
-def _rename(
-    spec: Mapping[str, Any], names: Mapping[str, str], values: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
-    renamed = copy.deepcopy(dict(spec))
-    for given in (*names, *values):
-        *parents, name = given.split(".")
-        part = _find_part(renamed, parents)
-        if name in part:
-            value = part.pop(name)
-            changed = values.get(given, {}).get(value, value) if isinstance(value, str) else value
-            part[names.get(given, given).rpartition(".")[2]] = changed
-    return renamed
-
-
-def _digest(fields: Mapping[str, Any]) -> str:
-    names = {current: former for former, current in RENAMED.items()}
-    former = _rename(fields, names, {"gate.confidence": {"required": "proven"}})
-    for field, default in REMOVED.items():
-        *parents, name = field.split(".")
-        if part := _find_part(former, parents):
-            part[name] = default
-    return digest_json(_plain_numbers(former))
+def _digest(spec: "EvalSpec", leave_out: set[str], **others: object) -> str:
+    fields = spec.model_dump(mode="json", exclude={"ray_address", *leave_out}, exclude_defaults=True)
+    return digest_json(_plain_numbers({**fields, "defaults": DEFAULTS, **others}))
 
 
 def _plain_numbers(value: Any) -> Any:

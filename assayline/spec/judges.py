@@ -14,7 +14,7 @@ from assayline.spec.part import ScorerPart
 class VerdictScorer(ScorerPart):
     """The verdict of a judge, whose answer is a JSON object, as a number from 0 to 1. Set `values` or `scale`."""
 
-    kind: Literal["verdict"] = "verdict"
+    kind: Literal["verdict"]
     field: str = Field("verdict", min_length=1, description="Key of the verdict in the object.")
     reason: str = Field("reason", min_length=1, description="Key of the reason, which explains the score.")
     values: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = Field(
@@ -57,7 +57,7 @@ class VerdictScorer(ScorerPart):
 class JudgeScorer(ScorerPart):
     """A score from 0 to 1 by another model, which judges the answers in a run of its own."""
 
-    kind: Literal["judge"] = "judge"
+    kind: Literal["judge"]
     spec: list[str] = Field(
         default_factory=list, description="File of the judge's spec, or @NAME of a rubric; a list is a panel of judges."
     )

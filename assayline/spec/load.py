@@ -26,27 +26,27 @@ Rate = Annotated[float, AfterValidator(_check_rate)]
 class AllAtOnce(SpecPart):
     """All requests are due at the start, which measures maximum throughput."""
 
-    kind: Literal["all_at_once"] = "all_at_once"
+    kind: Literal["all_at_once"]
 
 
 class Concurrency(SpecPart):
     """Closed loop: a fixed number of requests in flight; each answer triggers the next request."""
 
-    kind: Literal["concurrency"] = "concurrency"
+    kind: Literal["concurrency"]
     requests: int = Field(ge=1, description="Requests in flight; 1 sends one after another.")
 
 
 class ConstantRate(SpecPart):
     """Requests are due at equal intervals."""
 
-    kind: Literal["constant"] = "constant"
+    kind: Literal["constant"]
     rate_per_s: Rate = Field(description="Requests per second.")
 
 
 class Poisson(SpecPart):
     """Requests are due at random, as from many independent users."""
 
-    kind: Literal["poisson"] = "poisson"
+    kind: Literal["poisson"]
     rate_per_s: Rate = Field(description="Requests per second, on average.")
     seed: int = Field(0, description="Same seed, same times.")
 
@@ -54,7 +54,7 @@ class Poisson(SpecPart):
 class Gamma(SpecPart):
     """Requests are due at random with gamma-distributed gaps, in bursts or more evenly."""
 
-    kind: Literal["gamma"] = "gamma"
+    kind: Literal["gamma"]
     rate_per_s: Rate = Field(description="Requests per second, on average.")
     burstiness: float = Field(
         gt=0,
@@ -67,7 +67,7 @@ class Gamma(SpecPart):
 class Trace(SpecPart):
     """Requests are due at the times of a recorded trace: its n-th timestamp is for the n-th request."""
 
-    kind: Literal["trace"] = "trace"
+    kind: Literal["trace"]
     path: str | None = Field(
         None,
         description="JSONL, CSV or Parquet file with a timestamp per row, in request order (default: the trace in "

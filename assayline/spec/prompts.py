@@ -1,7 +1,6 @@
 """The parts of a spec on prompts: source, selection, media and rendering."""
 
 import datetime
-import operator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,7 +55,7 @@ class RemoteSource(Source):
 class FileSource(Source):
     """Rows of local files, which are streamed."""
 
-    kind: Literal["file"] = "file"
+    kind: Literal["file"]
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
     format: Literal["auto", "jsonl", "json", "csv", "parquet"] = Field(
         "auto", description="auto: by the file extension; json: one array of objects."
@@ -66,14 +65,14 @@ class FileSource(Source):
 class InlineSource(Source):
     """Rows in the spec itself."""
 
-    kind: Literal["inline"] = "inline"
+    kind: Literal["inline"]
     rows: list[dict[str, Any]] = Field(min_length=1, description="Rows as mappings from column to value.")
 
 
 class HubSource(RemoteSource):
     """A Hugging Face dataset, streamed, or with HF_HUB_OFFLINE=1 from the hub's cache. Needs the extra `hub`."""
 
-    kind: Literal["hub"] = "hub"
+    kind: Literal["hub"]
     dataset: str = Field(description="Dataset id on the hub, such as openai/gsm8k.")
     subset: str | None = Field(None, description="Configuration of the dataset.")
     split: str = Field("test", description="Split to read.")
@@ -125,7 +124,7 @@ class SyntheticAudio(SpecPart):
 class PythonSource(RemoteSource):
     """Rows that a Python function of your own yields, or one of an installed package."""
 
-    kind: Literal["python"] = "python"
+    kind: Literal["python"]
     function: str = Field(
         min_length=1, description="module:function, such as data:rows; or a name that a package registers."
     )
@@ -139,7 +138,7 @@ class PythonSource(RemoteSource):
 class SyntheticSource(Source):
     """Random prompts of exact length, for speed tests: lengths are in tokens of the model's own tokenizer."""
 
-    kind: Literal["synthetic"] = "synthetic"
+    kind: Literal["synthetic"]
     count: int = Field(ge=1, description="Number of prompts.")
     prompt_tokens: TokenLength = Field(description="Length of the prompts.")
     output_tokens: TokenLength = Field(
@@ -149,12 +148,8 @@ class SyntheticSource(Source):
         0, ge=0, description="Number of leading tokens that all prompts share; 0: no two prompts share any."
     )
     seed: int = Field(0, description="Same seed, same prompts.")
-    images: SyntheticImages | None = Field(
-        None, exclude_if=operator.not_, description="Images in each prompt, before its text."
-    )
-    audios: SyntheticAudio | None = Field(
-        None, exclude_if=operator.not_, description="Audio clips in each prompt, before its text."
-    )
+    images: SyntheticImages | None = Field(None, description="Images in each prompt, before its text.")
+    audios: SyntheticAudio | None = Field(None, description="Audio clips in each prompt, before its text.")
 
     @property
     def media_kinds(self) -> list[MediaKind]:
@@ -166,11 +161,10 @@ class ShareGptSource(Source):
     """Conversations in ShareGPT format: a JSON array, or JSONL, of {id, conversations: [{from, value}]}, with `system`
     and `tools` next to them if there are any; or [{role, content}]."""
 
-    kind: Literal["sharegpt"] = "sharegpt"
+    kind: Literal["sharegpt"]
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
     max_tokens: Literal["recorded"] | None = Field(
         None,
-        exclude_if=operator.not_,  # keeps digests of specs without it
         description="recorded: each request's max_tokens is the length of the recorded answer in the model's tokens; "
         "sampling.ignore_eos makes that length exact (default: sampling.max_tokens).",
     )
@@ -183,7 +177,7 @@ class ShareGptSource(Source):
 class TraceSource(Source):
     """A recorded trace of requests: times, lengths and shared prefixes, without text."""
 
-    kind: Literal["trace"] = "trace"
+    kind: Literal["trace"]
     path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
     format: Literal["mooncake", "azure", "burstgpt"] = Field(
         description="mooncake: timestamp (ms), input_length, output_length and, if present, hash_ids; azure: "
@@ -202,7 +196,7 @@ class TraceSource(Source):
 class LmEvalSource(RemoteSource):
     """A task of lm-evaluation-harness, which builds the requests and scores the answers. Needs the extra `lm-eval`."""
 
-    kind: Literal["lm_eval"] = "lm_eval"
+    kind: Literal["lm_eval"]
     task: str | list[str] = Field(
         min_length=1, description="Task, group or tag, or a list of them, as `assayline list tasks` lists them."
     )
@@ -232,7 +226,7 @@ class LmEvalSource(RemoteSource):
 class OpenAiBatchSource(Source):
     """Lines of an OpenAI batch file: prompts with their parameters, for chat or text completions."""
 
-    kind: Literal["openai_batch"] = "openai_batch"
+    kind: Literal["openai_batch"]
     path: str = Field(description="File or glob of JSON lines {custom_id, method, url, body}; sorted by name.")
 
 
@@ -248,7 +242,7 @@ def _where(example: str) -> Any:
 class AnswersSource(Source):
     """The stored answers of a completed run, a row each, such as for a judge. Error rows are left out."""
 
-    kind: Literal["run"] = "run"
+    kind: Literal["run"]
     run: str = Field(
         min_length=1,
         description="Id of the run, baseline:NAME, or latest:NAME for the newest completed run of that spec name; the "
@@ -277,7 +271,7 @@ class AnswersSource(Source):
 class PairsSource(Source):
     """Answers of two completed runs to the same prompts, two rows a pair: each answer is shown first once."""
 
-    kind: Literal["pairs"] = "pairs"
+    kind: Literal["pairs"]
     runs: list[str] = Field(min_length=2, max_length=2, description="The two runs, each as in a source of kind run.")
     where: str | None = _where("first <> second")
 
@@ -351,7 +345,6 @@ MOST_REPEATS = 100_000
 def _media_columns(what: str, values: str) -> Any:
     return Field(
         default_factory=list,
-        exclude_if=operator.not_,  # keeps digests of specs without them
         description=f"Column, or list of columns, with {what}: one or a list of them per row ({values}).",
     )
 
@@ -366,14 +359,12 @@ class Columns(SpecPart):
     metadata: list[str] = Field(default_factory=list, description="Columns to store with the prompt.")
     cluster: str | None = Field(
         None,
-        exclude_if=operator.not_,
         description="Metadata column that is equal for questions over one passage or document, which are not "
         "independent: standard errors, intervals and tests of scores count them as one cluster.",
     )
     sampling: str | None = Field(None, description="Column with sampling overrides, an object per row.")
     output_tokens: str | None = Field(
         None,
-        exclude_if=operator.not_,  # keeps digests of specs without it
         description="Column with the exact number of tokens to generate: sets max_tokens, min_tokens and ignore_eos.",
     )
     options: str | None = Field(None, description="Column with a list of answer choices, for the scorer loglikelihood.")
@@ -430,7 +421,6 @@ class PromptSpec(SpecPart):
     )
     turns: Literal["given", "first", "each"] = Field(
         "given",
-        exclude_if=lambda chosen: chosen == "given",  # keeps digests of specs without it
         description="Which messages of a row to send. given: all, unchanged; first: up to the first user message; "
         "each: the user's turns one after another, each following the model's own earlier answers.",
     )
@@ -442,13 +432,10 @@ class PromptSpec(SpecPart):
     repeats: int = Field(1, ge=1, le=MOST_REPEATS, description="How many times each prompt is sent.")
     on_bad_row: Literal["error_row", "stop"] = Field(
         "error_row",
-        exclude_if=lambda chosen: chosen == "error_row",  # keeps digests of specs without it
         description="error_row: a row that cannot become a request is stored as an error row, and the others are sent "
         "(max_error_share limits the share of error rows); stop: the first such row ends the run.",
     )
-    media: MediaSpec = Field(
-        MediaSpec(), exclude_if=lambda media: media == MediaSpec(), description="Images, audio and video of prompts."
-    )
+    media: MediaSpec = Field(MediaSpec(), description="Images, audio and video of prompts.")
 
     @property
     def asks_each_turn(self) -> bool:
@@ -483,18 +470,15 @@ class ChatSpec(SpecPart):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Additional variables for the template.")
     date: datetime.date = Field(
         USUAL_DATE,
-        exclude_if=lambda date: date == USUAL_DATE,  # keeps digests of specs without it
         description="Current date for templates with strftime_now; fixed, so that prompts do not depend on the day.",
     )
     special_tokens: Literal["control", "text", "error"] = Field(
         "control",
-        exclude_if=lambda chosen: chosen == "control",  # keeps digests of specs without it
         description="Special tokens in a row's text, such as <|im_start|>. control: control tokens, as in transformers "
         "and vLLM; text: plain text, only the template's own are control tokens; error: such a row is an error row.",
     )
     placeholders: dict[MediaKind, str] = Field(
         default_factory=dict,
-        exclude_if=operator.not_,
         description='Placeholder of an image, audio or video in the rendered prompt, such as {image: "<image>"}; {i} '
         "is its number (default: from the model's config.json).",
     )

@@ -21,7 +21,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,43 +30,16 @@ from assayline import __version__
 from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
 from assayline.files import MAKE_ROOM, list_memory_groups, storing, sync_folder
 from assayline.runs.locks import lock_file, name_holder
-from assayline.store.views import Model, make_models, name_model, quote_text, read_models
+from assayline.store.views import Model, make_models, quote_text, read_models
 from assayline.words import as_sentence
-
-OLDEST_VERSION = 4
-"""Databases and parts of an older version are rejected, because there is no migration."""
-
-_MOVE = "12_move_tables.sql"
-"""The migration that moves the tables out of `main`."""
-
-_ADDED = re.compile(r"^alter table (?:if exists )?(?:raw\.)?(?P<table>\w+) add column (?P<column>\w+) ", re.M)
-
-
-def list_migrations(folder: Path, version: int, wanted: int) -> list[Path]:
-    """List the migrations from `version` to `wanted`, in order. Raises KeyError if one is missing."""
-    files = _find_files(folder)
-    return [files[number] for number in range(version + 1, wanted + 1)]
-
-
-@cache
-def list_added_columns(folder: Path, table: str) -> frozenset[str]:
-    """Return the columns of a table that migrations added, which older parts lack."""
-    texts = [file.read_text(encoding="utf-8") for file in _find_files(folder).values()]
-    added = [found for text in texts for found in _ADDED.finditer(text)]
-    return frozenset(found["column"] for found in added if found["table"] == table)
-
-
-def _find_files(folder: Path) -> dict[int, Path]:
-    return {int(file.name.partition("_")[0]): file for file in folder.glob("*.sql")}
-
 
 Connection = duckdb.DuckDBPyConnection
 """For annotations in other packages: only this package imports DuckDB."""
 
 Config = dict[str, str | bool | int | float | list[str]]
 SQL_FOLDER = Path(__file__).resolve().parents[1] / "sql"
-TABLE_VERSION = 18
-"""Increment it when a raw table's columns change, with a migration in `sql/migrations/`."""
+TABLE_VERSION = 1
+"""Increment it when a release changes columns of a raw table. A database of another version is refused."""
 
 UNUSABLE = re.compile(r"[?\\\ud800-\udfff]")
 """Characters in a path for which DuckDB opens another file or, if not UTF-8, fails without a reason."""
@@ -146,8 +118,8 @@ def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the tables, macros and views of `sql/`, in path order and one transaction, unless they are current.
 
-    Views bind when they are created, which verifies the order of the files. Tables of an older version are migrated in
-    the same transaction. If any file changed, all views and macros are recreated, and those without a file are dropped.
+    Views bind when they are created, which verifies the order of the files. If any file changed, all views and macros
+    are recreated, and those without a file are dropped.
     """
     schema_files = sorted((SQL_FOLDER / "schema").glob("*.sql"))
     models = list_models()
@@ -156,12 +128,9 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     if stored == (TABLE_VERSION, schema_digest, models_digest):
         find_in_schemas(connection)
         return
-    migrations = list_migrations(SQL_FOLDER / "migrations", stored[0], TABLE_VERSION) if stored else []
     with transaction(connection):
-        for file in migrations + schema_files:
+        for file in schema_files:
             connection.execute(file.read_text(encoding="utf-8"))
-            if file.name == _MOVE:
-                _move_tables(connection, [name_model(file) for file in schema_files])
         find_in_schemas(connection)
         for (name,) in connection.execute("select unnest(model_names) from raw.schema_version").fetchall():
             for kind in ("view", "macro", "macro table"):
@@ -181,40 +150,15 @@ def find_in_schemas(connection: duckdb.DuckDBPyConnection, *databases: str) -> N
     connection.execute(f"set search_path = {quote_text(','.join(path))}")
 
 
-def _move_tables(connection: duckdb.DuckDBPyConnection, names: list[str]) -> None:
-    """Move these tables from `main` to `raw`, and drop the models that read them."""
-    for (name,) in connection.execute("select unnest(model_names) from main.schema_version").fetchall():
-        for kind in ("view", "macro", "macro table"):
-            connection.execute(f"drop {kind} if exists main.{name}")
-    tables = (
-        "select table_name, sql from duckdb_tables() "
-        "where schema_name = 'main' and database_name = current_database() and list_contains(?, table_name)"
-    )
-    for table, made_by in connection.execute(tables, [names]).fetchall():
-        connection.execute(made_by.replace("CREATE TABLE ", "CREATE TABLE raw.", 1))
-        connection.execute(f"insert into raw.{table} from main.{table}")
-        connection.execute(f"drop table main.{table}")
-
-
 def is_read_only(connection: duckdb.DuckDBPyConnection) -> bool:
     """Return True if the connection cannot write: what a reader computes is not stored."""
     query = "select readonly from duckdb_databases() where database_name = current_database()"
     return bool(connection.execute(query).fetchall()[0][0])
 
 
-def is_readable(table_version: int) -> bool:
-    """Return True if databases and parts of that version can be migrated."""
-    return OLDEST_VERSION <= table_version <= TABLE_VERSION
-
-
 def list_models() -> dict[str, Model]:
     """Return the macros and views of `sql/` by name, in creation order."""
     return read_models(SQL_FOLDER)
-
-
-def list_optional_columns(table: str) -> frozenset[str]:
-    """Return the columns that a table's parts may lack because they were added after the oldest version."""
-    return list_added_columns(SQL_FOLDER / "migrations", table)
 
 
 def _open_database(
@@ -376,11 +320,6 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
         raise StoreError(
             f"{_path_of(connection)} has no tables yet. hint: run an evaluation first, or correct the path."
         )
-    if stored[0] != TABLE_VERSION:
-        raise StoreError(
-            f"{_path_of(connection)} has tables of version {stored[0]}, and assayline {__version__} reads version "
-            f"{TABLE_VERSION}. hint: run `assayline report --leaderboard`, which migrates it."
-        )
     if stored[2] != _digest_models(list_models()):
         raise StoreError(
             f"The views in {_path_of(connection)} are of another version than assayline {__version__}, and cannot be "
@@ -390,17 +329,15 @@ def _check_models(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str] | None:
-    """Read `schema_version`: None for an empty database. Raises StoreError for a database of another program.
+    """Read `schema_version`: None for an empty database. Raises StoreError for another program's, or another version.
 
     Tables are listed only if `schema_version` is missing, because DuckDB's first list takes longer than the rest of
     opening.
     """
-    for schema in ("raw", "main"):
-        with suppress(duckdb.CatalogException):
-            query = f"select table_version, schema_digest, models_digest from {schema}.schema_version"  # noqa: S608
-            rows = connection.execute(query).fetchall()
-            break
-    else:
+    try:
+        query = "select table_version, schema_digest, models_digest from raw.schema_version"
+        rows = connection.execute(query).fetchall()
+    except duckdb.CatalogException:
         tables = connection.execute("select table_name from duckdb_tables() where not internal").fetchall()
         if not tables:
             return None
@@ -408,13 +345,12 @@ def _read_version(connection: duckdb.DuckDBPyConnection) -> tuple[int, str, str]
         raise StoreError(
             f"{_path_of(connection)} is a DuckDB database, but not one of assayline: it has {names}. hint: correct the "
             "path (ASSAYLINE_DATABASE)."
-        )
-    if len(rows) != 1 or not is_readable(rows[0][0]):
+        ) from None
+    if [version for version, _, _ in rows] != [TABLE_VERSION]:
         versions = ", ".join(str(version) for version, _, _ in rows) or "none"
         raise DatabaseUnusableError(
             f"{_path_of(connection)} has tables of version {versions}, and assayline {__version__} needs version "
-            f"{TABLE_VERSION}. hint: set ASSAYLINE_DATABASE to another path, use the assayline that created it, or "
-            f"{_REPAIR}"
+            f"{TABLE_VERSION}. hint: {_REPAIR}"
         )
     table_version, schema_digest, models_digest = rows[0]
     return table_version, schema_digest, models_digest

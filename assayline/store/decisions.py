@@ -12,7 +12,7 @@ from typing import Any
 
 from assayline.files import MAKE_ROOM, read_kept, write_text
 from assayline.runs.manifest import MANIFEST_NAME
-from assayline.store.database import Connection, Row, read_rows, transaction
+from assayline.store.database import Connection, Row, transaction
 from assayline.store.runs import insert_row, insert_rows
 
 DECISIONS_NAME = "decisions.jsonl"
@@ -77,15 +77,3 @@ def restore_decisions(connection: Connection, run_dir: Path) -> None:
     if labels:
         connection.execute("delete from labels where run_id = ?", [run_dir.name])
         insert_rows(connection, "labels", labels)
-
-
-def keep_earlier(connection: Connection, runs_dir: Path) -> None:
-    """Write the decisions that an earlier version left in the database alone to the folders of their runs."""
-    query = "select distinct run_id from (select run_id from raw.verdicts union all select run_id from raw.baselines)"
-    for (run_id,) in connection.execute(query).fetchall():
-        run_dir = runs_dir / run_id
-        if not (run_dir / DECISIONS_NAME).exists():
-            verdicts = "select ? as decision, * from raw.verdicts where run_id = ? order by judged_at, ordinal"
-            pins = "select ? as decision, * from raw.baselines where run_id = ? order by pinned_at"
-            rows = read_rows(connection, verdicts, VERDICT, run_id) + read_rows(connection, pins, PIN, run_id)
-            keep_decisions(run_dir, rows)

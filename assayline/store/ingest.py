@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from assayline.errors import DamagedPartsError
 from assayline.files import replace_file, storing
-from assayline.store.database import list_optional_columns, transaction
+from assayline.store.database import transaction
 from assayline.store.metrics import forget_metrics
 from assayline.store.parts import TABLES, ledger_name, list_part_names, list_parts, parts_dir
 from assayline.store.runs import delete_run
@@ -105,12 +105,11 @@ def _find_damage(reader: duckdb.DuckDBPyConnection, table: str, part: Path) -> s
 
 
 def compare_columns(table: str, names: list[str]) -> str | None:
-    """Describe how a part's columns differ from its table's; columns of later versions may be missing."""
-    expected, optional = TABLES[table].names, list_optional_columns(table)
-    if names == [name for name in expected if name in names or name not in optional]:
+    """Describe how a part's columns differ from its table's; None if they are the same."""
+    if names == (expected := TABLES[table].names):
         return None
     more = [name for name in names if name not in expected]
-    less = [name for name in expected if name not in names and name not in optional]
+    less = [name for name in expected if name not in names]
     return f"its columns are not those of {table} (too many: {more or 'none'}, missing: {less or 'none'})"
 
 

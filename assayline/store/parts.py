@@ -80,7 +80,7 @@ def to_arrow(table: str, records: Iterable[Record]) -> pa.Table:
 
 
 def request_from_row(row: dict[str, Any]) -> Request:
-    """Build a Request from a row of a `requests` part. Columns that older parts lack have the dataclass defaults."""
+    """Build a Request from a row of a `requests` part."""
     values = {
         name.removesuffix("_json"): json.loads(value) if value and name.endswith("_json") else value
         for name, value in row.items()

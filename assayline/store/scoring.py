@@ -9,7 +9,6 @@ Scores of a harness and of functions come from outside: `score_files.py` keeps t
 import inspect
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -160,20 +159,6 @@ where score is not null
 """
 
 
-LATER_PROMPTS = """
-    select prompt_id, occurrence
-    from prompt
-    where run_id = $run_id
-    qualify row_number() over (order by md5(source_row::varchar), source_row)
-        > (
-            select max(cast(details_json ->> '$.prompts' as bigint))
-            from engine_events
-            where run_id = $run_id and event = 'load_ended' and (details_json ->> '$.reason') = 'decided'
-        )
-"""
-"""Prompts of a run that an earlier version ended early, after those that it had judged: only short answers arrived."""
-
-
 def score_run(
     connection: duckdb.DuckDBPyConnection,
     run_id: str,
@@ -208,12 +193,6 @@ def score_run(
         if scored:
             arguments = scorer.model_dump(mode="json")
             _insert_scorer(connection, run_id, ordinal, scorer.title, definition, arguments)
-    dropped = connection.execute(
-        f"delete from scores where run_id = $run_id and (prompt_id, occurrence) in ({LATER_PROMPTS}) returning scorer",  # noqa: S608 - ours
-        {"run_id": run_id},
-    ).fetchall()
-    for name, number in Counter(scorer for (scorer,) in dropped).items():
-        counts[name] = counts.get(name, number) - number
     return counts
 
 

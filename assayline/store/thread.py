@@ -16,7 +16,6 @@ import duckdb
 from assayline.errors import StoreError
 from assayline.settings import Settings
 from assayline.store.database import Connection, connect
-from assayline.store.decisions import keep_earlier
 from assayline.store.metrics import UnmeasuredError, ensure_metrics
 from assayline.store.runs import mark_interrupted
 
@@ -43,8 +42,6 @@ class DatabaseThread:
             with connect(self._settings.database_path, wait, checkpoint=checkpoint) as own:
                 if not self._has_marked:
                     mark_interrupted(own, self._settings.data_dir / "runs")
-                    with suppress(StoreError):  # a folder that cannot be written; the database has them
-                        keep_earlier(own, self._settings.data_dir / "runs")
                     self._has_marked = True
                 return work(own)
 

@@ -13,8 +13,6 @@ from typing import NoReturn
 from assayline.errors import AssaylineError, MachineError
 from assayline.flows.cli.options import (
     COMMANDS,
-    FORMER,
-    REMOVED,
     find_command,
     import_command,
     make_front_parser,
@@ -47,11 +45,6 @@ def run_words(words: list[str]) -> int:
         parser.print_help()
         return 2
     first = parser.parse_args(words[:1]).command
-    if removed := find_command(words, REMOVED):
-        parser.error(f"the command {removed!r} was removed. hint: {REMOVED[removed]}")
-    if former := find_command(words, FORMER):
-        print(f"warning: `assayline {former}` is now `assayline {FORMER[former]}`.", file=sys.stderr)
-        words = [*FORMER[former].split(), *words[len(former.split()) :]]
     if name := find_command(words):
         return run(name, words[len(name.split()) :])
     if any(known.startswith(f"{first} ") for known in COMMANDS):

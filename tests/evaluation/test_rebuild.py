@@ -1,8 +1,6 @@
 """A run's rows from its folder alone: equal to the original; what is damaged is named, set aside and asked again."""
 
 import dataclasses
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -27,18 +25,13 @@ from run_kit import (
 
 from assayline.errors import DamagedPartsError, DatabaseUnusableError, RunFailedError, StoreError
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.order import read_shard
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.flows.cli import run
-from assayline.records import NOT_SENT, EngineEvent
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.database import OLDEST_VERSION, TABLE_VERSION, connect
-from assayline.store.metrics import ensure_metrics
+from assayline.store.database import TABLE_VERSION, connect
 from assayline.store.parts import TABLES, list_parts, write_part
-from assayline.store.runs import insert_row
-from assayline.store.thread import DatabaseThread
 
 pytestmark = pytest.mark.slow
 
@@ -249,8 +242,8 @@ def part_of_run(run_dir: Path, table: str, name: str) -> Path:
 
 def test_rebuild_rejects_a_run_of_another_table_version(run_dir, settings):
     manifest = read_manifest(run_dir)
-    write_manifest(run_dir, dataclasses.replace(manifest, table_version=OLDEST_VERSION - 1, assayline_version="0.0.1"))
-    with pytest.raises(StoreError, match=rf"tables of version {OLDEST_VERSION - 1}; version {TABLE_VERSION} is need"):
+    write_manifest(run_dir, dataclasses.replace(manifest, table_version=TABLE_VERSION - 1, assayline_version="0.0.1"))
+    with pytest.raises(StoreError, match=rf"tables of version {TABLE_VERSION - 1}; version {TABLE_VERSION} is need"):
         rebuild_run(run_dir, settings.database_path, 10)
 
 
@@ -266,7 +259,7 @@ def damage_file(path: Path) -> None:
 
 def make_old(path: Path) -> None:
     with duckdb.connect(path) as connection:
-        connection.execute("update raw.schema_version set table_version = ?", [OLDEST_VERSION - 1])
+        connection.execute("update raw.schema_version set table_version = ?", [TABLE_VERSION - 1])
 
 
 def damage_block(path: Path) -> None:
@@ -372,33 +365,6 @@ def test_answers_given_twice_stay_a_failure(spec, settings):
     assert rebuild_run(evaluation.run_dir, settings.database_path, 10).manifest.state == "failed"
 
 
-def test_run_that_an_earlier_version_ended_early_is_readable_and_not_counted(make_spec, settings):
-    """Its first 12 prompts, in the order of the MD5 digests of their rows, have scores."""
-    spec = make_spec(engine=FAKE, prompts={"limit": 20})
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    judged = sorted(range(20), key=lambda row: hashlib.md5(str(row).encode()).hexdigest())[:12]
-    shards = sorted(list_parts(evaluation.run_dir, "requests"))
-    ids = [request.request_id for shard in shards for request in read_shard(shard)]
-    left = {request_id for row, request_id in enumerate(ids) if row not in judged and row % 2}
-    rows = [completion_of(name, **({"error_kind": NOT_SENT} if name in left else {"text": "1"})) for name in ids]
-    details = {"reason": "decided", "prompts": 12, "look": 6}
-    write_part(evaluation.run_dir, "completions", "decided", rows)
-    write_part(
-        evaluation.run_dir, "engine_events", "decided",
-        [EngineEvent("worker-0", 1, 0, "load_ended", 1.0, None, "Stopped early.", details)],
-    )  # fmt: skip
-    evaluation.finish(counts)
-    for _ in range(2):
-        scored = query(settings, "select source_row from scores join prompts using (prompt_id, occurrence) order by 1")
-        assert [row for (row,) in scored] == sorted(judged)
-        assert query(settings, "select state, obstacle from run") == [("completed", "it was stopped early")]
-        assert query(settings, "select distinct is_counted from history('test')") == [(False,)]
-        assert rebuild_run(evaluation.run_dir, settings.database_path, 10).manifest.state == "completed"
-        with connect(settings.database_path, 10) as connection:
-            ensure_metrics(connection)
-
-
 def test_rebuild_fails_a_completed_run_when_a_request_is_answered_twice(run_dir, settings):
     (twice,) = query_one(completions_part(run_dir))
     write_part(run_dir, "completions", "extra", [completion_of(twice)])
@@ -424,25 +390,6 @@ def test_rebuild_restores_the_pin_that_came_with_a_copied_run(run_dir, spec, set
         assert run("db rebuild", ["--all"]) == 0 and query(there, "select run_id from baselines") == [(own,)]
         there.database_path.unlink()
         assert run("db rebuild", ["--all"]) == 0 and query(there, "select run_id from baselines") == [(own,)]
-
-
-@pytest.mark.parametrize("is_kept", [True, False], ids=["pinned", "unpinned"])
-def test_rebuild_restores_pins_and_verdicts_of_an_earlier_version(run_dir, settings, is_kept):
-    pin = {"baseline": "good", "run_id": run_dir.name, "pinned_at": "2026-11-01T00:00:00", "note": None}
-    (settings.data_dir / "baselines.json").write_text(json.dumps([pin]))
-    with connect(settings.database_path, 10) as connection:
-        insert_row(connection, "baselines", pin)
-        verdict = {"run_id": run_dir.name, "baseline_run_id": "b", "judged_at": "2026-11-02T01:02:03.5", "ordinal": 0}
-        texts = {"limit_on": "errors", "verdict": "pass", "unit": "", "words": "No errors, ä."}
-        insert_row(connection, "verdicts", {**verdict, **texts})
-    tables = "select * from verdicts left join baselines on true"
-    if not is_kept:
-        assert run("baseline", ["unpin", "good"]) == 0
-    before = query(settings, tables)
-    DatabaseThread(settings).run(lambda connection: None)  # as any command does
-    settings.database_path.unlink()
-    assert run("db rebuild", ["--all"]) == 0
-    assert query(settings, tables) == before and len(before) == 1
 
 
 def test_rebuild_rejects_damaged_decisions(run_dir, settings, capsys):

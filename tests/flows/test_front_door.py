@@ -18,7 +18,7 @@ import assayline
 from assayline import __version__
 from assayline.errors import AssaylineError, PrefectUnreachableError
 from assayline.flows import cli
-from assayline.flows.cli.options import COMMANDS, FORMER
+from assayline.flows.cli.options import COMMANDS
 from assayline.flows.cli.process import Terminated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,8 +64,6 @@ def test_usage_names_the_console_command_however_it_was_called():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["mirror", "--all"], "the command 'mirror' was removed. hint: copy the folder data/runs with rclone or rsync"),
-        (["verify"], "the command 'verify' was removed. hint: recompute stored metrics from the part files"),
         (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
@@ -94,15 +92,6 @@ def test_a_front_door_without_a_command_prints_those_that_there_are(capsys, word
     assert cli.run_words(words) == code
     out = capsys.readouterr().out
     assert f"\n  {shown} " in out and ("  evaluate" in out) == (not words)
-
-
-@pytest.mark.parametrize(("former", "name"), FORMER.items())
-def test_a_former_name_of_a_command_still_works(capsys, former, name):
-    with pytest.raises(SystemExit):
-        cli.run_words([*former.split(), "--help"])
-    shown = capsys.readouterr()
-    assert shown.out.startswith(f"usage: assayline {name} ")
-    assert shown.err == f"warning: `assayline {former}` is now `assayline {name}`.\n"
 
 
 def test_error_prints_a_message_and_sets_the_exit_code(tmp_path, monkeypatch):

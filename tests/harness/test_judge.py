@@ -239,7 +239,7 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
     write_harness_scores(run_dir, judged)
     assert read_harness_scores(run_dir) == judged
     rescore_run(run_dir, settings, [])
-    rescore_run(run_dir, settings, [Contains()])
+    rescore_run(run_dir, settings, [Contains(kind="contains")])
     expected = [("acc,none", "lm_eval", len(prompts) // 2 / len(prompts))]
     accuracy = "select scorer, kind, mean from accuracy order by ordinal limit 1"
     assert query(settings, accuracy) == expected

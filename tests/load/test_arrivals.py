@@ -157,7 +157,7 @@ class TestTrace:
 
     def test_the_source_s_own_times_are_checked_before_the_run(self, tmp_path):
         rows = [{"timestamp": stamp, "input_length": 1, "output_length": 1} for stamp in (5, 7, 6)]
-        source = TraceSource(format="mooncake", path=self.write(tmp_path / "trace.jsonl", rows))
+        source = TraceSource(kind="trace", format="mooncake", path=self.write(tmp_path / "trace.jsonl", rows))
         load = LoadSpec.model_validate({"arrival": {"kind": "trace"}})
         with pytest.raises(SpecError, match=r"row 3 .* has timestamp 6, less than the 7 above it"):
             check_trace(load, source)

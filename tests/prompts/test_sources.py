@@ -34,7 +34,7 @@ ROWS = [
 
 
 def read(path: Path | str, format: Any = "auto") -> list[Any]:
-    return list(read_rows(FileSource(path=str(path), format=format)))
+    return list(read_rows(FileSource(kind="file", path=str(path), format=format)))
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -127,13 +127,13 @@ def test_damage_that_leaves_no_place_to_read_on_from_is_told_with_its_place(tmp_
     ],
 )
 def test_a_file_of_another_format_is_refused_at_once(tmp_path, content, expected):
-    rows = read_rows(FileSource(path=str(write(tmp_path / "a.jsonl", content))))
+    rows = read_rows(FileSource(kind="file", path=str(write(tmp_path / "a.jsonl", content))))
     with pytest.raises(PromptError, match=expected):
         split_head(rows)
 
 
 def test_a_head_ends_with_the_first_row_that_can_be_read(tmp_path):
-    rows = read_rows(FileSource(path=str(write(tmp_path / "a.jsonl", "x\n" * 9 + '{"a": 1}\n{"a": 2}\n'))))
+    rows = read_rows(FileSource(kind="file", path=str(write(tmp_path / "a.jsonl", "x\n" * 9 + '{"a": 1}\n{"a": 2}\n'))))
     head, first = split_head(rows)
     assert (len(head), first) == (10, {"a": 1})
     assert list(rows) == [{"a": 2}]
@@ -237,7 +237,7 @@ def test_a_format_given_beats_the_ending(tmp_path):
 
 def test_lines_are_read_as_they_are_asked_for(tmp_path):
     path = write(tmp_path / "a.csv", "a\n" + "1\n" * 3 + '"damage')
-    rows = read_rows(FileSource(path=str(path)))
+    rows = read_rows(FileSource(kind="file", path=str(path)))
     assert len(list(itertools.islice(rows, 3))) == 3
     with pytest.raises(PromptError, match="line 5"):
         next(rows)
@@ -253,7 +253,7 @@ def test_a_dataset_is_streamed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    rows = read_rows(HubSource(dataset="org/name", subset="main", split="train", revision="v1"))
+    rows = read_rows(HubSource(kind="hub", dataset="org/name", subset="main", split="train", revision="v1"))
     assert [row["prompt"] for row in itertools.islice(rows, 2)] == ["0", "1"]
     assert calls == [(("org/name",), {"name": "main", "split": "train", "revision": "v1", "streaming": True})]
 
@@ -261,7 +261,7 @@ def test_a_dataset_is_streamed(tmp_path, monkeypatch):
 def test_a_dataset_in_a_folder_is_really_read(tmp_path):
     pytest.importorskip("datasets")
     write(tmp_path / "test.jsonl", '{"prompt": "a"}\n{"prompt": "b"}\n')
-    assert list(read_rows(HubSource(dataset=str(tmp_path)))) == [{"prompt": "a"}, {"prompt": "b"}]
+    assert list(read_rows(HubSource(kind="hub", dataset=str(tmp_path)))) == [{"prompt": "a"}, {"prompt": "b"}]
 
 
 def test_hub_dataset_is_read_from_the_cache_when_offline(tmp_path, monkeypatch):
@@ -278,13 +278,13 @@ def test_hub_dataset_is_read_from_the_cache_when_offline(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    assert list(read_rows(HubSource(dataset="org/name"))) == [{"prompt": "a"}, {"prompt": "b"}]
+    assert list(read_rows(HubSource(kind="hub", dataset="org/name"))) == [{"prompt": "a"}, {"prompt": "b"}]
 
 
 def test_whole_numbers_of_a_dataset_have_no_point_next_to_missing_ones(tmp_path):
     pytest.importorskip("datasets")
     write(tmp_path / "test.csv", "n,x,prompt\n1,1.5,a\n,2,b\n30,,c\n")
-    rows = list(read_rows(HubSource(dataset=str(tmp_path))))
+    rows = list(read_rows(HubSource(kind="hub", dataset=str(tmp_path))))
     texts = [RowReader(Columns(target="n"), "{{ n or '-' }} {{ x or '-' }}").read(row) for row in rows]
     assert [(one.messages[0]["content"], one.target) for one in texts] == [
         ("1 1.5", "1"),
@@ -297,13 +297,13 @@ def test_hub_dataset_that_fails_raises(tmp_path):
     pytest.importorskip("datasets")
     write(tmp_path / "train.jsonl", '{"prompt": "a"}\n')
     with pytest.raises(PromptError, match="split nonsense"):
-        list(read_rows(HubSource(dataset=str(tmp_path), split="nonsense")))
+        list(read_rows(HubSource(kind="hub", dataset=str(tmp_path), split="nonsense")))
 
 
 def test_hub_source_error_names_the_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(PromptError, match=r"pip install 'assayline\[hub\]'"):
-        next(read_rows(HubSource(dataset="org/name")))
+        next(read_rows(HubSource(kind="hub", dataset="org/name")))
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])

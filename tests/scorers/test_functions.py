@@ -153,7 +153,7 @@ def test_read_score_refuses_other_values(returned):
 )
 def test_a_function_that_cannot_be_used_is_refused_at_the_start(function, sentence):
     with pytest.raises(SpecError, match=sentence):
-        check_function(PythonScorer(function=function))
+        check_function(PythonScorer(kind="python", function=function))
 
 
 def test_a_module_that_fails_on_import_is_refused_with_its_error(project):

@@ -49,7 +49,8 @@ def test_a_row_without_a_target_has_no_score():
 @pytest.mark.slow
 def test_math_runs_in_its_own_process():
     found = score_answers(
-        MathScorer(), [ScorerInput(r"\boxed{3}", "3", {}), ScorerInput("4", "3", {}), ScorerInput("4", "", {})]
+        MathScorer(kind="math"),
+        [ScorerInput(r"\boxed{3}", "3", {}), ScorerInput("4", "3", {}), ScorerInput("4", "", {})],
     )
     assert [score and (score.value, score.failure) for score in found][:2] == [(1.0, None), (0.0, None)]
     assert found[2] is not None and "has no mathematical expression" in str(found[2].failure)

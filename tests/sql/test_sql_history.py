@@ -98,10 +98,10 @@ def verdicts(*verdicts, run_id="a", baseline="base", day=0, flow_run_id=None):
 @pytest.mark.parametrize(
     ("limits", "verdict", "failed", "inconclusive", "words"),
     [
-        (["pass", "held"], "pass", [], [], None),
+        (["pass", "pass"], "pass", [], [], None),
         (["pass", "inconclusive"], "inconclusive", [], ["limit 1"], None),
-        (["not judged", "not judged"], "inconclusive", [], ["limit 0", "limit 1"], None),
-        (["fail", "pass", "broken"], "fail", ["limit 0", "limit 2"], [], "words 0. words 2."),
+        (["inconclusive", "inconclusive"], "inconclusive", [], ["limit 0", "limit 1"], None),
+        (["fail", "pass", "fail"], "fail", ["limit 0", "limit 2"], [], "words 0. words 2."),
     ],
 )
 def test_gate_verdict_summarizes_limits(store, limits, verdict, failed, inconclusive, words):

@@ -53,7 +53,7 @@ def test_unsent_requests_are_not_scored(ended):
         "select distinct answer, error_kind, error_message from stg_samples where request_id like 'unsent%'"
     ).fetchall()
     assert found == [(None, None, None)]
-    assert score_run(ended.connection, "run", [ExactMatch()]) == {"exact_match": 2}
+    assert score_run(ended.connection, "run", [ExactMatch(kind="exact_match")]) == {"exact_match": 2}
     ended.expect("accuracy", {"samples": 2, "mean": 0.5})
 
 

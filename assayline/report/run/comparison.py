@@ -130,7 +130,7 @@ def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list
 
 
 _LIMITS = """
-    select * replace (current_verdict(verdict) as verdict) from verdicts where run_id = ? and baseline_run_id = ?
+    select * from verdicts where run_id = ? and baseline_run_id = ?
     qualify rank() over (order by judged_at desc) = 1
     order by ordinal
 """

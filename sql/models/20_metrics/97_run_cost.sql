@@ -47,7 +47,7 @@ add_attempts as (
     select run_id, sum(ended_at_s - began_at_s) as held_s from span_attempts group by run_id
 ),
 
--- A worker's number of GPUs never changes; runs from earlier schema versions record only tensor parallelism.
+-- A worker's number of GPUs never changes.
 count_gpus as (
     select run_id, cast(nullif(sum(gpus), 0) as bigint) as gpus
     from (

@@ -36,9 +36,7 @@ read_engines as (
         count(distinct worker) filter (event = 'opened') as workers,
         string_agg(distinct worker, ', ' order by worker) filter (event = 'idle') as idle_workers,
         count(*) filter (event = 'warmed_up') as warm_ups,
-        count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles,
-        -- Earlier versions could end a run before all of its prompts were asked.
-        bool_or(event = 'load_ended' and (details_json ->> '$.reason') = 'decided') as was_ended_early
+        count(*) filter (event in ('failed', 'reduced', 'isolated')) as troubles
     from name_engines
     group by run_id
 ),
@@ -51,7 +49,7 @@ judge_runs as (
         runs.started_at,
         concat_ws(
             '; ',
-            coalesce(runs.machine, runs.host_name),
+            runs.machine,
             'assayline ' || runs.assayline_version,
             list_aggregate(read_engines.engines, 'string_agg', '; '),
             case when read_engines.workers > 1 then read_engines.workers || ' workers' end,
@@ -64,7 +62,6 @@ judge_runs as (
                 then case when runs.machine is null then 'it is imported, and its machine is unknown' end
             when runs.state <> 'completed' then 'it is ' || runs.state || ', not completed'
             when runs.config_id is null then 'it has no config_id'
-            when read_engines.was_ended_early then 'it was stopped early'
             when len(read_engines.engines) > len(read_engines.first_engines)
                 then 'it was resumed on another device or version: '
                     || array_to_string([
@@ -96,10 +93,10 @@ comment on column internal.run_conditions.benchmark_id is 'The benchmark that th
 comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';
 comment on column internal.run_conditions.place is 'The environment without the order of the requests.';
 comment on column internal.run_conditions.is_longest_first is 'Whether requests were ordered by expected lengths, which a first run does not know.';
-comment on column internal.run_conditions.environment is 'Machine (runs.machine, or the host name for runs without it), version of assayline, what the engines reported (device, versions of vLLM, torch and driver, files of a served model), their number if it is not 1, a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
-comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, stopped early by an earlier version, resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up. NULL if it counts.';
+comment on column internal.run_conditions.environment is 'Machine (runs.machine), version of assayline, what the engines reported (device, versions of vLLM, torch and driver, files of a served model), their number if it is not 1, a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
+comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up. NULL if it counts.';
 comment on column internal.run_conditions.device_name is 'Devices as its engines report them; several names are comma-separated. NULL if no engine opened.';
-comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU, and of runs from before it was asked for.';
+comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU.';
 comment on column internal.run_conditions.vllm_version is 'Version of vLLM. NULL if no engine reported it.';
 comment on column internal.run_conditions.torch_version is 'Version of torch. NULL if no engine reported it.';
 comment on column internal.run_conditions.served_root is 'Files behind a running server''s name for the model, as the server names them. NULL if no server named any.';

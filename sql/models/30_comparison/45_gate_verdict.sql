@@ -4,7 +4,7 @@ with
 
 find_last as (
     select
-        * replace (internal.current_verdict(verdict) as verdict),
+        *,
         rank() over (partition by run_id order by flow_run_id is null, judged_at desc, baseline_run_id) as age
     from raw.verdicts
 ),

@@ -43,7 +43,7 @@ list_runs as (
         name,
         prompt_set,
         model_id,
-        -- Only where it tells models apart: runs of earlier versions have none.
+        -- Only if it tells models apart.
         case
             when count(distinct root) over (partition by coalesce(model_id, model)) > 1
             then coalesce(root, 'unknown files')

@@ -34,10 +34,7 @@ join_values as (
         run_metric.low,
         run_metric.high,
         list_runs.state in ('completed', 'imported')
-            and (
-                list_runs.obstacle is null
-                or run_metric.metric = 'accuracy' and list_runs.obstacle <> 'it was stopped early'
-            ) as is_counted
+            and (list_runs.obstacle is null or run_metric.metric = 'accuracy') as is_counted
     from list_runs
     join internal.run_metric using (run_id)
     where run_metric.value is not null

@@ -21,7 +21,7 @@ list_runs as (
         runs.model_id,
         runs.config_id,
         runs.spec_hash,
-        coalesce(runs.machine, runs.host_name) as machine,
+        runs.machine,
         runs.assayline_version,
         run_conditions.device_name,
         run_conditions.driver_version,

@@ -9,7 +9,7 @@ join_runs as (
         runs.name,
         runs.model,
         runs.started_at,
-        verdicts.* exclude (run_id, prompts_json) replace (internal.current_verdict(verdicts.verdict) as verdict),
+        verdicts.* exclude (run_id, prompts_json),
         gate_verdict.judged_at is not null as is_last
     from raw.verdicts
     left join raw.runs on runs.run_id = verdicts.run_id

@@ -1,1 +1,0 @@
--- Audits of judges and comparisons are stored, in tables that sql/schema makes, and earlier versions had none.

@@ -1,1 +1,0 @@
--- People's labels are rows of raw.labels, which sql/schema makes, and earlier versions had none.

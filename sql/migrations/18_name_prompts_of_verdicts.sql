@@ -1,1 +1,0 @@
-alter table if exists raw.verdicts add column prompts_json varchar;
