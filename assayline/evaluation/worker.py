@@ -224,7 +224,10 @@ class Worker:
     def _work(self, stack: contextlib.ExitStack) -> None:
         """Claim a device, open an engine and answer; record an error. `stack` undoes this in reverse order."""
         # If the device is taken, no engine has failed.
+        begun_s = time.monotonic()
         self._device = claim_device(self._order, stack, self._pool, self._wait_for_device)
+        if self._holders:
+            self._note(f"Waited {time.monotonic() - begun_s:.0f} s for {self._device.name}")
         try:
             engine = self._open(stack)
             stack.callback(engine.close)

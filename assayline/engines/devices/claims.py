@@ -5,6 +5,8 @@ every vLLM CPU engine would otherwise bind to the same first core. A claim is an
 core, held open for as long as the worker lives; the kernel releases it however the worker dies. So runs that divide the
 machine differently do not overlap either. A GPU's file is named after its UUID, since a process in a control group sees
 only its own GPU, as number 0. All users of the machine share the folder of these files.
+
+Claims that wait are served in the order in which they came: each has a ticket, a locked file in the same folder.
 """
 
 import contextlib
@@ -112,25 +114,64 @@ def claim_device(
 ) -> Iterator[Device]:
     """Hold the first free device of `devices` while the block runs, and end orphans of its earlier holders.
 
-    `holder` names this claim to other processes that want the device: `run ID (NAME)`. While all are taken, `on_wait`
-    gets their holders every half second; an error that it raises ends the wait. Raises DeviceError if all are taken for
-    longer than `wait_s` seconds, or if the folder of locks is not writable.
+    `holder` names this claim to other processes that want the device: `run ID (NAME)`. While all are taken, or others
+    wait for them since before, `on_wait` gets the names of both every half second; an error that it raises ends the
+    wait. Raises DeviceError if that takes longer than `wait_s` seconds, or if the folder of locks is not writable.
     """
     deadline = time.monotonic() + wait_s
     named = f"{holder}, process {os.getpid()}" if holder else f"process {os.getpid()}"
-    while (claimed := _try_claim(devices, lock_dir, named)) is None:
-        holders = "; ".join(f"{d.name} by {_holder(lock_dir, d)}" for d in devices)
-        if time.monotonic() >= deadline:
-            raise DeviceError(
-                f"Every device is taken: {holders}. hint: wait for that run or stop it, or set ASSAYLINE_DEVICE_WAIT_S "
-                "(seconds), and this one waits."
-            )
-        on_wait(holders)
-        time.sleep(CLAIM_POLL_INTERVAL_S)
+    ticket: Path | None = None
+    with contextlib.ExitStack() as queue:
+        while True:
+            ahead = _list_waiting(lock_dir, ticket)
+            promised = {unit for _, units in ahead for unit in units}
+            left = [device for device in devices if promised.isdisjoint(device.units)]
+            if claimed := _try_claim(left, lock_dir, named):
+                break
+            holders = "; ".join(f"{d.name} by {_holder(lock_dir, d)}" for d in devices)
+            if ahead:
+                holders += f". Earlier in the queue: {'; '.join(name for name, _ in ahead)}"
+            if time.monotonic() >= deadline:
+                raise DeviceError(
+                    f"Every device is taken: {holders}. hint: wait for that run or stop it, or set "
+                    "ASSAYLINE_DEVICE_WAIT_S (seconds), and this one waits."
+                )
+            ticket = ticket or _take_ticket(lock_dir, devices, named, queue)
+            on_wait(holders)
+            time.sleep(CLAIM_POLL_INTERVAL_S)
     device, locks = claimed
     with locks:
         paths = [lock_dir / f"{unit}.lock" for unit in device.units]
         yield replace(device, env={**device.env, **locks_variable(paths)}, orphans=tuple(end_orphans(paths)))
+
+
+def _take_ticket(lock_dir: Path, devices: list[Device], named: str, queue: contextlib.ExitStack) -> Path:
+    """Write a ticket, with its place in its name and the devices that it waits for, until `queue` is closed."""
+    ticket = lock_dir / f"{time.time_ns()}-{os.urandom(4).hex()}.ticket"
+    unlocked = ticket.with_suffix(".new")
+    lock = queue.enter_context(open(_open_lock(unlocked), "r+", encoding="utf-8"))  # noqa: SIM115 - held
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock.write("\n".join([named, *dict.fromkeys(unit for device in devices for unit in device.units)]))
+    lock.flush()
+    queue.callback(ticket.unlink, missing_ok=True)
+    return unlocked.rename(ticket)
+
+
+def _list_waiting(lock_dir: Path, ticket: Path | None) -> list[tuple[str, list[str]]]:
+    """Return the names and the devices of the tickets before this one. Those of killed processes are removed."""
+    waiting = []
+    for path in sorted(lock_dir.glob("*.ticket")):
+        if path == ticket:
+            break
+        with contextlib.suppress(OSError), open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                name, *units = lock.read().split("\n")
+                waiting.append((name, units))
+            else:
+                path.unlink()
+    return waiting
 
 
 def _try_claim(devices: list[Device], lock_dir: Path, named: str) -> tuple[Device, contextlib.ExitStack] | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import Work, read_line, start_python
+from run_kit import PATIENCE_S, Work, read_line, start_python, wait_for
 
 from assayline.engines.devices import claims as devices
 from assayline.engines.devices.claims import Device, claim_device, count_workers, list_devices
@@ -27,6 +27,15 @@ from assayline.engines.devices.claims import claim_device, list_devices
 with claim_device(list_devices("cuda", 1, int(sys.argv[2])), Path(sys.argv[1]), 0) as device:
     print(device.name, flush=True)
     sys.stdin.readline()
+"""
+WAIT = """
+import sys
+from pathlib import Path
+from assayline.engines.devices.claims import Device, claim_device
+def say(holders):
+    print("waits", flush=True)
+with claim_device([Device("cuda-0", {}, ("cuda-0",))], Path(sys.argv[1]), 60, "run K", say):
+    pass
 """
 NOBODY = 65534
 ALONE = [Device("cuda-0", {}, ("cuda-0",))]
@@ -46,6 +55,43 @@ def holder(gpus: None, tmp_path: Path) -> Iterator[Any]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+def test_claims_that_wait_are_served_in_their_order_and_a_newcomer_after_them(tmp_path):
+    """Five waiters; one of them is killed, whose ticket stays."""
+    served: list[int] = []
+    heard: list[str] = []
+
+    def wait(number: int) -> None:
+        with claim_device(ALONE, tmp_path, 60, f"run {number}", heard.append):
+            served.append(number)
+
+    with contextlib.ExitStack() as holding:
+        holding.enter_context(claim_device(ALONE, tmp_path, 0, "first"))
+        killed = start_python(WAIT, tmp_path)
+        assert read_line(killed) == "waits"
+        threads = [threading.Thread(target=wait, args=[number]) for number in range(5)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            wait_for(lambda number=number: len(list(tmp_path.glob("*.ticket"))) == number + 2)
+        wait_for(lambda: any(re.search(r"Earlier in the queue: run K.*; run 0.*; run 3", one) for one in heard))
+        killed.kill()
+        killed.communicate()
+        holding.close()
+        with pytest.raises(DeviceError, match=r"Earlier in the queue: run"):
+            claim_device(ALONE, tmp_path, 0, "newcomer").__enter__()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert served == [0, 1, 2, 3, 4]
+    assert list(tmp_path.glob("*.ticket")) == []
+
+
+def test_a_claim_takes_a_device_that_nobody_before_it_waits_for(tmp_path):
+    other = Device("cuda-1", {}, ("cuda-1",))
+    with claim_device(ALONE, tmp_path, 0), contextlib.ExitStack() as queue:
+        devices._take_ticket(tmp_path, ALONE, "run 1", queue)
+        with claim_device([*ALONE, other], tmp_path, 0) as device:
+            assert device.name == "cuda-1"
 
 
 def test_a_claim_excludes_other_processes_until_they_are_killed(holder, tmp_path):
