@@ -1,6 +1,7 @@
 """Format values and text for people: numbers with units, and text escaped for Markdown and terminals."""
 
 import difflib
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -95,6 +96,15 @@ def show_change(value: float | None) -> str:
     if value is not None and value >= 1:
         return f"×{_three_digits(1 + value)}"
     return DASH if value is None else f"{_signed(100 * value)}%"
+
+
+def show_changes(changes: object) -> str:
+    """Format {"window_requests": {"from": 80, "to": 40}} as window_requests 80 → 40."""
+    try:
+        found = json.loads(str(changes)) if changes else {}
+        return ", ".join(f"{name} {change['from']} → {change['to']}" for name, change in found.items())
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return str(changes)
 
 
 def show_limit(on: str, limit: float | None, unit: str | None, baseline: float | None) -> str:

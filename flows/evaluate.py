@@ -125,7 +125,7 @@ def _evaluate(
         raise
     if done is not None:
         done.append(result)
-    return completed(describe_figures(result.metrics, spec), dataclasses.asdict(result))
+    return completed(describe_figures(result.metrics, spec, result.notes), dataclasses.asdict(result))
 
 
 def complete(spec: EvalSpec, label: str | None = None, engines: EnginePool | None = None, **how: Any) -> dict[str, Any]:

@@ -87,9 +87,10 @@ def nightly(
         rename_flow_run(" · ".join([wanted.name, figures.partition(", ")[0].removesuffix(" correct"), verdict]))
         publish_night(settings, run_id, against, headline)
         write_leaderboard(wanted.prompts.set_name)
+    message = " ".join([headline.removesuffix(".") + ".", *result["notes"]]) if result["notes"] else headline
     if report is None:
-        return completed(headline, {"run_id": run_id, "gate": None})
-    return end_judged(headline, report, {"run_id": run_id, "gate": dataclasses.asdict(report)})
+        return completed(message, {"run_id": run_id, "gate": None})
+    return end_judged(message, report, {"run_id": run_id, "gate": dataclasses.asdict(report)})
 
 
 def _check_baseline(settings: Settings, baseline: str | None) -> None:

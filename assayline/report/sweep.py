@@ -228,7 +228,7 @@ def _warn(points: Sequence[Row]) -> list[Paragraph]:
         lags = ", ".join(f"{point['label']} (99% within {show_seconds(point['send_lag_p99_s'])})" for point in late)
         warnings.append(
             f"The load generator fell behind at {lags}: requests were sent later than their due time. The engine "
-            "received less load than specified, so latencies at these points are too low."
+            "received less load than specified, so latencies at these points are not those of their loads."
         )
     if saturated := [point["label"] for point in points if point["is_saturated"]]:
         warnings.append(
@@ -437,7 +437,7 @@ def _say_trouble(points: list[Row], rows: BenchmarkRows, left: int | None) -> st
     behind, saturated = count_marked(points)
     parts = []
     if behind:
-        parts.append(f"requests were sent late at {count(behind, 'point')}, so latencies there are too low")
+        parts.append(f"requests were sent late at {count(behind, 'point')}, so latencies there are of another load")
     if saturated:
         parts.append(f"the engine was saturated at {count(saturated, 'point')}")
     if rows.unfinished:

@@ -283,6 +283,7 @@ def _generate(
     log: AnyLogger,
 ) -> int:
     """Drive a worker to its end, and return its number of answers."""
+    report.enter_task()
     listener = Listener(log.info, log.warning, partial(front.log_engine, log), partial(report.hear, name, log))
     return drive_worker(evaluation, name, listener, launch)
 

@@ -35,6 +35,9 @@ class RunReport:
         self._warned: set[str] = set()
         self._troubled: set[str] = set()
 
+    def enter_task(self) -> None:
+        """Note that the task of a worker, which calls this, has begun."""
+
     def show(self, status: RunStatus, expected: int | None, *, is_last: bool = False) -> None:
         """Report the progress, at most once per interval and only if it has changed."""
         if self._draw is not None:

@@ -23,7 +23,7 @@ from assayline.errors import StoreError
 from assayline.spec.named import find_by_source
 from assayline.store.database import Row, find_in_schemas, is_read_only, list_models, read_rows, transaction
 from assayline.store.views import quote_name, quote_text
-from assayline.words import show_share
+from assayline.words import show_changes, show_share
 
 SOURCE_FOLDER = "25_metric_value"
 """Folder of the views whose rows are stored."""
@@ -325,7 +325,7 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
 
 def read_notes(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
     """Return remarks for the user on a finished run: what its scores and its speed may not mean."""
-    notes = [warn_unread(connection, run_id)]
+    notes = [_tell_reductions(connection, run_id), warn_unread(connection, run_id)]
     query = """
         select obstacle, prompts_digest, prompt_rows, spec_json -> '$.prompts.source' as source_json
         from run_conditions
@@ -338,6 +338,22 @@ def read_notes(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
         if obstacle := row["obstacle"]:
             notes.append(f"The run's speed does not count among the repeats of its configuration: {obstacle}.")
     return [note for note in notes if note]
+
+
+def _tell_reductions(connection: duckdb.DuckDBPyConnection, run_id: str) -> str:
+    """Return what engines got less of after they ran out of memory, and the time that it took; empty if nothing."""
+    query = """
+        select
+            string_agg(details_json, '|' order by at_s) as changes,
+            (select any_value(value) from metric_values where run_id = $1 and metric = 'recovery_s') as recovery_s
+        from engine_events
+        where run_id = $1 and event = 'reduced'
+    """
+    ((changes, recovery_s),) = connection.execute(query, [run_id]).fetchall()
+    if not changes:
+        return ""
+    took = "" if recovery_s is None else f" Recovery took {recovery_s:.0f} s, which tokens/s leave out."
+    return f"Out of memory, so reduced: {'; '.join(map(show_changes, changes.split('|')))}.{took}"
 
 
 MOST_UNREAD = 0.1

@@ -149,8 +149,8 @@ def print_points(rows: BenchmarkRows, console: Console) -> None:
         print_text(rows.search, console)
 
 
-def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec) -> str:
-    """Return the headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`."""
+def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec, notes: Sequence[str] = ()) -> str:
+    """Return the headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`, and its notes."""
     first = next(iter(spec.scorers or ()), None)
     by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # the first scorer wins
     parts = []
@@ -163,4 +163,4 @@ def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec) -> st
         parts.append(show_rate(tokens["value"], "tokens"))
     if (errors := by_source.get("error_requests total")) and errors["value"]:
         parts.append(f"{errors['value']:,.0f} of {errors['n']:,.0f} requests failed")
-    return ", ".join(parts)
+    return " ".join([", ".join(parts) + "." * bool(notes), *notes])

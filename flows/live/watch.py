@@ -72,12 +72,18 @@ class FlowReport(RunReport):
         self._newest: deque[tuple[float, str]] = deque(maxlen=1)
         """The progress that is not sent yet."""
         self._artifact: UUID | None = None
+        self._task: contextvars.Context | None = None
+        """That of a worker's task, whose page shows the progress, too."""
         self._cancelling: list[set[str]] = []
         self._is_closed = False
         self._has_news = threading.Event()
         run = contextvars.copy_context().run  # Prefect finds the current run in it
         self._thread = threading.Thread(target=run, args=[self._work], name="reports", daemon=True)
         self._thread.start()
+
+    def enter_task(self) -> None:
+        self._task = contextvars.copy_context()
+        self._has_news.set()
 
     def show(self, status: RunStatus, expected: int | None, *, is_last: bool = False) -> None:
         """Report the progress. Raises CancelledInPrefect if two looks in a row found a cancellation."""
@@ -103,7 +109,7 @@ class FlowReport(RunReport):
         while self._newest or not self._is_closed:
             self._has_news.wait(LOOK_INTERVAL_S)
             self._has_news.clear()
-            if self._newest:
+            if self._newest and (self._task or self._is_closed):
                 try:
                     self._update_artifact(*self._newest.pop())
                     self.failure = None
@@ -123,7 +129,8 @@ class FlowReport(RunReport):
 
     def _update_artifact(self, percent: float, text: str) -> None:
         if self._artifact is None:
-            created = create_progress_artifact(progress=percent, key="progress", description=text)
+            context = self._task or contextvars.copy_context()
+            created = context.run(create_progress_artifact, progress=percent, key="progress", description=text)
             self._artifact = cast(UUID, created)
         else:
             update_progress_artifact(self._artifact, progress=percent, description=text)
@@ -173,7 +180,7 @@ class FlowFront(FrontEnd):
             return
         page = written.document if written else render_table(tabulate_metrics(result))
         viewer = find_viewer(self.settings.data_dir, result.run_id)
-        figures = [describe_figures(result.metrics, spec), *([f"[viewer]({viewer})"] if viewer else [])]
+        figures = [describe_figures(result.metrics, spec, result.notes), *([f"[viewer]({viewer})"] if viewer else [])]
         publish_page("report", spec.name, page, ", ".join(figures))
 
     def show_page(self, kind: str, name: str, page: Document, headline: str) -> None:

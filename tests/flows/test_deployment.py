@@ -40,7 +40,8 @@ from assayline.store.database import connect
 
 pytestmark = pytest.mark.prefect
 
-FAILED, DIED, MISSING = "assayline: a night failed", "assayline: a run died", "assayline: a night has not ended"
+FAILED, DIED = "assayline: a night of DEPLOYMENT failed", "assayline: a run died"
+MISSING = "assayline: a night of DEPLOYMENT has not ended"
 WORKER_COMMAND = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
 SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 HEARTBEAT_S = 30
@@ -98,10 +99,10 @@ def create_automations(api: str, folder: Path, within_s: dict[str, int | None]) 
         assert flow_kit.run_here("notify", "webhook/nights", "--file", path).code == 0
 
 
-def delete_automations(api: str, names: str = "assayline: ") -> None:
-    """Delete automations whose names begin so: a limit of seconds would fire in other tests."""
+def delete_automations(api: str, words: str = "assayline: ") -> None:
+    """Delete automations with these words in their names: a limit of seconds would fire in other tests."""
     for one in httpx.post(f"{api}/automations/filter", json={}).json():
-        if one["name"].startswith(names):
+        if words in one["name"]:
             httpx.delete(f"{api}/automations/{one['id']}")
 
 
@@ -234,12 +235,26 @@ def test_a_night_that_nobody_starts_is_told_of(story, worker, prefect_client, pr
     night = story.begin(prefect_client, story.spec)
     message = heard(story, "has not ended")
     assert prefect_client.read_flow_run(night).state_name == "Late"
-    delete_automations(prefect_api, MISSING)
+    delete_automations(prefect_api, MISSING.partition("DEPLOYMENT")[2])
     name = prefect_client.read_flow_run(night).name
     assert message.startswith(f"{name} has not ended 3.5 hours after it was due: it is Late (nightly, http")
     assert f"/runs/flow-run/{night}" in message
     prefect_client.delete_flow_run(night)
     prefect_client.update_work_pool("evaluations", WorkPoolUpdate(is_paused=False))
+    story.told.clear()
+
+
+def test_a_suspect_night_is_told_of_with_its_prompts(story, worker, prefect_client, deployed_env):
+    """The drop of 8 of 40 fails one comparison, and no night."""
+    wrong_below_8 = "{{ messages[0].content }}{% if messages[0].content.split()[2] | int < 8 %} what{% endif %}"
+    path = flow_kit.write_spec(story.specs / "suspect.yaml", {**story.spec, "chat": {"template": wrong_below_8}})
+    command = ["deployment", "run", "nightly/nightly", "-p", f"spec={path}", "-p", "baseline=stable"]
+    flow_kit.run_prefect(deployed_env, *command)
+    message = heard(story, "8 worse, 0 better")
+    assert message.startswith("trial · 80% · suspect: 80% correct, ") and "one comparison alone would fail" in message
+    assert "Worse: row 0, row 1, row 2, row 3, row 4, row 5, row 6, row 7." in message
+    night = prefect_client.read_flow_run(UUID(re.findall(r"/flow-run/([0-9a-f-]{36})", message)[-1]))
+    assert (night.state.name, night.state.type) == ("Suspect", StateType.CRASHED), "which Prefect draws in orange"
     story.told.clear()
 
 

@@ -108,6 +108,8 @@ def test_run_answers_stores_and_shows_every_prompt(prefect_client, fake_spec, da
     artifacts = artifacts_of(prefect_client, state)
     assert set(artifacts) == {"progress", "report-trial"}
     assert artifacts["progress"].data == 100
+    of_worker = prefect_client.read_task_run(artifacts["progress"].task_run_id)
+    assert (of_worker.name, of_worker.state.message) == ("generate-worker-0", "40 answers")
     page = artifacts["report-trial"]
     assert page.task_run_id is None, "the artifact is the flow run's own, and so on top of its page"
     assert page.description == state.message
@@ -259,6 +261,9 @@ def test_each_reduction_and_the_baseline_of_the_spec_are_on_the_runs_page(
     artifacts = artifacts_of(prefect_client, state)
     assert "Comparison with the baseline" in artifacts["report-trial"].data
     metrics = {row["metric"]: row["value"] for row in state.result()["metrics"]}
+    said = r"100% correct, \S+ tokens/s\. Out of memory, so reduced: .*window_requests 32 → \d+.* Recovery took \d+ s, "
+    said += r"which tokens/s leave out\. The run's speed does not count among the repeats .*: an engine failed\."
+    assert re.fullmatch(said, state.message.replace("\u00a0", " ")), state.message
     assert any("reduction" in name and value >= 1 for name, value in metrics.items())
     history = "select reductions, ending from engine_history where run_id = ? order by engine_generation"
     assert flow_kit.query(data_dir, history, state.result()["run_id"])[0] == (1, "failed")

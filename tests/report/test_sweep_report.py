@@ -17,6 +17,7 @@ from assayline.benchmark.profile import Probe
 from assayline.flows.cli import run
 from assayline.report.charts import draw_frontier
 from assayline.report.make import Written, make_benchmark_report, make_report
+from assayline.report.run.speed import judge_generator
 from assayline.report.search import read_probes, say_search
 from assayline.report.sweep import read_benchmark_rows
 from assayline.settings import Settings
@@ -350,6 +351,13 @@ def test_the_command_writes_into_the_benchmarks_folder(settings, monkeypatch, ca
         with pytest.raises(SystemExit) as ended:
             run("report", arguments)
         assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(("is_healthy", "said"), [(True, "are too low."), (False, "can be far too high.")])
+def test_a_late_generator_is_said_to_move_latencies_as_the_client_does(is_healthy, said):
+    lag = dict.fromkeys(("p99_s", "late_share", "tolerance_s", "due_ttft_p50_s", "due_ttft_p99_s"), 0.1)
+    (warning,) = judge_generator({**lag, "kept_up": False}, [{"is_healthy": is_healthy}])
+    assert f"{said} Measured from the due time" in warning.text
 
 
 def test_a_run_under_load_says_what_must_be_known_of_it(settings, tmp_path):

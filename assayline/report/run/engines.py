@@ -1,11 +1,9 @@
 """Report sections about engines, memory reductions and errors."""
 
-import json
-
 from assayline.report.document import Column, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ENGINES, ERROR_KINDS, EVENTS, ReportRows
 from assayline.store.database import Row
-from assayline.words import count, show_number, show_seconds, show_share, show_value
+from assayline.words import count, show_changes, show_number, show_seconds, show_share, show_value
 
 MESSAGE_CHARACTERS = 300
 
@@ -73,20 +71,11 @@ def _name_engine(row: Row) -> str:
 
 
 def _say_failure(engine: Row) -> str:
-    return " ".join(filter(None, (engine["failure_kind"], _show_changes(engine["reduced_arguments"]))))
+    return " ".join(filter(None, (engine["failure_kind"], show_changes(engine["reduced_arguments"]))))
 
 
 def _cut_message(event: Row) -> str:
     return " ".join((event["message"] or "").split())[:MESSAGE_CHARACTERS]
-
-
-def _show_changes(changes: object) -> str:
-    """Format {"window_requests": {"from": 80, "to": 40}} as window_requests 80 → 40."""
-    try:
-        found = json.loads(str(changes)) if changes else {}
-        return ", ".join(f"{name} {change['from']} → {change['to']}" for name, change in found.items())
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return str(changes)
 
 
 ENGINE_COLUMNS = (

@@ -195,7 +195,7 @@ def describe_load(rows: ReportRows) -> Section | None:
     section.say(_say_end(rows.load, rows.summary))
     if windows := _say_windows(rows.load):
         section.say(windows)
-    section.add(*_judge_generator(rows.load.send_lag))
+    section.add(*judge_generator(rows.load.send_lag, rows.load.clients))
     section.add(*judge_clients(rows.load.clients))
     section.add(*_judge_engine(rows.load.saturation))
     section.add(*judge_throughput(rows.summary))
@@ -233,17 +233,21 @@ def _say_windows(load: LoadRows) -> str:
     return f"Requests sent in {' and '.join(windows)} are stored but excluded from latency and throughput."
 
 
-def _judge_generator(lag: Row | None) -> list[Block]:
+def judge_generator(lag: Row | None, clients: list[Row]) -> list[Block]:
+    """Warn if requests were sent late: less load lowers latencies, and a client that also reads late raises them."""
     if lag is None:
         return []
     late = f"99% of the requests were sent within {show_seconds(lag['p99_s'])} of their due time"
     if lag["kept_up"] is not False:
         return [Paragraph(f"{late}, all within {show_seconds(lag['max_s'])}.")]
+    effect = "so the latencies below are too low."
+    if not all(row["is_healthy"] for row in clients):
+        effect = "and the client read events late, so the latencies below are the client's, and can be far too high."
     return [
         Paragraph(
             f"The load generator fell behind: {late}, and {show_share(lag['late_share'])} were more than "
-            f"{show_seconds(lag['tolerance_s'])} late. The engine received less load than specified, so the "
-            "latencies below are too low. Measured from the due time, TTFT is p50 "
+            f"{show_seconds(lag['tolerance_s'])} late. The engine received less load than specified, {effect} Measured "
+            "from the due time, TTFT is p50 "
             f"{show_seconds(lag['due_ttft_p50_s'])} and p99 {show_seconds(lag['due_ttft_p99_s'])}.",
             is_warning=True,
         )
@@ -265,7 +269,8 @@ def judge_clients(clients: list[Row]) -> list[Block]:
         Paragraph(
             f"The client was slow to read events: worker {worst['worker']} delayed them by p50 "
             f"{show_seconds(worst['p50_s'])}, p99 {show_seconds(worst['p99_s'])} ({' and '.join(shares)}), and at "
-            f"most {show_seconds(worst['max_s'])}. Run the client on a machine with free cores.",
+            f"most {show_seconds(worst['max_s'])}, so latencies are too high. Run the client on a machine with free "
+            "cores.",
             is_warning=True,
         )
     ]
@@ -277,7 +282,7 @@ def _judge_engine(saturation: Row | None) -> list[Block]:
     if saturation["is_saturated"] is None:
         return [Paragraph("The run is too short to detect saturation: at least 50 requests must be sent.")]
     if not saturation["is_saturated"]:
-        return [Paragraph("The engine kept up with the load: requests in flight did not accumulate.")]
+        return [Paragraph("The engine kept up with the load that it received: requests in flight did not accumulate.")]
     return [
         Paragraph(
             "The engine was saturated: requests in flight grew by "
