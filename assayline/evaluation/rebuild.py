@@ -94,15 +94,14 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
     before = rebuilt.manifest
     if before.template_id is None and before.state != IMPORTED:
         return  # a run enters the database when its first prompt is rendered
+    scorers = read_run_scorers(run_dir, json.loads(spec_json))
+    judged, functions = read_harness_scores(run_dir), read_function_scores(run_dir)
     with transaction(connection):
         rebuilt.rows = reload_parts(connection, before.run_id, run_dir)
         save_run(connection, before, spec_json)
         outcome = read_outcome(connection, before.run_id)
         after = _judge_again(before, outcome, json.loads(spec_json).get("max_error_share", 1.0))
         save_run(connection, after, spec_json)
-    scorers = read_run_scorers(run_dir, json.loads(spec_json))
-    judged, functions = read_harness_scores(run_dir), read_function_scores(run_dir)
-    with transaction(connection):
         rebuilt.scores = score_run(connection, before.run_id, scorers, judged=judged, functions=functions)
         restore_decisions(connection, run_dir)
     if after != before:

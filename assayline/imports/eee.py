@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, read_json, read_lines, read_number, score
+from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, read_json, read_lines, read_time, score
 from assayline.records import Prompt
 
 TOOL = "eee"
+VERSION = "0.3"
 OWN = {"prompt_id", "occurrence", "repeat_index"}
 """Metadata of a line that assayline wrote."""
 
@@ -20,6 +21,8 @@ OWN = {"prompt_id", "occurrence", "repeat_index"}
 def read_log(path: Path) -> Iterator[Imported]:
     """Yield the run of a log."""
     data = read_json(path)
+    if not str(data["schema_version"]).startswith(f"{VERSION}."):
+        raise ValueError(f"{path.name} has schema_version {data['schema_version']}, expected {VERSION}")
     detailed = data.get("detailed_evaluation_results")
     if not detailed:
         raise ValueError(f"{path.name} has no detailed_evaluation_results: totals alone cannot be imported")
@@ -33,7 +36,7 @@ def read_log(path: Path) -> Iterator[Imported]:
         prompt_set=", ".join(dict.fromkeys(one["evaluation_name"] for one in data["evaluation_results"])),
         files=[path, samples],
         rows=_read_rows(samples, scorers, data, detailed.get("total_rows")),
-        started_s=read_number(data.get("evaluation_timestamp")),
+        started_s=read_time(data.get("evaluation_timestamp")),
         settings={"eval_library": library, "inference_engine": data["model_info"].get("inference_engine")},
         scorers=scorers,
     )
@@ -52,7 +55,8 @@ def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], data: dict[str
         if sample not in known:
             asked = line["input"]
             messages = [{"role": "user", "content": asked["raw"]}]
-            target, prompt_id = next(iter(asked["reference"]), None), own.get("prompt_id")
+            given, prompt_id = asked["reference"], own.get("prompt_id")
+            target = given if isinstance(given, str) else next(iter(given or ()), None)
             choices = {"choices": asked["choices"]} if asked.get("choices") else {}
             prompt = rows.prompt(messages, target, prompt_id, source_id=name, metadata=choices)
             yield prompt

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from assayline.imports.rows import Imported, RowMaker, Rows, describe_load, read_json
+from assayline.imports.rows import Imported, RowMaker, Rows, describe_load, read_json, read_time
 from assayline.records import NOT_SENT
 
 TOOL = "guidellm"
 CLOSED_LOOPS = ("concurrent", "synchronous")
 PATTERNS = {"constant": "constant", "poisson": "poisson", "async": "poisson"}
 """Patterns of arrivals by GuideLLM's kinds of load that have a schedule."""
+COUNTS = {"requests": "total", "completed": "successful", "failed": "errored"}
 
 
 def read_report(path: Path) -> Iterator[Imported]:
@@ -19,7 +20,7 @@ def read_report(path: Path) -> Iterator[Imported]:
     report = read_json(path)
     for number, benchmark in enumerate(report["benchmarks"]):
         strategy = {name: value for name, value in benchmark["config"]["strategy"].items() if value is not None}
-        kind = strategy["type_"]
+        kind, totals = strategy["type_"], (benchmark.get("metrics") or {}).get("request_totals") or {}
         pace = strategy.get("streams") or strategy.get("rate")
         yield Imported(
             tool=TOOL,
@@ -29,8 +30,9 @@ def read_report(path: Path) -> Iterator[Imported]:
             files=[path],
             part=str(number),
             rows=_read_rows(benchmark, has_schedule=kind in PATTERNS),
-            started_s=benchmark["start_time"],
-            finished_s=benchmark["end_time"],
+            started_s=read_time(benchmark["start_time"]),
+            finished_s=read_time(benchmark["end_time"]),
+            counts={name: totals.get(own) for name, own in COUNTS.items()},
             settings=strategy,
             load=describe_load(
                 PATTERNS.get(kind),

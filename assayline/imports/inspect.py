@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, read_json, read_number, read_time, score
+from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, join_text, read_json, read_time, score
 from assayline.records import Prompt
 
 TOOL = "inspect"
@@ -21,6 +21,8 @@ VERDICTS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 FINISH_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "length"}
 ZSTANDARD = 93
 """Compression of a zip's member that the standard library of Python 3.11 cannot read."""
+MOST_BYTES = 2**28
+"""Maximum size of a member, which is read into memory."""
 
 
 def read_log(path: Path) -> Iterator[Imported]:
@@ -28,7 +30,10 @@ def read_log(path: Path) -> Iterator[Imported]:
     header = read_json(path) if path.suffix == ".json" else next(_read_members(path, "header.json"), None)
     if header is None or "eval" not in header:
         raise ValueError(f"{path.name} is not a finished log of Inspect")
-    about, stats = header["eval"], header.get("stats") or {}
+    about, stats, results = header["eval"], header.get("stats") or {}, header.get("results") or {}
+    samples_wanted = results.get("total_samples") or _count_asked(about)
+    if samples_wanted is None and header.get("status", "success") != "success":
+        raise ValueError(f"its status is {header['status']}, so samples may be missing. hint: run `inspect eval-retry`")
     samples = iter(header["samples"]) if path.suffix == ".json" else _read_members(path, "samples/")
     version = about.get("packages", {}).get("inspect_ai")
     scorers: dict[str, dict[str, Any]] = {}
@@ -42,17 +47,28 @@ def read_log(path: Path) -> Iterator[Imported]:
         rows=_read_rows(samples, scorers, version),
         started_s=read_time(stats.get("started_at") or about["created"]),
         finished_s=read_time(stats.get("completed_at") or None),
+        counts={"requests": samples_wanted},
         settings={"task_version": about.get("task_version"), "task_args": about.get("task_args"), **generation},
         scorers=scorers,
     )
+
+
+def _count_asked(about: dict[str, Any]) -> int | None:
+    """Return the number of samples that were asked for, which a log without results names by their ids."""
+    sample_ids = (about.get("dataset") or {}).get("sample_ids")
+    return None if sample_ids is None else len(sample_ids) * ((about.get("config") or {}).get("epochs") or 1)
 
 
 def _read_members(path: Path, prefix: str) -> Iterator[Any]:
     """Yield the documents of a zip whose names begin with `prefix`, in the order of the file."""
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
+            for member in archive.NameToInfo.values():  # the last of each name
                 if member.filename.startswith(prefix):
+                    if member.file_size > MOST_BYTES:
+                        raise ValueError(
+                            f"{member.filename} has {member.file_size:,} bytes, at most {MOST_BYTES:,} fit"
+                        )
                     is_known = member.compress_type != ZSTANDARD
                     yield json.loads(archive.read(member) if is_known else _decompress(file, member))
     except zipfile.BadZipFile as error:
@@ -64,14 +80,14 @@ def _decompress(file: BinaryIO, member: zipfile.ZipInfo) -> bytes:
     name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
     file.seek(name_bytes + extra_bytes, 1)
     content = pa.py_buffer(file.read(member.compress_size))
-    return bytes(pa.input_stream(content, compression="zstd").read())
+    return bytes(pa.input_stream(content, compression="zstd").read(member.file_size))
 
 
 def _read_rows(samples: Iterator[dict[str, Any]], scorers: dict[str, dict[str, Any]], version: str | None) -> Rows:
     rows = RowMaker(TOOL)
-    known: dict[str, Prompt] = {}
+    known: dict[Any, Prompt] = {}
     for sample in samples:
-        name, repeat_index = str(sample["id"]), sample["epoch"] - 1
+        name, repeat_index = sample["id"], sample["epoch"] - 1
         if name not in known:
             prompt = _make_prompt(rows, sample)
             yield prompt
@@ -80,12 +96,11 @@ def _read_rows(samples: Iterator[dict[str, Any]], scorers: dict[str, dict[str, A
         for scorer, given in (sample.get("scores") or {}).items():
             values = given["value"] if isinstance(given["value"], dict) else {"": given["value"]}
             for part, value in values.items():
-                number = VERDICTS.get(value) if isinstance(value, str) and value in VERDICTS else read_number(value)
+                number = VERDICTS.get(value, value) if isinstance(value, str) else value
                 title = f"{scorer}.{part}" if part else scorer
                 scorers.setdefault(title, describe_scorer(TOOL, version, title))
-                if number is not None:
-                    texts = {"extracted": given.get("answer"), "explanation": given.get("explanation") or str(value)}
-                    yield score(title, known[name], number, repeat_index, **texts)
+                texts = {"extracted": given.get("answer"), "explanation": given.get("explanation") or str(value)}
+                yield score(title, known[name], number, repeat_index, **texts)
 
 
 def _make_prompt(rows: RowMaker, sample: dict[str, Any]) -> Prompt:
@@ -99,16 +114,17 @@ def _make_prompt(rows: RowMaker, sample: dict[str, Any]) -> Prompt:
 
 
 def _read_answer(sample: dict[str, Any]) -> dict[str, Any]:
-    if error := sample.get("error"):
-        return {"error_kind": "request_failed", "error_message": error["message"]}
-    output = sample["output"]
+    error, output = sample.get("error"), sample.get("output")
+    if error or not output:
+        message = error["message"] if error else "The sample ended before the model was called."
+        return {"error_kind": "request_failed", "error_message": message}
     usage = output.get("usage") or {}
     choice: dict[str, Any] = next(iter(output.get("choices") or []), {})
     content = choice.get("message", {}).get("content")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     reasoning = [part["reasoning"] for part in parts if part["type"] == "reasoning"]
     return {
-        "text": "".join(part["text"] or "" for part in parts if part["type"] == "text"),
+        "text": join_text(parts),
         "reasoning": "\n".join(reasoning) or None,
         "finish_reason": FINISH_REASONS.get(choice.get("stop_reason", "")),
         "prompt_tokens": usage.get("input_tokens"),

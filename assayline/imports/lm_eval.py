@@ -6,12 +6,13 @@ streamed; with several filters, their file has all documents once per filter. Sc
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from assayline.harness.build import identify_document, name_document
 from assayline.harness.judge import join_tasks
-from assayline.imports.rows import Imported, RowMaker, Rows, read_json, read_lines, read_number, score
+from assayline.imports.rows import Imported, RowMaker, Rows, read_json, read_lines, read_number, read_time, score
 from assayline.records import Prompt
 from assayline.store.score_files import HarnessScore
 
@@ -24,7 +25,7 @@ def read_results(path: Path) -> Iterator[Imported]:
     """Yield the run of a results file."""
     data = read_json(path)
     samples = _find_samples(path, list(data["configs"]))
-    seconds, started_s = read_number(data.get("total_evaluation_time_seconds")), read_number(data.get("date"))
+    seconds, started_s = read_number(data.get("total_evaluation_time_seconds")), read_time(data.get("date"))
     scorers: dict[str, dict[str, Any]] = {}
     yield Imported(
         tool=TOOL,
@@ -61,16 +62,16 @@ def _read_rows(data: dict[str, Any], samples: dict[str, Path], scorers: dict[str
     rows, is_own = RowMaker(TOOL), False
     scores: dict[str, list[HarnessScore]] = {task: [] for task in samples}
     for task, file in samples.items():
-        by_filter: dict[str, RowMaker] = {}
+        known: dict[int, Prompt] = {}
         before = rows.rows
         for sample in read_lines(file):
             chosen, is_own = sample["filter"], data.get("model_source") == OWN and "prompt_id" in sample["doc"]
-            is_first = not by_filter or chosen == next(iter(by_filter))
-            maker = by_filter.setdefault(chosen, rows if is_first else RowMaker(TOOL))
-            prompt = _make_prompt(maker, task, sample, is_own)
-            if is_first:
+            if (document := sample["doc_id"]) not in known:
+                prompt = _make_prompt(rows, task, sample, is_own)
                 yield prompt
-                yield from _read_answers(maker, prompt, sample)
+                yield from _read_answers(rows, prompt, sample)
+                known[document] = replace(prompt, messages=[], metadata={}, options=None)
+            prompt = known[document]
             for metric in sample["metrics"]:
                 if (value := read_number(sample[metric])) is not None:
                     texts = sample["filtered_resps"]

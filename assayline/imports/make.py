@@ -1,13 +1,13 @@
 """Import of result files: each run becomes a folder of part files, which is loaded as `assayline db rebuild` loads it.
 
-The id of a run ends with the digest of its files, so a second import adds nothing. The folder is written aside and
-renamed when it is complete, so a damaged file leaves nothing.
+The id of a run ends with the digest of its files, so a second import adds nothing but what a killed one lacks. The
+folder is written aside and renamed when it is complete, so a damaged file leaves nothing.
 """
 
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +20,17 @@ import pyarrow.parquet as pq
 from assayline import __version__
 from assayline.clock import UNKNOWN, RunClock
 from assayline.digests import digest_file, digest_json
-from assayline.errors import PromptError, SpecError
+from assayline.errors import AssaylineError, PromptError, SpecError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.files import MAKE_ROOM, check_data_folder, storing, write_json
 from assayline.imports import KINDS, eee, inspect
 from assayline.imports.guidellm import read_report
 from assayline.imports.lm_eval import read_results
 from assayline.imports.openai_batch import read_batch
-from assayline.imports.rows import Imported
+from assayline.imports.rows import Imported, Rows, check_rows
 from assayline.imports.vllm_bench import read_benchmark
 from assayline.records import Completion, Prompt, Request
+from assayline.runs.locks import lock_run
 from assayline.runs.manifest import (
     IMPORTED,
     LAYOUT,
@@ -47,6 +48,7 @@ from assayline.store.parts import PartWriter
 from assayline.store.score_files import IMPORTED_SCORERS, IMPORTED_SCORES, HarnessScore
 from assayline.store.thread import DatabaseThread
 
+ASIDE = ".import-"
 ROWS_PER_PART = 20_000
 DIGEST_DIGITS = 12
 READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Iterator[Imported]]]] = {
@@ -70,9 +72,9 @@ class Outcome:
 
     run: Manifest
     is_new: bool
-    """False if the same files had been imported before; then nothing was stored."""
-    outside: dict[str, float] = field(default_factory=dict)
-    """A value outside 0 to 1 by metric; such a metric has no scores."""
+    """False if the same files had been imported before."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences about rows and scores that are left out."""
 
 
 def import_files(
@@ -92,37 +94,38 @@ def import_files(
         if not path.exists():
             raise SpecError(f"{path} does not exist. hint: pass {KINDS[kind]}.")
     check_data_folder(settings.data_dir)
-    names = ", ".join(map(str, paths))
-    found = read_batch(paths) if kind == "openai-batch" else _read_files(kind, paths)
-    while True:
-        with _reading(names, kind):
-            imported = next(found, None)
-        if imported is None:
-            return
+    for imported in _read_files(kind, paths):
         yield _import_run(settings, imported, machine, show)
 
 
 def _read_files(kind: str, paths: list[Path]) -> Iterator[Imported]:
+    if kind == "openai-batch":
+        with _reading(", ".join(map(str, paths)), kind):
+            yield from read_batch(paths)
+        return
     patterns, read = READERS[kind]
     for path in paths:
         found = sorted(file for pattern in patterns for file in path.rglob(pattern)) if path.is_dir() else [path]
         if not found:
-            raise ValueError(f"there is no {' or '.join(patterns)} in {path}")
+            raise PromptError(f"There is no {' or '.join(patterns)} in {path}. hint: pass {KINDS[kind]}.")
         for file in found:
-            yield from read(file)
+            with _reading(str(file), kind):
+                yield from read(file)
 
 
 @contextmanager
 def _reading(name: str, kind: str) -> Iterator[None]:
-    """Convert the errors of a reader to a PromptError."""
+    """Convert the errors of a reader, which may be any for a foreign file, to a PromptError."""
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+    except AssaylineError:
+        raise
+    except Exception as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         what, _, hint = reason.partition(" hint: ")
         raise PromptError(
-            f"{name} cannot be imported as {kind}: {what.rstrip('.')}. Nothing of it was stored. hint: "
-            f"{hint or f'pass {KINDS[kind]}'}."
+            f"{name} cannot be imported as {kind}: {what.rstrip('.')}. Nothing of this run, or of files after it, was "
+            f"stored. hint: {hint or f'pass {KINDS[kind]}'}."
         ) from error
 
 
@@ -130,35 +133,43 @@ def _import_run(settings: Settings, imported: Imported, machine: str | None, sho
     runs_dir = settings.data_dir / "runs"
     digest = digest_json([imported.tool, imported.part, *map(digest_file, imported.files)])[:DIGEST_DIGITS]
     for known in runs_dir.glob(f"*-{digest}"):
-        is_missing = not _is_loaded(settings, known.name)
-        if is_missing:  # an import was killed before it loaded the run, or the database was lost
-            _load(settings, known)
-        return Outcome(read_manifest(known), is_new=is_missing)
+        run, notes = read_manifest(known), []
+        is_loaded = _is_loaded(settings, known.name)
+        if machine not in (None, run.machine):
+            run, notes, is_loaded = replace(run, machine=machine), [f"Its machine is now {machine}."], False
+            write_manifest(known, run)
+        if not is_loaded:  # or an import was killed, or the database was lost
+            rebuild_run(known, settings.database_path, settings.database_wait_s)
+        _measure(settings, known.name)
+        return Outcome(run, not is_loaded and not notes, notes)
     runs_dir.mkdir(parents=True, exist_ok=True)
-    with (
-        storing(f"The run cannot be written to {runs_dir}", MAKE_ROOM),
-        tempfile.TemporaryDirectory(dir=settings.data_dir, prefix=".import-") as aside,
-    ):
-        run_dir = Path(aside) / "run"
+    with storing(f"The run cannot be written to {runs_dir}", MAKE_ROOM), ExitStack() as stack:
+        for left in settings.data_dir.glob(f"{ASIDE}*"):
+            if lock := lock_run(left):  # its import was killed
+                shutil.rmtree(left)
+                lock.release()
+        aside = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=settings.data_dir, prefix=ASIDE)))
+        if lock := lock_run(aside):
+            stack.callback(lock.release)
+        run_dir = aside / "run"
         run_dir.mkdir()
-        with _reading(str(imported.files[0]), imported.tool):
-            counts, outside, has_times = _write_rows(run_dir, imported, show)
+        counts, has_times = _write_rows(run_dir, imported, show)
         spec = _describe(imported, digest, has_times)
         run = replace(_make_manifest(imported, spec, digest, counts), machine=machine)
         write_json(run_dir / SPEC_NAME, spec, MAKE_ROOM)
         write_manifest(run_dir, run)
         place = run_dir.rename(runs_dir / run.run_id)
     try:
-        _load(settings, place)
+        rebuild_run(place, settings.database_path, settings.database_wait_s)
     except BaseException:
         shutil.rmtree(place)
         raise
-    return Outcome(run, True, outside)
+    _measure(settings, run.run_id)
+    return Outcome(run, True, imported.notes)
 
 
-def _load(settings: Settings, run_dir: Path) -> None:
-    rebuild_run(run_dir, settings.database_path, settings.database_wait_s)
-    DatabaseThread(settings).run(lambda found: ensure_metrics(found, [run_dir.name]))
+def _measure(settings: Settings, run_id: str) -> None:
+    DatabaseThread(settings).run(lambda found: ensure_metrics(found, [run_id]))
 
 
 def _is_loaded(settings: Settings, run_id: str) -> bool:
@@ -211,10 +222,8 @@ def _make_manifest(imported: Imported, spec: dict[str, Any], digest: str, counts
     )
 
 
-def _write_rows(
-    run_dir: Path, imported: Imported, show: Callable[[int], object]
-) -> tuple[PromptCounts, dict[str, float], bool]:
-    """Write the rows to parts. Return their counts, metrics with values outside 0 to 1, and whether there are times."""
+def _write_rows(run_dir: Path, imported: Imported, show: Callable[[int], object]) -> tuple[PromptCounts, bool]:
+    """Write the rows to parts. Return their counts, and whether there are times."""
     has_times = False
     prompts = duplicates = requests = 0
     scores: list[HarnessScore] = []
@@ -223,7 +232,7 @@ def _write_rows(
     path.parent.mkdir()
     parts = PartWriter(run_dir, "import", ROWS_PER_PART, float("inf"))
     with pq.ParquetWriter(path, SCORES, compression="zstd") as score_file:
-        for row in imported.rows:
+        for row in _read_rows(imported):
             if isinstance(row, HarnessScore):
                 if not 0 <= row.value <= 1:
                     outside.setdefault(row.scorer, row.value)
@@ -241,12 +250,19 @@ def _write_rows(
             parts.add(row)
         score_file.write_table(_to_arrow(scores))
     parts.flush()
-    if not requests:
-        raise ValueError("it has no requests")
     if outside:
         _leave_out(path, outside)
+    imported.notes.extend(
+        f"{one} has no scores: a value is {value:g}, expected 0 to 1." for one, value in outside.items()
+    )
     write_json(run_dir / IMPORTED_SCORERS, imported.scorers, MAKE_ROOM)
-    return PromptCounts(prompts, duplicates, requests, failed_requests=0, shards=0), outside, has_times
+    return PromptCounts(prompts, duplicates, requests, failed_requests=0, shards=0), has_times
+
+
+def _read_rows(imported: Imported) -> Rows:
+    """Yield the checked rows. An error of the file is a PromptError, one of the disk is not."""
+    with _reading(str(imported.files[0]), imported.tool):
+        yield from check_rows(imported)
 
 
 def _to_arrow(scores: Iterable[HarnessScore]) -> pa.Table:

@@ -1,25 +1,38 @@
 """The content of an imported file: facts of a run, and its rows as records of the store.
 
-A value that the file lacks is None and becomes NULL.
+A value that the file lacks is None and becomes NULL. Rows enter a run through `check_rows` alone.
 """
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from assayline.digests import digest_json
-from assayline.records import Completion, EngineEvent, Json, Prompt, Request
+from assayline.records import NOT_SENT, Completion, Json, Prompt, Request
 from assayline.requests.build import make_request_id
 from assayline.store.score_files import HarnessScore
+from assayline.words import count
 
 KIND = "imported"
 """Kind of the scorers of imported runs, in the table scorers."""
 
-Rows = Iterator[Prompt | Request | Completion | EngineEvent | HarnessScore]
+Rows = Iterator[Prompt | Request | Completion | HarnessScore]
+KEYS: dict[type, Callable[[Any], Any]] = {
+    Prompt: attrgetter("prompt_id", "occurrence"),
+    Request: attrgetter("request_id"),
+    Completion: attrgetter("request_id"),
+    HarnessScore: attrgetter("scorer", "prompt_id", "occurrence", "repeat_index"),
+}
+LAST_S = 2.0**33
+"""A Unix time beyond this, in the year 2242, is not in seconds."""
+NAMES = {Prompt: "prompt", Request: "request", Completion: "answer", HarnessScore: "score"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +58,80 @@ class Imported:
     """`scorers.arguments_json` and `definition` by scorer, the most important one first."""
     load: dict[str, Json] | None = None
     """When requests were sent, as in a spec."""
+    counts: dict[str, int | None] = field(default_factory=dict)
+    """The file's own counts: its `requests`, and how many of them `completed` and `failed`."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences for the user about rows that are not as expected."""
+
+    def __post_init__(self) -> None:
+        for what, text in (("a model", self.model), ("a task or data set", self.prompt_set)):
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(f"it does not name {what}")
+
+
+def check_rows(imported: Imported) -> Rows:
+    """Yield each row of a file once, with None for NaN; repeated rows are counted in `imported.notes`.
+
+    Raises ValueError for a value that cannot be stored, and for other counts than the file's own.
+    """
+    seen: set[int] = set()
+    repeated: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    types = {row: _list_types(row) for row in KEYS}
+    for row in imported.rows:
+        name = NAMES[type(row)]
+        if (key := hash((name, KEYS[type(row)](row)))) in seen:
+            repeated[name] += 1
+            continue
+        seen.add(key)
+        found[name] += 1
+        try:
+            changed = {
+                field: checked
+                for field, kinds in types[type(row)].items()
+                if (checked := _check(field, value := getattr(row, field), kinds)) is not value
+            }
+        except ValueError as error:
+            raise ValueError(f"{name} {found[name]:,}: {error}") from None
+        if isinstance(row, HarnessScore):
+            if (number := read_number(row.value)) is not None:
+                yield row._replace(value=number)
+            continue
+        if isinstance(row, Completion) and row.error_kind != NOT_SENT:
+            found["failed" if row.error_kind else "completed"] += 1
+        yield replace(row, **changed) if changed else row
+    if not found["request"]:
+        raise ValueError("it has no requests")
+    for what, wanted in imported.counts.items():
+        if wanted is not None and (has := found[what.removesuffix("s")]) != wanted:
+            raise ValueError(
+                f"its own count of {what} is {wanted:,}, and {has:,} are in it. hint: pass a complete file"
+            )
+    if repeated:
+        rows = ", ".join(count(number, name) for name, number in repeated.items())
+        imported.notes.append(f"The first of equal rows counts; left out as repeated: {rows}.")
+
+
+def _list_types(row: type) -> dict[str, tuple[type, ...]]:
+    """Return the types of a record's fields, by name, without fields of any JSON and scores."""
+    hints = {name: hint for name, hint in get_type_hints(row).items() if hint is not Any and name != "value"}
+    parts = {name: get_args(hint) if isinstance(hint, UnionType) else (hint,) for name, hint in hints.items()}
+    return {name: tuple(get_origin(part) or part for part in given) for name, given in parts.items()}
+
+
+def _check(field: str, value: Any, types: tuple[type, ...]) -> Any:
+    """Return the value, or None for NaN. Raises ValueError for one that cannot be stored."""
+    if isinstance(value, list) and field.endswith("_s"):
+        return value if all(map(math.isfinite, value)) else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if math.isnan(value):
+            return None
+        is_stored = float in types if isinstance(value, float) else {int, float} & {*types}
+        if is_stored and (-(2**31) <= value < 2**31 or field.endswith("logprob")):
+            return value
+    elif isinstance(value, types):
+        return value
+    raise ValueError(f"{field} is {value!r:.80}, expected {' or '.join(one.__name__ for one in types)}")
 
 
 class RowMaker:
@@ -85,7 +172,7 @@ class RowMaker:
         yield Completion(request_id=request_id, engine_generation=0, window_requests=None, **fields)
 
 
-def score(scorer: str, prompt: Prompt, value: float, repeat_index: int = 0, **fields: Any) -> HarnessScore:
+def score(scorer: str, prompt: Prompt, value: Any, repeat_index: int = 0, **fields: Any) -> HarnessScore:
     """Return the score of a prompt's answer."""
     given = {"extracted": None, "explanation": f"{scorer} of the imported file", **fields}
     return HarnessScore(scorer, prompt.prompt_id, prompt.occurrence, value, repeat_index=repeat_index, **given)
@@ -109,13 +196,27 @@ def describe_load(arrival: str | None, rate_per_s: float | None, requests: int |
 
 
 def read_number(value: Any) -> float | None:
-    """Return a number, or a Boolean as 0 or 1, also if it is written as text; None for other values."""
+    """Return a number, or a Boolean as 0 or 1, also if it is written as text; None for NaN and other values."""
     if isinstance(value, str):
         value = {"True": 1.0, "False": 0.0}.get(value, value)
     try:
-        return None if isinstance(value, list | dict | tuple) else float(value)
+        number = math.nan if isinstance(value, list | dict | tuple) else float(value)
     except (TypeError, ValueError):
         return None
+    except OverflowError:
+        return math.inf
+    return None if math.isnan(number) else number
+
+
+def read_time(value: Any) -> float | None:
+    """Convert an ISO 8601 or Unix time to Unix time. Without an offset, the time is UTC. Raises ValueError."""
+    at = read_number(value)
+    if at is None and isinstance(value, str) and value and value.lower() != "nan":
+        moment = datetime.fromisoformat(value)
+        at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if at is not None and not 0 <= at < LAST_S:
+        raise ValueError(f"the time {value} is not in seconds since 1970")
+    return at
 
 
 def read_json(path: Path) -> Any:
@@ -123,17 +224,27 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_bytes())
 
 
-def read_lines(path: Path) -> Iterator[Any]:
-    """Yield the values of a JSONL file. A ValueError names the line."""
-    with path.open(encoding="utf-8") as lines:
+def read_places(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield position and value of each line of a JSONL file. A ValueError names the line."""
+    with path.open("rb") as lines:
+        place = 0
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f"line {number} is not valid JSON: {error}") from None
+                    value = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"line {number} of {path.name} is not valid JSON: {error}") from None
+                yield place, value
+            place += len(line)
 
 
-def read_time(text: str | None) -> float | None:
-    """Convert an ISO 8601 time to Unix time."""
-    return None if text is None else datetime.fromisoformat(text).timestamp()
+def read_lines(path: Path) -> Iterator[Any]:
+    """Yield the values of a JSONL file. A ValueError names the line."""
+    return (value for _, value in read_places(path))
+
+
+def join_text(content: Any) -> Any:
+    """Return the text of a message's content, which may be a list of parts."""
+    if not isinstance(content, list):
+        return content
+    return "".join(part.get("text") or "" for part in content if part.get("type") == "text")

@@ -4,13 +4,12 @@ A prompt is identified by its number and length, so that runs over the same prom
 """
 
 from collections.abc import Iterator
-from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from assayline.digests import digest_json
-from assayline.imports.rows import Imported, RowMaker, Rows, describe_load, read_json
+from assayline.imports.rows import Imported, RowMaker, Rows, describe_load, read_json, read_time
 
 TOOL = "vllm-bench"
 ARRAYS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
@@ -25,7 +24,7 @@ def read_benchmark(path: Path) -> Iterator[Imported]:
             f"{path.name} has no {', '.join(missing)}. hint: run `vllm bench serve` with --save-detailed; totals "
             "alone, as of `vllm bench throughput`, cannot be imported"
         )
-    when = datetime.strptime(data["date"], "%Y%m%d-%H%M%S").timestamp()
+    when = read_time(data["date"])
     yield Imported(
         tool=TOOL,
         version=data.get("vllm_version"),
@@ -33,8 +32,9 @@ def read_benchmark(path: Path) -> Iterator[Imported]:
         prompt_set=" ".join(filter(None, [TOOL, data.get("label"), f"rate {data.get('request_rate')}"])),
         files=[path],
         rows=_read_rows(data),
-        started_s=when - data["duration"],  # the date is that of the end
+        started_s=None if when is None else read_time(when - data["duration"]),  # the date is that of the end
         finished_s=when,
+        counts={name: data.get(name) for name in ("completed", "failed")},
         settings={name: data.get(name) for name in SETTINGS},
         load=_read_load(data),
     )
@@ -50,14 +50,17 @@ def _read_load(data: dict[str, Any]) -> dict[str, Any]:
 
 def _read_rows(data: dict[str, Any]) -> Rows:
     rows = RowMaker(TOOL)
-    begin = min(data["start_times"])
+    begin = min(data["start_times"], default=0.0)
     for number, values in enumerate(zip(*(data[name] for name in ARRAYS), strict=True)):
         row = dict(zip(ARRAYS, values, strict=True))
         length, sent = row["input_lens"], row["start_times"] - begin
         prompt = rows.prompt([], prompt_id=digest_json([TOOL, number, length]))
         yield prompt
-        if row["errors"]:
-            error = {"error_kind": "request_failed", "error_message": row["errors"]}
+        if row["errors"] or not (row["ttfts"] or row["output_lens"]):  # a server may fail without a reason
+            error: dict[str, Any] = {
+                "error_kind": "request_failed",
+                "error_message": row["errors"] or "No answer, and no reason.",
+            }
             yield from rows.answer(prompt, sent_at_s=sent, arrived_at_s=sent, **error)
             continue
         has_tokens = row["ttfts"] > 0  # 0 of an answer that was not streamed

@@ -34,7 +34,7 @@ def read_decisions(run_dir: Path) -> list[Row]:
     """Read a run's decisions in their order: the columns of their table, and `decision`. Raises StoreError."""
 
     def parse(text: str) -> list[Row]:
-        rows = [json.loads(line) for line in text.splitlines()]
+        rows = [json.loads(line) for line in text.split("\n") if line]  # a text may hold other line breaks
         return [{"decision": str(row["decision"]), **row} for row in rows]
 
     hint = "remove the damaged line."

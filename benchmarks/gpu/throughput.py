@@ -109,7 +109,7 @@ def measure_peer(setup: Setup, shape: Shape) -> Row:
     folder = setup.folder / f"throughput-{shape.name}-peer"
     folder.mkdir(parents=True, exist_ok=True)
     write_prompts(folder / "prompts.jsonl", shape.requests)
-    rows = [read_row(json.loads(line)) for line in (folder / "prompts.jsonl").read_text().splitlines()]
+    rows = [read_row(json.loads(line)) for line in (folder / "prompts.jsonl").read_bytes().splitlines()]
     env = engine_environment(setup.make_settings(folder.name), setup.device_env, {})
     head: Row = {"shape": shape.name, "processes": "vllm bench throughput"}
     try:

@@ -41,15 +41,16 @@ def run(arguments: list[str]) -> int:
 
     def read(connection: "Connection") -> "tuple[Row, ComparisonRows]":
         check_report_run(connection, run_id)
-        found = read_comparison(connection, run_id, find_baseline_run(connection, baseline, run_id))
-        return read_rows(connection, "select * from runs where run_id = ?", run_id)[0], found
-
-    own, found = open_database(settings).run(read)
-    for side, one in (("candidate", own), ("baseline", found.baseline)):
-        if all(row[f"{side}_value"] is None for row in found.metrics):
+        other = find_baseline_run(connection, baseline, run_id)
+        found = read_comparison(connection, run_id, other)
+        query = "select run_id, state from run where run_id in (?, ?) and not coalesce(ok_requests > 0, false)"
+        for one in read_rows(connection, query, run_id, other):
             raise SpecError(
                 f"Run {one['run_id']} is {one['state']} and has no answers. hint: resume it, or compare another run."
             )
+        return read_rows(connection, "select * from runs where run_id = ?", run_id)[0], found
+
+    own, found = open_database(settings).run(read)
     console = plain_console()
     print_text(f"Run {run_id} compared with a baseline. {introduce(own, found)}", console)
     judged = ("limit", "p at the limit", "pairs with an error", "verdict")
@@ -64,7 +65,9 @@ def run(arguments: list[str]) -> int:
         columns = [score, *(Column(header, partial(_shorten, key=key)) for header, key in FLIPS)]
         print_table(tabulate("Changed most", columns, flips), console)
         print_text(f"All changed answers: assayline view {run_id} {found.baseline['run_id']}", console)
-    print_table(tabulate("Speed and cost", SPEEDS, found.metrics), console)
+    measured = [row for row in found.metrics if (row["candidate_value"], row["baseline_value"]) != (None, None)]
+    if measured:  # an imported run may have no times
+        print_table(tabulate("Speed and cost", SPEEDS, measured), console)
     if words := say_conditions(*found.environments):
         print_text(words, console)
     print_text(say_verdict(found, is_judged=False), console)

@@ -39,8 +39,8 @@ def run(arguments: list[str]) -> int:
 
     for outcome in import_files(load_settings(), known.kind, known.paths, known.machine, _show):
         print(_describe(outcome))
-        for metric, value in outcome.outside.items():
-            print(f"{metric} has no scores: a value is {value:g}, expected 0 to 1.", file=sys.stderr)
+        for note in outcome.notes:
+            print(note, file=sys.stderr)
     return 0
 
 
@@ -53,6 +53,6 @@ def _describe(outcome: "Outcome") -> str:
 
     run = outcome.run
     if not outcome.is_new:
-        return f"{run.run_id}: imported before; nothing was stored."
+        return f"{run.run_id}: imported before; {'not stored again' if outcome.notes else 'nothing was stored'}."
     rows = run.prompts.prompt_rows if run.prompts else 0
     return f"{run.run_id}: {count(rows, 'prompt')}, model {run.model}"

@@ -67,7 +67,7 @@ def read_values(settings: Settings, run_id: str) -> dict[tuple[str, str, str | N
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def test_lm_eval_scores_equal_those_of_the_file(settings):
@@ -143,7 +143,7 @@ def test_eee_scores_equal_those_of_the_log(settings):
     assert values["expected_requests", "total", None] == 8, "a sample has a line per metric"
 
 
-def test_imported_runs_are_judged_ranked_reported_and_rebuilt(settings, tmp_path, monkeypatch):
+def test_imported_runs_are_judged_ranked_reported_and_rebuilt(settings, tmp_path, monkeypatch, capsys):
     baseline, candidate = add(settings, "lm-eval")
     database = DatabaseThread(settings)
     gate = database.run(lambda connection: judge_run(connection, candidate, baseline))
@@ -155,6 +155,10 @@ def test_imported_runs_are_judged_ranked_reported_and_rebuilt(settings, tmp_path
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
     for words in ([candidate, "--baseline", baseline], ["--leaderboard"], ["--history", candidate]):
         assert run("report", [*words, "--out", str(tmp_path / "page")]) == 0
+    capsys.readouterr()
+    assert run("compare", [candidate, baseline]) == 0
+    compared = capsys.readouterr().out
+    assert "acc,none" in compared and "All changed answers" in compared and "tokens_per_s" not in compared
     before = read_values(settings, candidate)
     assert run("db rebuild", [candidate]) == 0
     assert read_values(settings, candidate) == before
