@@ -115,6 +115,10 @@ class DatabaseLockedError(StoreError):
     """Another process holds the database."""
 
 
+class DatabaseInUseError(DatabaseLockedError):
+    """Another assayline command holds the database, and releases it when it ends."""
+
+
 class DatabaseUnusableError(StoreError):
     """The database file is unusable: damaged, not a DuckDB file, or with tables of another version."""
 

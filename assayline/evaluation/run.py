@@ -128,7 +128,7 @@ def read_result(run: Manifest, settings: Settings) -> RunResult:
             run.run_id, str(settings.database_path), answered, metrics, notes=read_notes(connection, run.run_id)
         )
 
-    return DatabaseThread(settings).run(read)
+    return DatabaseThread(settings).run(read, is_patient=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -325,7 +325,8 @@ class Evaluation:
         `lacks_report`: the caller writes a report, which computes the metrics, then records that; until then a repeated
         command goes on with it, and the result has no metrics.
         Raises RunFailedError, with the counts, if the check fails or too many answers are errors, and StoreError if the
-        database cannot record the end of the run. The run ends in these cases, too.
+        database cannot record the end of the run. The run ends in these cases, too. Another assayline command that
+        holds the database is waited for.
         """
         if not counts.is_complete or self.manifest.prompts is None:
             raise RunFailedError(f"Run {self.run_id} was stopped before all its prompts were read.")
@@ -333,11 +334,11 @@ class Evaluation:
         self.writer.flush()
         task, notes = self.spec.prompts.task, []
         if task is not None and self.dispatcher.snapshot().answered >= counts.requests:
-            answers = self.database.run(self._read_answers)
+            answers = self.database.run(self._read_answers, is_patient=True)
             notes = judge_task(self.spec, task, self.run_dir, answers, open_renderer(self.spec, self.model))
         try:
             notes += self._score_by_functions()
-            self.manifest = self.database.run(self._conclude)
+            self.manifest = self.database.run(self._conclude, is_patient=True)
             lacks_report = lacks_report and self.manifest.state == "completed"
             found = RunResult(self.run_id, str(self.settings.database_path), counts.requests, metrics=[])
             if not lacks_report:
@@ -396,7 +397,7 @@ class Evaluation:
         functions = pick_functions(self.read_scorers())
         if not functions:
             return []
-        samples = self.database.run(self._read_samples)
+        samples = self.database.run(self._read_samples, is_patient=True)
         scores, notes = score_samples(functions, samples)
         if scores:
             write_function_scores(self.run_dir, scores)

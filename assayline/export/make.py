@@ -15,6 +15,7 @@ from assayline.runs.manifest import unknown_run
 from assayline.settings import Settings
 from assayline.store.database import Connection, list_models
 from assayline.store.ingest import load_parts
+from assayline.store.metrics import ensure_metrics
 from assayline.store.thread import DatabaseThread
 from assayline.store.views import quote_text
 from assayline.words import count
@@ -43,8 +44,8 @@ def export_run(
     """Export a run in one of FORMATS to `output` (default: `exports/` in the run's folder).
 
     With `without_texts`, digests replace prompts and answers. Answers in part files are loaded into the database
-    first. Raises SpecError for an unknown run, an unsuitable format, and an existing output unless `force`; StoreError
-    if the database or the disk fails.
+    first; then it is only read, so that a run that ends meanwhile can write it. Raises SpecError for an unknown run, an
+    unsuitable format, and an existing output unless `force`; StoreError if the database or the disk fails.
     """
     settings.need_database()
     run_dir = settings.run_dir(run_id)
@@ -52,9 +53,6 @@ def export_run(
 
     def work(connection: Connection) -> Exported:
         run = find_exported(connection, run_id, run_dir, without_texts)
-        if run.row["state"] != "completed" and run_dir.is_dir():
-            load_parts(connection, run_id, run_dir)
-            run = find_exported(connection, run_id, run_dir, without_texts)
         if run.read_spec("prompts.turns") == "each":
             raise SpecError(
                 f"Run {run_id} has conversations sent turn by turn, and {form} has one question per prompt. hint: copy "
@@ -64,7 +62,14 @@ def export_run(
         gap = run.describe_gap()
         return exported if gap is None else Exported(exported.files, [*exported.sentences, gap])
 
-    return DatabaseThread(settings).run(work)
+    def load(connection: Connection) -> None:
+        if find_exported(connection, run_id, run_dir, without_texts).row["state"] != "completed" and run_dir.is_dir():
+            load_parts(connection, run_id, run_dir)
+        ensure_metrics(connection, [run_id])
+
+    database = DatabaseThread(settings)
+    database.run(load)
+    return database.read(work)
 
 
 def export_tables(

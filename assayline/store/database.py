@@ -27,7 +27,7 @@ from typing import Any
 import duckdb
 
 from assayline import __version__
-from assayline.errors import DatabaseLockedError, DatabaseUnusableError, StoreError
+from assayline.errors import DatabaseInUseError, DatabaseLockedError, DatabaseUnusableError, StoreError
 from assayline.files import MAKE_ROOM, list_memory_groups, storing, sync_folder
 from assayline.runs.locks import lock_file, name_holder
 from assayline.store.views import Model, make_models, quote_text, read_models
@@ -214,7 +214,7 @@ def _lock_out_writers(path: Path, wait_s: float, held: ExitStack) -> None:
     """Keep other assayline processes from writing, and complete or remove what a killed one left of its copy."""
     name = f"{path.name}.lock"
     if (lock := lock_file(path.with_name(name), wait_s)) is None:
-        raise DatabaseLockedError(
+        raise DatabaseInUseError(
             f"{path} is in use by {name_holder(path.parent, name)}, another assayline command{_for_longer(wait_s)}. "
             "hint: run the same command again after it exits."
         )

@@ -4,6 +4,7 @@ In the main thread, DuckDB replaces the exception of a signal handler with its o
 cancellation would look like failures.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +14,13 @@ from typing import TypeVar
 
 import duckdb
 
-from assayline.errors import StoreError
+from assayline.errors import DatabaseInUseError, StoreError
 from assayline.settings import Settings
 from assayline.store.database import Connection, connect
 from assayline.store.metrics import UnmeasuredError, ensure_metrics
 from assayline.store.runs import mark_interrupted
 
+LOG = logging.getLogger("assayline")
 Answer = TypeVar("Answer")
 
 
@@ -30,11 +32,18 @@ class DatabaseThread:
         self._thread = ThreadPoolExecutor(1, "database")
         self._has_marked = False
 
-    def run(self, work: Callable[[Connection], Answer], wait_s: float | None = None, checkpoint: bool = True) -> Answer:
+    def run(
+        self,
+        work: Callable[[Connection], Answer],
+        wait_s: float | None = None,
+        checkpoint: bool = True,
+        is_patient: bool = False,
+    ) -> Answer:
         """Return the result of `work` on an open connection.
 
         Raises DatabaseLockedError if another process holds the database for longer than `wait_s` (default: the
-        setting), and StoreError. For `checkpoint` see `connect`.
+        setting), and StoreError. With `is_patient`, another assayline command may hold it until it ends. For
+        `checkpoint` see `connect`.
         """
 
         def connect_and_work() -> Answer:
@@ -45,7 +54,13 @@ class DatabaseThread:
                     self._has_marked = True
                 return work(own)
 
-        return self._thread.submit(connect_and_work).result()
+        while True:
+            try:
+                return self._thread.submit(connect_and_work).result()
+            except DatabaseInUseError as error:
+                if not is_patient:
+                    raise
+                LOG.warning("Waiting for the database: %s", error)
 
     def read(self, work: Callable[[Connection], Answer]) -> Answer:
         """Return the result of `work` on a read-only connection, shared with other readers.

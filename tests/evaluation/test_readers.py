@@ -1,13 +1,14 @@
-"""Other programs that read the database while a run is under way."""
+"""Other programs and commands that hold the database while a run is under way."""
 
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from flow_kit import database_held
-from run_kit import query, wait_for, work
+from run_kit import PATIENCE_S, complete, query, wait_for, work
 
 from assayline import evaluate
 from assayline.engines.fake import FakeEngine
@@ -78,3 +79,51 @@ def test_run_is_neither_blocked_nor_broken_by_short_readers(
             watching.join()
     assert result.database == str(settings.database_path) and result.notes == []
     assert counts == sorted(counts) and 0 < next(filter(None, counts)) < 80, "it saw the run grow"
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from assayline.export import make
+from assayline.settings import Settings
+from assayline.store.thread import DatabaseThread
+
+def hold(*arguments):
+    print("holds", flush=True)
+    sys.stdin.readline()
+    sys.exit()
+
+settings = Settings(data_dir=Path(sys.argv[1]))
+make.FORMATS["lm-eval"] = ("out", hold)
+make.export_run(settings, sys.argv[2], "lm-eval") if sys.argv[3] == "exports" else DatabaseThread(settings).run(hold)
+"""
+"""An assayline command that is in the middle of its work until its input ends."""
+
+
+@pytest.mark.parametrize("other", ["exports", "writes"])
+def test_run_with_all_answers_completes_while_another_command_works(
+    make_spec: Any, settings: Settings, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    spec = make_spec(engine={"backend": "fake"}, prompts={"limit": 12})
+    settings = settings.model_copy(update={"database_wait_s": 0.2})
+    first = complete(spec, settings).run_id
+    evaluation = begin_evaluation(spec, settings, "never")
+    counts = evaluation.prepare()
+    work(evaluation)
+    command = [sys.executable, "-c", HOLDER, str(settings.data_dir), first, other]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder,
+        ThreadPoolExecutor(1) as ending,
+    ):
+        try:
+            assert holder.stdout and holder.stdout.readline() == "holds\n"
+            ended = ending.submit(evaluation.finish, counts)
+            if other == "writes":
+                waits = "Waiting for the database: "
+                wait_for(lambda: ended.done() or caplog.text.count(waits) > 1, "the run waits for the command")
+                assert not ended.done() and f"process {holder.pid} on" in caplog.text
+                holder.kill()
+            ended.result(PATIENCE_S)
+        finally:
+            holder.kill()
+    assert query(settings, "select state, ok_requests from run") == [("completed", 12)] * 2
