@@ -41,19 +41,18 @@ from compare_runs('20261121-013000-nightly-0002', '20261114-013000-nightly-0001'
     Question(
         "Which prompts got worse?",
         """
-select prompt.messages_json ->> '$[0].content' as question, target, text as answer
-from score
-join answer using (run_id, prompt_id, occurrence, repeat_index)
-join prompt using (run_id, prompt_id, occurrence)
-join score as earlier using (scorer, prompt_id, occurrence, repeat_index)
-where score.run_id = '20261121-013000-nightly-0002'
+select answer.question, answer.target, answer.text as answer, answer.ttft_s
+from answer
+join answer as earlier using (prompt_id, occurrence, repeat_index)
+where answer.run_id = '20261121-013000-nightly-0002'
     and earlier.run_id = '20261114-013000-nightly-0001'
-    and score.value < earlier.value
+    and answer.scores['exact_match'] < earlier.scores['exact_match']
 order by question
 limit 5;
 """,
-        "A prompt has the same `prompt_id` in every run, so two runs join on it. A prompt set may contain a row "
-        "twice, and a run may ask it several times: `occurrence` and `repeat_index` tell these apart.",
+        "`answer` has one row per request: question, target, answer, scores by scorer, times. A prompt has the same "
+        "`prompt_id` in every run, so two runs join on it. A prompt set may contain a row twice, and a run may ask it "
+        "several times: `occurrence` and `repeat_index` tell these apart.",
     ),
     Question(
         "Which kind of prompt is it bad at?",

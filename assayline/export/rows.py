@@ -45,7 +45,7 @@ left join (
 order by source_row, occurrence, repeat_index, option_index
 """
 TEXTS = (
-    "text", "reasoning", "rendered", "target", "option", "extracted", "explanation", "reason",
+    "text", "reasoning", "rendered", "question", "target", "option", "extracted", "explanation", "reason",
     "error_message", "failure_message", "message", "media_json",
 )  # fmt: skip
 MESSAGES = ("messages_json", "turn_messages_json")

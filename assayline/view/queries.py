@@ -342,7 +342,7 @@ def read_answer(connection: Connection, run_id: str, request_id: str) -> Row | N
 
 
 _ANSWER = """
-    select prompt.target, prompt.metadata_json, prompt.messages_json as asked_json, answer.*, request.*
+    select prompt.messages_json as asked_json, answer.*, request.*
     from main.request
     join main.answer using (run_id, request_id)
     left join main.prompt

@@ -64,13 +64,16 @@ def test_export_tables_can_be_joined_without_the_database(runs: tuple[Settings, 
         for table in TABLES:
             connection.execute(f"create view {table} as from '{tmp_path}/lake/{table}.parquet'")
         query = (
-            "select run_id, count(*), count(text), count(distinct target) from request "
-            "join run using (run_id) join answer using (run_id, request_id, prompt_id, occurrence, repeat_index) "
-            "join prompt using (run_id, prompt_id, occurrence) "
+            "select run_id, count(*), count(answer.text), count(distinct prompt.target), "
+            "bool_and(answer.target = prompt.target and answer.question = prompt.messages_json ->> '$[0].content' "
+            "and answer.scores[score.scorer] = value and answer.e2e_s = request.e2e_s) "
+            "from request join answer using (run_id, request_id, prompt_id, occurrence, repeat_index) "
+            "join run using (run_id) join prompt using (run_id, prompt_id, occurrence) "
             "join score using (run_id, prompt_id, occurrence, repeat_index) group by run_id"
         )
-        ((run_id, requests, texts, targets),) = connection.execute(query).fetchall()
+        ((run_id, requests, texts, targets, is_in_one_row),) = connection.execute(query).fetchall()
         assert (run_id, requests, texts) == (second, 12, 12) and targets > 1
+        assert is_in_one_row, "question, target, score and times are in answer, too"
     with pytest.raises(SpecError, match=rf"Run 'nobody' is not in .*newest: {second}, {first}"):
         export_tables(settings, ["nobody"], output=tmp_path / "other")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lake"]
