@@ -91,6 +91,8 @@ def parse_words(words: list[str], options: Iterable[str] = ()) -> tuple[str | No
     `options` are the command's own, as argparse stores them. Raises SpecError for any other argument, and for a
     field that resembles an option.
     """
+    from assayline.spec.evaluation import EvalSpec
+
     known = [f"--{name.replace('_', '-')}" for name in options]
     path: str | None = None
     overrides: dict[str, str] = {}
@@ -102,7 +104,8 @@ def parse_words(words: list[str], options: Iterable[str] = ()) -> tuple[str | No
         if not word.startswith("--") or word == "--":
             raise SpecError(f"Unexpected argument {word!r}. hint: pass fields as --field value.")
         field, equals, value = word[2:].partition("=")
-        if close := difflib.get_close_matches(f"--{field}", known, n=1, cutoff=0.8):
+        close = difflib.get_close_matches(f"--{field}", known, n=1, cutoff=0.8)
+        if close and field not in EvalSpec.model_fields:
             raise SpecError(f"Unknown option --{field}. hint: did you mean {close[0]}?")
         if not equals:
             following = next(rest, None)

@@ -12,6 +12,10 @@ from typing import Any
 import flow_kit
 import pytest
 
+from assayline.flows.cli import import_command
+from assayline.flows.cli.words import parse_words
+from assayline.spec.evaluation import EvalSpec
+
 
 @pytest.fixture
 def spec_file(tmp_path: Path, fake_spec: dict[str, Any]) -> Path:
@@ -93,6 +97,13 @@ BAD_FIELDS: dict[str, tuple[list[str], int, list[str]]] = {
     "endless repeats": (["--prompts.repeats", "99999", "--sampling.n", "99999"], 2, ["prompts.repeats times"]),
     "stray word": (["examples/other.yaml"], 2, ["Unexpected argument 'examples/other.yaml'", "--field value"]),
 }
+
+
+@pytest.mark.parametrize("command", ["benchmark", "evaluate"])
+def test_no_field_of_a_spec_is_taken_for_a_misspelt_option(command):
+    options = vars(import_command(command).PARSER.parse_known_args([])[0])
+    fields = dict.fromkeys(EvalSpec.model_fields, "1")
+    assert parse_words([f"--{name}={value}" for name, value in fields.items()], options) == (None, fields)
 
 
 @pytest.mark.parametrize("name", list(BAD_FIELDS))

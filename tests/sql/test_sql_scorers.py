@@ -283,6 +283,7 @@ def test_numeric_tolerances_and_the_first_number(score):
     assert score("numeric", "990", "1000", 0.0, 0.01, "last")[0] == 1.0
     assert score("numeric", "989", "1000", 0.0, 0.01, "last")[0] == 0.0
     assert score("numeric", "7 of 9", "7", 0.0, 0.0, "first")[:2] == (1.0, "7")
+    assert score("numeric", f"1{'0' * 400}", f"2{'0' * 400}", 0.0, 0.0, "last")[0] == 0.0, "both beyond a double"
     assert score("numeric", "7", "a dozen", 0.0, 0.0, "last") == (0.0, "7", "no number in the target")
 
 
