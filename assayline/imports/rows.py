@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from assayline.digests import digest_json
@@ -126,12 +126,14 @@ def _check(field: str, value: Any, types: tuple[type, ...]) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         if math.isnan(value):
             return None
-        is_stored = float in types if isinstance(value, float) else {int, float} & {*types}
-        if is_stored and (-(2**31) <= value < 2**31 or field.endswith("logprob")):
+        is_stored = -(2**31) <= value < 2**31 or field.endswith("logprob")
+        if is_stored and (float in types or (int in types and value == int(value))):
             return value
     elif isinstance(value, types):
         return value
-    raise ValueError(f"{field} is {value!r:.80}, expected {' or '.join(one.__name__ for one in types)}")
+    raise ValueError(
+        f"{field} is {value!r:.80}, expected {' or '.join(one.__name__ for one in types if one is not NoneType)}"
+    )
 
 
 class RowMaker:
