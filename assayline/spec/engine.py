@@ -41,6 +41,12 @@ class ServerSpec(SpecPart):
         description="Whether the server takes vLLM's extra fields (token ids per event, more sampling parameters); "
         "auto: if it reports that it is vLLM.",
     )
+    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = Field(
+        "max_tokens",
+        exclude_if=lambda name: name == "max_tokens",  # keeps digests of specs without it
+        description="Name under which sampling.max_tokens is sent in chat completions; a server that refuses max_tokens "
+        "and asks for the other name gets that.",
+    )
     timeout_s: float = Field(600.0, gt=0, description="Maximum time for one request, including retries.")
     retries: int = Field(
         5,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from assayline.files import is_folder
@@ -98,6 +98,13 @@ class EvalSpec(SpecPart):
                 base, _, adapter = model.partition(":")
                 return {**data, "model": base, "adapter": adapter}
         return data
+
+    @field_validator("sampling")
+    @classmethod
+    def _rename_limit(cls, sampling: dict[str, Any]) -> dict[str, Any]:
+        """Read max_completion_tokens, the newer name in OpenAI's interface, as max_tokens."""
+        names = {} if "max_tokens" in sampling else {"max_completion_tokens": "max_tokens"}
+        return {names.get(name, name): value for name, value in sampling.items()}
 
     @model_validator(mode="after")
     def _check_secrets(self) -> "EvalSpec":

@@ -370,7 +370,8 @@ def test_another_meaning_has_another_hash(changes):
 
 def test_max_tokens_defaults_to_the_room_left_and_n_is_rejected():
     assert spec_with(sampling={"n": 3, "top_p": 0.5}).sampling_defaults == {"max_tokens": None, "top_p": 0.5}
-    assert spec_with(sampling={"max_tokens": 4}).sampling_defaults == {"max_tokens": 4}
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert spec_with(sampling={name: 4}).sampling_defaults == {"max_tokens": 4}
 
 
 def test_a_gate_limits_speeds_that_there_are_and_no_more_than_can_be_tested():

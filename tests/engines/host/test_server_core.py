@@ -31,6 +31,7 @@ from assayline.store.parts import to_arrow
 pytestmark = pytest.mark.slow
 
 GREEDY = {"temperature": 0, "max_tokens": 8}
+LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 @pytest.fixture(autouse=True)
@@ -147,6 +148,24 @@ def test_chat_sends_messages_and_leaves_the_room_to_the_server(server):
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert answer.text == "One two three four" and answer.prompt_tokens == 3
     assert answer.token_at_s is not None and len(answer.token_at_s) == 4  # the role's empty event is not a token
+
+
+NEWER = Script(status=400, message="'max_tokens' is not supported. Use 'max_completion_tokens' instead.")
+
+
+def test_max_tokens_has_the_name_that_the_server_asks_for(plain_server):
+    def list_limits() -> list[Any]:
+        return [[received.body.get(name) for name in LIMITS] for received in plain_server.received]
+
+    plain_server.scripts += [NEWER, NEWER]
+    answers = ask(make_order(plain_server.url, endpoint="chat"), make_chat(0), make_chat(1))
+    assert [(answer.error_kind, answer.retries) for answer in answers] == [(None, 0)] * 2
+    assert sorted(list_limits(), key=str) == [[8, None]] * 2 + [[None, 8]] * 2
+    plain_server.received.clear()
+    plain_server.scripts.append(NEWER)
+    order = make_order(plain_server.url, endpoint="chat", max_tokens_name="max_completion_tokens")
+    [refused] = ask(order, make_chat())
+    assert refused.error_kind == "rejected_by_server" and list_limits() == [[None, 8]]
 
 
 def test_max_tokens_unset_is_the_room_in_the_context_or_ends_the_run_where_that_is_unknown(server, plain_server):

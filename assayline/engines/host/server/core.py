@@ -17,6 +17,7 @@ from assayline.adapter import NAME
 from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, proving
 from assayline.engines.host.core import MediaPool
 from assayline.engines.host.server.client import (
+    REJECTED,
     TIMED_OUT,
     PromptLengths,
     ServedClient,
@@ -33,6 +34,9 @@ from assayline.engines.reasoning import split_reasoning
 from assayline.errors import MediaError, ServerError, SpecError
 from assayline.media.load import Hearing
 from assayline.records import Completion, Json, Request, TelemetrySample
+
+NEWER_LIMIT = "max_completion_tokens"
+"""A server that refuses max_tokens names what it takes instead."""
 
 
 class ServerCore:
@@ -70,7 +74,12 @@ class ServerCore:
         if self._order.adapter:
             model = replace(model, name=await self._find_adapter(model.name))
         self._writer = RequestWriter(
-            self._server.endpoint, model.name, model.has_extensions, model.max_model_len, self._order.chat_kwargs
+            self._server.endpoint,
+            model.name,
+            model.has_extensions,
+            model.max_model_len,
+            self._order.chat_kwargs,
+            self._server.max_tokens_name,
         )
         self._writer.check(self._order.sampling)
         self._lengths = PromptLengths(self._client, self._writer)
@@ -181,6 +190,10 @@ class ServerCore:
                 self._reached_s = time.monotonic()
                 return
             except ServedFailure as failure:
+                if "max_tokens" in body and failure.kind == REJECTED and NEWER_LIMIT in str(failure):
+                    self._writer = replace(self._writer, max_tokens_name=NEWER_LIMIT)
+                    body[NEWER_LIMIT] = body.pop("max_tokens")
+                    continue
                 if self._process is not None and failure.may_be_death:
                     await self._check_process(failure)
                 call.is_waiting = self._may_wait(call, failure)

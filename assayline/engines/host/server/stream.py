@@ -56,6 +56,7 @@ class RequestWriter:
     """The context in tokens, if the server reports it."""
     chat_kwargs: dict[str, Json]
     """Variables of the chat template, if the server renders."""
+    max_tokens_name: str = "max_tokens"
 
     @property
     def path(self) -> str:
@@ -96,6 +97,8 @@ class RequestWriter:
             body.setdefault("max_tokens", max(1, room))  # the server's own default is 16
         else:
             body["messages"] = request.messages
+            if "max_tokens" in body:
+                body[self.max_tokens_name] = body.pop("max_tokens")
             if self.chat_kwargs:
                 body["chat_template_kwargs"] = self.chat_kwargs
         return body
