@@ -189,6 +189,12 @@ class Completion:
     """Prompt tokens that stand for media: the prompt's length minus the text tokens sent, without placeholders."""
     media_prepare_s: float | None = None
     """Seconds for reading, decoding and the model's preprocessing, before the engine received it."""
+    reasoning_tokens: int | None = None
+    """Output tokens that are reasoning, as a server counts them."""
+    hidden_tokens: int | None = None
+    """Reasoning tokens that the server counted and did not send; None if unknown."""
+    response_model: str | None = None
+    """Name of the model in a server's answer."""
 
 
 @dataclass(frozen=True, slots=True)

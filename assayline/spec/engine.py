@@ -44,8 +44,8 @@ class ServerSpec(SpecPart):
     max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = Field(
         "max_tokens",
         exclude_if=lambda name: name == "max_tokens",  # keeps digests of specs without it
-        description="Name under which sampling.max_tokens is sent in chat completions; a server that refuses max_tokens "
-        "and asks for the other name gets that.",
+        description="Name under which sampling.max_tokens is sent in chat completions. A server that refuses "
+        "max_tokens and asks for the other name gets that.",
     )
     timeout_s: float = Field(600.0, gt=0, description="Maximum time for one request, including retries.")
     retries: int = Field(

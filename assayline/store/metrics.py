@@ -325,7 +325,7 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
 
 def read_notes(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
     """Return remarks for the user on a finished run: what its scores and its speed may not mean."""
-    notes = [_tell_reductions(connection, run_id), warn_unread(connection, run_id)]
+    notes = [_tell_reductions(connection, run_id), *list_warnings(connection, run_id)]
     query = """
         select obstacle, prompts_digest, prompt_rows, spec_json -> '$.prompts.source' as source_json
         from run_conditions
@@ -386,6 +386,44 @@ _FOUND = f"""
     group by scorer, kind, ordinal
     order by ordinal
 """  # noqa: S608 - the condition is ours
+
+
+_SERVED = """
+    with answers as (
+        select *, count(*) over () as n
+        from (select * from stg_requests where run_id = $1 and status = 'ok' and retries is not null)
+        inner join (
+            select request_id, len(prompt_token_ids) as sent_tokens, media_json from one_request where run_id = $1
+        ) using (request_id)
+    )
+    select words, any_value(n) as n, count(*) as found
+    from (
+        select n, unnest([
+            case when response_model <> $2 then 'the model name ' || response_model || ' instead of ' || $2 end,
+            case when finish_reason not in ('stop', 'length', 'repetition') then 'finish_reason ' || finish_reason end,
+            case when media_json is null and sent_tokens > 0 and prompt_tokens <> sent_tokens
+                then 'a prompt of another length than was sent' end,
+            case when output_tokens > max_tokens then 'more tokens than max_tokens' end,
+            case when hidden_tokens > 0 then 'reasoning tokens that were not sent (not in TPOT)' end,
+            case when decode_s = 0 and streamed_tokens > 2 then 'all tokens at one moment (no TPOT)' end
+        ]) as words
+        from answers
+    )
+    where words is not null
+    group by words
+    order by found desc, words
+    limit 10
+"""
+
+
+def list_warnings(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
+    """Return warnings about a run's answers: what its server reports of them, and scores that mean little."""
+    asked = "select any_value(details_json ->> '$.served_model') as model from engine_events where run_id = ?"
+    [served] = read_rows(connection, asked, run_id)
+    rows = read_rows(connection, _SERVED, run_id, served["model"]) if served["model"] else []
+    told = ", ".join(f"{row['words']} in {row['found']:,}" for row in rows)
+    words = f"The server reports {told} of {rows[0]['n']:,} answers." if rows else None
+    return [warning for warning in (words, warn_unread(connection, run_id)) if warning]
 
 
 def warn_unread(connection: duckdb.DuckDBPyConnection, run_id: str) -> str | None:

@@ -41,7 +41,10 @@ create table if not exists raw.completions (
     media_tokens integer,
     media_prepare_s double,
     draft_tokens integer,
-    acceptance_histogram integer[]
+    acceptance_histogram integer[],
+    reasoning_tokens integer,
+    hidden_tokens integer,
+    response_model varchar
 );
 
 comment on table raw.completions is 'One row per answered request: a result (error_kind is NULL) or an error.';
@@ -63,7 +66,7 @@ comment on column raw.completions.cached_tokens is 'Prompt tokens served from th
 comment on column raw.completions.output_tokens is 'Tokens generated, the end-of-sequence token included.';
 comment on column raw.completions.preemptions is 'How often the scheduler preempted it; NULL if the engine does not report it.';
 comment on column raw.completions.retries is 'Number of retries before a server answered, which its latencies contain; NULL if no server was.';
-comment on column raw.completions.finish_reason is 'stop, length, abort or repetition, as vLLM names it.';
+comment on column raw.completions.finish_reason is 'stop, length, abort or repetition, as vLLM names it; of a server any other name, as it came.';
 comment on column raw.completions.stop_reason is 'Stop string or token id that ended it; NULL for the end-of-sequence token.';
 comment on column raw.completions.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
 comment on column raw.completions.reasoning is 'Text that a model wrote before its closing tag. NULL if the spec has no reasoning.';
@@ -87,3 +90,6 @@ comment on column raw.completions.media_tokens is 'Prompt tokens that stand for 
 comment on column raw.completions.media_prepare_s is 'Seconds that reading, decoding and the model''s own processing took before the engine could have the prompt; a server''s own processing is not in it.';
 comment on column raw.completions.draft_tokens is 'Tokens that speculative decoding proposed for it. NULL without it, or if the engine does not report it per request.';
 comment on column raw.completions.acceptance_histogram is 'Its drafts by how many of their tokens the model accepted: element 1 counts those with none, the last those with all. NULL as draft_tokens.';
+comment on column raw.completions.reasoning_tokens is 'Output tokens that are reasoning, as a server counts them. NULL if it does not report them, and for other engines.';
+comment on column raw.completions.hidden_tokens is 'Reasoning tokens that the server counted and did not send. NULL without reasoning_tokens, or if it sent a part of its reasoning.';
+comment on column raw.completions.response_model is 'Name of the model in a server''s answer, which may be another than the requested one. NULL if it gives none, and for other engines.';

@@ -48,6 +48,11 @@ def test_an_answer_without_further_tokens_passes_any_tpot(store, tokens):
     assert is_good(store, tokens=tokens)
 
 
+def test_goodput_reads_no_speed_from_tokens_that_were_not_sent(store):
+    given_limits(store, tpot_s=0.05)
+    assert not is_good(store, tokens=10, tpot_s=0.1, output_tokens=500, reasoning_tokens=490, hidden_tokens=490)
+
+
 @pytest.mark.parametrize(
     ("metric", "missing"),
     [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from assayline.report.run.speed import judge_throughput
-from assayline.store.metrics import warn_unread
+from assayline.store.metrics import list_warnings, warn_unread
 
 COUNTED = {
     "expected_requests",
@@ -301,3 +301,26 @@ def test_the_summary_against_numpy(store):
             "max_in_flight_requests": max(int(((arrived <= t) & (t < finished)).sum()) for t in moments),
         },
     )
+
+
+def test_list_warnings_repeats_what_a_server_reports_of_its_answers(store):
+    times = {"retries": 0, "first_token_at_s": 1.0, "last_token_at_s": 2.0, "finish_reason": "stop"}
+    good = {**times, "response_model": "m", "output_tokens": 16, "prompt_tokens": 3}
+    store.given_answers(
+        good,
+        {**good, "response_model": "other"},
+        {**good, "finish_reason": "content_filter"},
+        {**good, "prompt_tokens": 2},
+        {**good, "output_tokens": 17},
+        {**good, "reasoning_tokens": 9, "hidden_tokens": 9},
+        {**good, "last_token_at_s": 1.0},
+        {**times, "retries": 1, "finish_reason": "length"},
+    )
+    store.connection.execute("update requests set prompt_token_ids = [1, 2, 3], sampling_json = '{\"max_tokens\": 16}'")
+    assert list_warnings(store.connection, "run") == [], "not of a server"
+    store.given("engine_events", {"event": "opened", "details_json": '{"served_model": "m"}'})
+    assert list_warnings(store.connection, "run") == [
+        "The server reports a prompt of another length than was sent in 1, all tokens at one moment (no TPOT) in 1, "
+        "finish_reason content_filter in 1, more tokens than max_tokens in 1, reasoning tokens that were not sent (not "
+        "in TPOT) in 1, the model name other instead of m in 1 of 8 answers."
+    ]

@@ -57,6 +57,19 @@ def test_time_per_output_token_needs_two_tokens(store, tokens, tpot_s):
     store.expect("stg_requests", {"tpot_s": tpot_s, "output_tokens": tokens})
 
 
+@pytest.mark.parametrize(
+    ("reasoning", "hidden", "tpot_s"), [(None, None, 0.5), (9, 0, 0.5), (9, 9, 2.0), (12, 12, None), (9, None, None)]
+)
+def test_time_per_output_token_leaves_out_reasoning_that_was_not_sent(store, reasoning, hidden, tpot_s):
+    store.given_answers({**STAMPS, "output_tokens": 13, "reasoning_tokens": reasoning, "hidden_tokens": hidden})
+    store.expect("stg_requests", {"tpot_s": tpot_s})
+
+
+def test_time_per_output_token_is_unknown_when_all_came_at_one_moment(store):
+    store.given_answers({**STAMPS, "last_token_at_s": 5.0, "output_tokens": 13})
+    store.expect("stg_requests", {"tpot_s": None, "decode_s": 0.0})
+
+
 def test_a_request_is_ok_an_error_or_missing(store):
     for name in ("answered", "failed", "silent"):
         store.given("requests", {"request_id": name})

@@ -13,10 +13,10 @@ from assayline.store.metrics import (
     SOURCE_FOLDER,
     compute_runs,
     list_unmeasured,
+    list_warnings,
     measure_runs,
     read_metric_table,
     read_run_summary,
-    warn_unread,
 )
 
 
@@ -117,7 +117,7 @@ class ReportRows:
     """Mean scores by finish reason and metadata, and frequent wrong answers."""
     best: list[Row]
     warnings: list[str]
-    """Warnings that max_tokens cut off many scored answers, and that many were hardly read."""
+    """Warnings about the answers; see `list_warnings`."""
     load: LoadRows | None
     """None for a run without a load."""
     energy: Row | None
@@ -175,7 +175,7 @@ def _read_rows(connection: Connection, run_id: str) -> ReportRows:
         worst=of_run(_SAMPLES, 1, WORST),
         best=of_run(_SAMPLES, -1, BEST),
         groups=of_run("select * replace (left(value, 200) as value) from show_groups(?, ?)", VALUES),
-        warnings=list(filter(None, [warn_unread(connection, run_id)])),
+        warnings=list_warnings(connection, run_id),
         load=load,
         energy=_first(of_run("select * from run_energy where run_id = ?")),
         cost=of_run("select * from run_cost where run_id = ?")[0],

@@ -81,9 +81,8 @@ measure_requests as (
         first_token_at_s - scheduled_at_s as prefill_s,
         last_token_at_s - first_token_at_s as decode_s,
         first_token_at_s - arrived_at_s as ttft_s,
-        case
-            when output_tokens > 1 then (last_token_at_s - first_token_at_s) / (output_tokens - 1)
-        end as tpot_s,
+        output_tokens - case when reasoning_tokens is null then 0 else hidden_tokens end as streamed_tokens,
+        case when decode_s > 0 and streamed_tokens > 1 then decode_s / (streamed_tokens - 1) end as tpot_s,
         finished_at_s - arrived_at_s as e2e_s,
         token_at_s,
         prompt_tokens,
@@ -121,7 +120,10 @@ measure_requests as (
         media_tokens,
         media_prepare_s,
         draft_tokens,
-        acceptance_histogram
+        acceptance_histogram,
+        reasoning_tokens,
+        hidden_tokens,
+        response_model
     from join_answers
 )
 
@@ -156,7 +158,8 @@ comment on column internal.stg_requests.queue_s is 'Seconds in the scheduler''s 
 comment on column internal.stg_requests.prefill_s is 'Seconds from scheduling to the first token: first_token_at_s − scheduled_at_s.';
 comment on column internal.stg_requests.decode_s is 'Seconds from the first to the last token: last_token_at_s − first_token_at_s. 0 for a single token.';
 comment on column internal.stg_requests.ttft_s is 'Time to first token, seconds: first_token_at_s − arrived_at_s. Contains queue_s.';
-comment on column internal.stg_requests.tpot_s is 'Time per output token after the first, seconds: decode_s / (output_tokens − 1). NULL for one token or none.';
+comment on column internal.stg_requests.streamed_tokens is 'Output tokens that arrived between first_token_at_s and last_token_at_s: output_tokens − hidden_tokens. NULL if a server sent a part of its reasoning.';
+comment on column internal.stg_requests.tpot_s is 'Time per output token after the first, seconds: decode_s / (streamed_tokens − 1). NULL for one token or none, and if all came at one moment.';
 comment on column internal.stg_requests.e2e_s is 'End-to-end latency, seconds: finished_at_s − arrived_at_s.';
 comment on column internal.stg_requests.token_at_s is 'One stamp per output token, if recorded. Seconds since the run''s start.';
 comment on column internal.stg_requests.prompt_tokens is 'Tokens of the prompt.';
@@ -165,7 +168,7 @@ comment on column internal.stg_requests.output_tokens is 'Tokens generated, the 
 comment on column internal.stg_requests.max_tokens is 'The most output tokens that the request allowed; NULL: as many as the context has room for.';
 comment on column internal.stg_requests.preemptions is 'How often the scheduler preempted it; NULL if the engine does not report it.';
 comment on column internal.stg_requests.retries is 'Number of retries before a server answered; NULL if no server was.';
-comment on column internal.stg_requests.finish_reason is 'stop, length, abort or repetition; NULL for an error or a missing answer.';
+comment on column internal.stg_requests.finish_reason is 'stop, length, abort or repetition; of a server any other name, as it came. NULL for an error or a missing answer.';
 comment on column internal.stg_requests.context_limited is 'Whether the context ended the output, not max_tokens: finish_reason is length and output_tokens < max_tokens, or max_tokens is NULL. NULL without a finish_reason.';
 comment on column internal.stg_requests.truncated is 'Whether max_tokens cut off the output: finish_reason is length, and context_limited is false. NULL without a finish_reason, and for options, whose likelihood is asked for.';
 comment on column internal.stg_requests.text is 'The generated text; of a model that reasons, what comes after its closing tag.';
@@ -187,3 +190,6 @@ comment on column internal.stg_requests.media_tokens is 'Prompt tokens that stan
 comment on column internal.stg_requests.media_prepare_s is 'Seconds of reading, decoding and the model''s own processing before the engine could have it. Not in ttft_s offline, as it happens ahead; in ttft_s of the async engine, as it is in a server''s.';
 comment on column internal.stg_requests.draft_tokens is 'Tokens that speculative decoding proposed for it. NULL without it, or if the engine does not report it per request.';
 comment on column internal.stg_requests.acceptance_histogram is 'Its drafts by how many of their tokens the model accepted, from 0 on. NULL as draft_tokens.';
+comment on column internal.stg_requests.reasoning_tokens is 'Output tokens that are reasoning, as a server counts them; NULL if it does not report them.';
+comment on column internal.stg_requests.hidden_tokens is 'Reasoning tokens that the server counted and did not send. NULL without reasoning_tokens, or if it sent a part of its reasoning.';
+comment on column internal.stg_requests.response_model is 'Name of the model in a server''s answer; NULL if it gives none.';

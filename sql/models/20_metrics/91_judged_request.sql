@@ -13,7 +13,10 @@ judge_requests as (
         stg_requests.output_tokens,
         stg_requests.status = 'ok'
             and (ttft_limit_s is null or coalesce(ttft_s <= ttft_limit_s, false))
-            and (tpot_limit_s is null or coalesce(output_tokens <= 1, false) or coalesce(tpot_s <= tpot_limit_s, false))
+            and (
+                tpot_limit_s is null
+                or coalesce(streamed_tokens <= 1 or decode_s = 0 or tpot_s <= tpot_limit_s, false)
+            )
             and (e2e_limit_s is null or coalesce(e2e_s <= e2e_limit_s, false)) as is_good
     from slo_limit
     join stg_requests using (run_id)

@@ -1,6 +1,7 @@
 -- Grain: one row per run × service level objective (SLO) of its spec.
 -- A request is good if it is a result and within every limit that the SLO sets. A request without the timestamp does
--- not meet the limit. An answer of at most one token has no time per further token and always meets that limit.
+-- not meet the limit. An answer of at most one token, or
+-- whose tokens all came at one moment, has no time per further token and always meets that limit.
 --
 -- vllm bench serve counts good_requests_per_attempted_s, with one difference: its TPOT ends with the stream, not with
 -- the last token.
@@ -49,7 +50,7 @@ fill_objectives as (
 
 select * from fill_objectives;
 
-comment on view internal.goodput is 'One row per run × service level objective (SLO) of its spec: how many requests were answered within its limits, and how many a second. A request is good if it is a result and within every limit that is set; without the stamp that a limit needs it is not, but an answer of at most one token passes any tpot_s.';
+comment on view internal.goodput is 'One row per run × service level objective (SLO) of its spec: how many requests were answered within its limits, and how many a second. A request is good if it is a result and within every limit that is set; without the stamp that a limit needs it is not, but an answer of at most one token, or whose tokens all came at one moment, passes any tpot_s.';
 comment on column internal.goodput.run_id is 'The run.';
 comment on column internal.goodput.slo is 'Name of the objective.';
 comment on column internal.goodput.ttft_limit_s is 'Longest good ttft_s, seconds. NULL if the SLO does not limit it, like the next two.';

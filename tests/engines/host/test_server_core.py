@@ -293,6 +293,8 @@ def test_a_refusal_is_a_row_with_the_servers_words(server):
      "CUDA went away"),
     (Script(break_after=0, break_with='{"error": {"message": "too long", "code": 400}}'), "rejected_by_server",
      "too long"),
+    (Script(break_after=2, break_with='{"error": {"message": "gone"}, "choices": [{"finish_reason": "error"}]}'),
+     "server_error", "gone"),
     (Script(break_after=2, break_with="[DONE]"), "malformed_stream", "no finish_reason"),
     (Script(status=500), "server_error", "answered 500"),
     (Script(content_type="text/html", break_after=0, break_with="end"), "malformed_stream", "text/html"),
@@ -309,7 +311,8 @@ PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Two and two
 DELTA = ("text", "content", "reasoning", "reasoning_content", "token_ids", "logprobs", "finish_reason", "stop_reason")
 FIELDS = (*DELTA, "type", "thinking", "token", "tokens", "logprob", "token_logprobs", "top_logprobs", "delta", "error",
           "choices", "usage", "completion_tokens", "prompt_tokens_details", "cached_tokens", "metrics",
-          "speculative_decoding", "acceptance_histogram", "num_draft_tokens")  # fmt: skip
+          "speculative_decoding", "acceptance_histogram", "num_draft_tokens", "model", "completion_tokens_details",
+          "reasoning_tokens", "total_tokens")  # fmt: skip
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5) | st.just(10**400)
@@ -324,10 +327,17 @@ def some_events(draw):
     """An event of a completion with a foreign value in one field, or in several."""
     delta = {"content": "4"} | draw(st.dictionaries(st.sampled_from(DELTA), VALUES, max_size=2))
     choice = {"finish_reason": "stop", draw(st.sampled_from(["delta", "index", *DELTA])): delta} | delta
-    event = {"choices": [choice], "usage": {"completion_tokens": draw(VALUES), "prompt_tokens_details": draw(VALUES)}}
+    counts = (
+        "completion_tokens",
+        "prompt_tokens",
+        "total_tokens",
+        "prompt_tokens_details",
+        "completion_tokens_details",
+    )
+    event = {"choices": [choice], "usage": {name: draw(VALUES) for name in counts}}
     drafts = {"acceptance_histogram": draw(VALUES), "num_draft_tokens": draw(VALUES)}
     event["metrics"] = draw(st.just({"speculative_decoding": drafts}) | VALUES)
-    return json.dumps(event | draw(st.dictionaries(st.sampled_from(FIELDS[-9:]), VALUES, max_size=1)))
+    return json.dumps(event | draw(st.dictionaries(st.sampled_from(FIELDS[-13:]), VALUES, max_size=1)))
 
 
 @pytest.mark.hypothesis
@@ -366,9 +376,49 @@ def test_a_refusal_is_the_answer_and_a_second_answer_is_not(server):
     answers = ask(make_order(server.url, endpoint="chat"), *map(make_chat, range(2)))
     assert [answer.text for answer in answers] == ["No."] * 2
     answer = ServedAnswer()
-    for index in (0, 1):
-        answer.take({"choices": [{"index": index, "delta": {"content": str(index)}}]}, 0.0)
-    assert answer.texts == ["0"]
+    choices = [{"index": index, "delta": {"content": str(index)}} for index in (0, 1)]
+    for some in ([choices[0]], [choices[1]], choices[::-1]):
+        answer.take({"choices": some}, 0.0)
+    assert answer.texts == ["0", "0"]
+
+
+def usage_of(completion: int, total: int, reasoning: int | None = None, cached: int | None = None) -> Any:
+    return {
+        "prompt_tokens": 5, "completion_tokens": completion, "total_tokens": total,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("thoughts", "usage", "counts"), [
+    ([], usage_of(500, 505, 490), (500, 490, 490)),
+    ([], usage_of(10, 505, 490), (500, 490, 490)),
+    ([], usage_of(10, 505), (500, 490, 490)),
+    ([], usage_of(10, 20, cached=5), (10, None, None)),
+    ([], usage_of(10, 15, 0), (10, None, None)),
+    (["All of it "] * 49, usage_of(500, 505, 490), (500, 490, 0)),
+    (["In short."], usage_of(500, 505, 490), (500, 490, None)),
+    (["a"] * 490, usage_of(500, 505, 490), (500, 490, 0)),
+], ids=["hidden", "uncounted", "in the total", "cached", "none", "sent", "in short", "by token"])  # fmt: skip
+def test_reasoning_tokens_count_and_those_that_were_not_sent_are_known(thoughts, usage, counts):
+    answer = ServedAnswer()
+    deltas = [*({"reasoning_content": thought} for thought in thoughts), *[{"content": "w "}] * 10]
+    for at, delta in enumerate(deltas):
+        answer.take({"model": "m", "choices": [{"index": 0, "delta": delta}]}, float(at))
+    answer.take({"choices": [], "usage": usage}, 1000.0)
+    assert (answer.output_tokens, answer.reasoning_tokens, answer.hidden_tokens, answer.model) == (*counts, "m")
+
+
+@pytest.mark.parametrize(("given", "stored", "error_kind"), [
+    ("length", "length", None), ("MAX_TOKENS", "length", None), ("content_filter", "content_filter", None),
+    ("error", None, "server_error"), ("abort", None, "server_error"),
+])  # fmt: skip
+def test_finish_reason_is_vllms_or_as_it_came_and_failed_answers_are_errors(server, given, stored, error_kind):
+    event = {"model": "other", "choices": [{"index": 0, "delta": {"content": "4"}, "finish_reason": given}]}
+    server.scripts.append(Script(break_after=0, break_with=json.dumps(event)))
+    [answer] = ask(make_order(server.url, endpoint="chat"), make_chat())
+    assert (answer.finish_reason, answer.error_kind) == (stored, error_kind)
+    assert answer.response_model == (None if error_kind else "other")
 
 
 def test_one_that_takes_too_long_is_a_row_and_the_others_go_on(server):

@@ -48,6 +48,9 @@ OVERLOADED_CODES = (429, 503)
 AWAY_CODES = (502, 503)
 """Answers of a proxy without a server behind it."""
 
+FAILED_REASONS = ("abort", "aborted", "cancelled", "error", "insufficient_system_resource", "network_error")
+"""Values of finish_reason of an answer that is not complete."""
+
 ENGINE_DEAD = "EngineCore encountered an issue"
 """The beginning of the message of vLLM's EngineDeadError, 0.26 to 0.33."""
 
@@ -266,6 +269,8 @@ async def _read_events(response: httpx2.Response, answer: ServedAnswer) -> None:
         if not answer.tokens:
             raise explain_connection(error) from None
         raise ServedFailure(STREAM_CUT, f"The stream was cut: {find_cause(error)}") from None
+    if answer.finish_reason in FAILED_REASONS:
+        raise ServedFailure(SERVER_ERROR, f"The server ended the answer with finish_reason {answer.finish_reason}")
     if answer.finish_reason is None:
         raise _explain_end(response, reader, answer)
 

@@ -145,6 +145,12 @@ class RequestWriter:
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
+FINISH_REASONS = {
+    "max_tokens": "length", "model_length": "length", "eos": "stop", "eos_token": "stop", "stop_sequence": "stop",
+    "end_turn": "stop",
+}  # fmt: skip
+"""vLLM's names for those of other servers. Any other is stored as it came, and reported at the run's end."""
+
 LONGEST_EVENT_BYTES = 2**24
 DONE = b"[DONE]"
 
@@ -229,6 +235,7 @@ class ServedAnswer:
         "event_stamps",
         "finish_reason",
         "logprobs",
+        "model",
         "reasoning",
         "stop_reason",
         "texts",
@@ -251,17 +258,20 @@ class ServedAnswer:
         self.usage: dict[str, Json] = {}
         self.drafts: dict[str, Json] = {}
         """Columns for speculative decoding, if the server reports it for each request."""
+        self.model: str | None = None
+        """Name of the model that answered, as the server gives it."""
         self.finish_reason: str | None = None
         self.stop_reason: str | None = None
 
     def take(self, event: dict[str, Json], at: float) -> None:
         """Add one event that came at `at`. Raises MalformedStreamError or ServerReportedError."""
         with _understanding(event):
-            if choices := event.get("choices"):
-                if not choices[0].get("index"):  # a second answer, which was not asked for
-                    self._take_choice(choices[0], at)
-            elif error := event.get("error"):
+            if error := event.get("error"):  # some servers send the end of a choice with it
                 raise ServerReportedError(*read_error(error))
+            for choice in event.get("choices") or ():
+                if not choice.get("index"):  # else a second answer, which was not asked for
+                    self._take_choice(choice, at)
+            self.model = _read_parts(event.get("model"))[0] or self.model
             if usage := event.get("usage"):
                 self.usage = dict(usage)
             self.drafts = _read_drafts(event.get("metrics")) or self.drafts
@@ -289,7 +299,8 @@ class ServedAnswer:
             self.logprobs.append(tokens)
             self.cumulative_logprob += logprob
         if finish_reason := choice.get("finish_reason"):
-            self.finish_reason, _ = _read_parts(finish_reason)
+            given, _ = _read_parts(finish_reason)
+            self.finish_reason = FINISH_REASONS.get(given.lower(), given.lower())
             self.stop_reason = None if (reason := choice.get("stop_reason")) is None else str(reason)
 
     @property
@@ -308,15 +319,38 @@ class ServedAnswer:
 
     @property
     def output_tokens(self) -> int | None:
-        """Output tokens as the server counts them, else the number of token ids."""
+        """Output tokens as the server counts them, reasoning included, else the number of token ids."""
         counted = self.count_usage("completion_tokens")
-        return (len(self.token_ids) or None) if counted is None else counted
+        return (len(self.token_ids) or None) if counted is None else counted + self._count_uncounted()
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """Output tokens that are reasoning, if the server reports them."""
+        return self._count_detail("completion_tokens", "reasoning_tokens") or self._count_uncounted() or None
+
+    @property
+    def hidden_tokens(self) -> int | None:
+        """Reasoning tokens that no event holds; None if the server reports none, or sent a part of its reasoning."""
+        if self.reasoning_tokens is None or self.stamp_tokens() is not None:
+            return None if self.reasoning_tokens is None else 0
+        sent = sum(map(len, self.reasoning))
+        # A token has at least one character, so fewer characters than tokens are a summary.
+        return 0 if sent >= self.reasoning_tokens else None if sent else self.reasoning_tokens
+
+    def _count_uncounted(self) -> int:
+        """Return the tokens that only the server's total has: some servers leave reasoning out of completion_tokens."""
+        counts = [self.count_usage(f"{name}_tokens") for name in ("total", "prompt", "completion")]
+        excess = 0 if None in counts else counts[0] - counts[1] - counts[2]  # type: ignore[operator]
+        return 0 if excess == self.cached_tokens else max(0, excess)
+
+    def _count_detail(self, whole: str, name: str) -> int | None:
+        details = self.usage.get(f"{whole}_details")
+        return _count(details.get(name)) if isinstance(details, dict) else None
 
     @property
     def cached_tokens(self) -> int | None:
         """Prompt tokens that were in the server's cache, if it reports them."""
-        details = self.usage.get("prompt_tokens_details")
-        return _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+        return self._count_detail("prompt_tokens", "cached_tokens")
 
     @property
     def media_tokens(self) -> int | None:
