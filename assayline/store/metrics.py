@@ -325,7 +325,7 @@ def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict
 
 def read_notes(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
     """Return remarks for the user on a finished run: what its scores and its speed may not mean."""
-    notes = [_tell_reductions(connection, run_id), *list_warnings(connection, run_id)]
+    notes: list[str | None] = [_tell_reductions(connection, run_id), *list_warnings(connection, run_id)]
     query = """
         select obstacle, prompts_digest, prompt_rows, spec_json -> '$.prompts.source' as source_json
         from run_conditions
