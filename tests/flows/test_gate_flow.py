@@ -358,7 +358,7 @@ def test_nightly_is_suspect_of_a_drop_that_a_gate_by_hand_fails(prefect_client, 
     ):
         assert said in stored.state.message
     assert " Worse: row 0, row 1, row 2, row 3, row 4, row 5, row 6, row 7." in stored.state.message
-    assert f"hint: `assayline gate {run_id} --baseline " in stored.state.message
+    assert f"hint: `assayline view {run_id} {raised.value.report.baseline}`" in stored.state.message
     assert '"state state-suspect"' in read_report(data_dir, run_id)
     assert flow_kit.query(data_dir, "select verdict from run where run_id = ?", run_id) == ["suspect"]
     by_cron = flow_kit.run_here("gate", run_id, "--nightly", "--dry-run")
