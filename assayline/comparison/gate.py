@@ -120,7 +120,9 @@ class GateReport:
     def sentence(self) -> str:
         """The headline, and the finding for each limit that fails or is suspect."""
         found = [check.words for check in self.checks if check.verdict in ("fail", "suspect")]
-        again = f"hint: `assayline view {self.candidate} {self.baseline}` shows what changed; the next night confirms it or not."
+        again = (
+            f"hint: `assayline view {self.candidate} {self.baseline}` shows what changed; the next night confirms it."
+        )
         return " ".join([self.headline, *found, *([again] if self.verdict == "suspect" else [])])
 
 

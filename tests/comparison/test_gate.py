@@ -295,9 +295,7 @@ def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, three_old,
     assert verdicts(night) == {"errors": "pass", "accuracy, exact_match": "suspect", "output_tokens_per_s": "waiting"}
     assert night.verdict == "suspect"
     told = "but one comparison alone would fail. Suspect: accuracy, exact_match. Not judged yet: output_tokens_per_s."
-    assert told in night.sentence and night.sentence.endswith(
-        "` shows what changed; the next night confirms it or not."
-    )
+    assert told in night.sentence and night.sentence.endswith("` shows what changed; the next night confirms it.")
     words = night.checks[1].words
     assert " Worse: row 32, row 33, row 34, row 35, row 36, row 37, row 38, row 39." in words
     healthy = judge(settings, same, old, NIGHTS, max_accuracy_drop=0.1, max_slowdown={"output_tokens_per_s": 0.05})
