@@ -28,7 +28,7 @@ FOLDERS = {
     "models/30_report": ("report", "Charts and reports"),
     "models/35_judging": ("judging", "Audit of judges"),
     "models/40_tables": ("tables", "Internals of the tables"),
-    "scorers": ("scorers", "Scorers and intervals"),
+    "macros": ("macros", "Intervals and keys"),
     "schema": ("raw", "Raw tables"),
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""

@@ -3,6 +3,7 @@
 `python -m scripts.spec_docs`; a test keeps them current.
 """
 
+import ast
 import json
 import sys
 import typing
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from assayline.spec import criteria, engine, evaluation, load, prompts, suite  # noqa: E402
+from assayline.spec.part import ScorerPart  # noqa: E402
 
 SCHEMA = ROOT / "assayline" / "spec" / "spec.schema.json"
 """In the package, so that a wheel has it."""
@@ -104,8 +106,21 @@ def render() -> str:
             "|---|---|---|---|",
         ]
         lines += [_row(name, model) for name in model.model_fields]
-        lines.append("")
+        lines += ["", *_list_rules(model)]
     return "\n".join(lines)
+
+
+def _list_rules(model: type[BaseModel]) -> list[str]:
+    """Return the rules of a scorer of assayline's own, from the docstrings of its function and that module's tables."""
+    kind = typing.get_args(model.model_fields["kind"].annotation)[0] if issubclass(model, ScorerPart) else None
+    if kind in (None, "python", "judge"):
+        return []
+    module = ast.parse((ROOT / "assayline" / "scorers" / f"{model.module}.py").read_text(encoding="utf-8"))
+    (function,) = [node for node in module.body if getattr(node, "name", "") == f"score_{kind}"]
+    rules = [*(ast.get_docstring(function) or "").splitlines(), ""]
+    if "\n|" in (text := ast.get_docstring(module) or ""):
+        rules += [*text.splitlines()[2:], ""]
+    return rules
 
 
 def render_schema() -> str:

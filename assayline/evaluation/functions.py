@@ -24,7 +24,7 @@ def score_samples(
     for scorer in scorers:
         try:
             definition = define_function(scorer)
-            found = score_answers(scorer, answers)
+            found = list(score_answers(scorer, answers))
         except SpecError as error:
             notes.append(f"{scorer.title} scored nothing. {error}")
             continue
@@ -35,7 +35,7 @@ def score_samples(
                 occurrence=sample.occurrence,
                 value=score.value,
                 extracted=score.extracted,
-                explanation=score.explanation,
+                explanation=score.reason or "",
                 error_kind=SCORER_ERROR if score.failure else None,
                 repeat_index=sample.repeat_index,
             )

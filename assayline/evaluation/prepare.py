@@ -40,6 +40,7 @@ from assayline.requests.build import PreparedPrompt, build_requests
 from assayline.requests.chat import ChatRenderer, Renderer, ServedChat, load_tokenizer
 from assayline.requests.model_config import find_placeholders, max_model_len_of
 from assayline.runs.manifest import PromptCounts
+from assayline.scorers.process import check_objects
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import LmEvalSource
 from assayline.store.answers import AnswerSurvey
@@ -221,6 +222,7 @@ def _refuse_errors(rows: Iterator[PreparedPrompt]) -> Iterator[PreparedPrompt]:
 
 def _check_target(spec: EvalSpec, first: PreparedPrompt) -> None:
     """Raise PromptError if a scorer needs targets, no column is set for them, and the first row has none."""
+    check_objects(spec.scorers or [], [first.prompt.target])
     needy = [scorer.title for scorer in spec.scorers or [] if scorer.needs_target]
     if needy and spec.prompts.columns.target is None and first.prompt.target is None and not first.errors:
         raise PromptError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, read_json, read_lines, read_time, score
+from assayline.prompts.targets import write_target
 from assayline.records import Prompt
 
 TOOL = "eee"
@@ -56,7 +57,7 @@ def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], data: dict[str
             asked = line["input"]
             messages = [{"role": "user", "content": asked["raw"]}]
             given, prompt_id = asked["reference"], own.get("prompt_id")
-            target = given if isinstance(given, str) else next(iter(given or ()), None)
+            target = given if isinstance(given, str) else write_target(list(given or ()))
             choices = {"choices": asked["choices"]} if asked.get("choices") else {}
             prompt = rows.prompt(messages, target, prompt_id, source_id=name, metadata=choices)
             yield prompt

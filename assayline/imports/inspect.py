@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, join_text, read_json, read_time, score
+from assayline.prompts.targets import write_target
 from assayline.records import Prompt
 
 TOOL = "inspect"
@@ -109,8 +110,7 @@ def _make_prompt(rows: RowMaker, sample: dict[str, Any]) -> Prompt:
         {"role": message["role"], "content": message["content"]} for message in given
     ]  # fmt: skip
     metadata = {**(sample.get("metadata") or {}), **({"choices": sample["choices"]} if sample.get("choices") else {})}
-    text = target if isinstance(target, str) else "\n".join(target)
-    return rows.prompt(messages, text, source_id=str(sample["id"]), metadata=metadata)
+    return rows.prompt(messages, write_target(target), source_id=str(sample["id"]), metadata=metadata)
 
 
 def _read_answer(sample: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,10 @@ A document has the id that it has in a run with the source lm_eval, so that both
 streamed; with several filters, their file has all documents once per filter. Scores follow the last one.
 """
 
+import ast
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from assayline.harness.build import identify_document, name_document
 from assayline.harness.judge import join_tasks
 from assayline.imports.rows import Imported, RowMaker, Rows, read_json, read_lines, read_number, read_time, score
+from assayline.prompts.targets import write_target
 from assayline.records import Prompt
 from assayline.store.score_files import HarnessScore
 
@@ -97,12 +100,22 @@ def _make_prompt(maker: RowMaker, task: str, sample: dict[str, Any], is_own: boo
         return maker.prompt(document.pop("messages"), target, metadata=document, options=options, **names)
     return maker.prompt(
         [{"role": "user", "content": first[0]}],
-        sample["target"],
+        _read_target(sample["target"]),
         identify_document(task, document),
         source_id=name_document(task, sample["doc_id"]),
         metadata={"task": task, "document": sample["doc_id"]},
         options=options,
     )
+
+
+def _read_target(target: Any) -> str | None:
+    """Return a task's target, of which the harness writes `str`: several right answers are Python's list."""
+    if isinstance(target, str) and target.startswith("["):
+        with suppress(ValueError, SyntaxError):
+            golds = ast.literal_eval(target)
+            if all(isinstance(gold, str) for gold in golds):
+                return write_target(golds)
+    return write_target(target)
 
 
 def _read_arguments(sample: dict[str, Any]) -> list[list[Any]]:

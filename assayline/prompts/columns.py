@@ -4,6 +4,7 @@ Which column means what is the spec's `columns`; a template replaces the message
 what the spec names is a mistake in the spec if it is the first row (the run stops at once), else one bad row.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from assayline.media.fetch import Fetcher
@@ -25,6 +26,7 @@ from assayline.prompts.row import (
     read_messages,
     without_none,
 )
+from assayline.prompts.targets import write_target
 from assayline.prompts.template import PromptTemplate
 from assayline.records import BatchBody, Media, MediaKind
 from assayline.spec.prompts import Columns, MediaSpec, MessageTemplate
@@ -77,14 +79,15 @@ class RowReader(Reader):
             messages=self._media.place(messages, media),
             body=body,
             source_id=as_text(source_id, "The id"),
-            target=as_text(target, "The target"),
+            target=write_target(target),
             metadata={name: as_json(value, f"Metadata column {name!r}") for name, value in metadata.items()},
             sampling=_read_sampling(sampling, f"Sampling column {columns.sampling!r}") | length,
             options=None if columns.options is None else _read_options(options, f"Options column {columns.options!r}"),
         )
 
     def identify(self, row: Row) -> tuple[str | None, str | None]:
-        return try_text(row, self._columns.id, "id"), try_text(row, self._columns.target, "target")
+        columns = self._columns
+        return try_text(row, columns.id, "id"), try_text(row, columns.target, "target", write_target)
 
     def _read_messages(self, row: Row, media: dict[MediaKind, list[Media]]) -> tuple[list[Message], BatchBody | None]:
         """Return the messages, and what the chat template gets besides them."""
@@ -169,9 +172,9 @@ def _find_optional(row: Row, named: str | None, default: str) -> Any:
     return row.get(default) if named is None else find_column(row, named, f"prompts.columns.{default}")
 
 
-def try_text(row: Row, named: str | None, default: str) -> str | None:
+def try_text(row: Row, named: str | None, default: str, write: Callable[..., str | None] = as_text) -> str | None:
     """Return the text of a column; None if there is none."""
     try:
-        return as_text(_find_optional(row, named, default), f"The {default}")
+        return write(_find_optional(row, named, default), f"The {default}")
     except (RowError, RecursionError):
         return None

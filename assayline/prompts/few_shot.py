@@ -21,6 +21,7 @@ from assayline.prompts.media import identify_media
 from assayline.prompts.row import Message, Row, RowError, RowShapeError, UnreadableRow
 from assayline.prompts.sources import read_rows
 from assayline.prompts.sources.files import find_files
+from assayline.prompts.targets import read_golds
 from assayline.prompts.template import PromptTemplate
 from assayline.spec.prompts import FewShotSpec, PromptSpec
 
@@ -145,7 +146,7 @@ def _fill(
             parts = reader.read(row)
             question_id = _identify(parts.messages)
             if number == 0 or pool.wants(question_id):  # the first row shows what is wrong with the answer's template
-                text = parts.target if answer is None else answer.render(row)[0]["content"]
+                text = read_golds(parts.target)[0] if answer is None else answer.render(row)[0]["content"]
                 example = Example(question_id, _make_turns(parts.messages, text))
                 if pool.wants(question_id):
                     pool.add(example)

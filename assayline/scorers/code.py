@@ -10,7 +10,6 @@ so a program that is written to deceive can patch what its tests call, or imitat
 
 import math
 import os
-import re
 import resource
 import shutil
 import struct
@@ -22,7 +21,9 @@ from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL | re.IGNORECASE)
+from assayline.scorers import Score
+from assayline.scorers.blocks import extract_code, list_names
+
 MOST_OUTPUT_BYTES = 2**20
 MOST_FILE_BYTES = 2**24
 """Of `/tmp`, and of each file in it."""
@@ -32,24 +33,17 @@ SHOWN_CHARS = 300
 
 def score_code(
     answer: str, target: str | None, row: dict[str, Any], program: str, timeout_s: float, memory_gib: float
-) -> tuple[float, str, str]:
+) -> Score:
     """Return 1 if the program runs to its end, with the answer's code and, if not, the error.
 
     `program` is a Jinja2 template over the columns of `row`, `target`, `answer` and `code`. Raises PromptError or
     jinja2.TemplateError if it cannot be rendered.
     """
-    code = extract_code(answer)
-    values = {**row, "target": target or "", "answer": answer, "code": code}
-    environment = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
-    text = environment.from_string(program).render(values)
-    failure = run_program(text, timeout_s, memory_gib)
-    return float(failure is None), code, failure or "ran to its end"
-
-
-def extract_code(answer: str) -> str:
-    """The content of the answer's last Markdown block of Python, or the complete answer."""
-    blocks = BLOCK.findall(answer)
-    return str(blocks[-1]) if blocks else answer
+    template = ImmutableSandboxedEnvironment(keep_trailing_newline=True).from_string(program)
+    values = {**row, "target": target or "", "answer": answer}
+    code = extract_code(answer, list_names(template.render({**values, "answer": "", "code": ""})))
+    failure = run_program(template.render({**values, "code": code}), timeout_s, memory_gib)
+    return Score(float(failure is None), code, failure or "ran to its end")
 
 
 def run_program(text: str, timeout_s: float, memory_gib: float) -> str | None:

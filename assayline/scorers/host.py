@@ -2,8 +2,7 @@
 
 The first line of standard input is a JSON object with the function's keyword arguments (`arguments`), the answers per
 call (`batch`; 1: the function takes one answer) and the memory limit (`memory_bytes`). Each further line is a JSON list
-of answers `[answer, target, row]`. Each gets one line back: a list of `[value, extracted, reason]` or null, or
-`{"error": …}`.
+of answers `[answer, target, row]`. Each gets one line back: a list of scores as lists, or null, or `{"error": …}`.
 What the function prints goes to standard error.
 """
 
@@ -15,6 +14,8 @@ import resource
 import sys
 from collections.abc import Callable
 from typing import Any, cast
+
+from assayline.scorers import Score
 
 
 def main() -> None:
@@ -61,8 +62,8 @@ def score(function: Callable[..., Any], answers: list[Any], arguments: dict[str,
     return [read_score(value) for value in scores]
 
 
-def read_score(returned: Any) -> tuple[float, str | None, str] | None:
-    """`(value, extracted, reason)` from a number, a tuple of these, or a mapping; None means that there is no score.
+def read_score(returned: Any) -> Score | None:
+    """Return the score that a number, a tuple of these, or a mapping means; None means that there is no score.
 
     Raises ValueError unless the value is a number from 0 to 1.
     """
@@ -70,6 +71,7 @@ def read_score(returned: Any) -> tuple[float, str | None, str] | None:
         return None
     extracted: Any = None
     reason: Any = ""
+    found_by = returned.found_by if isinstance(returned, Score) else None
     if isinstance(returned, dict):
         if unknown := returned.keys() - {"score", "extracted", "reason"}:
             raise ValueError(
@@ -77,16 +79,17 @@ def read_score(returned: Any) -> tuple[float, str | None, str] | None:
             )
         returned, extracted, reason = returned.get("score"), returned.get("extracted"), returned.get("reason") or ""
     elif isinstance(returned, (tuple, list)):
-        if not 1 <= len(returned) <= 3:
-            raise ValueError(f"the function returned {len(returned)} values; expected score, extracted, reason")
-        returned, extracted, reason = (*returned, None, "")[:3] if len(returned) < 3 else returned
+        given = returned[:3] if isinstance(returned, Score) else returned
+        if not 1 <= len(given) <= 3:
+            raise ValueError(f"the function returned {len(given)} values; expected score, extracted, reason")
+        returned, extracted, reason = (*given, None, "")[:3] if len(given) < 3 else given
     try:
         value = float(returned)
     except (TypeError, ValueError):
         raise ValueError(f"the function returned {returned!r:.100}; expected a number from 0 to 1") from None
     if math.isnan(value) or not 0 <= value <= 1:
         raise ValueError(f"the function returned {value}; expected a number from 0 to 1")
-    return value, None if extracted is None else str(extracted)[:10_000], str(reason or "")[:1000]
+    return Score(value, None if extracted is None else str(extracted)[:10_000], str(reason or "")[:1000], found_by)
 
 
 def describe(error: Exception) -> str:

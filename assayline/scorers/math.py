@@ -5,6 +5,9 @@ from unicodedata import normalize
 
 import math_verify
 
+from assayline.scorers import Score
+from assayline.scorers.reading import cut_next_question
+
 MIXED = re.compile(r"(?<![\d/.,])(\d+)\s+(\d+)/(\d+)(?![\d/])")
 BOX = r"\boxed{"
 FILLED_BOX = re.compile(r"\\boxed\{(?!\s*\})")
@@ -13,23 +16,21 @@ BARE = re.compile(r"(?:\\[A-Za-z]+|(?<![A-Za-z])[a-z](?![A-Za-z])|[^A-Za-z\\$\n]
 """An expression without words."""
 
 
-def score_math(answer: str, target: str | None, row: dict[str, object]) -> tuple[float, str | None, str] | None:
-    """Return 1 if the answer's expression equals the target's, and what was found; None without a target.
+def score_math(answer: str, target: str, row: dict[str, object]) -> Score:
+    """Return 1 if the answer's expression equals the target's, by math-verify.
 
-    Raises ValueError if the target has no expression.
+    Text after a new question does not count. Raises ValueError if the target has no expression.
     """
-    if target is None:
-        return None
-    target, answer = _plain(target), _mark_last(_plain(answer))
+    target, answer = _plain(target), _mark_last(_plain(cut_next_question(answer)))
     is_marked = "$" in target or BOX in target
     expected = math_verify.parse(target if is_marked else f"${target}$") or math_verify.parse(target)
     if not expected:
         raise ValueError(f"the target {target!r:.100} has no mathematical expression")
     found = math_verify.parse(answer)
     if not found:
-        return 0.0, None, "no mathematical expression"
+        return Score(0.0, None, "no mathematical expression")
     is_equal = math_verify.verify(expected, found)
-    return float(is_equal), str(found[-1]), "equal" if is_equal else "not equal"
+    return Score(float(is_equal), str(found[-1]), "equal" if is_equal else "not equal")
 
 
 def _plain(text: str) -> str:

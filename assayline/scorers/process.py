@@ -1,53 +1,56 @@
-"""Asks a scoring function about answers, in processes that can be killed.
+"""Asks a scorer's function about answers: assayline's own for a few answers here, all others in processes.
 
 Each process scores one batch after another. One that exceeds the time limit is killed, one that dies is replaced, and
 the answers of the failed batch are scored one by one, so that a bad answer costs its own score only.
+
+A target with several right answers (`prompts/targets.py`) is scored by each of them, and the best score counts.
 """
 
 import json
 import os
 import queue
+import re
 import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from assayline.digests import digest_json
-from assayline.errors import SpecError
+from assayline.errors import PromptError, SpecError
 from assayline.functions import SCORERS, Function, find_function
+from assayline.prompts.targets import ObjectTarget, read_golds
+from assayline.scorers import Score, shorten
+from assayline.scorers.host import describe, load_function
 from assayline.spec.criteria import FunctionScorer
+from assayline.spec.part import ScorerPart
 
 START_TIMEOUT_S = 120.0
 """Longest time for importing a function's module."""
 MOST_KILLS_IN_A_ROW = 20
 """Batches in a row that may time out or kill their process, before the rest is left unscored."""
-MOST_PROCESSES = 4
+MOST_PROCESSES, MOST_OWN_PROCESSES = 4, 8
+"""Processes of a function of the user's, which may need much memory, and of one of assayline's own."""
+MOST_HERE = 2_000
+"""Answers up to which assayline's own functions score in this process, since starting others takes longer."""
 
 
 class ScorerInput(NamedTuple):
     """Arguments of one call of a scoring function."""
 
-    text: str
+    text: str | None
     target: str | None
     row: dict[str, Any]
-    """The row's metadata columns, and its id as `id`."""
-
-
-class FunctionScore(NamedTuple):
-    """Score of an answer by a function."""
-
-    value: float
-    extracted: str | None
-    explanation: str
-    failure: str | None = None
-    """Why there is no score, if there is none; the value is then 0."""
+    """The row's metadata columns, and its id as `id`; for a scorer of assayline's own what it needs."""
 
 
 class _FailedError(Exception):
@@ -58,7 +61,7 @@ class _FailedError(Exception):
         self.is_dead = is_dead
 
 
-def locate(scorer: FunctionScorer) -> Function:
+def locate(scorer: ScorerPart) -> Function:
     """The function of a scorer. Raises SpecError."""
     return find_function(scorer.reference, SCORERS)
 
@@ -69,6 +72,14 @@ def define_function(scorer: FunctionScorer) -> str:
         package = f"{scorer.package} {version(scorer.package)}" if scorer.package else None
         return digest_json({"code": locate(scorer).digest, "package": package})
     raise SpecError(f"{scorer.package}, which the scorer {scorer.title} needs, is not installed. hint: {scorer.hint}.")
+
+
+@cache
+def read_own_code(module: str) -> dict[str, str]:
+    """Return the code that decides the scores of a module of assayline's own, without comments and docstrings."""
+    files = {name: Path(__file__).with_name(f"{name}.py") for name in (module, "reading", "__init__")}
+    comments = re.compile(r'^\s*("""[\s\S]*?"""|#.*)$', re.MULTILINE)
+    return {name: comments.sub("", file.read_text("utf-8")) for name, file in files.items()}
 
 
 def check_function(scorer: FunctionScorer) -> None:
@@ -86,39 +97,84 @@ def check_function(scorer: FunctionScorer) -> None:
         process.kill()
 
 
-def score_answers(scorer: FunctionScorer, answers: Sequence[ScorerInput]) -> list[FunctionScore | None]:
-    """One score per answer, in order; None where the function gives none.
+UNREAD_TARGET = "^(no number in the target|the target is (none of|empty))"
+"""Pattern of the reasons of scores that are 0 for their target, whatever the answer is."""
+
+
+def check_objects(scorers: Sequence[ScorerPart], targets: Sequence[str | None]) -> None:
+    """Raise PromptError if a scorer compares text and a target was an object whose meaning is not known."""
+    needy = [scorer.title for scorer in scorers if scorer.needs_target]
+    if needy and (objects := [target for target in targets if isinstance(target, ObjectTarget)]):
+        raise PromptError(
+            f"{needy[0]} compares text, and the target {objects[0]:.100} is an object or a list of them. hint: name a "
+            "column with text or a list of texts in prompts.columns.target, or write a scorer of your own."
+        )
+
+
+def check_targets(scorers: Sequence[ScorerPart], targets: Sequence[tuple[str, list[str] | None]]) -> None:
+    """Raise PromptError if one of the scorers reads none of these targets, each with the options of its prompt."""
+    check_objects(scorers, [target for target, _ in targets])
+    for scorer in scorers if targets else ():
+        if getattr(scorer, "kind", "") not in ("numeric", "choice", "loglikelihood"):
+            continue
+        tried = [
+            ScorerInput(
+                "", target, {"options": options, "option_logprobs": [0.0] * len(options), "option_tokens": None}
+            )
+            for target, options in ((target, options or []) for target, options in targets)
+        ]
+        scores = list(score_answers(scorer.model_copy(update={"normalize": "none"}), tried))
+        if all(score and re.match(UNREAD_TARGET, score.reason or "") for score in scores):
+            raise PromptError(
+                f"{scorer.title} reads none of the first {len(targets):,} targets, such as {targets[0][0]!r:.100}. "
+                "hint: check prompts.columns.target, or use another scorer."
+            )
+
+
+def score_answers(scorer: ScorerPart, answers: Iterable[ScorerInput]) -> Iterator[Score | None]:
+    """Yield one score per answer, in order; None where the function gives none, or lacks the target that it needs.
 
     Never raises for what a function does: a failure is a score of 0 that says why. Raises SpecError if there is no such
-    function.
+    function. Answers are taken as they are needed, and never all of them held.
     """
-    function = locate(scorer)
-    scores: list[FunctionScore | None] = [None] * len(answers)
-    left: queue.SimpleQueue[range] = queue.SimpleQueue()
-    for first in range(0, len(answers), scorer.answers_per_call):
-        left.put(range(first, min(first + scorer.answers_per_call, len(answers))))
+    function, answers = locate(scorer), iter(answers)
+    is_own = not isinstance(scorer, FunctionScorer)
+    first = list(islice(answers, MOST_HERE)) if is_own else []
     kills = _KillCounter()
+    if is_own and len(first) < MOST_HERE:
+        yield from _score_batch(_Here(scorer, function), kills, first, scorer)
+        return
+    answers = chain(first, answers)
+    processes = [_Process(scorer, function) for _ in range(min(_most_processes(is_own), os.cpu_count() or 1))]
+    idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
+    for process in processes:
+        idle.put(process)
 
-    def work() -> None:
-        process = _Process(scorer, function)
+    def work(batch: list[ScorerInput]) -> list[Score | None]:
+        process = idle.get()
         try:
-            while True:
-                with suppress(queue.Empty):
-                    places = left.get_nowait()
-                    for place, score in zip(places, _score_batch(process, kills, answers, places), strict=True):
-                        scores[place] = score
-                    continue
-                return
+            return list(_score_batch(process, kills, batch, scorer))
         finally:
-            process.kill()
+            idle.put(process)
 
-    batches = -(-len(answers) // scorer.answers_per_call)
-    threads = [threading.Thread(target=work) for _ in range(min(MOST_PROCESSES, os.cpu_count() or 1, batches))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return scores
+    asked: deque[Future[list[Score | None]]] = deque()
+    with ThreadPoolExecutor(len(processes)) as threads:
+        try:
+            while batch := list(islice(answers, scorer.answers_per_message)):
+                asked.append(threads.submit(work, batch))
+                if len(asked) > 2 * len(processes):
+                    yield from asked.popleft().result()
+            while asked:
+                yield from asked.popleft().result()
+        finally:
+            for future in asked:
+                future.cancel()
+            for process in processes:
+                process.kill()
+
+
+def _most_processes(is_own: bool) -> int:
+    return MOST_OWN_PROCESSES if is_own else MOST_PROCESSES
 
 
 class _KillCounter:
@@ -136,39 +192,89 @@ class _KillCounter:
 
 
 def _score_batch(
-    process: "_Process", kills: _KillCounter, answers: Sequence[ScorerInput], places: range
-) -> Iterator[FunctionScore | None]:
+    asker: "_Here | _Process", kills: _KillCounter, answers: Sequence[ScorerInput], scorer: ScorerPart
+) -> Iterator[Score | None]:
     if kills.reason is not None:
-        yield from (FunctionScore(0.0, None, kills.reason, kills.reason) for _ in places)
+        yield from (Score(0.0, None, kills.reason, failure=kills.reason) for _ in answers)
         return
+    golds = [_list_targets(one, scorer) for one in answers]
+    asked = [
+        one._replace(target=gold)
+        for one, several in zip(answers, golds, strict=True)
+        if not _is_missing(one)
+        for gold in several
+    ]
+    size = scorer.answers_per_message
     try:
-        found = process.ask([answers[place] for place in places])
+        found = [score for start in range(0, len(asked), size) for score in asker.ask(asked[start : start + size])]
         kills.note(None)
     except _FailedError as error:
         kills.note(error)
-        if len(places) == 1:
-            yield FunctionScore(0.0, None, str(error), str(error))
+        if len(answers) == 1:
+            yield Score(0.0, None, str(error), failure=str(error))
         else:
-            for place in places:
-                yield from _score_batch(process, kills, answers, range(place, place + 1))
+            for one in answers:
+                yield from _score_batch(asker, kills, [one], scorer)
         return
-    yield from (None if score is None else FunctionScore(*score) for score in found)
+    scores = iter(found)
+    for one, several in zip(answers, golds, strict=True):
+        if _is_missing(one) and several:
+            yield Score(0.0, None, "no answer")
+        else:
+            yield _choose_best([next(scores) for _ in several], several)
+
+
+def _is_missing(one: ScorerInput) -> bool:
+    return one.text is None and "options" not in one.row
+
+
+def _list_targets(one: ScorerInput, scorer: ScorerPart) -> list[str | None]:
+    """Return the targets by which an answer is scored, each by one call of the function."""
+    if one.target is None:
+        return [] if scorer.needs_target else [None]
+    golds = read_golds(one.target)
+    return ["\n".join(gold or "" for gold in golds)] if scorer.joins_targets else golds
+
+
+def _choose_best(scores: Sequence[Score | None], golds: Sequence[str | None]) -> Score | None:
+    found = [(score, gold) for score, gold in zip(scores, golds, strict=True) if score is not None]
+    if len(golds) < 2 or not found:
+        return found[0][0] if found else None
+    best, gold = max(found, key=lambda pair: pair[0].value)
+    which = f"{shorten(gold or '')}, one of {len(golds)} targets" if best.value else f"none of {len(golds)} targets"
+    return best._replace(reason=f"{best.reason}: {which}")
+
+
+class _Here:
+    """Asks a function of assayline's own in this process."""
+
+    def __init__(self, scorer: ScorerPart, function: Function) -> None:
+        self._arguments = scorer.call_arguments
+        self._function = load_function(function.reference)
+
+    def ask(self, answers: Sequence[ScorerInput]) -> list[Score | None]:
+        """The scores of one batch. Raises _FailedError."""
+        try:
+            return [self._function(*one, **self._arguments) for one in answers]
+        except Exception as error:
+            raise _FailedError(describe(error), is_dead=False) from None
 
 
 class _Process:
     """One process of a function, started when it is first asked."""
 
-    def __init__(self, scorer: FunctionScorer, function: Function) -> None:
+    def __init__(self, scorer: ScorerPart, function: Function) -> None:
         self._scorer = scorer
         self._function = function
         self._child: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
-    def ask(self, answers: Sequence[ScorerInput]) -> list[list[Any] | None]:
+    def ask(self, answers: Sequence[ScorerInput]) -> list[Score | None]:
         """The scores of one batch. Raises _FailedError."""
         if self._child is None:
             self.start()
-        return self._exchange(answers, self._scorer.call_timeout_s, "scoring took")
+        found = self._exchange(answers, self._scorer.call_timeout_s, "scoring took")
+        return [None if score is None else Score(*score) for score in found]
 
     def start(self) -> None:
         """Import the function. Raises _FailedError."""
@@ -188,7 +294,7 @@ class _Process:
         order = {
             "arguments": self._scorer.call_arguments,
             "batch": self._scorer.answers_per_call,
-            "memory_bytes": int(self._scorer.memory_gib * 2**30),
+            "memory_bytes": int(self._scorer.process_memory_gib * 2**30),
         }
         self._exchange(order, START_TIMEOUT_S, "importing it took")
 

@@ -1,12 +1,10 @@
 """The parts of a spec that judge a run: scorers, SLOs, the gate and prices.
 
-The SQL of each scorer is in `sql/scorers/`. Prices are not part of the digests of spec and configuration: runs at
-different prices can be resumed and count as repeats.
+The function of each scorer is in `assayline/scorers/`. Prices are not part of the digests of spec and configuration:
+runs at different prices can be resumed and count as repeats.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -35,7 +33,7 @@ class RegexMatch(ScorerPart):
     """1 if the match of a regular expression in the answer equals the target."""
 
     kind: Literal["regex"]
-    pattern: str = Field(min_length=1, description="RE2 syntax: linear in time, without backreferences.")
+    pattern: str = Field(min_length=1, description="Python syntax; a search may take two seconds.")
     group: int = Field(1, ge=0, description="The group that is the answer; 0: the complete match.")
     take: Literal["first", "last"] = Field("first", description="Which match counts.")
     ignore_case: bool = Field(False, description="Ignore case in matching and in comparison.")
@@ -45,6 +43,7 @@ class Numeric(ScorerPart):
     """1 if the number in the answer equals the target."""
 
     kind: Literal["numeric"]
+    module: ClassVar[str] = "numbers"
     tolerance: float = Field(0.0, ge=0, description="Largest difference.")
     relative_tolerance: float = Field(0.0, ge=0, description="Largest difference, as a share of the target.")
     take: Literal["first", "last"] = Field("last", description="Which number of the answer counts.")
@@ -54,6 +53,7 @@ class ChoiceLetter(ScorerPart):
     """1 if the letter chosen in the answer equals the target."""
 
     kind: Literal["choice"]
+    module: ClassVar[str] = "letters"
     letters: str = Field("ABCD", min_length=2, description="The valid letters or digits.")
 
     @field_validator("letters")
@@ -75,6 +75,7 @@ class JsonMatch(ScorerPart):
     """1 if the answer is valid JSON, and matches the schema if one is given."""
 
     kind: Literal["json"]
+    module: ClassVar[str] = "json"
     json_schema: JsonSchema | None = Field(
         None, description="JSON schema that the answer must satisfy (default: the one that its request demands)."
     )
@@ -86,49 +87,13 @@ class Loglikelihood(ScorerPart):
     """1 if the likeliest of the options is the target: one request per option, nothing is generated."""
 
     kind: Literal["loglikelihood"]
+    module: ClassVar[str] = "likelihood"
     normalize: Literal["none", "bytes", "tokens"] = Field(
         "none", description="Divisor of the sum of log-probabilities: none, or the option's length."
     )
 
 
-class SqlScorer(ScorerPart):
-    """A number from 0 to 1 by an SQL expression of your own over `answer`, `target` and `row`."""
-
-    kind: Literal["sql"]
-    file: str | None = Field(None, description="File with the expression, relative to the working folder.")
-    sql: str | None = Field(
-        None,
-        description="The expression (default: the content of `file`): DuckDB SQL over `answer` and `target`, which are "
-        "text, and `row`, a JSON object of the metadata columns.",
-    )
-
-    needs_target: ClassVar[bool] = False
-
-    @property
-    def title(self) -> str:
-        """The name given, or the file's, or sql."""
-        return self.name or (Path(self.file).stem if self.file else "sql")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_file(cls, data: Any) -> Any:
-        """A run keeps the expression itself, so that a changed file changes no earlier run."""
-        if not isinstance(data, dict) or data.get("sql") is not None or not isinstance(data.get("file"), str):
-            return data
-        try:
-            return {**data, "sql": Path(data["file"]).read_text(encoding="utf-8")}
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise ValueError(f"the SQL file {data['file']} cannot be read: {reason}") from None
-
-    @model_validator(mode="after")
-    def _check_sql(self) -> "SqlScorer":
-        if not self.sql or not self.sql.strip():
-            raise ValueError("no expression is given; set file or sql")
-        return self
-
-
-class FunctionScorer(ScorerPart, ABC):
+class FunctionScorer(ScorerPart):
     """Base of scorers that are Python functions: each runs in processes of its own, which can be killed."""
 
     timeout_s: float = Field(10.0, gt=0, description="Longest time for one call of the function, seconds.")
@@ -140,23 +105,19 @@ class FunctionScorer(ScorerPart, ABC):
     """The package that does the work, whose version is part of what defines a score."""
 
     @property
-    @abstractmethod
-    def reference(self) -> str:
-        """The function: `module:function`, or the name that a package registers."""
-
-    @property
-    def answers_per_call(self) -> int:
-        """Above 1, the function takes lists."""
-        return 1
+    def answers_per_message(self) -> int:
+        return self.answers_per_call
 
     @property
     def call_timeout_s(self) -> float:
-        """When a call of the function is given up, in seconds."""
         return self.timeout_s
 
     @property
+    def process_memory_gib(self) -> float:
+        return self.memory_gib
+
+    @property
     def call_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of the function, besides answers, targets and rows."""
         return {}
 
 
@@ -199,19 +160,17 @@ class MathScorer(FunctionScorer):
     """1 if the answer's last mathematical expression equals the target, by math-verify. Needs the extra `math`."""
 
     kind: Literal["math"]
+    module: ClassVar[str] = "math"
 
     hint: ClassVar[str] = "pip install 'assayline[math]'"
     package: ClassVar[str | None] = "math-verify"
-
-    @property
-    def reference(self) -> str:
-        return "assayline.scorers.math:score_math"
 
 
 class CodeScorer(FunctionScorer):
     """1 if a Python program with the answer's code runs to its end, in a sandbox. Needs `bwrap` (bubblewrap)."""
 
     kind: Literal["code"]
+    module: ClassVar[str] = "code"
     program: str = Field(
         "{{ code }}\n\n{{ target }}\n",
         min_length=1,
@@ -221,11 +180,8 @@ class CodeScorer(FunctionScorer):
     memory_gib: float = Field(1.0, gt=0, description="Most memory of the program, GiB.")
 
     needs_target: ClassVar[bool] = False
+    joins_targets: ClassVar[bool] = True
     hint: ClassVar[str] = "install bubblewrap, such as by `apt install bubblewrap`, and allow user namespaces"
-
-    @property
-    def reference(self) -> str:
-        return "assayline.scorers.code:score_code"
 
     @property
     def call_timeout_s(self) -> float:
@@ -245,7 +201,6 @@ Scorer = Annotated[
     | TokenF1
     | JsonMatch
     | Loglikelihood
-    | SqlScorer
     | PythonScorer
     | MathScorer
     | CodeScorer

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from assayline.errors import StoreError
+from assayline.scorers.process import UNREAD_TARGET
 from assayline.spec.named import find_by_source
 from assayline.store.database import Row, find_in_schemas, is_read_only, list_models, read_rows, transaction
 from assayline.store.views import quote_name, quote_text
@@ -28,7 +29,7 @@ from assayline.words import show_changes, show_share
 SOURCE_FOLDER = "25_metric_value"
 """Folder of the views whose rows are stored."""
 
-STORED_FOLDERS = ("scorers", "05_load", "10_staging", "20_metrics", SOURCE_FOLDER)
+STORED_FOLDERS = ("macros", "05_load", "10_staging", "20_metrics", SOURCE_FOLDER)
 """Folders of the macros and views behind stored metrics."""
 
 REPORT_FOLDERS = ("05_load", "10_staging", "20_metrics", "30_comparison", "30_report")
@@ -359,8 +360,8 @@ def _tell_reductions(connection: duckdb.DuckDBPyConnection, run_id: str) -> str:
 MOST_UNREAD = 0.1
 """Share of answers or targets without meaning for a scorer, from which a scored run has a warning."""
 
-UNREAD_TARGET = "regexp_matches(explanation, '^(no number in the target|the target is (none of|empty))')"
-"""Whether a score is 0 for its target, as the scorer's explanation has it."""
+GUESS = "only the last of several"
+"""Words for answers that rest on a last resort, whose share is always told."""
 
 _FOUND = f"""
     select
@@ -372,7 +373,7 @@ _FOUND = f"""
         count(*) filter (where contains(answer, '</think>')) as thinking,
         count(*) filter (where what is not null and extracted is null) as unread,
         count(*) filter (where found_by = 'last') as guessed,
-        count(*) filter (where {UNREAD_TARGET}) as targets,
+        count(*) filter (where regexp_matches(explanation, '{UNREAD_TARGET}')) as targets,
         count(*) filter (where kind = 'json' and has_form and value = 0 and truncated is not true) as outside
     from scores
     inner join (select run_id, scorer, kind, ordinal from scorers) as scorers using (run_id, scorer)
@@ -437,14 +438,18 @@ def warn_unread(connection: duckdb.DuckDBPyConnection, run_id: str) -> str | Non
         }
         of_scorer = {
             f"no {row['what']} in the answer": row["unread"],
-            f"only the last of several {row['what']}s": row["guessed"],
+            f"{GUESS} {row['what']}s": row["guessed"],
             f"no {row['what'] or 'option'} in the target": row["targets"],
             "another form than the demanded one": row["outside"],
         }
         sides = ("The model wrote", of_run), (f"{row['scorer']} found", of_scorer)
         for subject, found in sides[place > 0 :]:
             shares = {words: n / row["n"] for words, n in found.items()}
-            told = [f"{words} in {show_share(share)}" for words, share in shares.items() if share >= MOST_UNREAD]
+            told = [
+                f"{words} in {show_share(share)}"
+                for words, share in shares.items()
+                if share >= MOST_UNREAD or (share and words.startswith(GUESS))
+            ]
             if told:
                 sentences.append(f"{subject} {', '.join(told)} of {row['n']:,} answers.")
     hint = (

@@ -1,19 +1,17 @@
-"""Scoring: compare a run's stored answers with their targets.
+"""Scoring: compare a run's stored answers with their targets, by functions, and store the scores.
 
-Scorers are macros of `sql/scorers/`; this module calls them with their arguments and stores the scores. For JSON,
-DuckDB calls a Python function per answer. Samples are streamed, not held in memory.
-
-Scores of a harness and of functions come from outside: `score_files.py` keeps them in the run's folder.
+Samples are streamed, not held in memory. Scores of a harness, of functions of the user's and of judges come from
+outside: `score_files.py` keeps them in the run's folder.
 """
 
-import inspect
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,20 +22,20 @@ from assayline import __version__
 from assayline.digests import digest_json
 from assayline.errors import SpecError
 from assayline.records import Json
-from assayline.scorers.process import check_function, define_function
+from assayline.scorers import Score
+from assayline.scorers.process import ScorerInput, check_function, define_function, read_own_code, score_answers
+from assayline.scorers.text import check_pattern
 from assayline.spec.criteria import (
     FUNCTION_KINDS,
     ChoiceLetter,
     FunctionScorer,
-    JsonMatch,
     Loglikelihood,
     RegexMatch,
     Scorer,
-    SqlScorer,
+    list_kinds,
 )
 from assayline.spec.judges import JudgeScorer, VerdictScorer
 from assayline.spec.part import ScorerPart
-from assayline.store import json_match
 from assayline.store.database import list_models
 from assayline.store.metrics import forget_metrics
 from assayline.store.score_files import (
@@ -139,23 +137,12 @@ def _delete_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorers: 
         )
 
 
-_INSERT = """
+_INSERT_ERRORS = """
 insert into scores
 select
-    run_id, $scorer, prompt_id, occurrence, repeat_index, score.value, score.extracted, score.explanation, error_kind,
-    score.found_by
-from (
-    select
-        *,
-        case
-            when status = 'error' and (target is not null or not $needs_target)
-            then make_score(0, null, 'error: ' || error_kind)
-            when status = 'ok' then {call}
-        end as score
-    from stg_samples
-    where run_id = $run_id and status <> 'missing'
-)
-where score is not null
+    run_id, $scorer, prompt_id, occurrence, repeat_index, 0, null, 'error: ' || error_kind, error_kind, null
+from stg_samples
+where run_id = $run_id and status = 'error' and (target is not null or not $needs_target)
 """
 
 
@@ -197,162 +184,106 @@ def score_run(
 
 
 def check_scorers(scorers: Sequence[Scorer]) -> None:
-    """Try patterns, SQL and functions of scorers, before the first prompt is sent. Raises SpecError."""
+    """Try patterns and functions of scorers, before the first prompt is sent. Raises SpecError."""
     for scorer in scorers:
         if isinstance(scorer, FunctionScorer):
             check_function(scorer)
-    in_sql = [scorer for scorer in scorers if isinstance(scorer, (RegexMatch, SqlScorer))]
-    if not in_sql:
-        return
-    with duckdb.connect() as connection:
-        for scorer in in_sql:
-            if isinstance(scorer, SqlScorer):
-                _check_sql(connection, scorer)
-            else:
-                _check_pattern(connection, scorer)
-
-
-def _check_sql(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> None:
-    """Raise SpecError unless the SQL is one expression of a type that can be a number."""
-    try:
-        with _own_macro(connection, scorer):
-            connection.execute(
-                "with nothing as (select null::varchar as answer, null::varchar as target, '{}' as metadata_json) "  # noqa: S608 - the call is ours
-                f"select {_OWN_CALL} from nothing"
-            )
-    except duckdb.Error as error:
-        raise SpecError(
-            f"scorers: the SQL of {scorer.title}{f' ({scorer.file})' if scorer.file else ''} cannot be used: "
-            f"{_reason(error)}. hint: give one expression over answer, target and row, without a subquery, such as "
-            "1 - abs(answer::double - target::double)."
-        ) from None
-
-
-def _check_pattern(connection: duckdb.DuckDBPyConnection, scorer: RegexMatch) -> None:
-    """Check that RE2 compiles the pattern and that it has the group.
-
-    The empty alternative always matches, so that a missing group is an error.
-    """
-    try:
-        connection.execute("select regexp_matches('', $pattern)", {"pattern": scorer.pattern}).fetchall()
-    except duckdb.Error as error:
-        raise SpecError(
-            f"scorers: the pattern {scorer.pattern!r} of {scorer.title} is not a valid RE2 pattern: {_reason(error)}. "
-            "hint: use RE2 syntax, which has no look-around and no backreferences."
-        ) from None
-    try:
-        pattern = {"pattern": f"(?:{scorer.pattern})|", "number": scorer.group}
-        connection.execute("select regexp_extract_all('', $pattern, $number)", pattern).fetchall()
-    except duckdb.Error as error:
-        raise SpecError(
-            f"scorers: the pattern {scorer.pattern!r} of {scorer.title} has no group {scorer.group}: {_reason(error)}. "
-            "hint: put parentheses around the part to extract, or set group: 0 for the complete match."
-        ) from None
-
-
-def _reason(error: duckdb.Error) -> str:
-    return str(error).splitlines()[0].partition(": ")[2].rstrip(".")
-
-
-OWN_MACRO = "score_own"
-_OWN_CALL = f"try(cast({OWN_MACRO}(answer, target, metadata_json::json) as double))"
-_ANSWERS = """(
-    select samples.*, metadata_json
-    from (select * from stg_samples where run_id = $run_id and status = 'ok') as samples
-    inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id = $run_id) as prompts
-        using (run_id, prompt_id, occurrence)
-)"""
-_INSERT_OWN = f"""
-insert into scores
-select
-    run_id, $scorer, prompt_id, occurrence, repeat_index,
-    case when is_valid then value else 0 end,
-    null,
-    case
-        when is_valid then 'the SQL gave ' || value
-        when value is null then 'the SQL gave no number: NULL, or an error'
-        else 'the SQL gave ' || value || '; expected a number from 0 to 1'
-    end,
-    case when not is_valid then '{SCORER_ERROR}' end,
-    null
-from (
-    select *, coalesce(value between 0 and 1, false) as is_valid
-    from (select *, {_OWN_CALL} as value from {_ANSWERS})
-    where value is not null or target is not null
-)
-"""  # noqa: S608 - the names are ours
-_INSERT_VERDICTS = f"""
-insert into scores
-select
-    run_id, $scorer, prompt_id, occurrence, repeat_index, score.value, score.extracted, score.explanation,
-    case when score.extracted is null then '{UNREADABLE}' end,
-    null
-from (
-    select
-        *,
-        score_verdict(
-            answer,
-            coalesce(
-                json_extract_string(metadata_json, '$.other.run_id') is not null
-                and json_extract_string(metadata_json, '$.first') = 'b',
-                false
-            ),
-            $field, $reason, map($names::varchar[], $numbers::double[]), $scale::double[]
-        ) as score
-    from {_ANSWERS}
-)
-"""  # noqa: S608 - the names are ours
-_OWN_INSERTS = {"sql": _INSERT_OWN, "verdict": _INSERT_VERDICTS}
-"""Statements of the kinds that read metadata, for answers; errors are scored by `_INSERT`."""
-
-
-@contextmanager
-def _own_macro(connection: duckdb.DuckDBPyConnection, scorer: SqlScorer) -> Iterator[None]:
-    """Define the spec's expression as a macro during the block. Raises duckdb.Error for anything but one expression."""
-    statement = f"create or replace temp macro {OWN_MACRO}(answer, target, row) as (\n{scorer.sql}\n)"
-    if len(connection.extract_statements(statement)) != 1:
-        raise duckdb.ParserException("Parser Error: it closes a parenthesis that it does not open")
-    connection.execute(statement)
-    try:
-        yield
-    finally:
-        connection.execute(f"drop macro if exists temp.{OWN_MACRO}")
+        elif isinstance(scorer, RegexMatch):
+            try:
+                check_pattern(scorer.pattern, scorer.group)
+            except ValueError as error:
+                raise SpecError(
+                    f"scorers: the pattern {scorer.pattern!r} of {scorer.title} {error}. hint: use Python's syntax, "
+                    "with parentheses around the part to extract, or set group: 0 for the complete match."
+                ) from None
 
 
 def _insert_errors(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: ScorerPart) -> int:
     """Insert scores for samples that are errors; return their number."""
     values = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target}
-    return int(connection.execute(_INSERT.format(call="null"), values).fetchall()[0][0])
+    return int(connection.execute(_INSERT_ERRORS, values).fetchall()[0][0])
+
+
+_SCHEMA = pa.schema(
+    {
+        "scorer": pa.dictionary(pa.int8(), pa.string()), "prompt_id": pa.string(), "occurrence": pa.int32(),
+        "repeat_index": pa.int32(), "value": pa.float64(), "extracted": pa.string(), "explanation": pa.string(),
+        "error_kind": pa.string(), "found_by": pa.string(),
+    }
+)  # fmt: skip
+"""Columns of the table scores, without the run."""
+_NO_SCORES = _SCHEMA.empty_table()
 
 
 def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Sequence[HarnessScore]) -> int:
     columns = {name: [score[place] for score in scores] for place, name in enumerate(HarnessScore._fields)}
-    types: dict[str, Any] = {"value": pa.float64(), "occurrence": pa.int32(), "repeat_index": pa.int32()}
-    table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
-    connection.register("given_scores", table)
+    arrays = {name: pa.array(values, _SCHEMA.field(name).type) for name, values in columns.items()}
+    return _insert_table(connection, run_id, pa.table(arrays))
+
+
+def _insert_table(connection: duckdb.DuckDBPyConnection, run_id: str, scores: pa.Table) -> int:
+    connection.register("given_scores", scores)
     try:
         connection.execute("insert into scores by name select ? as run_id, * from given_scores", [run_id])
     finally:
         connection.unregister("given_scores")
-    return len(scores)
+    return int(scores.num_rows)
+
+
+_ROWS = {
+    "json": """{'json_schema': (
+        select any_value(sampling_json -> '$.structured_outputs.json')
+        from requests
+        where requests.run_id = samples.run_id and requests.request_id = samples.request_id
+    )}""",
+    "loglikelihood": "{'options': options, 'option_logprobs': option_logprobs, 'option_tokens': option_tokens}",
+    "verdict": """{
+        'first': metadata_json ->> '$.first',
+        'other': case when metadata_json ->> '$.other.run_id' is not null then {'run_id': true} end
+    }""",
+}
+"""The `row` of the functions of some kinds."""
+_SAMPLES = """
+    select prompt_id, occurrence, repeat_index, answer, {target} as target, {row} as row
+    from (select * from stg_samples where run_id = $run_id and status = 'ok') as samples
+    inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id = $run_id) as prompts
+        using (run_id, prompt_id, occurrence)
+    where target is not null or not $needs_target
+"""
 
 
 def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: Scorer) -> int:
-    if isinstance(scorer, SqlScorer | VerdictScorer):
-        own: dict[str, Any] = {"run_id": run_id, "scorer": scorer.title}
-        if isinstance(scorer, VerdictScorer):
-            values = scorer.values or {}
-            own |= {"field": scorer.field, "reason": scorer.reason, "scale": scorer.scale or []}
-            own |= {"names": list(values), "numbers": list(values.values())}
-        with _own_macro(connection, scorer) if isinstance(scorer, SqlScorer) else nullcontext():
-            scored = int(connection.execute(_OWN_INSERTS[scorer.kind], own).fetchall()[0][0])
-        return scored + _insert_errors(connection, run_id, scorer)
-    call, arguments = write_call(scorer)
-    given = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target, **arguments}
-    if _counts_from_one(connection, run_id, scorer):
-        call = call.replace("target", _PLACE_FROM_ZERO)
-    with json_match.json_function(connection, scorer):
-        return int(connection.execute(_INSERT.format(call=call), given).fetchall()[0][0])
+    """Score the run's answers by a function of assayline's own, in batches; return the number of scores."""
+    target = _PLACE_FROM_ZERO if _counts_from_one(connection, run_id, scorer) else "target"
+    query = _SAMPLES.format(target=target, row=_ROWS.get(scorer.kind, "null"))
+    batches = connection.execute(query, {"run_id": run_id, "needs_target": scorer.needs_target})
+    keys: deque[tuple[str, int, int]] = deque()
+
+    def read() -> Iterator[ScorerInput]:
+        reader: Any = batches.to_arrow_reader(ROWS_PER_FETCH)
+        for batch in reader:
+            *names, answers, targets, rows = (column.to_pylist() for column in batch.columns)
+            keys.extend(zip(*names, strict=True))
+            yield from map(ScorerInput, answers, targets, [{} if row is None else row for row in rows])
+
+    scored = score_answers(scorer, read())
+    tables = [_NO_SCORES]
+    while some := list(islice(scored, ROWS_PER_FETCH)):
+        tables.append(_tabulate(scorer, [(keys.popleft(), score) for score in some]))
+    return _insert_table(connection, run_id, pa.concat_tables(tables)) + _insert_errors(connection, run_id, scorer)
+
+
+def _tabulate(scorer: Scorer, scored: Iterable[tuple[tuple[str, int, int], Score | None]]) -> pa.Table:
+    unread = UNREADABLE if isinstance(scorer, VerdictScorer) else None
+    rows = [
+        (
+            scorer.title, *key, score.value, score.extracted, score.reason,
+            SCORER_ERROR if score.failure else unread if score.extracted is None else None, score.found_by,
+        )
+        for key, score in scored
+        if score is not None
+    ]  # fmt: skip
+    return pa.Table.from_pylist([dict(zip(_SCHEMA.names, row, strict=True)) for row in rows], _SCHEMA)
 
 
 _PLACE_FROM_ZERO = """
@@ -393,21 +324,12 @@ def _insert_scorer(
 
 @cache
 def define_scorer(kind: str) -> str:
-    """Return the digest of a scorer's code without comments, which decides its scores together with its arguments."""
-    models = list_models()
-    macros = {model.name: _read_code(model.text) for model in models.values() if model.folder == "scorers"}
-    code = {"insert": _INSERT, "stg_samples": _read_code(models["stg_samples"].text)}
-    if kind == "json":
-        code["json"] = inspect.getsource(json_match)
+    """Return the digest of the code that decides a scorer's scores together with its arguments, without comments."""
+    code = {"samples": _SAMPLES, "errors": _INSERT_ERRORS, "row": _ROWS.get(kind, "")}
+    code["stg_samples"] = _read_code(list_models()["stg_samples"].text)
     if kind in ("choice", "loglikelihood"):
         code["places"] = _COUNTS_FROM_ONE + _PLACE_FROM_ZERO
-    if kind in _OWN_INSERTS:
-        code[kind] = _OWN_INSERTS[kind]
-    words = {"make_score", f"score_{kind}"}
-    while found := (words & macros.keys()) - code.keys():
-        code.update({name: macros[name] for name in found})
-        words = {word for name in found for word in re.findall(r"\w+", macros[name])}
-    return digest_json(code)
+    return digest_json(code | read_own_code(list_kinds()[kind].module))
 
 
 def _read_code(text: str) -> str:
@@ -439,20 +361,8 @@ def _define_now(kind: str, arguments_json: str) -> str | None:
     """Return a scorer's current definition; None if its function cannot be found."""
     function = FUNCTION_KINDS.get(kind)
     if function is None:
-        return define_scorer(kind)
+        return define_scorer(kind) if kind in list_kinds() else None
     try:
         return define_function(function.model_validate_json(arguments_json))
     except (SpecError, ValueError):
         return None
-
-
-def write_call(scorer: Scorer) -> tuple[str, dict[str, Any]]:
-    """Return the macro call over the columns of stg_samples, and the values of its parameters.
-
-    The fields of a scorer are the parameters of `score_KIND`, in order.
-    """
-    if isinstance(scorer, JsonMatch):
-        return json_match.CALL, {}
-    values = {name: getattr(scorer, name) for name in type(scorer).model_fields if name not in ("name", "kind")}
-    read = "options, option_logprobs, option_tokens" if isinstance(scorer, Loglikelihood) else "answer"
-    return f"score_{scorer.kind}({', '.join([read, 'target', *(f'${name}' for name in values)])})", values

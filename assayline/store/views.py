@@ -37,7 +37,7 @@ class Model:
 
 def read_models(folder: Path) -> dict[str, Model]:
     """Read the models of an SQL folder by name, in creation order."""
-    files = [file for part in ("scorers", "models") for file in sorted((folder / part).rglob("*.sql"))]
+    files = [file for part in ("macros", "models") for file in sorted((folder / part).rglob("*.sql"))]
     models = [Model(name_model(file), file.parent.name, file.read_text("utf-8")) for file in files]
     return {model.name: model for model in models}
 

@@ -39,13 +39,13 @@ from assayline.flows.cli.words import print_text
 from assayline.media.load import Hearing, load_all
 from assayline.records import Prompt, Request
 from assayline.requests.build import PreparedPrompt
+from assayline.scorers.process import check_targets
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
 from assayline.spec.engine import list_ignored
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
 from assayline.store.answers import open_answers
-from assayline.store.targets import check_targets
 from assayline.store.thread import DatabaseThread
 from assayline.words import count
 

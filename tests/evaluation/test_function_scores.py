@@ -1,4 +1,4 @@
-"""Runs scored by functions and SQL of one's own: their failures, and what becomes of the scores afterwards."""
+"""Runs scored by functions of one's own: their failures, and what becomes of the scores afterwards."""
 
 import json
 import shutil
@@ -29,9 +29,7 @@ def closeness(answer, target, row):
 def no_longer_than(answer, target, row, most=1):
     return {"score": len(answer) <= most, "reason": row["unit"]}
 """
-SQL = "1 / (1 + abs(answer::double - target::double))"
 CLOSENESS = {"kind": "python", "function": "own_closeness:closeness"}
-CLOSE_IN_SQL = {"kind": "sql", "file": "closer.sql"}
 ROWS = [{"id": f"q{n}", "question": f"{n} + {n}", "answer": str(2 * n), "unit": "apples"} for n in range(6)]
 ANSWERS = ["0", "3", "four", "6", None, "11"]
 """Two right, two close, one that no function reads, one error of the engine."""
@@ -42,10 +40,9 @@ EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS = round(3 / 6, 4), round(3 / 4, 4)
 
 
 def make_project(folder: Path) -> Path:
-    """A folder with a function and an SQL file."""
+    """A folder with a function."""
     folder.mkdir()
     (folder / "own_closeness.py").write_text(MODULE, encoding="utf-8")
-    (folder / "closer.sql").write_text(SQL, encoding="utf-8")
     return folder
 
 
@@ -88,12 +85,12 @@ def run_with(settings: Settings) -> Callable[..., RunResult]:
 
 @pytest.fixture(scope="module")
 def finished(make_sums: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """The folder of a run with both scorers, and its notes."""
+    """The folder of the run, and its notes."""
     folder = tmp_path_factory.mktemp("finished")
     settings = settings_in(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(make_project(folder / "project"))
-        result = complete(make_sums([CLOSENESS, CLOSE_IN_SQL]), settings)
+        result = complete(make_sums([CLOSENESS]), settings)
     return settings.run_dir(result.run_id), result.notes
 
 
@@ -104,16 +101,11 @@ def run_dir(finished: tuple[Path, list[str]], settings: Settings) -> Path:
 
 
 @pytest.mark.usefixtures("run_dir")
-def test_a_run_is_scored_by_a_function_and_by_an_sql_file(finished, settings):
-    assert query(settings, MEANS) == [
-        ("closeness", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS),
-        ("closer", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS),
-    ]
+def test_a_run_is_scored_by_a_function(finished, settings):
+    assert query(settings, MEANS) == [("closeness", 6, EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS)]
     assert query(settings, SCORES.replace("order by all", "where value = 0 order by all")) == [
         ("closeness", 0.0, None, "ValueError: could not convert string to float: 'four'", "scorer_error"),
         ("closeness", 0.0, None, "error: broken", "broken"),
-        ("closer", 0.0, None, "error: broken", "broken"),
-        ("closer", 0.0, None, "the SQL gave no number: NULL, or an error", "scorer_error"),
     ]
     assert query(settings, "select extracted, explanation from scores where scorer = 'closeness' and value = 0.5") == [
         ("3", "row q1"), ("11", "row q5")
@@ -123,9 +115,8 @@ def test_a_run_is_scored_by_a_function_and_by_an_sql_file(finished, settings):
         "where metric in ('accuracy', 'accuracy_without_errors') order by all"
     )
     assert query(settings, values) == [
-        (metric, scorer, value)
-        for metric, value in (("accuracy", 0.5), ("accuracy_without_errors", 0.75))
-        for scorer in ("closeness", "closer")
+        ("accuracy", "closeness", 0.5),
+        ("accuracy_without_errors", "closeness", 0.75),
     ]
     (note,) = [note for note in finished[1] if "closeness" in note]
     assert note == (
@@ -139,7 +130,7 @@ def test_scores_of_a_function_survive_a_rebuild_without_its_file(run_dir, settin
     (project / "own_closeness.py").unlink()
     settings.database_path.unlink()
     rebuilt = rebuild_run(run_dir, settings.database_path, 10)
-    assert rebuilt.scores == {"closeness": 6, "closer": 6}
+    assert rebuilt.scores == {"closeness": 6}
     assert query(settings, SCORES) == before
 
 
@@ -175,18 +166,6 @@ def test_score_stale_scores_runs_again_whose_function_changed(make_sums, setting
     assert query(settings, f"select max(value) from scores where run_id = '{old}'") == [(0.5,)]
     file.unlink()
     assert run("score", ["--stale"]) == 0, "a function that is gone makes no run stale"
-
-
-def test_a_changed_sql_file_is_another_scorer(make_sums, settings, project, run_with):
-    old = run_with(make_sums([CLOSE_IN_SQL])).run_id
-    (project / "closer.sql").write_text(SQL.replace("(1 + abs", "(2 + abs"), encoding="utf-8")
-    new = run_with(make_sums([CLOSE_IN_SQL])).run_id
-    verdict = f"select same_scorer from compare_runs('{new}', '{old}')"
-    assert query(settings, verdict) == [(False,)]
-    assert run("score", [old]) == 0, "a run keeps its expression"
-    assert query(settings, verdict) == [(False,)]
-    assert run("score", [old, "--scorer", "{kind: sql, file: closer.sql}"]) == 0
-    assert query(settings, verdict)[0][0]
 
 
 def test_a_run_whose_function_disappears_completes_without_its_scores(make_sums, settings, project, run_with, capsys):
@@ -264,11 +243,6 @@ def test_likelihoods_of_options_are_not_scored_by_a_function(make_spec, settings
     [
         ({**CLOSENESS, "function": "own_closeness:missing"}, "has no attribute 'missing'"),
         ({**CLOSENESS, "function": "nowhere:f"}, "no module 'nowhere'"),
-        ({"kind": "sql", "file": "nowhere.sql"}, "nowhere.sql cannot be read"),
-        ({"kind": "sql", "sql": "answer +"}, "the SQL of sql cannot be used"),
-        ({"kind": "sql"}, "no expression is given"),
-        ({"kind": "sql", "sql": "1); drop table runs; select (1"}, "closes a parenthesis that it does not open"),
-        ({"kind": "sql", "sql": "(select 1)"}, "without a subquery"),
     ],
 )
 def test_a_scorer_that_cannot_be_used_stops_a_run_at_its_start(make_sums, settings, scorer, sentence):

@@ -17,11 +17,12 @@ from assayline.evaluation.rescore import rescore_run
 from assayline.flows.cli import run
 from assayline.runs.locks import lock_run
 from assayline.runs.manifest import SCORERS_NAME
+from assayline.scorers import process
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import JudgeScorer
-from assayline.store import database, scoring
-from assayline.store.database import SQL_FOLDER, connect
+from assayline.store import scoring
+from assayline.store.database import connect
 from assayline.store.metrics import forget_metrics, warn_unread
 from assayline.store.parts import write_part
 from assayline.store.score_files import FunctionScores
@@ -183,8 +184,8 @@ def test_a_cancelled_run_has_scores_of_what_was_answered_and_a_resumed_one_of_al
 @pytest.mark.parametrize(
     ("scorer", "sentence"),
     [
-        ({"kind": "regex", "pattern": "(a"}, "not a valid RE2 pattern.*missing \\)"),
-        ({"kind": "regex", "pattern": r"(a)\1"}, "no backreferences"),
+        ({"kind": "regex", "pattern": "(a"}, "not a valid regular expression: missing \\)"),
+        ({"kind": "regex", "pattern": "(?<=a"}, "use Python's syntax"),
         ({"kind": "regex", "pattern": "a"}, "the pattern 'a' of regex has no group 1"),
         ({"kind": "regex", "pattern": "(a)", "group": 2, "name": "mine"}, "of mine has no group 2"),
         ({"kind": "choice", "letters": "AA"}, "expected different letters"),
@@ -272,35 +273,33 @@ def test_score_stale_scores_the_runs_again_whose_scorer_has_changed(run_dir, set
     assert (query(settings, SCORES), query(settings, "select definition from scorers")) == (before, definition)
 
 
-def test_define_scorer_changes_with_the_macros_that_a_scorer_uses(tmp_path, monkeypatch):
-    kinds = ("numeric", "choice", "json", "loglikelihood", "verdict")
-    shutil.copytree(SQL_FOLDER, tmp_path / "sql")
-    monkeypatch.setattr(database, "SQL_FOLDER", tmp_path / "sql")
+def test_define_scorer_changes_with_the_code_that_a_scorer_uses(monkeypatch):
+    kinds = ("numeric", "choice", "json", "loglikelihood", "verdict", "exact_match")
+    read_text, change = Path.read_text, {"file": "", "text": "", "other": ""}
 
-    def define() -> dict[str, str]:
+    def read(path: Path, *arguments: Any) -> str:
+        text = read_text(path, *arguments)
+        if not str(path).endswith(change["file"] or "nothing"):
+            return text
+        assert change["text"] in text
+        return text.replace(change["text"], change["other"])
+
+    def define(*changed: str) -> set[str]:
+        change.update(zip(("file", "text", "other"), changed, strict=False))
+        process.read_own_code.cache_clear()
         scoring.define_scorer.cache_clear()
-        return {kind: scoring.define_scorer(kind) for kind in kinds}
+        found = {kind: scoring.define_scorer(kind) for kind in kinds}
+        return {kind for kind in kinds if found[kind] != before.setdefault(kind, found[kind])}
 
-    def change(path: str, text: str, other: str) -> None:
-        file = tmp_path / "sql" / path
-        assert text in file.read_text()
-        file.write_text(file.read_text().replace(text, other))
-
-    before = define()
-    assert len(set(before.values())) == len(kinds)
-    change(
-        "scorers/05_find_numbers.sql", "comment on macro internal.find_numbers is '", "comment on macro x.y is 'All "
-    )
-    change("scorers/05_find_numbers.sql", "-- Numbers", "-- All numbers")
-    assert define() == before, "comments decide nothing"
-    change("scorers/05_find_numbers.sql", "token <> ''", "token <> '0'")
-    changed = define()
-    assert {kind for kind in kinds if changed[kind] != before[kind]} == {"numeric"}
-    change("scorers/79_read_verdict.sql", "'OBJECT'", "'ARRAY'")
-    changed = define()
-    assert {kind for kind in kinds if changed[kind] != before[kind]} == {"numeric", "verdict"}
-    change("models/10_staging/30_stg_samples.sql", "then text end as answer", "then upper(text) end as answer")
-    assert {kind for kind in kinds if define()[kind] != changed[kind]} == set(kinds)
+    before: dict[str, str] = {}
+    monkeypatch.setattr(Path, "read_text", read)
+    assert define() == set() and len(set(before.values())) == len(kinds)
+    assert define("numbers.py", "of doubles", "of double") == set(), "docstrings decide nothing"
+    assert define("numbers.py", "ROUNDING = 1e-15", "ROUNDING = 1e-9") == {"numeric"}
+    assert define("verdict.py", "1 - value", "0 - value") == {"verdict"}
+    assert define("reading.py", "antwort", "antwoord") == set(kinds)
+    monkeypatch.undo()
+    process.read_own_code.cache_clear()
     scoring.define_scorer.cache_clear()
 
 
@@ -324,7 +323,7 @@ def test_a_dry_run_stores_nothing(run_dir, settings, capsys):
         (["--scorer", "{kind: regex}"], "pattern: missing, but required"),
         (["--scorer", "{kind: numeric, tolerances: 1}"], "tolerances: unknown key; did you mean 'tolerance'?"),
         (["--scorer", "{kind: numeric, tolerance: -1}"], "tolerance: given -1"),
-        (["--scorer", "{kind: regex, pattern: '(a'}"], "not a valid RE2 pattern"),
+        (["--scorer", "{kind: regex, pattern: '(a'}"], "not a valid regular expression"),
         (["--scorer", "{kind: json, json_schema: {type: x}}"], "not a valid JSON schema"),
         (["--scorer", "{pattern: a}"], "without a kind"),
         (["--scorer", "[1]"], "the scorer: given [1]; expected a mapping"),
@@ -342,7 +341,7 @@ def test_score_rejects_an_unusable_scorer(run_dir, settings, capsys, arguments, 
 
 
 def test_a_judge_that_gave_no_readable_verdict_is_a_scorer_without_scores(run_dir, settings):
-    judge = JudgeScorer.model_validate({"name": "helpful", "spec": ["@helpfulness"], "model": "any"})
+    judge = JudgeScorer.model_validate({"kind": "judge", "name": "helpful", "spec": ["@helpfulness"], "model": "any"})
     rescored = rescore_run(run_dir, settings, [judge], scores={"helpful": FunctionScores("any", [])})
     [row] = rescored.accuracies
     assert (row["scorer"], row["samples"], row["mean"]) == ("helpful", 1, 0.0), "the answer that is an error row"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from assayline.errors import SpecError
+from assayline.scorers import Score
 from assayline.scorers.process import ScorerInput, check_function, score_answers
 from assayline.spec.criteria import CodeScorer
 
@@ -102,10 +103,10 @@ def test_the_last_block_of_python_is_the_code():
     scorer = CodeScorer(kind="code")
     answer = "First try:\n```python\nf = None\n```\nBetter:\n```python\ndef f(x):\n    return x + 1\n```\nDone."
     answers = [ScorerInput(answer, "assert f(1) == 2", {}), ScorerInput("def f(x): return x", "assert f(1) == 2", {})]
-    found = score_answers(scorer, answers)
+    found = list(score_answers(scorer, answers))
     assert found == [
-        (1.0, "def f(x):\n    return x + 1", "ran to its end", None),
-        (0.0, "def f(x): return x", "AssertionError", None),
+        Score(1.0, "def f(x):\n    return x + 1", "ran to its end"),
+        Score(0.0, "def f(x): return x", "AssertionError"),
     ]
 
 

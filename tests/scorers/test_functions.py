@@ -11,9 +11,9 @@ import pytest
 
 from assayline.errors import SpecError
 from assayline.functions import SCORERS, find_function
-from assayline.scorers import process
+from assayline.scorers import Score, process
 from assayline.scorers.host import read_score
-from assayline.scorers.process import ScorerInput, check_function, define_function, score_answers
+from assayline.scorers.process import ScorerInput, check_function, define_function
 from assayline.spec.criteria import PythonScorer
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make(function: str, **fields: object) -> PythonScorer:
-    return PythonScorer.model_validate({"function": f"own_scoring:{function}", "timeout_s": 1, **fields})
+    return PythonScorer.model_validate(
+        {"kind": "python", "function": f"own_scoring:{function}", "timeout_s": 1, **fields}
+    )
+
+
+def score_answers(*arguments):
+    return list(process.score_answers(*arguments))
 
 
 def answers_of(*texts: str) -> list[ScorerInput]:
@@ -81,7 +87,7 @@ def answers_of(*texts: str) -> list[ScorerInput]:
 
 def test_a_function_gets_answer_target_row_and_arguments():
     scores = score_answers(make("same", arguments={"bonus": 0.0}), answers_of("a", "b", "b"))
-    assert scores == [(0.0, "A", "row 0", None), (1.0, "B", "row 1", None), (1.0, "B", "row 2", None)]
+    assert scores == [Score(0.0, "A", "row 0"), Score(1.0, "B", "row 1"), Score(1.0, "B", "row 2")]
 
 
 @pytest.mark.parametrize("batch", [None, 3])
@@ -123,11 +129,12 @@ def test_too_few_scores_for_a_batch_are_failures():
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
-        (True, (1.0, None, "")),
-        (0.25, (0.25, None, "")),
-        ((1, 42), (1.0, "42", "")),
-        ([0.5, None, "half"], (0.5, None, "half")),
-        ({"score": 1, "reason": "yes"}, (1.0, None, "yes")),
+        (True, Score(1.0)),
+        (0.25, Score(0.25)),
+        ((1, 42), Score(1.0, "42")),
+        ([0.5, None, "half"], Score(0.5, None, "half")),
+        ({"score": 1, "reason": "yes"}, Score(1.0, None, "yes")),
+        (Score(1, "7", "so", "last"), Score(1.0, "7", "so", "last")),
         (None, None),
     ],
 )

@@ -37,25 +37,3 @@ def evaluate(schema):
         return found
 
     return call
-
-
-@pytest.fixture
-def ask_of_all(schema):
-    """An expression's value for every case, with the cases' keys as its columns: a plan costs more than its rows."""
-
-    def call(expression, cases, constants=(), **types):
-        columns = ", ".join(f"unnest(?::{types.get(key, 'varchar')}[]) as {key}" for key in cases[0])
-        query = f"select {expression} from (select unnest(range(?)) as case_number, {columns}) order by case_number"
-        values = [[case[key] for case in cases] for key in cases[0]]
-        try:
-            found = schema.execute(query, [*constants, len(cases), *values]).fetchall()
-        except duckdb.Error as error:
-            if len(cases) == 1:
-                raise AssertionError(f"{cases[0]}: {error}") from error
-            half = len(cases) // 2
-            return [
-                value for some in (cases[:half], cases[half:]) for value in call(expression, some, constants, **types)
-            ]
-        return [value for (value,) in found]
-
-    return call

@@ -10,7 +10,7 @@ from scripts.metric_docs import describe_macro
 
 SCHEMA_FILES = sorted((SQL_FOLDER / "schema").glob("*.sql"))
 MODEL_FILES = sorted((SQL_FOLDER / "models").rglob("*.sql"))
-SQL_FILES = SCHEMA_FILES + MODEL_FILES + sorted((SQL_FOLDER / "scorers").glob("*.sql"))
+SQL_FILES = SCHEMA_FILES + MODEL_FILES + sorted((SQL_FOLDER / "macros").glob("*.sql"))
 
 
 def list_broken_rules(file):
@@ -80,7 +80,7 @@ def test_every_model_is_in_the_database(schema):
 
 
 def list_macros(schema):
-    """Names of the table macros that are models; what scorers are made of is in sql/scorers/."""
+    """Names of the table macros that are models; those of numbers are in sql/macros/."""
     found = schema.execute(
         "select function_name from duckdb_functions() where not internal and function_type = 'table_macro'"
     ).fetchall()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assayline.store.json_match import LONGEST_EXPLANATION, make_json_scorer
+from assayline.scorers.json import MOST_REASON_CHARS, score_json
 
 PERSON = {
     "type": "object",
@@ -36,15 +36,14 @@ VALUES = st.recursive(
         ("-Infinity", 0.0, None),
         ('{"a": 1,}', 0.0, None),
         ("", 0.0, None),
-        (None, 0.0, None),
         ("[" * 200_000, 0.0, None),
         ("9" * 5000, 0.0, None),  # more digits than Python reads
     ],
 )
-def test_json_scorer_accepts_only_json(answer: str | None, value: float, extracted: str | None) -> None:
-    score = make_json_scorer(None)(answer)
+def test_json_scorer_accepts_only_json(answer: str, value: float, extracted: str | None) -> None:
+    score = score_json(answer, None, {})
     assert score[:2] == (value, extracted)
-    assert score.explanation
+    assert score.reason
 
 
 @pytest.mark.parametrize(
@@ -59,9 +58,9 @@ def test_json_scorer_accepts_only_json(answer: str | None, value: float, extract
     ],
 )
 def test_json_scorer_validates_schemas(answer: str, value: float, words: str) -> None:
-    score = make_json_scorer(PERSON)(answer)
+    score = score_json(answer, None, {}, PERSON)
     assert score.value == value
-    assert words in score.explanation
+    assert words in score.reason
 
 
 @pytest.mark.parametrize(
@@ -74,29 +73,29 @@ def test_json_scorer_validates_schemas(answer: str, value: float, words: str) ->
     ],
 )
 def test_a_schema_that_cannot_be_applied_is_said_so(schema: dict[str, Any]) -> None:
-    score = make_json_scorer(schema)('"text"')
+    score = score_json('"text"', None, {}, schema)
     assert score.value == 0.0
-    assert "the schema cannot be applied" in score.explanation
+    assert "the schema cannot be applied" in score.reason
 
 
 def test_the_schema_says_which_draft() -> None:
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "integer"}]}
-    assert make_json_scorer(schema)('["a"]').value == 0.0
+    assert score_json('["a"]', None, {}, schema).value == 0.0
     newest = {"prefixItems": [{"type": "integer"}]}
-    assert make_json_scorer(newest)('["a"]').value == 0.0
+    assert score_json('["a"]', None, {}, newest).value == 0.0
 
 
 @settings(deadline=None)
 @given(VALUES)
 def test_json_scorer_accepts_output_of_json_dumps(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, indent=2), f"```json\n{json.dumps(value)}\n```"):
-        assert make_json_scorer(None)(text).value == 1.0
+        assert score_json(text, None, {}, None).value == 1.0
 
 
 @settings(deadline=None)
 @given(st.text() | st.text('{}[]":,0123456789.-eE\\u ntrfalse`\n'))
 def test_no_answer_makes_it_raise(answer: str) -> None:
     for schema in (None, PERSON):
-        score = make_json_scorer(schema)(answer)
+        score = score_json(answer, None, {}, schema)
         assert score.value in (0.0, 1.0)
-        assert 0 < len(score.explanation) <= LONGEST_EXPLANATION
+        assert 0 < len(score.reason) <= MOST_REASON_CHARS

@@ -1,24 +1,18 @@
-"""The macro of the scorer verdict: what a judge may write, and what becomes of it."""
+"""The scorer verdict: what a judge may write, and what becomes of it."""
 
 import json
 
 import pytest
 
+from assayline.scorers.verdict import score_verdict
+
 VALUES = {"correct": 1.0, "partly": 0.5, "incorrect": 0.0}
 
 
-@pytest.fixture
-def judge(schema):
-    """Return (value, extracted, explanation) of a judge's answer."""
-
-    def call(answer, *, values=VALUES, scale=(), is_swapped=False, field="verdict", reason="reason"):
-        ((found,),) = schema.execute(
-            "select score_verdict(?, ?, ?, ?, map(?::varchar[], ?::double[]), ?::double[])",
-            [answer, is_swapped, field, reason, list(values), list(values.values()), list(scale)],
-        ).fetchall()
-        return found["value"], found["extracted"], found["explanation"]
-
-    return call
+def judge(answer, *, values=VALUES, scale=(), is_swapped=False, field="verdict", reason="reason"):
+    """Return (value, extracted, reason) of a judge's answer."""
+    row = {"other": {"run_id": "b"}, "first": "b"} if is_swapped else {"first": "a"}
+    return score_verdict(answer, None, row, field, reason, values, list(scale))[:3]
 
 
 @pytest.mark.parametrize(
@@ -38,10 +32,9 @@ def judge(schema):
         ('"correct"', (0, None, "not a JSON object")),
         ("correct", (0, None, "not a JSON object")),
         ("", (0, None, "not a JSON object")),
-        (None, (0, None, "no answer")),
     ],
 )
-def test_score_verdict_reads_the_values(judge, answer, expected):
+def test_score_verdict_reads_the_values(answer, expected):
     assert judge(answer) == expected
 
 
@@ -61,7 +54,7 @@ def test_score_verdict_reads_the_values(judge, answer, expected):
         (True, 0, None),
     ],
 )
-def test_score_verdict_reads_a_scale(judge, verdict, value, extracted):
+def test_score_verdict_reads_a_scale(verdict, value, extracted):
     answer = json.dumps({"verdict": verdict, "reason": "So."})
     explanation = (
         "So." if extracted else f"an unknown verdict: {verdict if isinstance(verdict, str) else json.dumps(verdict)}"
@@ -69,7 +62,7 @@ def test_score_verdict_reads_a_scale(judge, verdict, value, extracted):
     assert judge(answer, values={}, scale=(1, 5)) == (value, extracted, explanation)
 
 
-def test_score_verdict_is_the_first_answers_if_the_second_was_shown_first(judge):
+def test_score_verdict_is_the_first_answers_if_the_second_was_shown_first():
     values = {"first": 1.0, "tie": 0.5, "second": 0.0}
     shown = [judge(json.dumps({"verdict": word}), values=values, is_swapped=True)[:2] for word in values]
     assert shown == [(0, "first"), (0.5, "tie"), (1, "second")]
@@ -77,6 +70,6 @@ def test_score_verdict_is_the_first_answers_if_the_second_was_shown_first(judge)
 
 
 @pytest.mark.parametrize("key", ["it's a/verdict", "~", "a.b", "$", '"', "*", "ä", "0"])
-def test_score_verdict_takes_any_key(judge, key):
+def test_score_verdict_takes_any_key(key):
     answer = json.dumps({key: "correct", f"{key}!": "So."})
     assert judge(answer, field=key, reason=f"{key}!") == (1, "correct", "So.")
