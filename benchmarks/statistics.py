@@ -32,9 +32,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "statistics.md"
 PARTS: dict[str, dict[str, Callable[[np.random.Generator], Iterator[Row]]]] = {
     "accuracy": {
         "verdicts": statistics_accuracy.measure_verdicts,
+        "reach": statistics_accuracy.measure_reach,
         "suites": statistics_accuracy.measure_suites,
         "boards": statistics_accuracy.measure_boards,
         "frontiers": statistics_accuracy.measure_frontiers,
+        "choices": statistics_accuracy.measure_choices,
     },
     "clusters": {"clusters": statistics_clusters.measure_clusters},
     "speed": {"sessions": statistics_speed.measure_sessions, "noise": statistics_speed.measure_noise},

@@ -4,6 +4,7 @@ In a pair, answers change to either side with a probability of `churn` beyond th
 whose difficulties are Beta(1.4, 0.6).
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -15,12 +16,14 @@ import numpy as np
 from assayline.benchmark.decision import JudgedCell, decide
 from assayline.benchmark.frontier import judge_family
 from assayline.benchmark.suite import Cell
-from assayline.comparison.gate import Check, GateReport, judge_scores
+from assayline.comparison.gate import NIGHTS, Check, GateReport
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.suite import Tier
 from assayline.stats.board import compare_pairs
-from assayline.stats.pairs import bound_ratio, find_p, judge_mean
+from assayline.stats.pairs import bound_ratio, find_p, find_reach, judge_drop, judge_mean
+from assayline.stats.repeats import find_level
+from assayline.stats.worse import LEVEL
 
 Dice = np.random.Generator
 Row = dict[str, Any]
@@ -39,15 +42,23 @@ def compare(differences: np.ndarray) -> dict[str, Any]:
         (differences > 0).sum(axis=1),
         (differences < 0).sum(axis=1),
         bool(np.isin(differences, (-1, 0, 1)).all()),
+        np.abs(differences).max(axis=1),
     )
 
 
 def compare_sums(
-    prompts: int, total: np.ndarray, squares: np.ndarray, better: np.ndarray, worse: np.ndarray, is_binary: bool
+    prompts: int,
+    total: np.ndarray,
+    squares: np.ndarray,
+    better: np.ndarray,
+    worse: np.ndarray,
+    is_binary: bool,
+    largest: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Compare pairs by their sums over prompts, one of each."""
     pairs = len(total)
     columns = {"first_total": total, "squares": squares, "better": better, "worse": worse}
+    columns["largest"] = (squares > 0).astype(float) if largest is None else largest
     same = {"is_single": True, "is_binary": is_binary, "prompts": prompts, "second_total": 0.0}
     sums = columns | {name: np.full(pairs, value) for name, value in same.items()}
     return compare_pairs(np.arange(pairs), sums, pairs) | {"squares": squares, "is_binary": is_binary}
@@ -61,7 +72,8 @@ def list_rows(found: dict[str, Any]) -> Iterator[Row]:
         row |= {"worse_prompts": int(found["worse_prompts"][place]), "prompts": int(n), "clusters": int(n)}
         row |= {"effective_pairs": float(n), "effective_clusters": float(n), "candidate_mean": 0.7}
         row |= {"mean_square": found["squares"][place] / n, "baseline_mean": 0.7 - row["difference"]}
-        row |= {"is_proportion": found["is_binary"]}
+        row |= {"is_proportion": found["is_binary"], "padding": found["padding"][place]}
+        row |= {"only_candidate": 0, "only_baseline": 0}
         row |= {"different_clusters": row["better_prompts"] + row["worse_prompts"]}
         yield row | {"p_value": find_p(row)}
 
@@ -69,9 +81,22 @@ def list_rows(found: dict[str, Any]) -> Iterator[Row]:
 @cache
 def judge_counts(limit: float, prompts: int, worse: int, better: int) -> Check:
     """Judge scores of 0 and 1 as the gate does."""
+    return judge_row(count_row(prompts, worse, better), limit)
+
+
+@cache
+def count_row(prompts: int, worse: int, better: int) -> Row:
+    """Return a row of `compare_scores` for scores of 0 and 1."""
     ends = [np.array([each], float) for each in (better - worse, better + worse, better, worse)]
     (row,) = list_rows(compare_sums(prompts, *ends, is_binary=True))
-    return judge_scores(row, GateSpec(max_accuracy_drop=limit))
+    return row
+
+
+def judge_row(row: Row, limit: float) -> Check:
+    """Judge a row as the gate does, without its words."""
+    verdict, p_beyond = judge_drop(row, limit)
+    means = row["candidate_mean"], row["baseline_mean"]
+    return Check("accuracy", verdict, "", *means, limit, "share", p_beyond, row["low"], row["high"])
 
 
 def measure_verdicts(dice: Dice) -> Iterator[Row]:
@@ -86,7 +111,7 @@ def measure_verdicts(dice: Dice) -> Iterator[Row]:
     for prompts, drop in ((200, 0.0), (1000, LIMIT), (200, 0.05)):
         ease = dice.beta(*EASE, (1000, prompts))
         differences = (dice.binomial(5, ease * (1 - drop / 0.7)) - dice.binomial(5, ease)) / 5
-        checks = [judge_scores(row, GateSpec()) for row in list_rows(compare(differences))]
+        checks = [judge_row(row, LIMIT) for row in list_rows(compare(differences))]
         yield _describe(f"{drop:.0%}", prompts, "five samples", checks, -drop)
 
 
@@ -176,8 +201,7 @@ def measure_frontiers(dice: Dice) -> Iterator[Row]:
             rows = [
                 row | _add_squares(one, old[0]) for one, row in zip(new, list_rows(compare(new - old[0])), strict=True)
             ]
-            judged = [judge_mean([1.0], [(row["low"], row["high"])], LIMIT) for row in rows]
-            means: list[Row] = [{"judged": one, "lost": 0.0, "limit": LIMIT} for one in judged]
+            means = [prepare_mean(row, LIMIT) for row in rows]
             judge_family(means)
             found += [row | mean for row, mean in zip(rows, means, strict=True)]
         held = [low <= true <= high for low, high in map(bound_ratio, found) if low is not None and high is not None]
@@ -190,6 +214,44 @@ def measure_frontiers(dice: Dice) -> Iterator[Row]:
         shares = {"one is called worse": float((verdicts == "fail").any(axis=1).mean())}
         shares["called kept"] = float((verdicts == "pass").mean())
         yield {**names, **shares, "interval holds": float(np.mean(held))}
+
+
+def prepare_mean(row: Row, limit: float) -> Row:
+    """Return a configuration of one task for `judge_family`."""
+    judged = judge_mean([1.0], [row["difference"]], [(row["low"], row["high"])], limit)
+    return {"judged": judged, "lost": 0.0, "limit": limit, "mean_accuracy": {}}
+
+
+def measure_choices(dice: Dice) -> Iterator[Row]:
+    """Share of 1,000 benchmarks in which a configuration that loses the limit, or 1.3 times as much, is kept."""
+    limit, prompts = 0.03, 1_000
+    for configurations in (1, 3, 10, 20):
+        row: Row = {"configurations": configurations}
+        for name, drop in (("one at the limit is kept", limit), ("one beyond it is kept", 1.3 * limit)):
+            drawn = dice.multinomial(prompts, [0.05 + drop, 0.05, 0.9 - drop], (1_000, configurations))[:, :, :2]
+            hits = 0
+            for case in drawn.tolist():
+                means = [prepare_mean(count_row(prompts, *counts), limit) for counts in case]
+                judge_family(means)
+                hits += any(mean["verdict"] == "pass" for mean in means)
+            row[name] = hits / 1_000
+        yield row
+
+
+def measure_reach(dice: Dice) -> Iterator[Row]:
+    """Share of gates that fail at the drop that the gate names for 80%, over 40 equal pairs of runs a cell."""
+    for prompts, churn in itertools.product((50, 200, 1_000), (0.0, 0.01, 0.05, 0.15)):
+        row: Row = {"prompts": prompts, "churn": f"{churn:.0%}"}
+        for name, level in (("found", LEVEL), ("found by a night", find_level(NIGHTS))):
+            found = []
+            for worse, better in dice.multinomial(prompts, [churn, churn, 1 - 2 * churn], 40)[:, :2].tolist():
+                reach = find_reach(count_row(prompts, worse, better), LIMIT, level) or 2.0
+                if reach <= 1 - 2 * churn:
+                    drawn = dice.multinomial(prompts, [churn + reach, churn, 1 - 2 * churn - reach], 100)[:, :2]
+                    rows = [count_row(prompts, *counts) for counts in drawn.tolist()]
+                    found += [judge_drop(one, LIMIT, level)[0] == "fail" for one in rows]
+            row[name] = float(np.mean(found)) if found else None
+        yield row
 
 
 def _add_squares(new: np.ndarray, old: np.ndarray) -> Row:

@@ -198,6 +198,7 @@ def _compare_equal_runs(dice: Dice, sizes: np.ndarray) -> tuple[float, float, st
         "first_total": better,
         "second_total": worse,
         "squares": better + worse,
+        "largest": (better + worse > 0).astype(float),
         "better": better,
         "worse": worse,
     }

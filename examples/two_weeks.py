@@ -19,12 +19,13 @@ from typing import Any
 from assayline import __version__
 from assayline.clock import RunClock
 from assayline.comparison.board import rank_board
-from assayline.comparison.gate import judge_run_against, save_verdicts
+from assayline.comparison.gate import judge_run_against
 from assayline.digests import digest_json
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.files import replace_file
 from assayline.records import Prompt, Request
 from assayline.requests.build import make_request_id
+from assayline.run.stages import save_verdicts
 from assayline.runs.manifest import SPEC_NAME, Manifest, PromptCounts, write_manifest
 from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec

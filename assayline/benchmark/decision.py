@@ -5,9 +5,10 @@
   limits, with the same weights.
 - Advisory evaluations do not count.
 
-GO: every limit that counts passes. Each passes only if the data show the model within it, so a model that is at one of
-its limits gets GO in at most 2.5% of decisions, however many other limits there are (an intersection-union test, Berger
-1982, "Multiparameter hypothesis testing and acceptance sampling").
+GO: every limit that counts passes. Those on accuracy and speed pass only if the data show the model within them, so a
+model that is at one of them gets GO in at most 2.5% of decisions, however many other limits there are (an
+intersection-union test, Berger 1982, "Multiparameter hypothesis testing and acceptance sampling"). Shares of errors,
+cut-off answers and drafts, and costs, are compared as observed: a model at one of those limits passes half of the time.
 
 NO-GO: a limit that counts fails. All tests of the decision share its risk of a false alarm: each fails at p ≤ 0.1 /
 tests (two-sided, so 0.05 / tests towards worse; at most 0.05), so models as good as their baselines get NO-GO in at
@@ -114,7 +115,8 @@ class Decision:
         many = f"periods of {NIGHTS} nights" if self.is_nightly else "decisions"
         return (
             f"False NO-GO: at most 5% of {many} ({count(self.tests, 'test')}, each fails at p ≤ {self.level:.2g}). "
-            "False GO, of a model at one of its limits: at most 2.5%."
+            "False GO, of a model at one of its limits on accuracy or speed: at most 2.5%. Shares and costs are "
+            "compared as observed."
         )
 
 
@@ -210,13 +212,16 @@ def judge_weighted(cells: Sequence[JudgedCell], level: float) -> Check:
     checks = [(one.cell.weight / total, one.accuracy) for one in cells if one.accuracy is not None]
     candidate = math.fsum(share * (check.candidate or 0) for share, check in checks)
     baseline = math.fsum(share * (check.baseline or 0) for share, check in checks)
+    differences = [(check.candidate or 0.0) - (check.baseline or 0.0) for _, check in checks]
     ends = [(check.low or 0.0, check.high or 0.0) for _, check in checks]
-    mean = judge_mean([share for share, _ in checks], ends, limit, level)
+    lost = math.fsum(share * check.lost for share, check in checks)
+    mean = judge_mean([share for share, _ in checks], differences, ends, limit, level, lost)
     low, high, verdict, center = mean["low"], mean["high"], mean["verdict"], mean["center"]
     words = (
         f"The weighted mean over {count(len(cells), 'evaluation')} went from {show_share(baseline)} to "
         f"{show_share(candidate)}, by {show_points(candidate - baseline)} (95% CI "
         f"{show_range(show_points(low), show_points(high))}); the limit is a drop of {show_size(limit)}. "
-        f"It is {say_worse(verdict, -center, mean['p_value'], level)}."
+        + (f"{show_share(lost)} of the prompts lack a score in one run and count as lost for a pass. " if lost else "")
+        + f"It is {say_worse(verdict, -center, mean['p_value'], level)}."
     )
     return Check(name, verdict, words, candidate, baseline, limit, "share", mean["beyond_p"], low, high)

@@ -1,36 +1,29 @@
 """How much of the baseline's quality each configuration of a benchmark keeps. The view `frontier` joins speed and cost.
 
 Scores are paired by prompt, repeats averaged first, so that copies of one deterministic answer count once. Over several
-tasks, the weighted mean of the differences is judged against the weighted mean of the limits. p-values of a drop beyond
-the limit are adjusted for all configurations (Holm).
+tasks, the weighted mean of the differences is judged against the weighted mean of the limits. The verdicts on all
+configurations hold together: p-values of a drop beyond the limit are Holm's, and intervals of the differences
+Bonferroni's, because the cheapest one that passes is chosen.
 """
 
 import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 
 from assayline.benchmark.plan import BenchmarkPlan
-from assayline.comparison.queries import (
-    choose_pairing,
-    compare_scores,
-    count_unscored,
-    read_noise,
-    read_overlaps,
-    read_side,
-    store_comparisons,
-)
+from assayline.comparison.queries import compare_scores, read_noise, read_side, store_comparisons
 from assayline.spec.criteria import GateSpec
 from assayline.stats.families import adjust_holm
-from assayline.stats.pairs import bound_ratio, judge_mean
-from assayline.stats.worse import decide_worse
+from assayline.stats.pairs import POWER, bound_ratio, find_lost, judge_mean
+from assayline.stats.worse import LEVEL, decide_worse
 from assayline.store.database import Connection, Row, is_read_only, read_rows
 
+NORMAL = NormalDist()
 KIND = "frontier"
-REACH = (1.959963984540054 + 0.8416212335729143) ** 2
-"""(z of a 95% interval + z of 80% power)²."""
 
 
 def name_configs(runs: Sequence[Row], plan: BenchmarkPlan | None) -> dict[str, tuple[str, str]]:
@@ -118,10 +111,7 @@ def _compare_task(connection: Connection, runs: Sequence[Row], base: Sequence[Ro
         found["difference"] = row["candidate_mean"] / row["baseline_mean"]
     if is_base:
         return {**found, "verdict": "baseline"}
-    overlaps = read_overlaps(connection, new[-1], old[-1], 0.9)
-    unscored = count_unscored(row, overlaps[choose_pairing(overlaps, "auto")])
-    found["lost"] = unscored / (row["prompts"] + unscored)
-    found["low"], found["high"] = bound_ratio(row)
+    found["lost"], (found["low"], found["high"]) = find_lost(row), bound_ratio(row)
     return {**found, "low_difference": row["low"], "high_difference": row["high"], "verdict": "compared"}
 
 
@@ -139,9 +129,8 @@ def _average(parts: Sequence[Row], shares: Sequence[float], floors: Sequence[flo
         recovery["difference"] = average("difference")
     ends = [(part["low_difference"], part["high_difference"]) for part in parts]
     known = [(low, high) for low, high in ends if low is not None]
-    judged: Row | None = judge_mean(shares, known, limit) if len(known) == len(parts) else None
-    if judged:
-        accuracy |= {"low": judged["low"], "high": judged["high"]}
+    differences = [part["value"] - part["baseline_value"] for part in parts]
+    judged: Row | None = judge_mean(shares, differences, known, limit) if len(known) == len(parts) else None
     if is_whole and all(part["low"] is not None for part in parts):
         reach = {
             end: math.hypot(
@@ -165,14 +154,27 @@ def _average(parts: Sequence[Row], shares: Sequence[float], floors: Sequence[flo
 
 
 def judge_family(means: Sequence[Row]) -> None:
-    """Set the verdicts of all configurations with a comparison (judged), which are one family of tests."""
+    """Set verdicts and intervals (mean_accuracy) of all configurations with a comparison (judged) as one family."""
     compared = [mean for mean in means if mean["judged"]]
     adjusted = adjust_holm(np.array([mean["judged"]["beyond_p"] for mean in compared]))
     for mean, p_beyond in zip(compared, adjusted.tolist(), strict=True):
-        mean["verdict"] = decide_worse(p_beyond, mean["lost"] - mean["judged"]["low"], mean["limit"])
+        judged = mean["judged"]
+        reach = find_simultaneous(len(compared)) * judged["error"]
+        mean["mean_accuracy"] |= {"low": judged["center"] - reach, "high": judged["center"] + reach}
+        most = mean["lost"] - mean["mean_accuracy"]["low"]
+        mean["verdict"] = decide_worse(p_beyond, most, mean["limit"])
 
 
-def count_prompts_to_decide(prompts: int, low: float, high: float, limit: float) -> int | None:
-    """Return about how many prompts show with 80% power that equal configurations are within the limit; None for 0."""
-    error = (high - low) / (2 * 1.959963984540054)
-    return int(float(f"{prompts * REACH * (error / limit) ** 2:.2g}")) if limit > 0 else None
+def find_simultaneous(configurations: int) -> float:
+    """Return half the width, in standard errors, of intervals that all hold with 95% (Bonferroni)."""
+    return -NORMAL.inv_cdf(LEVEL / 2 / configurations)
+
+
+def count_prompts_to_decide(prompts: int, low: float, high: float, limit: float, configurations: int) -> int | None:
+    """Return about how many prompts show with 80% power that a configuration is within the limit, if it is equal.
+
+    The interval is that of `judge_family`. None for a limit of 0.
+    """
+    reach = find_simultaneous(configurations)
+    error = (high - low) / (2 * reach)
+    return int(float(f"{prompts * ((reach + NORMAL.inv_cdf(POWER)) * error / limit) ** 2:.2g}")) if limit > 0 else None

@@ -12,8 +12,6 @@ one comparison would fail is suspect: somebody should look. Limits on speed that
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from assayline.comparison.baselines import check_run, resolve_baseline
@@ -24,9 +22,9 @@ from assayline.comparison.queries import (
     choose_repeats,
     compare_scores,
     compare_speed,
-    count_unscored,
     describe_repeats,
     describe_scores,
+    explain_other_scorer,
     find_obstacle,
     list_comparable,
     list_pinned,
@@ -36,19 +34,16 @@ from assayline.comparison.queries import (
     read_side,
     say_pairing,
     say_reach,
-    store_comparisons,
 )
 from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.runs.manifest import ENDED_WELL, IMPORTED
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.nights import FEWEST_NIGHTS
-from assayline.stats.pairs import judge_drop
+from assayline.stats.pairs import find_lost, judge_drop
 from assayline.stats.repeats import find_level
 from assayline.stats.worse import LEVEL, OPEN, ROUNDING, Verdict, decide_worse, find_gravest, say_worse
-from assayline.store.database import Connection, transaction
-from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
-from assayline.store.scoring import list_stale
+from assayline.store.database import Connection
 from assayline.words import SPACE, count, show_metric, show_points, show_range, show_share, show_size, show_value
 
 
@@ -71,6 +66,10 @@ class Check:
     """Lower end of the interval of the difference in accuracy."""
     high: float | None = None
     """Its upper end."""
+    lost: float = 0.0
+    """Share of prompts with a score in one run only, which count as lost for a pass."""
+    is_worse: bool = False
+    """Whether the run is worse by more than chance, whatever the limit."""
     compared: Mapping[str, Any] | None = None
     """Its columns of the table `comparison`; None if nothing was compared."""
     prompts: Sequence[Mapping[str, Any]] = ()
@@ -110,7 +109,9 @@ class GateReport:
             "inconclusive": f"fails no limit against {self.baseline}.",
             "pass": f"is within its limits against {self.baseline}.",
         }[self.verdict]
-        rest = [f"{named}: {limits}." for verdict, named in OPEN.items() if (limits := self._name(verdict))]
+        worse = [one.check for one in self.checks if one.is_worse and one.verdict not in ("fail", "suspect")]
+        rest = [f"Worse by more than chance: {'; '.join(worse)}."] if worse else []
+        rest += [f"{named}: {limits}." for verdict, named in OPEN.items() if (limits := self._name(verdict))]
         return " ".join([f"Run {self.candidate} {said}", *rest])
 
     def _name(self, verdict: str) -> str:
@@ -271,28 +272,27 @@ def _check_accuracy(
         return
     row = rows[scorer]
     if row["same_scorer"] is False:
-        raise ComparisonError(_explain_other_scorer(connection, scorer, new.run_id, old.run_id))
+        raise ComparisonError(explain_other_scorer(connection, scorer, new.run_id, old.run_id))
     _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
     averaged = list_comparable(connection, old.run_id, pinned, scorer)
     if len(averaged) > 1:
         rows = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)
         row = rows[scorer]
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
-    unscored = count_unscored(row, overlap)
     past = list_nights(connection, new.run_id, old.run_id, scorer)
     tests, runs = 2 if len(past) >= FEWEST_NIGHTS else 1, max(1, len(averaged))
     tasks: dict[str, str | None] = json.loads(new.tasks_json or "{}") if scorer == new.scorers[0] else {}
     halves = 2 if tasks else 1  # all tasks together, and each of them
 
-    def judge(row: dict[str, Any], unscored: int, parts: int) -> Check:
-        check = judge_scores(row, limits, said, runs, nights=nights, unscored=unscored, tests=tests, parts=parts)
+    def judge(row: dict[str, Any], parts: int) -> Check:
+        check = judge_scores(row, limits, said, runs, nights=nights, tests=tests, parts=parts)
         check = mark_suspect(check, LEVEL / tests)
         if nights == 1 or check.verdict not in ("fail", "suspect"):
             return check
         worse = list_worse(connection, new.run_id, old.run_id, pairing, averaged, row["scorer"])
         return replace(check, words=check.words + say_named("Worse", worse))
 
-    check = judge(row, unscored, halves)
+    check = judge(row, halves)
     others = [name for name in new.scorers if name in rows and name != scorer]
     if others and not tasks:
         check = replace(check, words=f"{check.words} Not judged: {', '.join(others)}.")
@@ -302,9 +302,9 @@ def _check_accuracy(
     if row["difference"] and shares[0] != shares[1]:
         check = replace(check, words=f"{check.words} Truncated by max_tokens: {shares[0]} → {shares[1]}.")
     yield check
-    if unscored:
+    if unpaired := row["only_candidate"] + row["only_baseline"]:
         words = (
-            f"{count(unscored, 'prompt')} of {row['prompts'] + unscored} have a score of {scorer} in one run only: "
+            f"{count(unpaired, 'prompt')} of {row['prompts'] + unpaired} have a score of {scorer} in one run only: "
             "accuracy leaves them out, and passes only if it would with all of them lost."
         )
         yield Check("unscored", "pass" if check.verdict == "pass" else "inconclusive", words)
@@ -314,7 +314,7 @@ def _check_accuracy(
             words = f"{task} has no scores by prompt that both runs have."
             yield Check(f"accuracy, {name or task}", _leave_open(limits), words)
             continue
-        yield judge(found, found["only_candidate"] + found["only_baseline"], halves * len(tasks))
+        yield judge(found, halves * len(tasks))
     if tests == 2:
         lost = judge_own_history(connection, new.run_id, past, scorer, limits, find_level(nights) / tests)
         yield mark_suspect(Check(**lost), LEVEL / tests)
@@ -326,17 +326,6 @@ def mark_suspect(check: Check, level: float) -> Check:
     return replace(check, verdict="suspect") if is_suspect else check
 
 
-def _explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
-    stale = [run_id for run_id in list_stale(connection) if run_id in (new, old)]
-    if stale:
-        why = "the definition of the scorer changed between them"
-        hint = f"score again with the current scorer: {' and '.join(f'`assayline score {run_id}`' for run_id in stale)}"
-    else:
-        why = "kind, arguments or the version of the lm-evaluation-harness task differ"
-        hint = f"score the baseline with the run's scorer (`assayline score {old} --scorer …`), or run it again"
-    return f"Scores of {scorer!r} in the runs {new} and {old} cannot be compared: {why}. hint: {hint}."
-
-
 def judge_scores(
     row: dict[str, Any],
     limits: GateSpec,
@@ -344,21 +333,20 @@ def judge_scores(
     baseline_runs: int = 1,
     *,
     nights: int = 1,
-    unscored: int = 0,
     tests: int = 1,
     parts: int = 1,
 ) -> Check:
-    """Judge the accuracy limit by a row of compare_scores; `unscored` is as in `judge_drop`.
+    """Judge the accuracy limit by a row of compare_scores.
 
     `pairing` describes how prompts were paired. `tests` share the level, and `parts` one of these shares: they multiply
     the p of the check.
     """
-    limit, low, level = limits.max_accuracy_drop, row["low"], find_level(nights) / (tests * parts)
-    found, p_beyond = judge_drop(row, limit, level, unscored)
+    limit, level = limits.max_accuracy_drop, find_level(nights) / (tests * parts)
+    found, p_beyond = judge_drop(row, limit, level)
     interval = (
         "no interval: at least five independent prompts are needed"
         if p_beyond is None
-        else f"95% CI {show_range(show_points(low), show_points(row['high']))}, p {p_beyond:.2g} at the limit"
+        else f"95% CI {show_range(show_points(row['low']), show_points(row['high']))}, p {p_beyond:.2g} at the limit"
     )
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
     clusters = "" if row["clusters"] == row["prompts"] else f" in {count(row['clusters'], 'cluster')}"
@@ -386,8 +374,10 @@ def judge_scores(
         limit,
         "share",
         None if p_beyond is None else min(1.0, p_beyond * parts),
-        low,
+        row["low"],
         row["high"],
+        find_lost(row),
+        row["difference"] < 0 and row["p_value"] is not None and row["p_value"] <= level,
         describe_scores(row, row["scorer"]),
     )
 
@@ -463,10 +453,12 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
         words = f"{metric} is 0 in the baseline, and a limit in percent has no meaning there."
         return Check(metric, "inconclusive", words, limit=limit, **values)
     ends = (row["shift_low"], row["shift_high"])
-    least, most = sorted(-end for end in ends) if row["higher_is_better"] else ends
+    least, most = sorted(-end for end in ends) if row["higher_is_better"] and None not in ends else ends
     base, change = abs(row["baseline_median"]), _say_change(row["worsening_share"])
     neighbors = "" if row["correlation"] is None else f", correlation of nights {row['correlation']:.2g}"
-    interval = f"95% CI {_say_change(least / base)} to {_say_change(most / base)}"
+    interval = "no interval: too few sessions are known"
+    if most is not None:
+        interval = f"95% CI {_say_change(least / base)} to {_say_change(most / base)}"
     is_worse = (row["shift"] < 0) == row["higher_is_better"]
     medians = [show_metric(row[f"{side}_median"], row["unit"]) for side in ("candidate", "baseline")]
     p_beyond, level = row["beyond_p"] if is_worse else 1.0, find_level(nights)
@@ -479,7 +471,8 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
         words += f" {_say_not_enough(level, nights, 1)}"
     else:
         words += f" It is {say_worse(verdict, 1 if is_worse else -1, row['holm_p'], level)}."
-    return Check(metric, verdict, words, limit=limit, p_value=p_beyond, compared=describe_repeats(row), **values)
+    values |= {"is_worse": is_worse and (row["holm_p"] or 1.0) <= level, "compared": describe_repeats(row)}
+    return Check(metric, verdict, words, limit=limit, p_value=p_beyond, **values)
 
 
 def _say_change(worsening: float) -> str:
@@ -504,37 +497,3 @@ class SuspectError(GateFailedError):
     """A nightly run fails no limit, and one comparison alone would fail it."""
 
     exit_code = 15
-
-
-def save_verdicts(connection: Connection, data_dir: Path, report: GateReport, flow_run_id: str | None = None) -> None:
-    """Store a gate's report next to earlier ones, in the run's folder too. Raises StoreError.
-
-    `flow_run_id` is the flow run of the gate, if any.
-    """
-    judged_at = datetime.now(UTC).replace(tzinfo=None)
-    rows = [
-        {
-            "run_id": report.candidate,
-            "baseline_run_id": report.baseline,
-            "judged_at": judged_at,
-            "ordinal": ordinal,
-            "limit_on": check.check,
-            "verdict": check.verdict,
-            "candidate_value": check.candidate,
-            "baseline_value": check.baseline,
-            "limit_value": check.limit,
-            "unit": check.unit,
-            "words": check.words,
-            "limits_json": json.dumps(report.limits, sort_keys=True),
-            "flow_run_id": flow_run_id,
-            "prompts_json": json.dumps(check.prompts) if check.prompts else None,
-        }
-        for ordinal, check in enumerate(report.checks)
-    ]
-    sides = {"run_id": report.candidate, "baseline_run_id": report.baseline}
-    compared = [{**check.compared, **sides, "verdict": check.verdict} for check in report.checks if check.compared]
-    store_comparisons(connection, "gate", compared)
-    with transaction(connection):
-        for row in rows:
-            add_verdict(connection, row)
-        keep_decisions(data_dir / "runs" / report.candidate, [{"decision": VERDICT, **row} for row in rows])

@@ -16,6 +16,7 @@ from assayline.stats.worse import LEVEL, Verdict, name_change
 from assayline.store.database import Connection, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
 from assayline.store.runs import insert_rows
+from assayline.store.scoring import list_stale
 from assayline.words import show_share, show_size
 
 
@@ -139,11 +140,6 @@ def list_worse(
     return [row["name"] for row in rows]
 
 
-def count_unscored(row: Mapping[str, Any], overlap: Mapping[str, Any]) -> int:
-    """Count prompts of both runs with a score in one run only, from rows of compare_runs and overlap_prompts."""
-    return sum(max(0, row[only] - overlap[only]) for only in ("only_candidate", "only_baseline"))
-
-
 def say_reach(row: Mapping[str, Any], limit: float, found: Verdict, level: float) -> str:
     """Return the smallest drop that fails with 80% power on these prompts, and how many show twice the limit."""
     drop = find_reach(row, limit, level)
@@ -162,7 +158,8 @@ CHURN = 0.05
 
 def foresee_reach(prompts: int, limit: float, level: float = LEVEL) -> str:
     """Describe the reach of a limit before a run, given the number of independent prompts with scores of 0 and 1."""
-    row = {"low": 0.0, "prompts": prompts, "effective_pairs": prompts, "mean_square": CHURN, "is_proportion": True}
+    counts = dict.fromkeys(("prompts", "effective_pairs", "effective_clusters"), prompts)
+    row = counts | {"low": 0.0, "high": 0.0, "mean_square": CHURN, "padding": 2.0, "is_proportion": True}
     said = say_reach(row, limit, "inconclusive", level).removesuffix(".")
     return f"limit {show_size(limit)}. {said}, if {show_share(CHURN)} of the answers differ by chance."
 
@@ -271,6 +268,18 @@ def list_comparable(connection: Connection, baseline: str, repeats: Sequence[str
         order by repeated.run_id
     """
     return [row["run_id"] for row in read_rows(connection, query, baseline, list(repeats), scorer)]
+
+
+def explain_other_scorer(connection: Connection, scorer: str, new: str, old: str) -> str:
+    """Return why the scores of a scorer in two runs cannot be compared, with a hint."""
+    stale = [run_id for run_id in list_stale(connection) if run_id in (new, old)]
+    if stale:
+        why = "the definition of the scorer changed between them"
+        hint = f"score again with the current scorer: {' and '.join(f'`assayline score {run_id}`' for run_id in stale)}"
+    else:
+        why = "kind, arguments or the version of the lm-evaluation-harness task differ"
+        hint = f"score the baseline with the run's scorer (`assayline score {old} --scorer …`), or run it again"
+    return f"Scores of {scorer!r} in the runs {new} and {old} cannot be compared: {why}. hint: {hint}."
 
 
 def choose_repeats(connection: Connection, candidate: str, baseline: str) -> tuple[list[str], list[str]]:

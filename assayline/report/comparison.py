@@ -169,8 +169,8 @@ def say_best(measured: Sequence[Measured], metric: str = "output_tokens_per_s") 
     doubt = ""
     if row is not None and row["reference"] in (first.label, second.label):
         doubt = {
-            "too_few": "Whether that is more than noise is unknown: five repeats each would tell.",
-            "unclear": "The next is not shown to differ by more than noise and the limit; more repeats would tell.",
+            "too_few": "Whether that is more than noise is unknown: five repeats each allow a test.",
+            "unclear": "The next is not shown to differ by more than noise and the limit; more repeats may.",
             "same": "The next is equivalent within the limit.",
         }.get(row["verdict"], "That is more than noise.")
     value = show_metric(values[first.label]["median_value"], values[first.label]["unit"])
@@ -215,16 +215,25 @@ def say_decision(frontier: Sequence[Row], limit: float | None) -> list[str]:
     cheaper = [
         row
         for row in frontier
-        if row["verdict"] == "inconclusive" and _is_cheaper(row, best or base) and row["difference_low"] is not None
+        if row["verdict"] == "inconclusive" and _is_cheaper(row, best or base) and _has_ends(row)
     ]
     for row in cheaper:
-        needed = limit and count_prompts_to_decide(row["prompts"], row["difference_low"], row["difference_high"], limit)
-        more = f"; about {needed:,} prompts (now {row['prompts']:,}) would decide" if needed else ""
+        ends, family = (row["difference_low"], row["difference_high"]), sum(map(_has_ends, frontier))
+        needed = limit and count_prompts_to_decide(row["prompts"], *ends, limit, family)
+        more = (
+            f"; if it is equal, about {needed:,} prompts (now {row['prompts']:,}) show it with 80% power"
+            if needed
+            else ""
+        )
         sentences.append(
             f"{show_label(row['configuration'])} is cheaper, and not shown to be within {within} of {name} "
             f"(95%: {_show_ends(row)}){more}. More repeats help only if answers to a prompt differ between repeats."
         )
     return sentences
+
+
+def _has_ends(row: Row) -> bool:
+    return row["difference_low"] is not None
 
 
 def _is_cheaper(row: Row, other: Row) -> bool:
@@ -273,7 +282,8 @@ def describe_frontier(frontier: Sequence[Row]) -> Section:
     section.add(tabulate_quality(frontier))
     section.say(
         "Recovery is the accuracy as a share of the baseline's, paired by prompt. A configuration keeps the limit if "
-        "the interval of its difference does, and is worse if a drop beyond gate.max_accuracy_drop is shown. "
+        "the interval of its difference does; these intervals hold together with 95%, because the cheapest "
+        "configuration is chosen. It is worse if a drop beyond gate.max_accuracy_drop is shown. "
         + (
             "Without a price, the cost is the time of answering. Configurations on different numbers of GPUs need one. "
             if unit == "s/right answer"

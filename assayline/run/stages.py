@@ -4,11 +4,15 @@ A stage that is missing is what the same command adds: `find_unreported` finds s
 campaign, are done by the same loop, `do_runs`: a run that fails is recorded with its reason, and the others go on.
 """
 
+import json
 import logging
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from assayline.comparison.gate import GateReport, judge_run, save_verdicts
+from assayline.comparison.gate import GateReport, judge_run
+from assayline.comparison.queries import store_comparisons
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError
 from assayline.evaluation.judging import check_trust, count_unjudged, find_judge_run, plan_judge, read_verdicts
 from assayline.evaluation.rescore import Rescored, rescore_run
@@ -19,7 +23,8 @@ from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import JudgeScorer
-from assayline.store.database import Connection
+from assayline.store.database import Connection, transaction
+from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
 from assayline.store.thread import DatabaseThread
 
 Make = Callable[..., Written | None]
@@ -139,6 +144,40 @@ def gate_run(
     for verdict, words in dict.fromkeys((check.verdict, check.words) for check in report.checks):
         log.log(logging.WARNING if verdict == "fail" else logging.INFO, "%s: %s", verdict, words)
     return report
+
+
+def save_verdicts(connection: Connection, data_dir: Path, report: GateReport, flow_run_id: str | None = None) -> None:
+    """Store a gate's report next to earlier ones, in the run's folder too. Raises StoreError.
+
+    `flow_run_id` is the flow run of the gate, if any.
+    """
+    judged_at = datetime.now(UTC).replace(tzinfo=None)
+    rows = [
+        {
+            "run_id": report.candidate,
+            "baseline_run_id": report.baseline,
+            "judged_at": judged_at,
+            "ordinal": ordinal,
+            "limit_on": check.check,
+            "verdict": check.verdict,
+            "candidate_value": check.candidate,
+            "baseline_value": check.baseline,
+            "limit_value": check.limit,
+            "unit": check.unit,
+            "words": check.words,
+            "limits_json": json.dumps(report.limits, sort_keys=True),
+            "flow_run_id": flow_run_id,
+            "prompts_json": json.dumps(check.prompts) if check.prompts else None,
+        }
+        for ordinal, check in enumerate(report.checks)
+    ]
+    sides = {"run_id": report.candidate, "baseline_run_id": report.baseline}
+    compared = [{**check.compared, **sides, "verdict": check.verdict} for check in report.checks if check.compared]
+    store_comparisons(connection, "gate", compared)
+    with transaction(connection):
+        for row in rows:
+            add_verdict(connection, row)
+        keep_decisions(data_dir / "runs" / report.candidate, [{"decision": VERDICT, **row} for row in rows])
 
 
 def report_run(settings: Settings, log: AnyLogger, run_id: str, baseline: str | None = None) -> Written | None:

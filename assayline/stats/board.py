@@ -18,13 +18,12 @@ def compare_pairs(pair: Places, sums: Mapping[str, Any], pairs: int) -> dict[str
     `sums` has the columns of `pair_board`, and `pair` the place of each row's pair, 0 to `pairs` − 1. A pair without
     rows is too_few, and counts in the family.
 
-    low, high: ends of the 95% interval of Bonett and Price (2012), with one pair more that is 1 better and one that is
-        1 worse. Normal for scores of 0 and 1, otherwise of Student's t over clusters. NaN for fewer than five.
+    low, high: ends of the 95% interval, as in `compare_runs`. NaN for fewer than five clusters.
     p_value: of McNemar's exact test for scores of 0 and 1 without shared clusters, which keeps its level in a family
         however many rows there are. Otherwise of the t-test over clusters, at least 2^(1 − D) for D clusters that
         differ, the smallest p if the signs of their differences were flipped.
     """
-    from scipy.special import bdtr, ndtri, stdtr, stdtrit
+    from scipy.special import bdtr, stdtr, stdtrit
 
     def add(values: Any) -> Floats:
         return np.bincount(pair, np.asarray(values, float), pairs).astype(float)
@@ -40,6 +39,8 @@ def compare_pairs(pair: Places, sums: Mapping[str, Any], pairs: int) -> dict[str
         square=np.where(single, squares, total**2),
     )
     better, worse = add(sums["better"]), add(sums["worse"])
+    largest = np.zeros(pairs)
+    np.maximum.at(largest, pair, np.asarray(sums["largest"], float))
     unequal = add(np.where(single, np.add(sums["better"], sums["worse"]), np.abs(total) > ROUNDING))
     is_exact = (add(~np.asarray(sums["is_binary"], bool)) == 0) & (spread.clusters == spread.n)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -54,9 +55,10 @@ def compare_pairs(pair: Places, sums: Mapping[str, Any], pairs: int) -> dict[str
             plain <= ROUNDING * square, spread.clusters, np.where(spread.standard_error == 0, n, effective)
         )
         effective = np.where(spread.clusters == n, n, effective)
-        quantile = np.where(is_exact, ndtri(0.975), stdtrit(degrees, 0.975)) + 0 * degrees
+        padding = 2 * (1 - (better + worse) / n * (1 - largest**2))
         center = effective * difference / (effective + 2)
-        half = quantile * np.sqrt(((effective * square + 2) / (effective + 2) - center**2) / (effective + 2))
+        half = np.sqrt(((effective * square + padding) / (effective + 2) - center**2) / (effective + 2))
+        half *= stdtrit(degrees, 0.975)
         exact = np.minimum(1, 2 * bdtr(np.minimum(better, worse), (better + worse).astype(int), 0.5))
         t = np.abs(difference) / spread.standard_error
         tail = np.where(plain <= ROUNDING * square, 0, 2 * stdtr(degrees, -t))
@@ -69,6 +71,7 @@ def compare_pairs(pair: Places, sums: Mapping[str, Any], pairs: int) -> dict[str
         "baseline_mean": candidate_mean - difference,
         "difference": difference,
         "standard_error": spread.standard_error,
+        "padding": padding,
         "low": np.maximum(-1, center - half),
         "high": np.minimum(1, center + half),
         "better_prompts": better.astype(int),

@@ -1,18 +1,23 @@
 """Scores of two runs, prompt by prompt: evidence of a drop against a limit, from a row of `compare_runs`.
 
-The interval is Bonett and Price's (2012), with one pair more that is 1 better and one that is 1 worse: a normal
-interval for scores of 0 and 1 (is_proportion), otherwise one of Student's t over effective clusters.
+The interval is Bonett and Price's (2012), by Student's t over effective clusters: with two pairs more, one better and
+one worse, by 1 or by the largest difference seen (the column `padding`).
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse
 
 Row = Mapping[str, Any]
+Values = Any
+"""A number, or a NumPy array of them."""
 POWER = 0.8
 Z = 1.959963984540054
+MOST_LOG = math.log(1e9)
 
 
 def find_p(row: Row) -> float | None:
@@ -22,27 +27,36 @@ def find_p(row: Row) -> float | None:
     difference / standard_error by t with the degrees of freedom of effective clusters, but at least 2^(1 − D) for D
     clusters that differ, the smallest p if the signs of their differences were flipped. It is 1 if no pair differs.
     """
-    from scipy.special import bdtr
-
     better, worse = row["better_prompts"], row["worse_prompts"]
-    fewer, differ = min(better, worse), better + worse
     if row["low"] is None:
         return None
     if row["is_proportion"]:
-        return float(min(1, bdtr(fewer, differ, 0.5) + (bdtr(fewer - 1, differ, 0.5) if fewer else 0)))
+        return float(_find_mid_p(min(better, worse), better + worse))
     t = abs(row["difference"]) / row["standard_error"] if row["standard_error"] else math.inf
-    return max(2 * _tail(t, _degrees(row)), min(1.0, 2.0 ** (1 - row["different_clusters"]))) if differ else 1.0
+    tail = float(_tail(t, row["effective_clusters"] - 1))
+    return max(2 * tail, min(1.0, 2.0 ** (1 - row["different_clusters"]))) if better + worse else 1.0
 
 
-def judge_drop(row: Row, limit: float, level: float = LEVEL, unscored: int = 0) -> tuple[Verdict, float | None]:
+def _find_mid_p(fewer: Values, differ: Values) -> Values:
+    from scipy.special import bdtr
+
+    less = np.where(np.greater(fewer, 0), bdtr(np.maximum(np.subtract(fewer, 1), 0), differ, 0.5), 0)
+    return np.minimum(1, bdtr(fewer, differ, 0.5) + less)
+
+
+def judge_drop(row: Row, limit: float, level: float = LEVEL) -> tuple[Verdict, float | None]:
     """Judge the drop of a row of `compare_scores` against a limit; return the p of a drop of exactly the limit, too.
 
-    `unscored`: prompts of both runs with a score in one run only. To pass, the run must be within the limit with all of
-    them counted against it.
+    To pass, the run must be within the limit with all of `find_lost` counted against it.
     """
     p_beyond, low = find_p_beyond(row, limit), row["low"]
-    lost = unscored / (row["prompts"] + unscored) if unscored else 0.0
-    return decide_worse(p_beyond, None if low is None else lost - low, limit, level), p_beyond
+    return decide_worse(p_beyond, None if low is None else find_lost(row) - low, limit, level), p_beyond
+
+
+def find_lost(row: Row) -> float:
+    """Return the share of prompts with a score in one run only, from a row of `compare_runs`."""
+    unpaired = row["only_candidate"] + row["only_baseline"]
+    return float(unpaired / (row["prompts"] + unpaired)) if unpaired else 0.0
 
 
 def find_p_beyond(row: Row, limit: float) -> float | None:
@@ -52,45 +66,88 @@ def find_p_beyond(row: Row, limit: float) -> float | None:
     """
     if row["low"] is None:
         return None
-    center, error = _spread(row["effective_pairs"], -row["difference"], row["mean_square"])
-    if center <= limit:
-        return 1.0
-    return max(float(row["p_value"]), 2 * _tail((center - limit) / error, _degrees(row)))
+    return float(_find_p_at(row, limit, -row["difference"], row["mean_square"], row["p_value"], 1.0))
 
 
-def find_reach(row: Row, limit: float, level: float, prompts: float | None = None) -> float | None:
-    """Return the smallest drop that is shown to be beyond `limit` with 80% power, with `prompts` like the row's.
+def _find_p_at(row: Row, limit: float, drop: Values, square: Values, p_value: Values, scale: float) -> Values:
+    """Return `find_p_beyond` for a drop, mean squared difference and p-value of `scale` times as many prompts."""
+    pairs = row["effective_pairs"] * scale
+    center = pairs * drop / (pairs + 2)
+    error = np.sqrt(((pairs * square + row["padding"]) / (pairs + 2) - center**2) / (pairs + 2))
+    tail = _tail((center - limit) / error, row["effective_clusters"] * scale - 1)
+    return np.where(center <= limit, 1.0, np.maximum(p_value, 2 * tail))
 
-    It can be above 1, so that no drop is found. None for a row without an interval.
+
+def find_power(row: Row, drop: float, limit: float, level: float, prompts: int) -> float:
+    """Return the chance that another comparison, of `prompts` like the row's, fails the limit if the drop is true.
+
+    The drop adds to the row's changes, but for those of a difference that it shows, by changes of their size. The test
+    is that of `judge_drop`.
+    """
+    from scipy.special import ndtr
+
+    scale, own = prompts / row["prompts"], row["effective_pairs"]
+    unequal = 0 if row["is_proportion"] else row["better_prompts"] + row["worse_prompts"]
+    size = math.sqrt(row["mean_square"] * row["prompts"] / unequal) if unequal else 1.0
+    shown = max(0.0, row["low"], -row["high"])
+    churn = (own * row["mean_square"] + row["padding"]) / (own + 2) - shown * max(shown, size)
+    if row["is_proportion"]:
+        changed = min(1.0, churn + drop)
+        differ, chance = _spread_counts(np.array([prompts]), changed)
+        worse, given = _spread_counts(differ.T, (changed + drop) / (2 * changed))
+        drops, square, chance = (2 * worse - differ.T) / prompts, differ.T / prompts, chance.T * given
+        p_value = _find_mid_p(np.minimum(worse, differ.T - worse), differ.T)
+    else:
+        variance, p_value, ends = churn + drop * max(0.0, size - drop), 0.0, np.linspace(-5, 5, 201)
+        drops = drop + (ends[1:] + ends[:-1]) / 2 * math.sqrt(variance / (own * scale))
+        square, chance = variance + drops**2, np.diff(ndtr(ends))
+    return float(chance[_find_p_at(row, limit, drops, square, p_value, scale) <= level].sum())
+
+
+def _spread_counts(n: Values, share: float) -> tuple[Values, Values]:
+    """Return counts of a binomial distribution in at most 48 steps, with their chances; a row for each of `n`."""
+    from scipy.special import bdtr, ndtr
+
+    n = n.reshape(-1, 1)
+    error = np.sqrt(n * share * (1 - share))
+    ends = np.clip(np.floor(n * share + (4 * error + 4) * np.linspace(-1, 1, 49)), -1, n).astype(int)
+    exact, normal = bdtr(np.maximum(ends, 0), n, share), ndtr((ends + 0.5 - n * share) / np.maximum(error, 1e-9))
+    below = np.where(ends < 0, 0, np.where(n < 1e6, exact, normal))  # bdtr loses digits for millions
+    return np.minimum(n, (ends[:, 1:] + ends[:, :-1] + 2) // 2), np.diff(below)
+
+
+def find_reach(row: Row, limit: float, level: float) -> float | None:
+    """Return the smallest true drop that another comparison like the row's fails with 80% power.
+
+    It is above 1 if none is. None for a row without an interval.
     """
     from scipy.optimize import brentq
 
     if row["low"] is None:
         return None
-    pairs = row["effective_pairs"] * (1 if prompts is None else prompts / row["prompts"])
-    square = (row["effective_pairs"] * row["mean_square"] + 2) / (row["effective_pairs"] + 2)
-    quantile, power = -_quantile(level / 2, _degrees(row)), -_quantile(1 - POWER, None)
 
     def surplus(drop: float) -> float:
-        """By how much the limit is cleared, if the estimate is low by as much as in one of five comparisons."""
-        differing = max(square, drop if row["is_proportion"] else drop**2)
-        center, error = _spread(pairs, drop, differing)
-        return center - quantile * error - power * math.sqrt(max(0.0, differing - drop**2) / pairs) - limit
+        return find_power(row, drop, limit, level, row["prompts"]) - POWER
 
-    return float(brentq(surplus, limit, 1.0)) if surplus(1.0) >= 0 else 2.0
+    return float(brentq(surplus, limit, 1.0, xtol=1e-4)) if surplus(1.0) >= 0 else 2.0
 
 
 def count_prompts_needed(row: Row, limit: float, level: float) -> int | None:
-    """Return about how many prompts like the row's show with 80% power that a drop of twice `limit` is beyond it.
+    """Return about how many prompts like the row's fail with 80% power if a drop of twice `limit` is true.
 
-    About as many show with 80% power that equal runs are within it. None for a limit of 0.
+    At least as many show with 80% power that equal runs are within it. None for a limit of 0, and for a billion.
     """
     from scipy.optimize import brentq
 
     if not 0 < limit < 0.5 or row["low"] is None:
         return None
-    found = brentq(lambda log: (find_reach(row, limit, level, math.exp(log)) or 0) - 2 * limit, 0.0, 30.0, xtol=1e-3)
-    return int(float(f"{math.exp(found):.2g}"))
+
+    def surplus(log: float) -> float:
+        return find_power(row, 2 * limit, limit, level, round(math.exp(log))) - POWER
+
+    if surplus(MOST_LOG) < 0:
+        return None
+    return int(float(f"{math.exp(brentq(surplus, math.log(5), MOST_LOG, xtol=1e-3)):.2g}"))
 
 
 def bound_ratio(row: Row) -> tuple[float | None, float | None]:
@@ -102,14 +159,14 @@ def bound_ratio(row: Row) -> tuple[float | None, float | None]:
     """
     if row["low"] is None:
         return None, None
-    pairs = row["effective_pairs"] + 2
+    pairs, size = row["effective_pairs"] + 2, math.sqrt(row["padding"] / 2)
     new, old, new_square, old_square = (
-        (row["effective_pairs"] * row[f"{side}_{moment}"] + 1) / pairs
-        for moment in ("mean", "square")
+        (row["effective_pairs"] * row[f"{side}_{moment}"] + added) / pairs
+        for moment, added in (("mean", size), ("square", size**2))
         for side in ("candidate", "baseline")
     )
     product = row["effective_pairs"] * (row["candidate_square"] + row["baseline_square"] - row["mean_square"]) / 2
-    share = _quantile(0.975, _degrees(row)) ** 2 / pairs
+    share = _quantile(0.975, row["effective_clusters"] - 1) ** 2 / pairs
     a = old**2 - share * (old_square - old**2)
     b = new * old - share * (product / pairs - new * old)
     c = new**2 - share * (new_square - new**2)
@@ -120,18 +177,30 @@ def bound_ratio(row: Row) -> tuple[float | None, float | None]:
 
 
 def judge_mean(
-    shares: Sequence[float], ends: Sequence[tuple[float, float]], limit: float, level: float = LEVEL
+    shares: Sequence[float],
+    differences: Sequence[float],
+    ends: Sequence[tuple[float, float]],
+    limit: float,
+    level: float = LEVEL,
+    lost: float = 0.0,
 ) -> dict[str, Any]:
     """Judge the weighted mean of differences against a limit, from their 95% intervals and shares of the weight.
 
-    The differences are taken for independent and normal. Returns the mean's interval, low to high, its error, the p of
-    no difference, the p of a drop of exactly the limit (beyond_p), and the verdict.
+    The differences are taken for independent and normal. `lost` is the mean share of answers without a score, all of
+    which are within the limit if it passes. The two pairs that each interval adds move its center to 0 by a bias that
+    a mean would keep, so the center of the mean moves as if two pairs were added to all of them together.
+
+    Returns the mean's interval, low to high, its error, the p of no difference, the p of a drop of exactly the limit
+    (beyond_p), and the verdict.
     """
     error = math.hypot(*(share * (high - low) / (2 * Z) for share, (low, high) in zip(shares, ends, strict=True)))
-    center = math.fsum(share * (high + low) / 2 for share, (low, high) in zip(shares, ends, strict=True))
+    center = math.fsum(
+        share * difference - share**2 * (difference - (high + low) / 2)
+        for share, difference, (low, high) in zip(shares, differences, ends, strict=True)
+    )
     p_beyond, p_value = (_find_normal_p(-center - least, error) for least in (limit, 0.0))
     found = {"low": center - Z * error, "high": center + Z * error, "error": error}
-    verdict = decide_worse(p_beyond, -found["low"], limit, level)
+    verdict = decide_worse(p_beyond, lost - found["low"], limit, level)
     return found | {"center": center, "p_value": p_value, "beyond_p": p_beyond, "verdict": verdict}
 
 
@@ -142,23 +211,13 @@ def _find_normal_p(surplus: float, error: float) -> float:
     return math.erfc(surplus / error / math.sqrt(2)) if error else 0.0
 
 
-def _spread(pairs: float, difference: float, square: float) -> tuple[float, float]:
-    """Return center and standard error with the pairs that are added; `square` is the mean squared difference."""
-    center = pairs * difference / (pairs + 2)
-    return center, math.sqrt(((pairs * square + 2) / (pairs + 2) - center**2) / (pairs + 2))
+def _tail(t: Values, degrees: float) -> Values:
+    from scipy.special import stdtr
+
+    return stdtr(degrees, np.negative(t))
 
 
-def _degrees(row: Row) -> float | None:
-    return None if row["is_proportion"] else row["effective_clusters"] - 1
+def _quantile(share: float, degrees: float) -> float:
+    from scipy.special import stdtrit
 
-
-def _tail(t: float, degrees: float | None) -> float:
-    from scipy.special import ndtr, stdtr
-
-    return float(ndtr(-t) if degrees is None else stdtr(degrees, -t))
-
-
-def _quantile(share: float, degrees: float | None) -> float:
-    from scipy.special import ndtri, stdtrit
-
-    return float(ndtri(share) if degrees is None else stdtrit(degrees, share))
+    return float(stdtrit(degrees, share))

@@ -16,8 +16,8 @@ FEWEST = 5
 """Repeats a side that a test needs: the smallest p is then 0.008."""
 MOST = 10
 """Repeats a side that count."""
-ASSUMED_SPREAD = 0.01
-"""Standard deviation of sessions, relative, if too few are known."""
+ASSUMED_SPREAD = 0.03
+"""Standard deviation of sessions, relative, if too few are known: enough to fail a run, not to pass it."""
 LARGEST_CORRELATION = 0.95
 ROUNDING = 1e-9
 """Tolerance for rounding: sums this close, relatively, count as equal."""
@@ -44,7 +44,8 @@ def compare_repeats(
     shift: the median of all differences between a repeat of the candidate and one of the baseline (Hodges and Lehmann).
     shift_low, shift_high: ends of an interval with at least 95% confidence, the (u + 1)-th smallest and largest of
         those differences, u the largest with P(U ≤ u) ≤ 0.025 for the statistic U of Mann and Whitney; for nights at
-        least as wide as that of their test. None for fewer than five repeats on a side.
+        least as wide as that of their test. None for fewer than five repeats on a side, and for sides of different
+        sessions whose spread is not known.
     ratio, ratio_low, ratio_high: the same of ratios, by logarithms. None if a value is not above 0.
     relative_shift: shift / |baseline_median|. None if that is 0. worsening_share: the same, positive if worse.
     p_value: of no difference; see `compare_means`. holm_p: adjusted for the family. None outside it.
@@ -112,7 +113,7 @@ class Sessions:
 
     spread: float = ASSUMED_SPREAD
     degrees: float = math.inf
-    """Degrees of freedom of the spread."""
+    """Degrees of freedom of the spread, infinite if it is assumed."""
     new: int = 1
     """Sessions of the candidate's repeats."""
     old: int = 1
@@ -133,7 +134,7 @@ class Sessions:
 def spread_sessions(levels: Mapping[Any, Sequence[float]], new: int, old: int) -> Sessions:
     """Measure the spread from the mean logarithm of each session, by configuration.
 
-    With fewer than five sessions more than configurations, it is ASSUMED_SPREAD.
+    With fewer than five sessions more than configurations, it is ASSUMED_SPREAD, and the sides have no interval.
     """
     degrees = sum(len(each) - 1 for each in levels.values())
     if degrees < FEWEST:
@@ -177,6 +178,8 @@ def _compare(
         p_value = max(p_value, _find_session_p(abs(moved), sessions))
         edge = math.log1p(limit) if moved > 0 else -math.log1p(-limit) if limit < 1 else math.inf
         beyond_p = max(beyond_p, _find_session_p(abs(moved) - edge, sessions))
+    if sessions and (ratios is None or math.isinf(sessions.degrees)):
+        row |= dict.fromkeys(("shift_low", "shift_high", "ratio_low", "ratio_high"))
     row |= {"p_value": p_value, "beyond_p": beyond_p}
     return row
 

@@ -164,6 +164,14 @@ def test_supporting_evaluations_count_by_their_weighted_mean():
     assert worse.p_value == pytest.approx(2 * norm.sf(-mean / error)), "that of a mean exactly at its limit"
 
 
+def test_supporting_evaluations_pass_only_with_all_lost_answers_within_the_limit():
+    one = judged(cell("a", "supporting"), "inconclusive")
+    lost = replace(one.report.checks[0], lost=0.09)
+    decision = decide([replace(one, report=replace(one.report, checks=[lost]))])
+    assert (decide([one]).word, decision.word) == ("GO", "INCONCLUSIVE")
+    assert "9% of the prompts lack a score in one run" in decision.weighted["models/m"].words
+
+
 def test_a_failure_of_one_supporting_evaluation_is_outweighed():
     one = judged(cell("a", "supporting"), "fail", -0.03, p_value=1e-9)
     good = judged(cell("b", "supporting", weight=9), "pass", +0.01)

@@ -109,7 +109,7 @@ def test_judge_run_against_is_inconclusive_on_what_forty_equal_answers_cannot_sh
     report = judge(settings, two_old[1], two_old[0])
     assert verdicts(report) == {"errors": "pass", "accuracy, exact_match": "inconclusive"}
     assert report.headline.endswith(" fails no limit against " + two_old[0] + ". Inconclusive: accuracy, exact_match.")
-    told = "A drop of 21 points would be found with 80% power, one of 2 points (twice the limit) with about 3,700"
+    told = "A drop of 23 points would be found with 80% power, one of 2 points (twice the limit) with about 5,100"
     assert report.checks[1].words.endswith(f"{told} prompts.")
     required = judge(settings, two_old[1], two_old[0], confidence="required")
     assert verdicts(required)["accuracy, exact_match"] == "fail"
@@ -126,7 +126,6 @@ def test_a_clear_drop_fails_with_its_figures(three_old, settings):
         "−50.0 points",
         "20 worse",
         "limit is a drop of 1 point",
-        "p 9.5e-07",
     ):
         assert figure in report.sentence
     assert judge(settings, old, new).failed == [], "better is not worse"
@@ -238,11 +237,15 @@ def test_judge_run_against_tells_of_pairs_with_an_error(two_old, settings):
     assert "over 40 prompts" in words and "1 pair has an error" in words
 
 
-def test_judge_run_against_counts_unscored_prompts_against_the_run(two_old, settings):
+@pytest.mark.parametrize("tables", [["scores"], ["scores", "prompts"]])
+@pytest.mark.parametrize("side", [0, 1])
+def test_judge_run_against_counts_prompts_with_one_score_against_the_run(two_old, settings, tables, side):
+    """Whether an answer has no score, or one of the runs never had the prompt."""
     old, new = two_old
     with connect(settings.database_path, 10) as connection:
-        some = "prompt_id in (select prompt_id from scores where run_id = ? order by prompt_id limit 2)"
-        connection.execute(f"delete from scores where run_id = ? and {some}", [new, old])
+        some = "prompt_id in (select prompt_id from prompts where run_id = ? order by prompt_id limit 2)"
+        for table in tables:
+            connection.execute(f"delete from {table} where run_id = ? and {some}", [two_old[side], two_old[1 - side]])
     report = judge(settings, new, old, max_accuracy_drop=0.1)
     assert verdicts(report) == {"errors": "pass", "accuracy, exact_match": "inconclusive", "unscored": "inconclusive"}
     assert report.checks[-1].words.startswith("2 prompts of 40 have a score of exact_match in one run only")
@@ -278,13 +281,14 @@ def test_five_repeats_a_side_are_judged(two_old, settings):
     limits = GateSpec(max_slowdown={"output_tokens_per_s": 0.05})
     with connect(settings.database_path, 10) as opened:
         runs = [*repeat(opened, old, 5), *repeat(opened, new, 5)]
-        for factor, verdict in ((0.85, "fail"), (0.94, "inconclusive"), (1.0, "pass"), (0.99, "pass"), (1.2, "pass")):
+        for factor, verdict in ((0.85, "fail"), (0.94, "inconclusive"), (1.0, "inconclusive"), (1.2, "inconclusive")):
             shadow_speed(opened, runs, factor)
             report = judge_run_against(opened, new, old, limits)
             assert verdicts(report)["output_tokens_per_s"] == verdict, factor
-            assert "over 5 and 5 repeats" in report.checks[-1].words and "95% CI" in report.checks[-1].words
+            assert "over 5 and 5 repeats" in report.checks[-1].words
             assert report.sentence.endswith(f" {ANOTHER_SESSION}") == (verdict == "fail")
             assert f"{SHOWN[verdict]}. {ANOTHER_SESSION}" in report.checks[-1].words
+            assert "no interval: too few sessions are known" in report.checks[-1].words
 
 
 def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, three_old, settings):
@@ -300,10 +304,8 @@ def test_judge_run_against_wants_more_evidence_of_a_nightly_run(make, three_old,
     assert " Worse: row 32, row 33, row 34, row 35, row 36, row 37, row 38, row 39." in words
     healthy = judge(settings, same, old, NIGHTS, max_accuracy_drop=0.1, max_slowdown={"output_tokens_per_s": 0.05})
     assert healthy.verdict == "pass", "what later nights will judge leaves none open"
-    assert (
-        "p 0.0092 at the limit; 8 worse" in words and "not enough for a nightly run, which needs p ≤ 0.0017." in words
-    )
-    reach = " A drop of 34 points would be found with 80% power, one of 2 points (twice the limit) with about 38,000"
+    assert "p 0.013 at the limit; 8 worse" in words and "not enough for a nightly run, which needs p ≤ 0.0017." in words
+    reach = " A drop of 50 points would be found with 80% power, one of 2 points (twice the limit) with about 33,000"
     assert reach in words
     assert verdicts(judge(settings, new, old, NIGHTS, confidence="required"))["accuracy, exact_match"] == "fail"
     assert verdicts(judge(settings, worst, old, NIGHTS))["accuracy, exact_match"] == "fail", "on its first night"

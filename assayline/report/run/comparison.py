@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from assayline.comparison.queries import (
     choose_pairing,
     compare_scores,
-    count_unscored,
     read_noise_floors,
     read_overlaps,
     read_side,
@@ -100,17 +99,14 @@ def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[
     return (
         pairing,
         limits,
-        {
-            scorer: _judge(row, judged.get(f"accuracy, {scorer}", {}), limit, count_unscored(row, overlaps[pairing]))
-            for scorer, row in rows.items()
-        },
+        {scorer: _judge(row, judged.get(f"accuracy, {scorer}", {}), limit) for scorer, row in rows.items()},
     )
 
 
-def _judge(row: Row, judged: Row, limit: float, unscored: int) -> Row:
+def _judge(row: Row, judged: Row, limit: float) -> Row:
     """Add the verdict as a gate gives it: that of the gate if it `judged` the scorer."""
     limit = limit if judged.get("limit_value") is None else judged["limit_value"]
-    verdict, row["beyond_p"] = judge_drop(row, limit, unscored=unscored)
+    verdict, row["beyond_p"] = judge_drop(row, limit)
     row |= {"limit": limit, "verdict": judged.get("verdict", verdict)}
     if row["same_scorer"] is False:
         return row | {"words": "not comparable, because the scorers differ"}

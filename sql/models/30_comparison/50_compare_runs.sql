@@ -22,16 +22,17 @@
 -- different_clusters: clusters whose mean differs.
 -- effective_pairs: independent pairs that they are worth: effective_samples of the differences.
 -- mean_square: mean squared difference over the pairs.
+-- padding: sum of the squared differences of two pairs more, one better and one worse: 2 × (1 − s × (1 − m²)) for a
+--     share s of pairs that differ, by at most m. For scores of 0 and 1 it is 2.
 -- candidate_square: mean squared score of the candidate over the pairs.
 -- baseline_square: mean squared score of the baseline over the pairs.
 -- standard_error: of the difference, the jackknife's over clusters (CR3): sqrt((G − 1) / G × Σ over clusters of
 --     (difference without the cluster − difference)²). If each pair is a cluster, it is that of the paired t-test. NULL
 --     for fewer than two clusters.
--- low: lower end of the 95% interval of the difference, that of Bonett and Price 2012: with one pair more that is 1
---     better and one that is 1 worse, so that equal answers do not prove that nothing differs. For m
---     effective_pairs and q = mean_square: d̃ ± z × sqrt(((m × q + 2) / (m + 2) − d̃²) / (m +
---     2)), d̃ = m × difference / (m + 2). Unless is_proportion, z is the quantile of t with G* − 1 degrees of
---     freedom. NULL for fewer than five effective clusters, too few for an interval.
+-- low: lower end of the 95% interval of the difference, that of Bonett and Price 2012: with two pairs more (padding),
+--     so that equal answers do not prove that nothing differs. For m effective_pairs and q = mean_square: d̃ ± t ×
+--     sqrt(((m × q + padding) / (m + 2) − d̃²) / (m + 2)), d̃ = m × difference / (m + 2), t the quantile with G* − 1
+--     degrees of freedom. NULL for fewer than five effective clusters, too few for an interval.
 -- high: upper end.
 -- is_proportion: whether all scores are 0 or 1 and no cluster has several pairs.
 -- better_prompts: pairs in which the candidate scored higher.
@@ -71,6 +72,7 @@ count_pairs as (
         count(*) filter (difference < 0) as worse_prompts,
         count(*) filter (difference is not null and has_error) as error_pairs,
         sum(difference ** 2) as squares,
+        coalesce(max(abs(difference)), 0) as largest,
         avg(candidate_value ** 2) filter (difference is not null) as candidate_square,
         avg(baseline_value ** 2) filter (difference is not null) as baseline_square,
         bool_and(candidate_value in (0, 1) and baseline_value in (0, 1)) filter (difference is not null) as is_binary,
@@ -113,6 +115,7 @@ measure_pairs as (
         spread_differences.* exclude (scorer),
         is_binary and clusters = prompts as is_proportion,
         squares / prompts as mean_square,
+        2 * (1 - (better_prompts + worse_prompts) / prompts * (1 - largest ** 2)) as padding,
         internal.effective_samples(
             prompts,
             clusters,
@@ -131,12 +134,8 @@ find_bounds as (
     select
         *,
         effective_pairs * difference / (effective_pairs + 2) as padded_difference,
-        case
-            when effective_clusters < 5 - 1e-9 then null
-            when is_proportion then 1.959963984540054
-            else internal.t_quantile(effective_clusters - 1)
-        end * sqrt(
-            ((effective_pairs * mean_square + 2) / (effective_pairs + 2) - padded_difference ** 2)
+        case when effective_clusters >= 5 - 1e-9 then internal.t_quantile(effective_clusters - 1) end * sqrt(
+            ((effective_pairs * mean_square + padding) / (effective_pairs + 2) - padded_difference ** 2)
             / (effective_pairs + 2)
         ) as half_width
     from measure_pairs
@@ -172,6 +171,7 @@ join_parts as (
         find_bounds.different_clusters,
         find_bounds.effective_pairs,
         find_bounds.mean_square,
+        find_bounds.padding,
         find_bounds.candidate_square,
         find_bounds.baseline_square,
         find_bounds.standard_error,

@@ -12,6 +12,7 @@
 -- first_total: sum of the scores of the first.
 -- second_total: sum of the scores of the second.
 -- squares: sum of the squared differences, row by row.
+-- largest: largest absolute difference.
 -- better: rows in which the first scored higher.
 -- worse: rows in which it scored lower.
 -- is_binary: whether all scores are 0 or 1.
@@ -63,6 +64,7 @@ add_pairs as (
         sum(one.value) as first_total,
         sum(other.value) as second_total,
         sum((one.value - other.value) ** 2) as squares,
+        max(abs(one.value - other.value)) as largest,
         count(*) filter (one.value > other.value) as better,
         count(*) filter (one.value < other.value) as worse,
         bool_and(one.value in (0, 1) and other.value in (0, 1)) as is_binary
