@@ -43,7 +43,11 @@ PARTS: dict[str, dict[str, Callable[[np.random.Generator], Iterator[Row]]]] = {
     "nights": {"nights": statistics_nights.measure_speed, "accuracy nights": statistics_nights.measure_accuracy},
     "history": {"own history": statistics_history.measure_history},
     "levels": {"levels": statistics_levels.measure_stable, "shifts": statistics_levels.measure_shifted},
-    "load": {"latency": statistics_load.measure_latency, "rates": statistics_load.measure_rates},
+    "load": {
+        "latency": statistics_load.measure_latency,
+        "rates": statistics_load.measure_rates,
+        "closed loops": statistics_load.measure_closed_loops,
+    },
 }
 """Tables of each part, by the name of their place in the page: `<!-- NAME -->` in the line before."""
 

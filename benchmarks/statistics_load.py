@@ -4,6 +4,7 @@ Latencies are the sojourn times of a stationary M/M/1 queue, which are exponenti
 serves one request a second on average.
 """
 
+import heapq
 import itertools
 import math
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def draw_queue(dice: Dice, load: float, requests: int, *, has_bursts: bool = Fal
     return np.ascontiguousarray(found[-requests:].T)
 
 
-def store_runs(began: np.ndarray, ended: np.ndarray) -> duckdb.DuckDBPyConnection:
+def store_runs(began: np.ndarray, ended: np.ndarray, arrival: str = "poisson") -> duckdb.DuckDBPyConnection:
     """Return a database with these runs × requests, of which each sends at `began`."""
     connection = duckdb.connect(config={"threads": 1})
     apply_schema(connection)
@@ -53,9 +54,10 @@ def store_runs(began: np.ndarray, ended: np.ndarray) -> duckdb.DuckDBPyConnectio
         insert into raw.completions (run_id, request_id, worker, engine_generation, window_requests, arrived_at_s,
             sent_at_s, finished_at_s, output_tokens)
         select run_id, request, 'w', 0, 1, began, began, ended, 1 from answers;
-        insert into raw.loads (run_id, arrival, warmup_s, cooldown_s) select run_id, 'poisson', 0, 0 from raw.runs;
         """
     )
+    query = "insert into raw.loads (run_id, arrival, warmup_s, cooldown_s) select run_id, ?, 0, 0 from raw.runs"
+    connection.execute(query, [arrival])
     return connection
 
 
@@ -102,3 +104,38 @@ def measure_rates(dice: Dice) -> Iterator[Row]:
             rate = requests / ended[found["run"], -1]
             row[f"{requests:,} requests"] = float((abs(rate - 10) <= found["half_share"] * rate).mean())
         yield row
+
+
+SLOTS = 32
+
+
+def draw_closed(dice: Dice, requests: int, *, changes: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Draw when runs × requests began and ended in 32 slots, of 1 s each on average (gamma, cv 0.5).
+
+    With changes, all that is sent takes 1.3 s or 0.7 s on average, each for about 40 s.
+    """
+    began, ended = (np.empty((RUNS, requests)) for _ in range(2))
+    for run in range(RUNS):
+        turns = np.cumsum(dice.exponential(40, 200)) if changes else np.array([np.inf])
+        first, free = int(dice.integers(2)), [0.0] * SLOTS
+        for request, service in enumerate(dice.gamma(4, 0.25, requests).tolist()):
+            began[run, request] = at = heapq.heappop(free)
+            is_slow = (first + int(np.searchsorted(turns, at))) % 2
+            ended[run, request] = at + service * ((1.3 if is_slow else 0.7) if changes else 1)
+            heapq.heappush(free, ended[run, request])
+    return began, ended
+
+
+def measure_closed_loops(dice: Dice) -> Iterator[Row]:
+    """Mean throughput of a closed loop over the true rate, and coverage of its interval: 200 runs a cell."""
+    for speed, changes in (("one speed", False), ("two speeds", True)):
+        true = SLOTS * ((1 / 1.3 + 1 / 0.7) / 2 if changes else 1.0)
+        for requests in (300, 1_000, 4_000):
+            connection = store_runs(*draw_closed(dice, requests, changes=changes), arrival="concurrency")
+            found = connection.execute(
+                "select requests_per_s, half_share from internal.rate_interval "
+                "join internal.run_summary using (run_id) where metric = 'requests_per_s'"
+            ).fetchnumpy()
+            rate, half = found["requests_per_s"], found["half_share"]
+            row: Row = {"speed": speed, "requests": requests, "rate / true rate": float(rate.mean() / true)}
+            yield row | {"interval holds": float((abs(rate - true) <= half * rate).mean()), "given": len(rate) / RUNS}

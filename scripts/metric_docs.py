@@ -33,7 +33,7 @@ FOLDERS = {
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""
 UNITS = [
-    (r"(scores?|show_samples)\.value|(pair_board|count_votes)\.(\w*total|squares)", "score, 0 to 1"),
+    (r"(scores?|show_samples)\.value|(pair_board|count_votes)\.(\w*total|squares|largest)", "score, 0 to 1"),
     (r"(metric_values?|computed_value)\.n", "see `metric`"),
     (r"judge_audits?\.(value|standard_error|low|high|n)", "see `measure`"),
     (
@@ -94,6 +94,8 @@ UNITS = [
     (r"burstiness", "shape of the distribution"),
     (r"median_error_factor", "ratio"),
     (r"mean_square|candidate_square|baseline_square", "score², 0 to 1"),
+    (r"padding", "score², 0 to 2"),
+    (r"score_sum", "scores"),
     (r"rank_correlation", "−1 to 1"),
 ]
 """Units by column name; None: the last word of the name is the unit."""

@@ -185,6 +185,30 @@ def say_few_repeats(connection: Connection, run_id: str) -> str | None:
     return f"Limits on speed need five repeats of the baseline; it has {has}. {more}. {hint}."
 
 
+def say_selected(connection: Connection, run_id: str) -> str | None:
+    """Return why equal runs would look worse than a run that is the best of them; None if they would not."""
+    ensure_repeats(connection, run_id)
+    values = {row["run_id"]: row["value"] for row in read_rows(connection, _EQUAL_RUNS, run_id)}
+    newest = max(values, default=run_id)
+    if run_id == newest or values.get(run_id, 0.0) < max(values.values()) or len({*values.values()}) == 1:
+        return None
+    return (
+        f"It has the highest accuracy of {len(values)} equal runs, {show_share(values[run_id])} (their mean is "
+        f"{show_share(sum(values.values()) / len(values))}), partly by chance, so equal runs look worse than it. "
+        f"hint: pin the newest of them, {newest}: the gate averages it with its repeats before it."
+    )
+
+
+_EQUAL_RUNS = """
+    select run_id, value
+    from run_conditions
+    join run_metric using (run_id)
+    where metric = 'accuracy' and value is not null and obstacle is null and (config_id, environment) in (
+        select (config_id, environment) from run_conditions where run_id = ?
+    )
+"""
+
+
 def compare_accuracy(
     connection: Connection, candidates: Sequence[str], baselines: Sequence[str], limit: float, rivals: int = 1
 ) -> dict[str, Any]:

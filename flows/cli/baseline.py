@@ -23,7 +23,7 @@ Exit codes: 0 done, 2 invalid name or unknown run, 6 database or files, 8 the ru
 
 def _pin(known: argparse.Namespace, settings: "Settings") -> None:
     from assayline.comparison.baselines import pin_baseline
-    from assayline.comparison.queries import say_few_repeats
+    from assayline.comparison.queries import say_few_repeats, say_selected
     from assayline.store.thread import DatabaseThread
 
     run_id = complete_run_id(known.run_id, settings)
@@ -33,8 +33,9 @@ def _pin(known: argparse.Namespace, settings: "Settings") -> None:
     )
     moved = f" (was run {before})" if before and before != run_id else ""
     print_text(f"Pinned baseline {known.name} to run {run_id}{moved}.", plain_console())
-    if few := database.run(lambda connection: say_few_repeats(connection, run_id)):
-        print_text(f"warning: {few}", plain_console())
+    for doubt in database.run(lambda opened: (say_few_repeats(opened, run_id), say_selected(opened, run_id))):
+        if doubt:
+            print_text(f"warning: {doubt}", plain_console())
 
 
 def _unpin(known: argparse.Namespace, settings: "Settings") -> None:

@@ -165,6 +165,7 @@ take_first_scorer as (
         run_id,
         scorer,
         samples as scored_samples,
+        score_sum,
         mean as accuracy,
         standard_error as accuracy_standard_error,
         mean_low as accuracy_low,
@@ -242,6 +243,7 @@ summarize_runs as (
         unasked_rows,
         scorer,
         scored_samples,
+        score_sum,
         accuracy,
         accuracy_standard_error,
         accuracy_low,
@@ -315,6 +317,7 @@ comment on column internal.run_summary.prompts is 'Different prompts (prompt_id)
 comment on column internal.run_summary.unasked_rows is 'Prompt rows that could not be asked: they cannot be read or rendered, or are too long. Their requests are errors that no engine has seen, and score 0 if they have a target.';
 comment on column internal.run_summary.scorer is 'The run''s first scorer, which accuracy is of; NULL if nothing was scored. The others are in the view accuracy.';
 comment on column internal.run_summary.scored_samples is 'Samples (prompt row × repeat) that it scored: the n of accuracy.';
+comment on column internal.run_summary.score_sum is 'Sum of these scores. NULL without a scorer that scored.';
 comment on column internal.run_summary.accuracy is 'Their mean score, 0 to 1; errors are 0. NULL if nothing was scored.';
 comment on column internal.run_summary.accuracy_standard_error is 'Standard error of accuracy, clustered by prompt; see accuracy.standard_error.';
 comment on column internal.run_summary.accuracy_low is 'Lower end of the 95% interval of accuracy; see accuracy.mean_low.';

@@ -13,7 +13,7 @@ span_loads as (
         max(ends_at_s) as ends_at_s
     from raw.loads
     join load_stretch using (run_id)
-    where loads.arrival <> 'all_at_once' and stretch_s > 0
+    where loads.arrival <> 'all_at_once' and stretch_s > 0 and (has_windows or loads.arrival <> 'concurrency')
     group by all
 ),
 

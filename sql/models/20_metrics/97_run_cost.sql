@@ -206,7 +206,7 @@ add_costs as (
                 then (gpu_second_cost + machine_second_cost) * measured_s
                     + case when kwh_rate is null then 0 else kwh_rate * measured_joules / 3.6e6 end
         end as measured_time_cost,
-        accuracy * scored_samples as right_answers
+        score_sum as right_answers
     from price_parts
 ),
 
@@ -265,7 +265,7 @@ comment on column internal.run_cost.cost_per_million_output_tokens is '(rates pe
 comment on column internal.run_cost.full_cost_per_million_output_tokens is 'cost / output tokens of ok requests × 10⁶.';
 comment on column internal.run_cost.cost_per_thousand_requests is 'The same per requests that throughput counts, × 1000.';
 comment on column internal.run_cost.full_cost_per_thousand_requests is 'cost / ok requests × 1000.';
-comment on column internal.run_cost.right_answers is 'Sum of the first scorer''s scores: accuracy × scored_samples. A half-right answer counts half. NULL if nothing was scored.';
+comment on column internal.run_cost.right_answers is 'Sum of the first scorer''s scores: run_summary.score_sum. A half-right answer counts half. NULL if nothing was scored.';
 comment on column internal.run_cost.cost_per_right_answer is 'Cost of the scored samples / right_answers: working_cost × their share of the cost of all ok requests, which is that of output tokens, or of the price of tokens if nothing else is paid for. NULL if none is right, or if some requests are not scored and tokens are not known.';
 comment on column internal.run_cost.cost_per_right_answer_low is 'Lower end of its 95% interval for other prompts at the speed of this run; runs differ by more. A ratio of two sums over clusters, of which both vary: cost_per_right_answer / exp(t × e), with e² = (G − 1) / G × Σ over clusters of ((share of the cost − share of right_answers) / (1 − share of the samples))², the delta method for the logarithm of a ratio estimator (Cochran 1977, Sampling Techniques, chapter 6), t with G* − 1 degrees of freedom, G* effective clusters (see accuracy), or (Σ n²)² / Σ n⁴ if that is less: those of a variance to which each cluster of n samples adds n² (Satterthwaite 1946), as similar prompts do. A cluster is a value of prompts.columns.cluster, or a prompt without one. NULL for fewer than two clusters, and if both are distributed equally over clusters, for example if all answers are right: the method sees no variance then.';
 comment on column internal.run_cost.cost_per_right_answer_high is 'Upper end: cost_per_right_answer × exp(t × e).';
