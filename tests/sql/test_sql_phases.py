@@ -56,6 +56,16 @@ def test_without_a_load_or_windows_everything_is_measured(store):
     store.expect("load_stretch", {"has_windows": False, "begins_at_s": 1.0, "ends_at_s": 2.0}, run_id="whole")
 
 
+def test_throughput_of_a_closed_loop_leaves_out_the_drain_unless_little_finished_before_it(store):
+    """Two slots, whose last answer takes five seconds: four results in the two seconds of sending."""
+    times = [(0.0, 1.0), (0.0, 1.0), (1.0, 2.0), (1.0, 2.0), (2.0, 3.0), (2.0, 7.0)]
+    for run_id, taken, rate in (("long", times, 2.0), ("short", [*times[:1], (0.0, 7.0)], 2 / 7)):
+        store.given("loads", {"run_id": run_id, "arrival": "concurrency"})
+        store.given_answers(*(sent(*each) for each in taken), run_id=run_id)
+        assert set(phases(store, run_id).values()) == {"measured"}
+        assert store.row("run_summary", run_id=run_id)["requests_per_s"] == pytest.approx(rate)
+
+
 @pytest.mark.parametrize("windows", [0.0, 1.0])
 def test_requests_that_never_reached_an_engine_have_no_phase(store, windows):
     store.given("loads", {"warmup_s": windows})
