@@ -144,8 +144,9 @@ def _read_costs(cluster: np.ndarray, tokens: np.ndarray, right: np.ndarray) -> t
         create table internal.prompt_cluster as select run_id, prompt_id, 0 as occurrence, cluster from answers;
         create table internal.run_summary as
         select run_id, sum(tokens) as output_tokens, 0 as prompt_tokens, 0 as cached_tokens, count(*) as ok_requests,
-            avg(value) as accuracy, count(*) as scored_samples, 1.0 as working_s, 1.0 as measured_s,
-            1.0 as requests_per_s, 1.0 as output_tokens_per_s, 1.0 as total_tokens_per_s
+            avg(value) as accuracy, sum(value) as score_sum, count(*) as scored_samples,
+            1.0 as working_s, 1.0 as measured_s, 1.0 as requests_per_s, 1.0 as output_tokens_per_s,
+            1.0 as total_tokens_per_s
         from answers group by run_id;
         create table internal.run_energy as
         select run_id, null::bigint as gpus, null::double as energy_joules, null::double as working_joules,
