@@ -14,13 +14,12 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from prefect import flow
 from prefect.runtime import deployment, flow_run
 from pydantic import Field, WithJsonSchema
 
-from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, SpecError
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.evaluation.run import RunResult
@@ -37,7 +36,6 @@ from assayline.spec.file import SpecFile, as_spec, find_lost_template
 AnySpec = Annotated[EvalSpec, WithJsonSchema({"type": "object", "title": "spec"})]
 SpecParameter = SpecFile | AnySpec | Annotated[str, Field(title="path")]
 """Types that the flows accept as a spec. A form in Prefect's UI takes all fields of a spec as one JSON object."""
-Purpose = Literal["evaluate", "night", "suite", "benchmark"]
 Resume = Annotated[Literal["auto", "never"], Field(title="choice")] | Annotated[str, Field(title="run id")]
 
 
@@ -86,38 +84,29 @@ def is_done(run: Manifest) -> bool:
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
-def evaluate(
-    spec: SpecParameter, resume: Resume = AUTO, benchmark_id: str | None = None, purpose: Purpose = "evaluate"
-) -> dict[str, Any]:
+def evaluate(spec: SpecParameter, resume: Resume = AUTO) -> dict[str, Any]:
     """Evaluate a model on a prompt set and return the run's id and metrics.
 
     Args:
         spec: a spec, the path of a YAML file, or {file, overrides} to override fields of one.
         resume: `auto` resumes the newest unfinished run of this spec, if any; `never` starts a new run, unless
             Prefect retries the flow run; a run id resumes that run.
-        benchmark_id: benchmark of a new run; set by the flow `benchmark`.
-        purpose: what a new run is made for; set by the flows `nightly`, `suite` and `benchmark`.
     """
-    return _evaluate(spec, resume, benchmark_id, purpose)
+    return _evaluate(spec, resume)
 
 
-def _evaluate(
-    spec: SpecParameter,
-    resume: str,
-    benchmark_id: str | None,
-    purpose: str,
-    *,
-    engines: EnginePool | None = None,
-    done: list[RunResult] | None = None,
-) -> dict[str, Any]:
-    """Evaluate, and add the result to `done`, which has it even if Prefect does not return it."""
+def _evaluate(spec: SpecParameter, resume: str, done: list[RunResult] | None = None, **how: Any) -> dict[str, Any]:
+    """Evaluate, and add the result to `done`, which has it even if Prefect does not return it.
+
+    `how` has further arguments of the driver's `evaluate`.
+    """
     settings = load_flow_settings()
     check_deployed_spec(spec)
     spec = as_spec(spec)
     if resume == NEVER and (begun := find_retried(spec.name, settings)) and not is_done(begun):
         resume = begun.run_id
     try:
-        result = driver.evaluate(spec, FlowFront(settings, complete), resume, benchmark_id, purpose, engines)
+        result = driver.evaluate(spec, FlowFront(settings, complete), resume, **how)
     except JudgeNotTrustedError as error:
         return not_trusted(error)
     except CancelledInPrefect as error:
@@ -128,20 +117,21 @@ def _evaluate(
     return completed(describe_figures(result.metrics, spec, result.notes), dataclasses.asdict(result))
 
 
-def complete(spec: EvalSpec, label: str | None = None, engines: EnginePool | None = None, **how: Any) -> dict[str, Any]:
+def complete(spec: EvalSpec, label: str | None = None, resume: str = AUTO, **how: Any) -> dict[str, Any]:
     """Evaluate a spec in a flow run of its own, with this name, and return its result.
 
-    If Prefect fails once the run is complete, that is a warning.
+    `how` has further arguments of the driver's `evaluate`. If Prefect fails once the run is complete, that is a
+    warning.
     """
     done: list[RunResult] = []
 
     @flow(name="evaluate", flow_run_name=label or name_run, persist_result=False)
     @functools.wraps(evaluate.fn)
-    def evaluate_in(*given: Any) -> dict[str, Any]:  # parameters of a flow are stored, so these two are none
-        return _evaluate(*given, engines=engines, done=done)
+    def evaluate_in(spec: EvalSpec, resume: str) -> dict[str, Any]:  # what is a parameter is stored, and in the form
+        return _evaluate(spec, resume, done, **how)
 
     try:
-        return cast(dict[str, Any], evaluate_in(spec, **how))
+        return evaluate_in(spec, resume)
     except AssaylineError:
         raise
     except Exception as error:

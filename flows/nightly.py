@@ -23,7 +23,7 @@ from assayline.flows.cli.tables import describe_figures
 from assayline.flows.evaluate import (
     SpecParameter,
     check_deployed_spec,
-    evaluate,
+    complete,
     find_retried,
     is_done,
     name_by,
@@ -72,7 +72,8 @@ def nightly(
         if begun and is_done(begun) and not pick_judges(wanted.scorers):
             result = dataclasses.asdict(read_result(begun, settings))
         else:
-            result = evaluate(wanted, begun.run_id if begun and not is_done(begun) else resume, purpose="night")
+            chosen = begun.run_id if begun and not is_done(begun) else resume
+            result = complete(wanted, resume=chosen, purpose="night")
     except JudgeNotTrustedError as error:
         rename_flow_run(f"{wanted.name} · judge not trusted")
         return not_trusted(error)

@@ -67,11 +67,10 @@ def begin_evaluation(
     settings: Settings,
     resume: str = AUTO,
     benchmark_id: str | None = None,
-    is_deployed: bool = False,
+    **facts: Any,
 ) -> Evaluation:
     """Plan a run and begin it."""
-    read = DatabaseThread(settings).run
-    plan = plan_evaluation(spec, settings, read, benchmark_id=benchmark_id, is_deployed=is_deployed)
+    plan = plan_evaluation(spec, settings, DatabaseThread(settings).run, benchmark_id=benchmark_id, **facts)
     return begin_run(plan, settings, resume)
 
 
@@ -79,7 +78,8 @@ def begin_run(plan: RunPlan, settings: Settings, resume: str = AUTO) -> Evaluati
     """Check the database, then create the run's folder or resume an unfinished run.
 
     `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. With auto,
-    deployed flows resume only runs of deployed flows, and others only the others. Raises SpecError or StoreError.
+    deployed flows resume only runs of deployed flows, and others only the others; a suite resumes only its own runs.
+    Raises SpecError or StoreError.
     """
     spec, manifest, database = plan.spec, plan.fresh, DatabaseThread(settings)
     workers = count_workers(spec)
@@ -175,7 +175,7 @@ def plan_run(spec: EvalSpec, settings: Settings, *, purpose: str = "evaluate", *
     """Check arguments and model of a spec, and plan a new run of it. Raises SpecError or ModelError.
 
     `purpose` as in runs.purpose; a judge's is judge. `facts` are other fields of its manifest: benchmark_id,
-    is_deployed, flow_run_id.
+    suite_id, is_deployed, flow_run_id.
     """
     spec = add_price(spec, settings)
     check_arguments(spec)

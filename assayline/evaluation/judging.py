@@ -113,13 +113,14 @@ def find_unreported(plan: RunPlan, settings: Settings, resume: str = AUTO) -> st
     if resume != AUTO:
         newest: Manifest | None = read_manifest(find_run(runs_dir, resume))
     else:
-        asked = plan.fresh.name, plan.fresh.spec_hash
-        newest = next((run for run in list_manifests(runs_dir) if (run.name, run.spec_hash) == asked), None)
+        asked = plan.fresh.name, plan.fresh.spec_hash, plan.fresh.owner
+        runs = list_manifests(runs_dir)
+        newest = next((run for run in runs if (run.name, run.spec_hash, run.owner) == asked), None)
     if newest is None or not is_complete(run_dir := settings.run_dir(newest.run_id), newest) or is_worked_on(run_dir):
         return None
     if not newest.lacks_report and not _lacks_judges(settings, newest.run_id):
         return None
-    same = ("model_id", "tokenizer_id", "inputs", "benchmark_id", "is_deployed")
+    same = ("model_id", "tokenizer_id", "inputs", "is_deployed")
     if resume == AUTO and any(getattr(newest, name) != getattr(plan.fresh, name) for name in same):
         return None
     return newest.run_id

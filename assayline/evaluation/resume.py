@@ -1,4 +1,4 @@
-"""Choose the run that a spec resumes: by default the newest unfinished one of the same spec, model and inputs.
+"""Choose the run that a spec resumes: by default the newest unfinished one of the same spec, model, inputs and owner.
 
 A run that another process holds is skipped, and a run whose spec, model or prompts changed cannot be resumed. Both are
 noted, because a user who expects a resumed run must learn the reason for a new one.
@@ -165,7 +165,7 @@ def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: lis
     """Yield unfinished runs of the same spec, newest first, back to the last one that ended."""
     obstacle = ""
     for manifest in list_manifests(runs_dir):
-        if manifest.name != fresh.name:
+        if manifest.name != fresh.name or manifest.owner != fresh.owner:
             continue
         run_dir = runs_dir / manifest.run_id
         try:

@@ -274,8 +274,8 @@ def _do_cells(
     write_suite(plan, front.settings)
 
     def complete(cell: Cell, name: str) -> None:
-        session = plan.suite_id if cell.key in apart else None
-        result = front.complete(cell.spec, name, resume=resume, benchmark_id=session, purpose="suite", engines=engines)
+        owner = {"suite_id": plan.suite_id, "benchmark_id": plan.suite_id if cell.key in apart else None}
+        result = front.complete(cell.spec, name, resume=resume, engines=engines, purpose="suite", **owner)
         plan.runs.setdefault(cell.key, []).append(result.run_id)
         write_suite(plan, front.settings)
 

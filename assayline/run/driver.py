@@ -100,19 +100,20 @@ def evaluate(
     spec: EvalSpec,
     front: FrontEnd,
     resume: str = AUTO,
-    benchmark_id: str | None = None,
-    purpose: str = "evaluate",
     engines: EnginePool | None = None,
+    purpose: str = "evaluate",
+    **owner: str | None,
 ) -> RunResult:
-    """Complete a run of the spec, its judges and its report. The arguments are those of `begin_evaluation`.
+    """Complete a run of the spec, its judges and its report. The arguments are those of `plan_run` and `begin_run`.
 
-    The run takes its engine from `engines` and leaves it there; its judges open engines of their own.
+    The run takes its engine from `engines` and leaves it there; its judges open engines of their own. `owner` has the
+    benchmark_id or suite_id of a new run.
     Raises AssaylineError; JudgeNotTrustedError if the run is complete and a judge agrees too little with the labels.
     """
     settings = front.settings
     database = DatabaseThread(settings)
-    facts = {"benchmark_id": benchmark_id, "is_deployed": front.is_deployed, "flow_run_id": front.flow_run_id}
-    plan = plan_evaluation(spec, settings, database.run, purpose=purpose, **facts)
+    facts = {"is_deployed": front.is_deployed, "flow_run_id": front.flow_run_id, "purpose": purpose, **owner}
+    plan = plan_evaluation(spec, settings, database.run, **facts)
     spec = plan.spec
     if run_id := find_unreported(plan, settings, resume):
         front.log.info("Run %s has all its answers; its judges and its report follow.", run_id)

@@ -86,6 +86,8 @@ class Manifest:
     config_id: str | None = None
     benchmark_id: str | None = None
     """Id of the benchmark to which the run belongs."""
+    suite_id: str | None = None
+    """Id of the suite that began it."""
     attempt: int = 1
     state: str = "running"
     """running, completed, failed, cancelled or imported. A killed run stays `running`; its lock is free, and the
@@ -112,6 +114,11 @@ class Manifest:
     adds them."""
     layout: int = 1
     """Layout of the run's folder: `LAYOUT`, or 1 for version 0.1, whose workers shared a queue of files."""
+
+    @property
+    def owner(self) -> tuple[str | None, str | None]:
+        """The suite and the benchmark it belongs to, which alone resume it unless its id is given."""
+        return self.suite_id, self.benchmark_id
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:

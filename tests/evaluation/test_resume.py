@@ -24,15 +24,17 @@ from run_kit import (
 )
 
 from assayline.errors import Death, EngineDiedError, PromptsChangedError, RunFailedError, SpecError, StoreError
-from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.begin import begin_evaluation, plan_evaluation
+from assayline.evaluation.judging import find_unreported
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.prepare import _ShardWriter
-from assayline.evaluation.resume import AUTO, NEVER, describe_left, describe_way_on
+from assayline.evaluation.resume import AUTO, NEVER, choose_run, describe_left, describe_way_on
 from assayline.runs.locks import is_worked_on, lock_run
 from assayline.runs.manifest import read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
+from assayline.spec.identity import canonical_json
 from assayline.store.answers import survey_answers
 from assayline.store.database import connect
 from assayline.store.parts import list_parts, write_part
@@ -150,6 +152,32 @@ def test_begin_evaluation_leaves_a_run_to_the_kind_of_flow_that_began_it(spec, s
     again = begin_evaluation(spec, settings, is_deployed=is_deployed)
     assert again.run_id == begun.run_id
     again.abandon("cancelled")
+
+
+OWNERS = [{}, {"suite_id": "s"}, {"suite_id": "t"}, {"benchmark_id": "b"}]
+
+
+@pytest.mark.parametrize("state", ["unfinished", "without its report"])
+def test_runs_of_one_spec_are_resumed_by_their_owner_alone_whatever_others_did_since(spec, settings, state):
+    runs = {}
+    for owner in OWNERS:
+        begun = begin_evaluation(spec, settings, **owner)
+        counts = begun.prepare()
+        if state == "unfinished":
+            answer_some(begun, 4)
+            vanish(begun)
+        else:
+            work(begun)
+            begun.finish(counts, lacks_report=True)
+        runs[begun.run_id] = owner
+    assert len(runs) == len(OWNERS)
+    for run_id, owner in runs.items():
+        plan = plan_evaluation(spec, settings, DatabaseThread(settings).run, **owner)
+        if state == "unfinished":
+            chosen = choose_run(plan.fresh, canonical_json(spec), settings.data_dir / "runs", is_dry=True).manifest
+            assert chosen and chosen.run_id == run_id
+        else:
+            assert find_unreported(plan, settings) == run_id
 
 
 def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec, settings):
