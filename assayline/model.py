@@ -2,7 +2,7 @@
 
 vLLM's own `compute_hash` is a compile-cache key and not an identity: it stays equal after a weight byte is flipped, and
 differs for the same files in another folder. A hub model is therefore identified by its resolved commit, and a folder
-by a SHA-256 over the files that determine its answers.
+by a SHA-256 over its files, without those that no engine reads.
 """
 
 import hashlib
@@ -21,8 +21,6 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.words import as_sentence
 
 SERVED = "served"
-WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
-CONFIGS = ("config.json", "generation_config.json", "*processor_config.json", "params.json")
 TOKENIZERS = (
     "tokenizer*",
     "vocab*",
@@ -31,13 +29,20 @@ TOKENIZERS = (
     "added_tokens.json",
     "*.model",
     "*.tiktoken",
+    "tekken.json",
     "tokenization*.py",
 )
 TEMPLATES = ("chat_template*",)
-CODE = ("*.py",)
-"""Code of custom models, for trust_remote_code."""
 NOT_READ = (".*", "__pycache__", "checkpoint-*")
 """Folders inside a model folder that are not digested: caches and a trainer's checkpoints."""
+IRRELEVANT = (
+    ".*",
+    "*.md",
+    *("README*", "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*"),
+    *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.pdf"),
+    *("*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.tflite", "*.pth"),
+)
+"""Files that no engine reads: texts, pictures, and weights for other libraries. Any other file may decide answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def _identify_base(model: str, revision: str | None) -> ModelIdentity:
         _check_folder(folder)
         return ModelIdentity(
             folder,
-            f"sha256:{_digest_files(folder, WEIGHTS + CONFIGS + CODE + TOKENIZERS + TEMPLATES)}",
+            f"sha256:{_digest_files(folder, ('*',), IRRELEVANT)}",
             f"sha256:{_digest_files(folder, TOKENIZERS + TEMPLATES)}",
         )
     if model.startswith((".", "/", "~")) or model.count("/") > 1 or folder.exists():
@@ -118,7 +123,7 @@ def _identify_hub_model(model: str, revision: str | None) -> ModelIdentity:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(model, revision=revision, allow_patterns=[*CONFIGS, *TOKENIZERS, *TEMPLATES]))
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns=["*.json", *TOKENIZERS, *TEMPLATES]))
     except (OSError, ValueError, HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         if obstacle := find_obstacle(cache := Path(HF_HUB_CACHE)):
             raise MachineError(
@@ -150,11 +155,14 @@ def _check_folder(folder: Path) -> None:
         raise ModelError(f"{config} is not valid JSON: {error}. hint: download or build the model again.") from None
 
 
-def _digest_files(folder: Path, patterns: tuple[str, ...]) -> str:
+def _digest_files(folder: Path, patterns: tuple[str, ...], left_out: tuple[str, ...] = ()) -> str:
+    def is_one(name: str, patterns: tuple[str, ...]) -> bool:
+        return any(fnmatch(name, pattern) for pattern in patterns)
+
     names: list[str] = []
     for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not any(fnmatch(name, pattern) for pattern in NOT_READ)]
-        found = (Path(root, name) for name in files if any(fnmatch(name, pattern) for pattern in patterns))
+        folders[:] = [name for name in folders if not is_one(name, NOT_READ)]
+        found = (Path(root, name) for name in files if is_one(name, patterns) and not is_one(name, left_out))
         names += [path.relative_to(folder).as_posix() for path in found if path.is_file()]
     total = hashlib.sha256()
     for name in sorted(names):

@@ -40,7 +40,7 @@ def test_a_flipped_byte_of_the_weights_is_another_model_with_the_same_tokenizer(
     assert after.tokenizer_id == before.tokenizer_id
 
 
-@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json", "tekken.json"])
 def test_files_that_render_prompts_are_part_of_both_ids(model, name):
     before = identify_model(str(model))
     (model / name).write_text('{"changed": 1}')
@@ -55,9 +55,13 @@ def test_the_config_is_part_of_the_model(model):
 
 
 @pytest.mark.parametrize(
-    "name", ["modeling_mine.py", "modules/attention.py", "1_Pooling/config.json", "shards/model-00002.safetensors"]
+    "name",
+    [
+        *("modeling_mine.py", "modules/attention.py", "1_Pooling/config.json", "shards/model-00002.safetensors"),
+        *("hf_quant_config.json", "quantize_config.json", "quant_config.json", "a.format.of.tomorrow"),
+    ],
 )
-def test_identify_model_covers_code_and_subfolders(model, name):
+def test_identify_model_covers_every_file_and_subfolder(model, name):
     ids = [identify_model(str(model))]
     (model / name).parent.mkdir(exist_ok=True)
     for content in ("a", "b"):
@@ -75,7 +79,8 @@ def test_identify_model_covers_the_code_of_a_tokenizer_in_both_ids(model):
 
 
 @pytest.mark.parametrize(
-    "name", [".cache/huggingface/config.json", "__pycache__/mine.py", "checkpoint-500/model.safetensors", "README.md"]
+    "name",
+    [".cache/huggingface/config.json", "__pycache__/mine.py", "checkpoint-500/model.safetensors", "README.md", "a.png"],
 )
 def test_identify_model_leaves_out_what_no_engine_reads(model, name):
     before = identify_model(str(model))
