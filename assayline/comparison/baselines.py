@@ -12,7 +12,7 @@ from pathlib import Path
 from assayline.errors import ComparisonError, SpecError
 from assayline.runs.manifest import ENDED_WELL, match_run_id, unknown_run
 from assayline.store.database import Connection, transaction
-from assayline.store.decisions import PIN, UNPIN, keep_decisions, read_open_pins
+from assayline.store.decisions import PIN, UNPIN, keep_decisions, read_pins
 from assayline.store.runs import insert_row
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -51,15 +51,13 @@ def pin_baseline(
             "pass --force."
         )
     before = {pin.baseline: pin.run_id for pin in list_pins(connection)}.get(name)
-    pinned_at = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+    pinned_at = datetime.now(UTC).replace(tzinfo=None)
     text = note and note.encode("utf-8", "replace").decode()  # arguments of a shell need not be UTF-8
     row = {"baseline": name, "run_id": run_id, "pinned_at": pinned_at, "note": text}
     with transaction(connection):
         connection.execute("delete from baselines where baseline = ?", [name])
         insert_row(connection, "baselines", row)
-        keep_decisions(data_dir / "runs" / run_id, [{"decision": PIN, **row}])
-        if before not in (None, run_id):
-            keep_decisions(data_dir / "runs" / str(before), [{"decision": UNPIN, "baseline": name}])
+    keep_decisions(data_dir / "runs" / run_id, [{"decision": PIN, **row}])
     return before
 
 
@@ -68,9 +66,10 @@ def unpin_baseline(connection: Connection, data_dir: Path, name: str) -> Pin:
     found = _find_pin(connection, name)
     if found is None:
         raise SpecError(f"There is no baseline {name!r}. hint: {_list_names(connection, name)}")
-    with transaction(connection):
-        connection.execute("delete from baselines where baseline = ?", [name])
-        keep_decisions(data_dir / "runs" / found.run_id, [{"decision": UNPIN, "baseline": name}])
+    unpinned_at = datetime.now(UTC).replace(tzinfo=None)
+    unpin = {"decision": UNPIN, "baseline": name, "unpinned_at": unpinned_at}
+    keep_decisions(data_dir / "runs" / found.run_id, [unpin])
+    connection.execute("delete from baselines where baseline = ?", [name])
     return found
 
 
@@ -106,18 +105,21 @@ def check_run(connection: Connection, run_id: str) -> str:
 
 
 def restore_pins(connection: Connection, data_dir: Path) -> tuple[list[Pin], list[Pin]]:
-    """Restore the pins of runs in the database whose names are free, the newest one of each name.
+    """Restore the pins of runs in the database whose names are free, the newest one of each name, if no unpin is newer.
 
     Return the restored pins, and those whose name another run keeps. Raises StoreError.
     """
     ids = _list_run_ids(connection)
-    kept = {run_id: read_open_pins(data_dir / "runs" / run_id) for run_id in ids}
-    pins = [
-        Pin(name, run_id, pin["pinned_at"], pin["note"])
-        for run_id, named in kept.items()
-        for name, pin in named.items()
-        if pin
-    ]
+    kept = {run_id: read_pins(data_dir / "runs" / run_id) for run_id in ids}
+    pins: list[Pin] = []
+    ends: dict[str, str] = {}
+    for name, last in (pair for named in kept.values() for pair in named.items()):
+        ends[name] = max(ends.get(name, ""), last.get("unpinned_at", ""))
+    for run_id, named in kept.items():
+        open_pins = [
+            pin for pin in named.values() if pin["decision"] == PIN and pin["pinned_at"] > ends[pin["baseline"]]
+        ]
+        pins += [Pin(pin["baseline"], run_id, pin["pinned_at"], pin["note"]) for pin in open_pins]
     names = {pin.baseline: pin.run_id for pin in list_pins(connection)}
     restored, left = [], []
     for pin in sorted(pins, key=lambda pin: datetime.fromisoformat(pin.pinned_at), reverse=True):

@@ -12,7 +12,7 @@ from typing import Any
 
 from assayline.files import MAKE_ROOM, read_kept, write_text
 from assayline.runs.manifest import MANIFEST_NAME
-from assayline.store.database import Connection, Row, transaction
+from assayline.store.database import Connection, Row, read_rows, transaction
 from assayline.store.runs import insert_row, insert_rows
 
 DECISIONS_NAME = "decisions.jsonl"
@@ -41,10 +41,22 @@ def read_decisions(run_dir: Path) -> list[Row]:
     return read_kept(run_dir / DECISIONS_NAME, parse, [], "the verdicts and pins of the run", hint)
 
 
-def read_open_pins(run_dir: Path) -> dict[str, Row | None]:
-    """Return the last pin of each baseline name that the run has or had; None after an unpin. Raises StoreError."""
-    rows = [row for row in read_decisions(run_dir) if row["decision"] in (PIN, UNPIN)]
-    return {row["baseline"]: row if row["decision"] == PIN else None for row in rows}
+def read_pins(run_dir: Path) -> dict[str, Row]:
+    """Return the run's last pin or unpin of each baseline name. Raises StoreError."""
+    return {row["baseline"]: row for row in read_decisions(run_dir) if row["decision"] in (PIN, UNPIN)}
+
+
+def settle_pins(connection: Connection, runs_dir: Path) -> None:
+    """Complete pins and unpins that a killed command left in one of database and folder. Raises StoreError.
+
+    A pin is in the database first, and an unpin in the folder.
+    """
+    for pin in read_rows(connection, "select * from baselines"):
+        kept = read_pins(runs_dir / pin["run_id"]).get(pin["baseline"])
+        if kept and kept["decision"] == UNPIN and kept.get("unpinned_at", "") > str(pin["pinned_at"]):
+            connection.execute("delete from baselines where baseline = ?", [pin["baseline"]])
+        elif not kept or kept["decision"] == UNPIN or kept["pinned_at"] != str(pin["pinned_at"]):
+            keep_decisions(runs_dir / pin["run_id"], [{"decision": PIN, **pin}])
 
 
 def add_verdict(connection: Connection, row: Mapping[str, Any]) -> None:

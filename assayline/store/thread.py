@@ -17,6 +17,7 @@ import duckdb
 from assayline.errors import DatabaseInUseError, StoreError
 from assayline.settings import Settings
 from assayline.store.database import Connection, connect
+from assayline.store.decisions import settle_pins
 from assayline.store.metrics import UnmeasuredError, ensure_metrics
 from assayline.store.runs import mark_interrupted
 
@@ -51,6 +52,8 @@ class DatabaseThread:
             with connect(self._settings.database_path, wait, checkpoint=checkpoint) as own:
                 if not self._has_marked:
                     mark_interrupted(own, self._settings.data_dir / "runs")
+                    with suppress(StoreError):  # a folder that cannot be written; the database has them
+                        settle_pins(own, self._settings.data_dir / "runs")
                     self._has_marked = True
                 return work(own)
 

@@ -16,7 +16,7 @@ PARSER = make_parser("list baselines", EPILOG)
 PINS = (
     Column("baseline", "baseline"),
     Column("run", "run_id"),
-    Column("pinned at (UTC)", "pinned_at"),
+    Column("pinned at (UTC)", lambda pin: pin["pinned_at"][:19]),
     Column("note", lambda pin: pin["note"] or ""),
 )
 

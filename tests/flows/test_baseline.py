@@ -1,15 +1,20 @@
 """Pinned baselines: a command, its sentences, and what survives a rebuild."""
 
+import subprocess
+import sys
 from datetime import datetime
 
 import pytest
 from row_kit import NightOf, given_nights
 
-from assayline.comparison.baselines import Pin, list_pins, resolve_baseline
+from assayline.comparison.baselines import Pin, list_pins, resolve_baseline, restore_pins
 from assayline.errors import SpecError
 from assayline.flows.cli import run
 from assayline.settings import Settings
 from assayline.store.database import connect
+from assayline.store.thread import DatabaseThread
+
+FIRST, SECOND = "20260101-000000-sums-aaaa", "20260102-000000-sums-bbbb"
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +31,52 @@ def add_run(settings: Settings, run_id: str, state: str = "completed") -> None:
             "attempt, state, started_at) values (?, 'n', 'p', 'm', 'h', '{}', '0', 'h', 1, ?, ?)",
             [run_id, state, datetime(2026, 1, 1)],
         )
+
+
+KILLED = """
+import os, sys
+from assayline.comparison import baselines
+from assayline.flows.cli import run
+from assayline.files import replace_file
+from assayline.store import decisions
+
+def end(path, text, room):
+    if sys.argv[1] == "after":
+        replace_file(path, lambda file: file.write(text.encode()))
+    os._exit(9)
+
+decisions.write_text = end
+run("baseline", sys.argv[2:])
+"""
+"""Runs a command and ends without a farewell before or after it has written a folder."""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("command", [["pin", "good", SECOND], ["unpin", "good"]], ids=["move", "unpin"])
+def test_pins_in_database_and_folders_agree_after_a_kill(settings, command, when):
+    for run_id in (FIRST, SECOND):
+        (settings.run_dir(run_id)).mkdir(parents=True)
+        (settings.run_dir(run_id) / "run.json").write_text("{}")
+    assert run("baseline", ["pin", "good", FIRST]) == 0
+    done = subprocess.run([sys.executable, "-c", KILLED, when, *command], check=False)
+    assert done.returncode == 9
+    DatabaseThread(settings).run(lambda connection: None)  # as any command opens the database
+    pins = [pin.run_id for pin in read_pins(settings)]
+    assert pins == ([SECOND] if command[0] == "pin" else [] if when == "after" else [FIRST])
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("delete from baselines")
+        restore_pins(connection, settings.data_dir)
+        assert [pin.run_id for pin in list_pins(connection)] == pins
+
+
+def test_restore_pins_brings_no_earlier_run_back_after_an_unpin(settings):
+    for run_id in (FIRST, SECOND):
+        (settings.run_dir(run_id)).mkdir(parents=True)
+        (settings.run_dir(run_id) / "run.json").write_text("{}")
+        assert run("baseline", ["pin", "good", run_id]) == 0
+    assert run("baseline", ["unpin", "good"]) == 0
+    with connect(settings.database_path, 10) as connection:
+        assert restore_pins(connection, settings.data_dir) == ([], [])
 
 
 def read_pins(settings: Settings) -> list[Pin]:
