@@ -29,6 +29,7 @@ from assayline.run.watch import AnyLogger, RunReport
 from assayline.runs.locks import RunLock
 from assayline.runs.manifest import Manifest, PromptCounts, read_manifest, write_manifest
 from assayline.settings import Settings
+from assayline.spec.conflicts import list_unused
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.judges import JudgeScorer
 from assayline.store.thread import DatabaseThread
@@ -121,7 +122,7 @@ def evaluate(
     notes = check_judges(plan, settings)
     evaluation = begin_run(plan, settings, resume)
     front.begin(evaluation.run_id)
-    for note in [*evaluation.notes, *notes]:
+    for note in [*evaluation.notes, *list_unused(spec), *notes]:
         front.log.warning(note)
     front.log.info("Run %s started; part files and logs in %s", evaluation.run_id, evaluation.run_dir)
     try:

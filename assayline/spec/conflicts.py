@@ -1,8 +1,9 @@
-"""Features of a spec that exclude each other: one table, checked whenever a spec is parsed.
+"""Features of a spec that exclude each other, and fields without effect: two tables, checked when a spec is parsed and
+when it is run.
 
 A feature is a predicate on an EvalSpec, whose module imports this one: it returns the field path and value in use, or
-None. To add a conflict, add a row to `CONFLICTS`. Bounds of a single field are at the field; checks against the
-installed vLLM are in `checks.py`.
+None. To add a conflict, add a row to `CONFLICTS`; to add a field without effect, one to `UNUSED`. Bounds of a single
+field are at the field; checks against the installed vLLM are in `checks.py`.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,15 @@ def list_conflicts(spec: Any) -> list[str]:
     return [
         f"{first} cannot be used with {second}: {reason}"
         for one, other, reason in CONFLICTS
+        if (first := one(spec)) and (second := other(spec))
+    ]
+
+
+def list_unused(spec: Any) -> list[str]:
+    """Return a warning per field of the spec that has no effect beside another one."""
+    return [
+        f"{first} has no effect with {second}. hint: {hint}."
+        for one, other, hint in UNUSED
         if (first := one(spec)) and (second := other(spec))
     ]
 
@@ -46,7 +56,7 @@ def _given(*paths: str) -> Feature:
 def _is_given(part: Any, path: str) -> bool:
     *parents, name = path.split(".")
     for parent in parents:
-        part = getattr(part, parent, None)
+        part = part.get(parent) if isinstance(part, dict) else getattr(part, parent, None)
     if isinstance(part, dict):
         return part.get(name) not in (None, "", [])
     field = getattr(type(part), "model_fields", {}).get(name)
@@ -210,5 +220,29 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
         FORM,
         "vLLM would apply the form to the reasoning too. hint: set engine.args.reasoning_parser to vLLM's name for "
         "this model's, such as qwen3",
+    ),
+]
+
+CONTINUOUS = _when("engine.mode continuous", lambda spec: spec.engine.mode == "continuous")
+BARRIER = _when("engine.mode barrier", lambda spec: spec.engine.mode == "barrier")
+UNSERVED = _when("engine.backend {spec.engine.backend}", lambda spec: not spec.engine.is_served)
+NO_TEMPLATE = _when(
+    "prompts.source.apply_chat_template false",
+    lambda spec: spec.prompts.task and not spec.prompts.task.apply_chat_template,
+)
+NO_RECOVERY = _when("engine.recovery.enabled false", lambda spec: not spec.engine.recovery.enabled)
+
+UNUSED: list[tuple[Feature, Feature, str]] = [
+    (_given("engine.batch_size"), CONTINUOUS, "set engine.mode to barrier, or use engine.max_concurrency"),
+    (_given("engine.max_concurrency"), BARRIER, "set engine.batch_size"),
+    (_given("engine.server"), UNSERVED, "set engine.backend to server"),
+    (_given("engine.device", "engine.env", "engine.python"), EXTERNAL, "set it where the server is started"),
+    (_given("engine.recovery.min_concurrency"), NO_RECOVERY, "remove it, or enable recovery"),
+    (_given("sampling"), LIKELIHOOD, "remove it; no text is generated"),
+    (_given("chat.template", "chat.kwargs"), NO_TEMPLATE, "set prompts.source.apply_chat_template to true"),
+    (
+        _given("sampling.structured_outputs.whitespace_pattern"),
+        _when("vLLM", lambda spec: not spec.engine.is_remote),
+        "use engine.args.structured_outputs_config: {disable_any_whitespace: true}",
     ),
 ]

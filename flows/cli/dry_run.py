@@ -42,6 +42,7 @@ from assayline.requests.build import PreparedPrompt
 from assayline.scorers.process import check_targets
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
+from assayline.spec.conflicts import list_unused
 from assayline.spec.engine import list_ignored
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
@@ -274,7 +275,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     spec, model = plan.spec, plan.model
     runs_dir = settings.data_dir / "runs"
     choice = choose_run(plan.fresh, canonical_json(spec), runs_dir, resume, is_dry=True)
-    notes = [*choice.notes, *check_judges(plan, settings)]
+    notes = [*choice.notes, *list_unused(spec), *check_judges(plan, settings)]
     unreported = find_unreported(plan, settings, resume)
     check_devices(spec)
     engine = EngineTrial([plan], settings)

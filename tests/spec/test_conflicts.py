@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from assayline.errors import SpecError
-from assayline.spec.conflicts import CONFLICTS
+from assayline.spec.conflicts import CONFLICTS, UNUSED, list_unused
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 
@@ -132,6 +132,35 @@ def test_conflicting_features_are_refused(row, case):
 @pytest.mark.parametrize("fields", ACCEPTED)
 def test_features_that_go_together_are_accepted(fields):
     assert spec_of(fields)
+
+
+BARRIER = {"engine.mode": "barrier"}
+WITHOUT_EFFECT: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"engine.batch_size": 8}, BARRIER),
+    ({**BARRIER, "engine.max_concurrency": 8}, {"engine.mode": "continuous"}),
+    ({"engine.server.endpoint": "completions", "engine.server.url": "http://h/v1"}, {"engine.backend": "server"}),
+    (
+        {"engine.backend": "server", "engine.server.url": "http://h/v1", "engine.device": "cpu"},
+        {"engine.server.url": None},
+    ),
+    ({"engine.recovery.enabled": False, "engine.recovery.min_concurrency": 2}, {"engine.recovery.enabled": True}),
+    ({**LIKELIHOOD, "sampling": {"temperature": 0.5}}, {"scorers": ["exact_match"]}),
+    ({**TASK, "chat.template": "plain"}, {"prompts.source": {**TASK["prompts.source"], "apply_chat_template": True}}),
+    (
+        {"sampling.structured_outputs": {"json": {}, "whitespace_pattern": "[ ]?"}},
+        {"sampling.structured_outputs": {"json": {}}},
+    ),
+]
+"""By row of UNUSED: fields without effect, and changes with which the field has one or is gone."""
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "change"), [(row, *case) for row, case in zip(UNUSED, WITHOUT_EFFECT, strict=True)]
+)
+def test_list_unused_warns_of_a_field_without_effect_only_where_it_has_none(row, fields, change):
+    (warning,) = list_unused(spec_of(fields))
+    assert " has no effect with " in warning and warning.endswith(f" hint: {row[2]}.")
+    assert not list_unused(spec_of({**fields, **change}))
 
 
 def test_all_conflicts_of_a_spec_are_listed():
