@@ -99,10 +99,11 @@ def show_change(value: float | None) -> str:
 
 
 def show_changes(changes: object) -> str:
-    """Format {"window_requests": {"from": 80, "to": 40}} as window_requests 80 → 40."""
+    """Format {"window_requests": {"from": 80, "to": 40}} as max concurrency 80 → 40."""
     try:
         found = json.loads(str(changes)) if changes else {}
-        return ", ".join(f"{name} {change['from']} → {change['to']}" for name, change in found.items())
+        words = {"window_requests": "max concurrency"}
+        return ", ".join(f"{words.get(name, name)} {one['from']} → {one['to']}" for name, one in found.items())
     except (ValueError, TypeError, KeyError, AttributeError):
         return str(changes)
 

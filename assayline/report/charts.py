@@ -112,7 +112,7 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], s
         x="from:Q",
         x2={"field": "until"},
         y="window:Q",
-        tooltip=[field("name:N", title="engine"), field("window:Q", title="max in flight")],
+        tooltip=[field("name:N", title="engine"), field("window:Q", title="max concurrency")],
     )
     return finish([flown, lines, *marks])
 

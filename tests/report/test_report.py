@@ -113,7 +113,7 @@ def test_numbers_are_those_of_the_models(weeks, written):
     assert wrong and all(f"| {value} |" in text for value in wrong)
     assert "Extracted answer" not in page, "it is the output"
     assert "2 engines failed, 2 memory reductions" in page
-    assert "window_requests 80 → 40" in page
+    assert "max concurrency 80 → 40" in page
     assert "CUDA out of memory" in page
 
 

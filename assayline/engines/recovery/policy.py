@@ -61,7 +61,8 @@ def list_changes(before: Sizes, after: Sizes) -> Changes:
 
 def describe_changes(changes: Changes) -> str:
     """Return the changes as text for a message."""
-    return ", ".join(f"{name} {change['from']} → {change['to']}" for name, change in changes.items())
+    words = {"window_requests": "max concurrency"}
+    return ", ".join(f"{words.get(name, name)} {change['from']} → {change['to']}" for name, change in changes.items())
 
 
 MIN_BATCHED_TOKENS = 64

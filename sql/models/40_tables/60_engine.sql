@@ -24,7 +24,9 @@ add_samples as (
 
 join_use as (
     select
-        engine_history.* rename (window_requests as max_concurrency, last_window_requests as last_max_concurrency),
+        engine_history.*
+        replace (replace(reduced_arguments, '"window_requests"', '"max_concurrency"') as reduced_arguments)
+        rename (window_requests as max_concurrency, last_window_requests as last_max_concurrency),
         output_tokens / nullif(engine_steps, 0) as output_tokens_per_step,
         case
             when ok_requests + error_requests > 0

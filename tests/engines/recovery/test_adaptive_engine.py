@@ -228,7 +228,7 @@ def test_an_engine_that_always_crashes_ends_the_run_and_makes_no_error_rows(wind
 
 def test_an_engine_that_dies_with_few_but_no_single_one_says_so():
     bench = Bench(more_than(3), window=8, min_concurrency=4)
-    with pytest.raises(EngineDiedError, match=r"no single request is to blame(?s:.*)window_requests 8 → 4"):
+    with pytest.raises(EngineDiedError, match=r"no single request is to blame(?s:.*)max concurrency 8 → 4"):
         bench.answers(requests(30))
 
 
