@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from assayline.clock import RunClock
+from assayline.clock import UNKNOWN, RunClock
 from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, read_kept, write_json
 from assayline.spec.core_yaml import load_yaml
@@ -151,14 +151,23 @@ def read_manifest(run_dir: Path) -> Manifest:
 
 
 def list_manifests(runs_dir: Path) -> list[Manifest]:
-    """Return all readable manifests of a data folder, newest run first."""
-    found = []
+    """Return all readable manifests of a data folder, newest run first.
+
+    Runs of one boot are in the order of its monotonic clock, even if the wall clock was set back between them.
+    """
+    found: list[Manifest] = []
     for path in runs_dir.glob(f"*/{MANIFEST_NAME}"):
         try:
             found.append(read_manifest(path.parent))
         except StoreError:
             continue  # asking for the run by its id raises the error
-    return sorted(found, key=lambda manifest: (manifest.clock.started_wall_s, manifest.run_id), reverse=True)
+    latest: dict[str, float] = {}
+    order: dict[str, tuple[float, float]] = {}
+    for run in sorted(found, key=lambda run: (run.clock.started_monotonic_s, run.clock.started_wall_s)):
+        boot = run.run_id if run.clock.boot_id == UNKNOWN else run.clock.boot_id
+        latest[boot] = max(latest.get(boot, 0.0), run.clock.started_wall_s)
+        order[run.run_id] = latest[boot], run.clock.started_monotonic_s
+    return sorted(found, key=lambda run: (*order[run.run_id], run.run_id), reverse=True)
 
 
 def match_run_id(given: str, run_ids: Sequence[str]) -> str | None:

@@ -80,9 +80,11 @@ def complete_run_id(given: str, settings: "Settings") -> str:
 
     Raises SpecError for an ambiguous prefix.
     """
-    from assayline.runs.manifest import list_run_ids, match_run_id
+    from assayline.runs.manifest import LAST, list_manifests, list_run_ids, match_run_id
 
-    return match_run_id(given, list_run_ids(settings.data_dir / "runs")) or given
+    runs_dir = settings.data_dir / "runs"
+    ids = [run.run_id for run in list_manifests(runs_dir)] if given == LAST else list_run_ids(runs_dir)
+    return match_run_id(given, ids) or given
 
 
 def parse_words(words: list[str], options: Iterable[str] = ()) -> tuple[str | None, dict[str, str]]:

@@ -169,6 +169,7 @@ def test_runs_of_one_spec_are_resumed_by_their_owner_alone_whatever_others_did_s
         else:
             work(begun)
             begun.finish(counts, lacks_report=True)
+            begun.lock.release()
         runs[begun.run_id] = owner
     assert len(runs) == len(OWNERS)
     for run_id, owner in runs.items():

@@ -13,6 +13,7 @@ from assayline.clock import RunClock
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.resume import digest_inputs, list_input_changes
 from assayline.files import replace_file
+from assayline.flows.cli.words import complete_run_id
 from assayline.runs.manifest import (
     MANIFEST_NAME,
     PromptCounts,
@@ -23,6 +24,7 @@ from assayline.runs.manifest import (
     read_manifest,
     write_manifest,
 )
+from assayline.settings import Settings
 from assayline.spec.identity import list_changes
 
 WRITE_FOREVER = """
@@ -138,6 +140,20 @@ def test_of_runs_that_began_in_one_second_the_last_is_the_one_that_began_last(tm
     found = list_run_ids(tmp_path)
     assert len(found) == 4 and found[-1] == "20251231-235959-c"
     assert match_run_id("last", found) == "20260101-000000-a"
+
+
+def test_complete_run_id_takes_the_run_that_began_last_though_the_clock_was_set_back(tmp_path):
+    clocks = {
+        "20260101-000000-a-aaaa": RunClock(1_767_225_600.0, 9000.0, "an earlier boot"),
+        "20260102-120000-a-bbbb": RunClock(1_767_355_200.0, 10.0, "boot"),
+        "20260102-110000-a-cccc": RunClock(1_767_351_600.0, 20.0, "boot"),  # an hour back
+        "20260102-113000-a-dddd": RunClock(1_767_353_400.0, 0.0, "unknown"),  # imported
+    }
+    for run_id, clock in clocks.items():
+        write_manifest(tmp_path / "runs" / run_id, dataclasses.replace(manifest_of(run_id), clock=clock))
+    listed = [run.run_id[-4:] for run in list_manifests(tmp_path / "runs")]
+    assert listed == ["cccc", "bbbb", "dddd", "aaaa"]
+    assert complete_run_id("last", Settings(data_dir=tmp_path)) == "20260102-110000-a-cccc"
 
 
 def test_match_run_id_takes_an_id_its_beginning_or_last():
