@@ -1,7 +1,9 @@
 """RecoveryPolicy: decides how to replace a dead engine. A state machine of plain values; it opens and kills nothing.
 
 After running out of memory, the next engine is smaller: at run time, first the window and max_num_seqs (halved), then
-max_num_batched_tokens; at start, as vLLM's message asks. After another death, the next engine has the same size. If
+max_num_batched_tokens; at start, as vLLM's message asks. A share of memory that was lowered for room next to the KV
+cache is raised again if the cache then does not fit. The context keeps its length once a request was answered, so that
+all answers of a worker have the same limit. After another death, the next engine has the same size. If
 that dies too before answering much, or nothing is left to reduce, the requests in flight are suspects: one of them
 kills engines, and `engine.py` finds it by bisection. A start that fails for another reason than memory is final if no
 request has been answered yet; later ones are tried again after a pause. Decisions depend only on the order of deaths,
@@ -131,9 +133,11 @@ class RecoveryPolicy:
         self._has_window = has_window
         self._pauses_s = restart_pauses_s
         self._chunked_prefill = True
+        self._chunks_logprobs = False
         self._failed_starts = self._strikes = self._answered = self._deaths = self._restarts = self._fruitless = 0
         self._has_answered = self._has_waited = False
         self._utilization_limit = MAX_UTILIZATION
+        self._utilization_floor = MIN_UTILIZATION
         self._untaken_utilization: float | None = None
         self._least_cache_bytes = 1
         self._before_descent: Sizes | None = None
@@ -161,6 +165,7 @@ class RecoveryPolicy:
         self.sizes = self.sizes.resolve(details, window_requests)
         self._given = self._given.resolve(details, window_requests)
         self._chunked_prefill = bool(details.get("enable_chunked_prefill", True))
+        self._chunks_logprobs = details.get("model_runner") == "v2"
         self._least_cache_bytes = details.get("min_kv_cache_bytes") or self._least_cache_bytes
 
     def opened(self, details: Mapping[str, Json], window_requests: int | None) -> None:
@@ -237,14 +242,14 @@ class RecoveryPolicy:
 
     def _reduce(self, cause: Cause, in_flight: int, longest_prompt_tokens: int, prompt_logprobs: bool) -> bool:
         """Make the next engine smaller. False if nothing that helps is left."""
-        if prompt_logprobs:  # their memory grows with the tokens of a step, not with the requests in flight
+        if prompt_logprobs and not self._chunks_logprobs:  # their memory grows with the tokens of a step
             reduced = self._reduce_batched_tokens(longest_prompt_tokens) or self._reduce_window(in_flight)
         else:
             reduced = self._reduce_window(in_flight) or self._reduce_batched_tokens(longest_prompt_tokens)
         if not reduced:
             return False
         if cause.kind is Kind.DEVICE_OOM and self.sizes.kv_cache_memory_bytes is None:
-            self._lower_utilization(UTILIZATION_STEP)  # room next to the KV cache, which never shrinks by itself
+            self._lower_utilization()  # the KV cache never shrinks by itself
         return True
 
     def _reduce_window(self, in_flight: int) -> bool:
@@ -309,7 +314,9 @@ class RecoveryPolicy:
             case Kind.NO_CACHE_ROOM:
                 return self._raise_utilization() or self._reduce_batched_tokens(0)
             case Kind.LENGTH_TOO_LONG:
-                return self._raise_utilization() or self._shorten(cause.fitting_model_len)
+                return self._raise_utilization() or (
+                    self._reduce_batched_tokens(0) if self._has_answered else self._shorten(cause.fitting_model_len)
+                )
             case Kind.START_OOM:
                 return self._reduce_start_peak()
         return False
@@ -333,7 +340,7 @@ class RecoveryPolicy:
             tokens = max(tokens, sizes.max_model_len)
         self.sizes = replace(sizes, max_num_seqs=fewer, window_requests=window, max_num_batched_tokens=tokens)
         if cache is None:
-            self._lower_utilization(UTILIZATION_STEP)
+            self._lower_utilization()
         return True
 
     def _shrink_cache(self, smaller: int | None) -> bool:
@@ -349,22 +356,23 @@ class RecoveryPolicy:
             return False
         if self._untaken_utilization is None:
             self._untaken_utilization = self._utilization()
-        self._set_utilization(fitting)
+        self.sizes = replace(self.sizes, gpu_memory_utilization=fitting)
+        self._utilization_limit = fitting  # more was not available: no message may raise it again
         return True
 
-    def _lower_utilization(self, step: float) -> None:
-        if (lower := round(self._utilization() - step, 2)) >= MIN_UTILIZATION:
-            self._set_utilization(lower)
-
-    def _set_utilization(self, utilization: float) -> None:
-        self.sizes = replace(self.sizes, gpu_memory_utilization=utilization)
-        self._utilization_limit = utilization  # more was not available: no message may raise it again
+    def _lower_utilization(self) -> None:
+        """Leave room next to the KV cache, unless the cache has already been found not to fit then."""
+        before = self._utilization()
+        if (lower := round(before - UTILIZATION_STEP, 2)) >= self._utilization_floor:
+            self.sizes = replace(self.sizes, gpu_memory_utilization=lower)
+            self._utilization_limit = min(self._utilization_limit, before)
 
     def _raise_utilization(self) -> bool:
         higher = round(self._utilization() + UTILIZATION_STEP, 2)
         if higher > self._utilization_limit or self.sizes.kv_cache_memory_bytes is not None:
             return False
         self.sizes = replace(self.sizes, gpu_memory_utilization=higher)
+        self._utilization_floor = higher
         return True
 
     def _utilization(self) -> float:

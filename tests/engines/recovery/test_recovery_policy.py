@@ -64,6 +64,44 @@ def test_out_of_device_memory_halves_the_window_and_leaves_room_next_to_the_cach
     assert changed(policy.react(died(Kind.DEVICE_OOM), ids(40)))["window_requests"] == (40, 20)
 
 
+TIGHT_WEIGHTS, TIGHT_PEAK = 0.885, 0.015
+"""A model of 70B parameters in FP8 on 80 GB: shares of its memory for the weights, and for a step of 8,192 tokens."""
+
+
+def test_out_of_memory_on_a_card_that_the_weights_fill_takes_back_the_room_and_keeps_the_smaller_window():
+    policy = opened(window=1280, details={"max_num_seqs": 1024})
+    policy.answered()
+    deaths = 0
+    while policy.window_requests > 80:  # the sampler runs out until few enough run at once
+        deaths += 1
+        reaction = policy.react(died(Kind.DEVICE_OOM), ids(policy.window_requests), 900)
+        while policy.sizes.gpu_memory_utilization - TIGHT_WEIGHTS - TIGHT_PEAK <= 0:
+            assert isinstance(reaction, Rebuild)
+            deaths += 1
+            reaction = policy.react(died(Kind.NO_CACHE_ROOM, "start"))
+        assert isinstance(reaction, Rebuild)
+        policy.opened(OPENED, None)
+    assert deaths == 4 + 1, "one load without room for the cache shows that the share must stay"
+    assert policy.changed_arguments == {"max_num_seqs": 64} and policy.sizes.gpu_memory_utilization == 0.92
+
+
+def test_the_context_keeps_its_length_once_a_request_was_answered():
+    long = {"max_model_len": 32768}
+    cause = died(Kind.LENGTH_TOO_LONG, "start", fitting_model_len=19968)
+    for answers in (0, 1):
+        policy = opened(window=1280, details={"max_num_seqs": 1024, **long})
+        for _ in range(answers):
+            policy.answered()
+        policy.react(died(Kind.DEVICE_OOM), ids(1280), 900)
+        assert changed(policy.react(cause)) == {"gpu_memory_utilization": (0.87, 0.92)}
+        if not answers:
+            assert changed(policy.react(cause)) == {"max_model_len": (32768, 19968)}
+            continue
+        while isinstance(reaction := policy.react(cause), Rebuild):
+            assert set(reaction.changes) == {"max_num_batched_tokens"}
+        assert isinstance(reaction, Stop) and policy.sizes.max_model_len == 32768
+
+
 def test_a_cache_of_a_given_size_keeps_it_and_its_share():
     policy = opened(sizes=Sizes(kv_cache_memory_bytes=2**30))
     assert changed(policy.react(died(Kind.DEVICE_OOM), ids(80))) == {
@@ -98,10 +136,11 @@ def test_without_chunked_prefill_a_step_takes_whole_prompts():
     assert policy.react(died(Kind.HOST_OOM), ids(1), 4000) == Isolate()
 
 
-def test_log_probabilities_of_prompts_grow_with_the_tokens_of_a_step():
-    policy = opened()
+@pytest.mark.parametrize(("runner", "reduced"), [("v1", "max_num_batched_tokens"), ("v2", "window_requests")])
+def test_log_probabilities_of_prompts_grow_with_the_tokens_of_a_step_unless_they_come_in_chunks(runner, reduced):
+    policy = opened(details={"model_runner": runner})
     reaction = policy.react(died(Kind.HOST_OOM), ids(80), 3000, prompt_logprobs=True)
-    assert changed(reaction) == {"max_num_batched_tokens": (8192, 4096)}
+    assert next(iter(changed(reaction))) == reduced
 
 
 def test_the_window_stays_at_the_fewest_that_are_allowed():
