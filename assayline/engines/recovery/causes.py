@@ -39,12 +39,12 @@ class Cause:
 
 DEVICE_MEMORY = (
     r"OutOfMemoryError|(?i:cuda|hip|xpu)[^\n]{0,40}out of memory"
-    r"|(CU|HIP)BLAS_STATUS_ALLOC_FAILED"
-    r"|(CU|HIP)BLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR) when calling `?(cu|hip)blasCreate"
-    r"|CUDNN_STATUS_\w*ALLOC\w*_FAILED|Buffer overflow when allocating memory for"
+    r"|(CU|HIP)(BLAS|SOLVER|SPARSE|RAND|FFT)_(STATUS_)?ALLOC(ATION)?_FAILED"
+    r"|(CU|HIP)BLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR) when calling `?(cu|hip)blas(Lt)?Create"
+    r"|CUDNN_STATUS_\w*ALLOC\w*_FAILED|Buffer overflow when allocating memory for|nvshmem malloc failed"
 )
-"""An allocation on the device that failed: torch, Triton, NCCL, cuBLAS (which names the lack of room for its handle in
-two more ways), cuDNN, FlashInfer's workspace."""
+"""An allocation on the device that failed: torch, Triton, NCCL, CUDA's libraries (cuBLAS names the lack of room for its
+handles in two more ways), cuDNN, FlashInfer's workspace, NVSHMEM."""
 
 HOST_MEMORY = (
     r"can't allocate memory|[Cc]annot allocate memory(?! in static TLS)|MemoryError|std::bad_alloc"
@@ -59,7 +59,7 @@ ZeroMQ, LLVM; jemalloc; torch's shared memory."""
 WEIGHTS_MEMORY = (
     r"Failed to load model - not enough (GPU )?memory.*"
     r"|unable to mmap \d+ bytes from file.*"
-    rf"|, in load_model\b(.*\n){{1,60}}?.*({HOST_MEMORY}).*"
+    rf"|, in load_model\b(.*\n){{1,60}}?.*({DEVICE_MEMORY}|{HOST_MEMORY}).*"
 )
 """The weights did not fit; the last form is a traceback through vLLM's loader."""
 

@@ -100,6 +100,12 @@ DEVICE_TEXTS = {
     "driver": "CUDA driver error: out of memory",
     # vllm-project/vllm#12981 and verl-project/verl#302
     "sleep mode": "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
+    "cublasLt": "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate(&handle)`",
+    "cusolver": "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+    "cusparse": "CUDA error: CUSPARSE_STATUS_ALLOC_FAILED when calling `cusparseCreate(handle)`",
+    "curand": "CURAND_STATUS_ALLOCATION_FAILED",
+    "cufft": "cuFFT error: CUFFT_ALLOC_FAILED",
+    "nvshmem": "nvshmem malloc failed",
     # KupynOrest/DeblurGAN#128
     "cudnn": "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
     "hip": "HIP error: out of memory\nHIP kernel errors might be asynchronously reported at some other API call",
@@ -232,8 +238,9 @@ def test_classify_reads_the_log_when_the_exception_names_no_cause(exception, mes
 def test_classify_finds_weights_that_do_not_fit():
     mapped = classify(Death("start", None, "RuntimeError", MMAP))
     assert mapped.kind is Kind.MODEL_TOO_LARGE and mapped.summary == MMAP
-    loading = classify(Death("start", None, "RuntimeError", CPU_OOM, log=f"{LOADER}RuntimeError: {CPU_OOM}"))
-    assert loading.kind is Kind.MODEL_TOO_LARGE and "you tried to allocate" in loading.summary
+    for text in (CPU_OOM, CUDA_OOM, *DEVICE_TEXTS.values()):
+        loading = classify(Death("start", None, "RuntimeError", text, log=f"{LOADER}RuntimeError: {text}"))
+        assert loading.kind is Kind.MODEL_TOO_LARGE, text
     caching = LOADER.replace("in load_model", "in initialize_kv_cache")
     assert classify(Death("start", None, "RuntimeError", CPU_OOM, log=caching)).kind is Kind.START_OOM
 
