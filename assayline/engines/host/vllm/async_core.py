@@ -15,7 +15,13 @@ from typing import Any
 from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, proving, read_probe
 from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import Counters, Live
-from assayline.engines.host.vllm.internals import complete_args, count_steps, open_async, take_over_outputs
+from assayline.engines.host.vllm.internals import (
+    complete_args,
+    count_steps,
+    is_engine_dead,
+    open_async,
+    take_over_outputs,
+)
 from assayline.engines.host.vllm.preparers import Preparers
 from assayline.engines.host.vllm.rows import (
     GAVE_UP,
@@ -131,13 +137,13 @@ class AsyncCore:
             params = self._rows.build_params(request, live)
             prompt = await self._write_prompt(live)
             collector = await self._engine.add_request(request.request_id, prompt, params, lora_request=self._adapter)
+            outputs = _Outputs(live, self._counters.add_tokens)
+            outputs.divert(collector)
+            last = await outputs.over  # vLLM may also refuse a request after it has taken it
         except Exception as error:
-            if self._engine.errored:
+            if self._engine.errored or is_engine_dead(error):
                 raise
             return self._rows.refuse(live, error)
-        outputs = _Outputs(live, self._counters.add_tokens)
-        outputs.divert(collector)
-        last = await outputs.over
         if not last.finished:  # one of the answer's own stops was found
             await self._engine.abort(request.request_id)
         row = self._rows.finish(live, last, time.monotonic())

@@ -152,6 +152,7 @@ class VllmCore:
         except Exception as error:
             if is_engine_dead(error):
                 raise
+            self._engine.abort_request([request.request_id])  # vLLM may have registered it before it refused it
             return self._rows.refuse(live, error)
         self._live[request.request_id] = live
         return None
