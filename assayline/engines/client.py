@@ -178,7 +178,7 @@ class HostedEngine:
     @contextlib.contextmanager
     def _generating(self) -> Iterator[None]:
         """Wrap the body of `generate`, so that the engine is afterwards either usable or marked as lost."""
-        self._host.phase = "run"
+        self._host.begin_run()
         self._without_step.restart()
         try:
             yield

@@ -7,6 +7,7 @@ reliable way to free a GPU's memory. All waits here have time limits, whatever t
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -81,10 +82,11 @@ MEMORY_LIMIT = "ASSAYLINE_ENGINE_MEMORY_LIMIT_BYTES"
 
 
 def engine_environment(
-    settings: Settings, device_env: Mapping[str, str], spec_env: Mapping[str, str]
+    settings: Settings, device_env: Mapping[str, str], spec_env: Mapping[str, str], python: str = sys.executable
 ) -> dict[str, str]:
     """Return this process's environment over the defaults, overridden by the device's and `engine.env`.
 
+    PATH begins with the folder of `python`: vLLM uses fewer kernels if it does not find the `ninja` that is there.
     If the home folder's caches cannot be written, the engine's home is in the data folder.
     """
     token = {"HF_TOKEN": settings.hf_token.get_secret_value()} if settings.hf_token else {}
@@ -95,7 +97,9 @@ def engine_environment(
         # Cached models are read from where they are.
         hub = os.environ.get("HF_HOME") or str(caches / "huggingface")
         home = {"HF_HOME": hub, "HOME": str(settings.data_dir.absolute() / "home")}
-    return {**DEFAULTS, **os.environ, **home, **token, **limits, **device_env, **spec_env}
+    env = {**DEFAULTS, **os.environ, **home, **token, **limits, **device_env, **spec_env}
+    tools = str(Path(shutil.which(python) or python).parent)
+    return {**env, "PATH": os.pathsep.join(filter(None, (tools, env.get("PATH"))))}
 
 
 class Launched(Protocol):
@@ -145,7 +149,7 @@ class HostSetup:
         """Make a setup from settings and spec, for the device that `device_env` binds."""
         stall_s = settings.engine_stall_timeout_s
         return cls(
-            env=engine_environment(settings, device_env, engine.env),
+            env=engine_environment(settings, device_env, engine.env, engine.python or sys.executable),
             log_path=log_path,
             start_timeout_s=settings.engine_start_timeout_s,
             close_timeout_s=settings.engine_close_timeout_s,
@@ -205,6 +209,13 @@ class HostProcess:
             raise EngineDiedError(self.describe_death(), self.evidence()) from None
         self._log.read(self.phase)
         return message
+
+    def begin_run(self) -> None:
+        """Note that the engine has started: its next death is one at run time."""
+        if self.phase != "run":
+            self._log.drain(self.phase)
+            self._log.begin()
+            self.phase = "run"
 
     def listen(self, on_log: Callable[[str], None]) -> None:
         """Pass new log lines to `on_log` from now on, and forget causes in earlier ones."""
@@ -291,7 +302,7 @@ class HostLog:
         """Open the log. `on_line` gets the lines from byte `start` on."""
         self.on_line = on_line
         self._path = path
-        self._start = start
+        self._start = self._phase_start = start
         self._file = open(path, "rb")  # noqa: SIM115 - lives as long as the process
         self._file.seek(start)
         self._rest = b""
@@ -323,26 +334,32 @@ class HostLog:
         """Skip earlier lines: the log belongs to another run from now on."""
         self._report_skipped()
         self.on_line = on_line
-        self._start = self._file.seek(0, os.SEEK_END)
+        self._start = self._phase_start = self._file.seek(0, os.SEEK_END)
         self._rest = b""
         self._causes.clear()
 
+    def begin(self) -> None:
+        """Note that a phase begins: earlier lines are no evidence of a later death."""
+        self._phase_start = os.fstat(self._file.fileno()).st_size
+
     def explain(self, phase: str) -> str:
-        """Return the lines of a phase that match a known cause, then the log's end."""
+        """Return the lines of a phase that match a known cause, then the log's end, from the phase's start on."""
         self.drain(phase)
-        return "\n".join([*self._causes[phase], self._read_end()])
+        return "\n".join([*self._causes[phase], self._read_end(self._phase_start)])
 
     def list_last(self, count: int) -> list[str]:
         """Return the last lines that are not empty."""
-        return [text for line in self._read_end().splitlines() if (text := line.strip()[:LONGEST_LINE])][-count:]
+        return [text for line in self._read_end(self._start).splitlines() if (text := line.strip()[:LONGEST_LINE])][
+            -count:
+        ]
 
     def close(self) -> None:
         """Stop reading. Safe to call twice."""
         self._file.close()
 
-    def _read_end(self) -> str:
+    def _read_end(self, start: int) -> str:
         with open(self._path, "rb") as log:
-            log.seek(max(self._start, os.fstat(log.fileno()).st_size - EVIDENCE_BYTES))
+            log.seek(max(start, os.fstat(log.fileno()).st_size - EVIDENCE_BYTES))
             return log.read().decode("utf-8", "replace")
 
     def _read_until(self, deadline: float, phase: str) -> None:

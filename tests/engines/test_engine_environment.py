@@ -1,5 +1,10 @@
 """The environment of an engine's process is complete before it starts."""
 
+import os
+import shutil
+import sys
+from pathlib import Path
+
 from pydantic import SecretStr
 
 from assayline.engines.process import DEFAULTS, engine_environment
@@ -15,7 +20,20 @@ def test_the_spec_wins_over_the_device_over_this_process_over_defaults(monkeypat
     env = engine_environment(Settings(), device, {"OMP_NUM_THREADS": "3"})
     assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert (env["VLLM_NO_USAGE_STATS"], env["CUDA_VISIBLE_DEVICES"], env["OMP_NUM_THREADS"]) == ("0", "1", "3")
-    assert "PATH" in env
+
+
+def test_the_path_begins_with_the_tools_of_the_engines_python(monkeypatch, tmp_path):
+    """vLLM switches FlashInfer off with one warning if `ninja`, which its environment brings, is not on the path."""
+    for name in ("python", "ninja"):
+        (tmp_path / name).touch(0o755)
+    for given in ({}, {"PATH": "/usr/local/cuda/bin"}):
+        path = engine_environment(Settings(), {}, given, str(tmp_path / "python"))["PATH"]
+        assert shutil.which("ninja", path=path) == str(tmp_path / "ninja")
+        assert path.endswith(given.get("PATH") or os.environ["PATH"])
+    own = engine_environment(Settings(), {}, {})["PATH"].split(os.pathsep)[0]
+    assert own == str(Path(sys.executable).parent)
+    monkeypatch.delenv("PATH")
+    assert engine_environment(Settings(), {}, {})["PATH"] == own
 
 
 def test_engine_environment_numbers_gpus_as_the_driver_does_unless_told_otherwise(monkeypatch):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from assayline.clock import RunClock
+from assayline.clock import RunClock, boot_id
 from assayline.engines.devices.nvidia import GpuProcess, GpuSensors, hold_driver, list_processes, read_free_bytes
 from assayline.files import list_memory_groups
 from assayline.records import DeviceSample
@@ -183,8 +183,7 @@ def _sessions_of(lock: Path) -> list[int]:
 
 def _numbered_by() -> str:
     """Return an id of the process numbering: this boot of the machine, this PID namespace."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    return f"{boot_id()} {Path('/proc/self/ns/pid').readlink()}"
 
 
 def _session_of(process: psutil.Process) -> int | None:

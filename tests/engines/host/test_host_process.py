@@ -183,7 +183,7 @@ GONE = {"exception": "EngineGoneError", "message": "vLLM's server ended", "witne
 
 
 def test_evidence_holds_the_cause_however_much_was_printed_after_it(host, lines):
-    host.phase = "run"
+    host.begin_run()
     print_as(host, "a line\n" * 1000 + f"{OOM} allocate 2.00 GiB.\n" + NOISE * 100_000)
     assert classify(host.evidence(**GONE)).kind is Kind.DEVICE_OOM
     assert any(line.startswith(OOM) for line in lines), "and it is shown, whatever else is not"
@@ -192,9 +192,8 @@ def test_evidence_holds_the_cause_however_much_was_printed_after_it(host, lines)
 
 def test_evidence_of_a_run_leaves_out_causes_from_the_start(host):
     print_as(host, f"{OOM}: tried something smaller\n")
-    host.receive(0.01)
-    host.phase = "run"
-    print_as(host, NOISE * 10_000)
+    host.begin_run()
+    print_as(host, NOISE)
     assert classify(host.evidence(**GONE)).kind is Kind.OTHER
 
 
