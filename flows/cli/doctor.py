@@ -2,7 +2,8 @@
 
     assayline doctor [--json] [--fix]
 
-Versions are read from the packages' metadata: neither vLLM, torch nor Prefect is imported.
+Versions are read from the packages' metadata: neither vLLM nor Prefect is imported. torch's CUDA build is, in a process
+of its own.
 """
 
 import json
@@ -37,7 +38,11 @@ SCHEDULING_PREFECT = (3, 9, 1)
 """Oldest Prefect whose server schedules runs with SQLAlchemy 2.1."""
 LEAST_MEMORY_BYTES = 4 * GIB
 LEAST_SHARED_BYTES = GIB
+SHARED_BYTES_PER_GPU = GIB // 4
 """Tensor-parallel engines exchange through shared memory; Docker gives 64 MiB by default."""
+DRIVER_CAPABILITIES = ("compute", "utility")
+"""What a container needs of NVIDIA_DRIVER_CAPABILITIES: CUDA, and the library that lists GPUs."""
+TORCH_TIMEOUT_S = 120.0
 LEAST_DISK_BYTES = 5 * GIB
 API_TIMEOUT_S = 1.0
 
@@ -105,13 +110,16 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield _report("Python", f"{sys.version.split()[0]}, {sys.executable}")
     yield check_vllm(read_version, bool(gpus))
     yield check_torch(read_version, find_extension())
+    if read_version("vllm"):
+        yield check_cuda(bool(gpus))
+        yield check_kernels(environ)
     yield check_prefect(read_version)
     yield _report("ray", read_version("ray") or "not installed; needed only for `runner: ray`")
-    yield check_gpus(gpus)
+    yield check_gpus(gpus, environ)
     yield _report("CPU", name_cpu())
     total = psutil.virtual_memory().total
     yield check_space("memory", read_free_main_memory(), total, LEAST_MEMORY_BYTES, "close other programs.")
-    yield check_shared_memory(Path("/dev/shm"))
+    yield check_shared_memory(Path("/dev/shm"), len(gpus))
     yield check_compiler(environ)
     yield check_homes(environ)
     yield check_terminal(environ, sys.stdout.encoding or "")
@@ -242,10 +250,53 @@ def check_vllm(versions: Versions, has_gpu: bool) -> Finding:
     return _report("vLLM", text)
 
 
-def check_gpus(gpus: list[str]) -> Finding:
+def check_cuda(has_gpu: bool, python: str = sys.executable) -> Finding:
+    """Check in a process of its own that torch's CUDA build can be imported, and that it finds the GPUs."""
+    program = "import torch; print(torch.version.cuda, torch.cuda.is_available())"
+    command = [python, "-c", program]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        hint = "run `python -c 'import torch'` and wait for its message."
+        return _report("CUDA", f"torch was not imported within {TORCH_TIMEOUT_S:.0f} s", hint, PROBLEM)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        hint = "delete .venv and run `make setup`; it installs the CUDA libraries of torch."
+        return _report("CUDA", f"torch cannot be imported: {reason}", hint, PROBLEM)
+    version, available = done.stdout.split()[-2:]
+    if version == "None":
+        return _report("CUDA", "torch is built for CPUs", "install torch's CUDA build next to vLLM's.", PROBLEM)
+    if has_gpu and available != "True":
+        reason = (done.stderr.strip().splitlines() or ["without a reason"])[-1]
+        hint = "update the driver, or set NVIDIA_DRIVER_CAPABILITIES=compute,utility in the container."
+        return _report("CUDA", f"torch for CUDA {version} finds no GPU: {reason}", hint, PROBLEM)
+    return _report("CUDA", f"torch for CUDA {version} can be imported")
+
+
+def check_kernels(environ: Mapping[str, str]) -> Finding:
+    """Check what FlashInfer compiles kernels with: nvcc and ninja, where vLLM and FlashInfer look for them."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), environ.get("PATH", "")))
+    home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH") or "/usr/local/cuda"
+    nvcc = shutil.which("nvcc", path=os.pathsep.join((str(Path(home) / "bin"), path)))
+    missing = [name for name, found in (("nvcc", nvcc), ("ninja", shutil.which("ninja", path=path))) if not found]
+    if missing:
+        built = "with" if read_version("flashinfer-cubin") else "without"
+        hint = (
+            "install the CUDA toolkit and set CUDA_HOME. Otherwise set engine.env.VLLM_USE_FLASHINFER_SAMPLER: '0', "
+            "or the first request with top_p may end the engine."
+        )
+        return _report("kernels", f"missing: {', '.join(missing)}; FlashInfer, {built} built kernels", hint)
+    return _report("kernels", f"{nvcc}, ninja")
+
+
+def check_gpus(gpus: list[str], environ: Mapping[str, str] = os.environ) -> Finding:
     """The GPUs that NVML lists, with their free memory; a driver without NVML's module is a problem."""
     from assayline.engines.devices import nvidia
 
+    granted = environ.get("NVIDIA_DRIVER_CAPABILITIES", "all").split(",")
+    if lacking := [name for name in DRIVER_CAPABILITIES if not {"all", name} & set(granted)]:
+        text = f"NVIDIA_DRIVER_CAPABILITIES lacks {', '.join(lacking)}: engines find no GPU"
+        return _report("GPUs", text, "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility.", PROBLEM)
     if not gpus:
         if shutil.which("nvidia-smi") and not nvidia.can_ask():
             text = "not visible: pynvml is not installed"
@@ -267,14 +318,15 @@ def check_space(check: str, free: int, total: int, least: int, hint: str) -> Fin
     return _report(check, f"{free / GIB:.1f} GiB free of {total / GIB:.1f} GiB", hint if free < least else None)
 
 
-def check_shared_memory(folder: Path) -> Finding:
-    """Size and free space of the shared memory that the processes of one engine exchange through."""
+def check_shared_memory(folder: Path, gpus: int = 0) -> Finding:
+    """Size and free space of the shared memory that the processes of one engine, on all `gpus`, exchange through."""
     hint = "mount a tmpfs there; in Docker, set `--shm-size=8g`. Engines over several GPUs may fail."
     try:
         usage = shutil.disk_usage(folder)
     except OSError as error:
         return _report(str(folder), f"cannot be read: {error.strerror or error}", hint)
-    return check_space(str(folder), usage.free, usage.total, LEAST_SHARED_BYTES, hint)
+    least = max(LEAST_SHARED_BYTES, gpus * SHARED_BYTES_PER_GPU)
+    return check_space(str(folder), usage.free, usage.total, least, hint)
 
 
 def check_compiler(environ: Mapping[str, str], include: Path | None = None) -> Finding:

@@ -117,6 +117,47 @@ def test_doctor_reports_a_driver_that_cannot_be_asked(monkeypatch):
     assert doctor.check_gpus([]).level == "problem"
 
 
+IMPORTS = {
+    "missing library": (
+        "raise ImportError('libcudnn.so.9: cannot open shared object file')",
+        "problem",
+        "libcudnn.so.9",
+    ),
+    "CPU build": ("version = SimpleNamespace(cuda=None)", "problem", "built for CPUs"),
+    "old driver": ("", "problem", "finds no GPU"),
+    "well": ("cuda = SimpleNamespace(is_available=lambda: True)", "ok", "CUDA 13.0"),
+}
+
+
+@pytest.mark.parametrize(("line", "level", "found"), IMPORTS.values(), ids=IMPORTS)
+def test_doctor_imports_torch_in_a_process_of_its_own(tmp_path, line, level, found):
+    module = "from types import SimpleNamespace\nversion = SimpleNamespace(cuda='13.0')\n"
+    module += f"cuda = SimpleNamespace(is_available=lambda: False)\n{line}\n"
+    (tmp_path / "torch.py").write_text(module)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncd {tmp_path} && exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    finding = doctor.check_cuda(True, str(python))
+    assert (finding.level, bool(finding.hint)) == (level, level != "ok") and found in finding.found
+
+
+def test_doctor_finds_what_compiles_kernels(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor.sys, "executable", str(tmp_path / "venv" / "python"))
+    environ = {"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "cuda")}
+    assert "nvcc, ninja" in doctor.check_kernels(environ).found
+    for tool in (tmp_path / "venv" / "ninja", tmp_path / "cuda" / "bin" / "nvcc"):
+        tool.parent.mkdir(parents=True)
+        tool.touch(0o755)
+    assert doctor.check_kernels(environ).level == "ok"
+
+
+@pytest.mark.parametrize("given", ["utility", "graphics,compute"])
+def test_doctor_finds_a_container_without_capabilities(given):
+    finding = doctor.check_gpus([], {"NVIDIA_DRIVER_CAPABILITIES": given})
+    assert finding.level == "problem" and "lacks" in finding.found
+    assert doctor.check_gpus([], {"NVIDIA_DRIVER_CAPABILITIES": "all"}).level == "ok"
+
+
 def test_doctor_finds_missing_compilers_and_headers(tmp_path):
     finding = doctor.check_compiler({"PATH": str(tmp_path)}, tmp_path)
     assert finding.level == "warning" and "gcc, g++, Python.h" in finding.found
