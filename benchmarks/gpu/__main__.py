@@ -1,6 +1,6 @@
 """Check throughput and crash recovery of the pipeline on a GPU, in one command.
 
-    python -m benchmarks.gpu [--parts throughput,memory] [--minutes 10] [--out FOLDER]
+    python -m benchmarks.gpu [--parts throughput,memory] [--minutes 8] [--out FOLDER]
     python -m benchmarks.gpu --device cpu --layers 2 --hidden 64      rehearse the same code without a GPU
 
 Works without a network: models with random weights (shapes of 0.5B and 8B, bf16) are generated. Each part runs in a
@@ -45,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
     if device == "cpu":
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that parallel engines leave each other the cores
+    else:
+        os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "1")  # the default since vLLM 0.29; older ones must be asked
     with tempfile.TemporaryDirectory(prefix="assayline-gpu-") as name:
         shapes = (SMALL, LARGE) if device == "cuda" else (make_tiny(options.layers, options.hidden),)
         setup = Setup(
@@ -63,7 +65,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="device; cpu rehearses the check")
     parser.add_argument("--parts", help=f"comma-separated parts (default: all): {', '.join(p.name for p in PARTS)}")
     parser.add_argument(
-        "--minutes", type=float, default=10.0, help="minutes for all parts together, multiplied by --patience"
+        "--minutes", type=float, default=8.0, help="minutes for all parts together, multiplied by --patience"
     )
     parser.add_argument(
         "--patience",

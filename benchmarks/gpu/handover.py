@@ -44,15 +44,16 @@ def install():
 """A plugin of vLLM, which every process of an engine loads."""
 
 COUNT_ENCODED = """
-from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-encode = GPUModelRunner._execute_mm_encoder
-def encode_and_count(self, scheduled, *given, **named):
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+allocate = EncoderCacheManager.allocate
+def allocate_and_count(self, *given, **named):
     with open({path!r}, "a") as file:
-        file.write("i" * sum(len(inputs) for inputs in scheduled.scheduled_encoder_inputs.values()))
-    return encode(self, scheduled, *given, **named)
-GPUModelRunner._execute_mm_encoder = encode_and_count
+        file.write("i")
+    return allocate(self, *given, **named)
+EncoderCacheManager.allocate = allocate_and_count
 """
-"""A module that an engine core imports: a letter in a file for each image that the vision tower encodes."""
+"""A module that an engine core imports: a letter in a file for each image that gets a place in the encoder cache, which
+is the scheduler's and the same for all model runners."""
 
 ANSWER_TOKENS = 24
 IMAGES = 8

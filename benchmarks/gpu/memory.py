@@ -17,6 +17,7 @@ from assayline.engines.devices.nvidia import read_free_bytes
 from assayline.engines.devices.watch import SLACK_BYTES, DeviceMemory
 from assayline.records import EngineEvent
 from assayline.settings import Settings
+from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from benchmarks.gpu.runs import describe_run, run_spec
 from benchmarks.gpu.setup import Row, Setup, Shape, SkipPart, Tell
@@ -105,12 +106,18 @@ def limit_address_space(setup: Setup, shape: Shape) -> Row:
 
 
 def run_and_describe(
-    setup: Setup, way: str, shape: Shape, args: Row, settings: Settings, on_event: Any = lambda event: None
+    setup: Setup,
+    way: str,
+    shape: Shape,
+    args: Row,
+    settings: Settings,
+    on_event: Any = lambda event: None,
+    spec: EvalSpec | None = None,
 ) -> Row:
-    """Run long prompts at max concurrency, and describe requests, engines and memory."""
+    """Run `spec`, or long prompts at max concurrency, and describe requests, engines and memory."""
     memory = DeviceMemory(setup.gpus[:1])
     started = time.monotonic()
-    run_id = run_spec(make_spec(setup, shape, args), settings, on_event)
+    run_id = run_spec(spec or make_spec(setup, shape, args), settings, on_event)
     seconds = time.monotonic() - started
     back_after_s = time.monotonic()
     is_back = memory.wait_until_back(20, lambda: False)

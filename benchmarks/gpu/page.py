@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.gpu.limits import describe_phases
 from benchmarks.gpu.memory import describe_engines
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.setup import Row
@@ -46,6 +47,15 @@ def show_steps(row: Row) -> str | None:
     return ", ".join(f"{row[f'{side}_steps']:.0f}" for side in ("raw", "given", "longest_first"))
 
 
+RECOVERY: list[Column] = [
+    ("cause", take("way")),
+    ("engines", describe_engines),
+    ("context (tokens)", lambda row: ", ".join(map(str, row.get("context_tokens", [])))),
+    ("recovery (s)", lambda row: show_sum(row["engines"], "recovery_s")),
+    ("requests answered", lambda row: f"{row['answered']} of {row['requests']}"),
+    ("each once", lambda row: yes(row["is_sound"])),
+    ("memory freed (s)", lambda row: row["memory_back_after_s"] if row["memory_is_back"] else "not back"),
+]
 COLUMNS: dict[str, list[Column]] = {
     "tests": [("test", take("test")), ("outcome", take("outcome")), ("s", take("seconds")), ("why", take("why"))],
     "handover": [
@@ -70,13 +80,18 @@ COLUMNS: dict[str, list[Column]] = {
         ("both, engine busy", show_working),
         ("steps: raw, file order, longest first", show_steps),
     ],
-    "memory": [
-        ("cause", take("way")),
-        ("engines", describe_engines),
-        ("recovery (s)", lambda row: show_sum(row["engines"], "recovery_s")),
-        ("requests answered", lambda row: f"{row['answered']} of {row['requests']}"),
-        ("each once", lambda row: yes(row["is_sound"])),
-        ("memory freed (s)", lambda row: row["memory_back_after_s"] if row["memory_is_back"] else "not back"),
+    "memory": RECOVERY,
+    "tight": RECOVERY,
+    "sampler": RECOVERY,
+    "start": [
+        ("shape", take("shape")),
+        ("start (s)", take("start_s")),
+        ("phases (s)", describe_phases),
+        ("first request (s)", take("first_request_s")),
+        ("model runner", take("model_runner")),
+        ("FlashInfer", lambda row: yes(row["has_flashinfer"])),
+        ("torch.compile", lambda row: yes(row["is_compiled"])),
+        ("seats", take("max_num_seqs")),
     ],
     "kills": [
         ("engine core in", lambda row: {"own": "its engine's process", "vllm": "vLLM's own"}[row["processes"]]),

@@ -41,11 +41,14 @@ class Part:
 PARTS = (
     Part("tests", "Tests that need a GPU", 55, "driver_tests:run_tests"),
     Part("handover", "(h) Idling, aborts, stops and engines handed over", 70, "handover:measure_handover"),
+    Part("tight", "(i) Out of memory on a card that the weights fill", 60, "limits:measure_tight"),
     Part("throughput", "(a) Throughput against raw vLLM", 165, "throughput:measure_throughput"),
     Part("memory", "(b) Out of memory in the middle of a run", 80, "memory:measure_memory"),
     Part("kills", "(c) Engine and run killed", 50, "kills:measure_kills"),
     Part("curve", "(e) Speed and energy against seats, next to ML.ENERGY", 95, "energy:measure_curve"),
     Part("latency", "(d) Inter-token latency against AsyncLLM alone", 45, "latency:measure_latency"),
+    Part("sampler", "(j) Every seat samples with top-p and log-probabilities", 45, "limits:measure_sampler"),
+    Part("start", "(k) A start with vLLM's default arguments", 120, "limits:measure_start"),
     Part("sharing", "(f) Two engines on one GPU", 40, "several:measure_sharing"),
     Part("tensor_parallel", "(g) One engine on two GPUs", 60, "several:measure_tensor_parallel"),
 )

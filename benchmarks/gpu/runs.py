@@ -79,7 +79,13 @@ def describe_run(settings: Settings, run_id: str) -> Row:
         "round(lost_s, 2) as lost_s from engine_history where run_id = ? order by engine_generation",
         run_id,
     )
-    return {**counts, "engines": engines}
+    contexts = query(
+        settings,
+        "select distinct (details_json ->> '$.max_model_len')::integer as tokens from raw.engine_events "
+        "where run_id = ? and event = 'opened' order by tokens",
+        run_id,
+    )
+    return {**counts, "engines": engines, "context_tokens": [context["tokens"] for context in contexts]}
 
 
 def list_parts(folder: Path) -> int:
