@@ -47,7 +47,9 @@ NEEDS = {
     "usage/usage_lib.py:UsageContext": "OPENAI_API_SERVER",
     "platforms/interface.py:Platform": "device_type get_device_name(device_id) check_and_update_config(vllm_config)",
     "config/vllm.py:VllmConfig": "model_config scheduler_config cache_config parallel_config "
-    "device_config compute_hash()",
+    "device_config compilation_config use_v2_model_runner compute_hash()",
+    "config/compilation.py:CompilationConfig": "mode",
+    "utils/flashinfer.py:has_flashinfer": "",
     "config/model.py:ModelConfig": "dtype quantization max_model_len enforce_eager use_mla model "
     "get_num_kv_heads(parallel_config) get_head_size() get_num_layers(parallel_config)",
     "config/scheduler.py:SchedulerConfig": "max_num_seqs max_num_batched_tokens enable_chunked_prefill",

@@ -47,6 +47,11 @@ class OpenedDetails(TypedDict, total=False):
     block_size_tokens: int | None
     kv_cache_tokens: int | None
     enforce_eager: bool
+    model_runner: str
+    """v1 or v2: vLLM's two implementations of a step."""
+    has_flashinfer: bool
+    is_compiled: bool
+    """Whether torch.compile made the kernels."""
     engine_config_hash: str
     endpoint: str
     """completions or chat. This key and the following ones are set for servers only."""
@@ -130,10 +135,15 @@ class EngineFacts:
 STARTING = "starting the engine"
 START_PHASES = {
     "Starting to load model": "loading weights",
+    "Loading model from scratch": "loading weights",
     "Loading weights took": "initializing memory and kernels",
     "Warming up model for the compilation": "compiling",
     "for vLLM's torch.compile": "compiling",
     "torch.compile took": "initializing memory and kernels",
+    "JIT kernel warmup starting": "warming up kernels",
+    "DeepGEMM warmup": "warming up kernels",
+    "FlashInfer autotune with": "autotuning kernels",
+    "Autotuning FlashInfer": "autotuning kernels",
     "Capturing CUDA graphs": "capturing CUDA graphs",
     "init engine (": "finishing the start",
 }

@@ -164,7 +164,7 @@ class Worker:
         self._waiting: deque[Request] = deque()
         self._news = News()
         self._window: int | None = 0
-        self._phase, self._start_s = STARTING, time.monotonic()
+        self._begin_phase(STARTING)
         self._is_urgent = self._is_last = False
         self._stopped = threading.Event()
         self._device = NO_DEVICE
@@ -319,12 +319,19 @@ class Worker:
         with self._changed:
             self._news.engine_lines.append(line)
             if phase and phase != self._phase:
-                self._phase = phase
+                self._end_phase(phase)
                 self._news.notes.append(f"Engine start: {phase}, after {time.monotonic() - self._start_s:.0f} s")
 
     def _begin_phase(self, phase: str) -> None:
         """Set the first phase of an engine's start."""
-        self._phase, self._start_s = phase, time.monotonic()
+        self._phase, self._phases_s = phase, {}
+        self._start_s = self._phase_s = time.monotonic()
+
+    def _end_phase(self, following: str = "") -> None:
+        """Add up the time of the phase that ends."""
+        now_s = time.monotonic()
+        self._phases_s[self._phase] = self._phases_s.get(self._phase, 0.0) + now_s - self._phase_s
+        self._phase, self._phase_s = following, now_s
 
     def _keep_record(self, record: EngineEvent | TelemetrySample | DeviceSample) -> None:
         with self._changed:
@@ -344,8 +351,10 @@ class Worker:
             if row.event == "opened":
                 claimed = OpenedDetails(claimed_device=self._device.name, claimed_gpus=len(self._device.gpus))
                 row = replace(row, details={**row.details, **claimed})
-                self._window, self._phase = row.details["window_requests"], ""
-                self._news.notes.append(f"The engine is ready after {row.duration_s or 0:.0f} s")
+                self._window = row.details["window_requests"]
+                self._end_phase()
+                spent = ", ".join(f"{phase} {spent_s:.0f} s" for phase, spent_s in self._phases_s.items())
+                self._news.notes.append(f"The engine is ready after {row.duration_s or 0:.0f} s: {spent}")
             elif row.event == "failed":
                 self._begin_phase("restarting the engine")
             self._news.records.append(row)

@@ -132,24 +132,48 @@ def test_the_engine_is_opened_and_warmed_up_once_for_all_shards(tmp_path, settin
     assert warm["duration_s"] == 0.25
 
 
+START_LINES = (
+    "[vllm.py:1703] Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.",
+    "[model_runner.py:399] Loading model from scratch...",
+    "[w.py:1] other",
+    "[default_loader.py:507] Loading weights took 1 s",
+    "[backends.py:1] Dynamo bytecode transform time for vLLM's torch.compile: 5 s",
+    "[monitor.py:34] torch.compile took 20 s in total",
+    "[kernel_warmup.py:179] JIT kernel warmup starting.",
+    "DeepGEMM warmup:  3%|",
+    "[kernel_warmup.py:372] Running FlashInfer autotune with 8192 tokens and token buckets (1, 2).",
+    "Capturing CUDA graphs (decode, FULL):  10%",
+    "[core.py:300] init engine (profile, create kv cache, warmup model) took 60.10 seconds",
+)
+"""Lines of vLLM 0.33 with model runner V2 on a GPU, shortened."""
+
+
 def test_worker_shows_the_phases_of_an_engines_start(tmp_path, settings):
     write_shards(tmp_path, shards=1, per_shard=5)
     work = Work(tmp_path, settings)
 
     def open_engine(_: Open, __: int | None, ___: object, hooks: EngineHooks, **____: Any) -> Spy:
         wait_for(lambda: work.dispatcher.snapshot().describe_start().startswith("starting the engine"))
-        for text in ("[m.py:68] Starting to load model /m...", "[w.py:1] other", "[l.py:5] Loading weights took 1 s"):
+        for text in START_LINES:
             hooks.on_log(f"(MainProcess pid=1) INFO 11-26 00:26:17 {text}")
-        wait_for(lambda: work.dispatcher.snapshot().describe_start().startswith("initializing memory"))
+        wait_for(lambda: work.dispatcher.snapshot().describe_start().startswith("finishing the start"))
         return Spy()
 
     work.drive(open_engine=open_engine)
     assert work.dispatcher.snapshot().describe_start() == ""
-    starts = [re.sub(r"\d+ s$", "N s", note) for note in work.notes if "ngine start" in note or "ready" in note]
+    starts = [re.sub(r"\d+ s\b", "N s", note) for note in work.notes if "ngine start" in note or "ready" in note]
     assert starts == [
         "Engine start: loading weights, after N s",
         "Engine start: initializing memory and kernels, after N s",
-        "The engine is ready after N s",
+        "Engine start: compiling, after N s",
+        "Engine start: initializing memory and kernels, after N s",
+        "Engine start: warming up kernels, after N s",
+        "Engine start: autotuning kernels, after N s",
+        "Engine start: capturing CUDA graphs, after N s",
+        "Engine start: finishing the start, after N s",
+        "The engine is ready after N s: starting the engine N s, loading weights N s, initializing memory and kernels "
+        "N s, compiling N s, warming up kernels N s, autotuning kernels N s, capturing CUDA graphs N s, finishing the "
+        "start N s",
     ]
 
 

@@ -208,6 +208,22 @@ def test_run_conditions_counts_a_resumed_run_when_no_earlier_attempt_opened_an_e
         ({"device_name": "X1", "vllm_version": "1.0"}, "it was resumed"),
         ({"device_name": "X1", "vllm_version": "1.1"}, "it was resumed on another device or version: X1, vLLM 1.1"),
         ({"device_name": "Y2", "vllm_version": "1.0"}, "it was resumed on another device or version: Y2, vLLM 1.0"),
+        (
+            {
+                "device_name": "X1",
+                "vllm_version": "1.0",
+                "model_runner": "v2",
+                "has_flashinfer": True,
+                "is_compiled": True,
+                "max_model_len": 19968,
+            },
+            "it was resumed on another device or version: X1, vLLM 1.0, runner v2 with FlashInfer with torch.compile, "
+            "context 19968 tokens",
+        ),
+        (
+            {"device_name": "X1", "vllm_version": "1.0", "model_runner": "v1", "has_flashinfer": False},
+            "it was resumed on another device or version: X1, vLLM 1.0, runner v1",
+        ),
     ],
 )
 def test_run_conditions_names_another_device_or_version_of_a_later_attempt(store, later, obstacle):

@@ -177,6 +177,8 @@ CONDITIONS = {
     "vLLM": "version of vLLM",
     "torch": "version of torch",
     "driver": "driver",
+    "runner": "model runner",
+    "context": "context length",
     "files": "served model",
     "prompts": "content of the prompts",
     "longest": "order of requests",

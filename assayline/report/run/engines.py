@@ -17,6 +17,8 @@ def describe_engines(rows: ReportRows) -> Section:
     section.say(_say_what_happened(rows.summary), is_warning=bool(rows.summary["engine_failures"]))
     if rows.run["obstacle"]:
         section.say(f"The run's speed does not count among the repeats of its configuration: {rows.run['obstacle']}.")
+    if shortened := next(filter(None, map(_say_context, rows.engines)), None):
+        section.say(shortened, is_warning=True)
     section.add(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
     if len(rows.engines) == ENGINES:
         section.say(f"Only the first {ENGINES} engines are shown; the table engine has all.")
@@ -30,6 +32,16 @@ def describe_engines(rows: ReportRows) -> Section:
         if len(rows.events) == EVENTS:
             section.say(f"Only the first {EVENTS} events are shown; raw.engine_events has all.")
     return section
+
+
+def _say_context(engine: Row) -> str | None:
+    """Report that the context was shortened, before the first answer, to fit into the memory."""
+    if change := json.loads(str(engine["reduced_arguments"] or "{}")).get("max_model_len"):
+        return (
+            f"The context of {engine['worker']} has {change['to']:,} tokens instead of {change['from']:,}, which did "
+            "not fit into the memory: longer prompts are refused, and answers may be cut."
+        )
+    return None
 
 
 def _say_drafts(total: Row) -> str:

@@ -11,6 +11,10 @@ name_engines as (
             'vLLM ' || (details_json ->> '$.vllm_version'),
             'torch ' || (details_json ->> '$.torch_version'),
             'driver ' || (details_json ->> '$.driver_version'),
+            'runner ' || (details_json ->> '$.model_runner')
+                || if((details_json ->> '$.has_flashinfer')::boolean, ' with FlashInfer', '')
+                || if((details_json ->> '$.is_compiled')::boolean, ' with torch.compile', ''),
+            'context ' || (details_json ->> '$.max_model_len') || ' tokens',
             'files ' || (details_json ->> '$.served_root')
         ) as engine,
         min(attempt) filter (event = 'opened') over (partition by run_id) as first_attempt
@@ -93,7 +97,7 @@ comment on column internal.run_conditions.benchmark_id is 'The benchmark that th
 comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';
 comment on column internal.run_conditions.place is 'The environment without the order of the requests.';
 comment on column internal.run_conditions.is_longest_first is 'Whether requests were ordered by expected lengths, which a first run does not know.';
-comment on column internal.run_conditions.environment is 'Machine (runs.machine), version of assayline, what the engines reported (device, versions of vLLM, torch and driver, files of a served model), their number if it is not 1, a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
+comment on column internal.run_conditions.environment is 'Machine (runs.machine), version of assayline, what the engines reported (device, versions of vLLM, torch and driver, model runner and kernels, context length, files of a served model), their number if it is not 1, a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
 comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up. NULL if it counts.';
 comment on column internal.run_conditions.device_name is 'Devices as its engines report them; several names are comma-separated. NULL if no engine opened.';
 comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU.';

@@ -85,8 +85,10 @@ class ServerCore:
         self._lengths = PromptLengths(self._client, self._writer)
         details, seats = describe_server(self._order, model, self._client.url), None
         if self._process is not None:
-            chosen = self._process.read_sizes().get("max_num_seqs")
-            details["max_num_seqs"] = of_one = self._order.engine.args.get("max_num_seqs") or chosen
+            chosen = self._process.read_sizes()
+            details["max_num_seqs"] = of_one = self._order.engine.args.get("max_num_seqs") or chosen.get("max_num_seqs")
+            if runner := chosen.get("model_runner"):
+                details["model_runner"] = runner
             seats = of_one and of_one * (self._order.engine.args.get("data_parallel_size") or 1)
         self._opened = Opened(seats, model.max_model_len, details)
         self._watch = ServerWatch(self._client)

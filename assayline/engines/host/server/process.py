@@ -8,6 +8,7 @@ random one per start.
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import logging
 import multiprocessing
@@ -37,8 +38,8 @@ PROOF_S = 60.0
 ENGINE_DEAD_CODE = 503
 STOP_TIMEOUT_S = 10.0
 HOST = "127.0.0.1"
-MODULE = "vllm.entrypoints.openai.api_server"
-"""vLLM's console script is broken in its CPU build; the module is the same server."""
+MODULES = ("vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.openai.api_server")
+"""The server, newest place first. vLLM's console script, which is broken in its CPU build, runs the same module."""
 
 KEY = "VLLM_API_KEY"
 NAME = "server"
@@ -52,12 +53,22 @@ Serve = Callable[[list[str], Mapping[str, str], Callable[[OpenedDetails], object
 def _serve(arguments: list[str], variables: Mapping[str, str], tell: Callable[[OpenedDetails], object]) -> None:
     """Run the server in the forked process, as `python -m` would."""
     os.environ.update(variables)
-    sys.argv = [MODULE, *arguments]
+    module = find_module()
+    sys.argv = [module, *arguments]
     print_dead_engine_once()
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError):  # the server reports it itself
             stack.enter_context(adapting(tell))
-        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def find_module() -> str:
+    """Return the module of the installed vLLM's server."""
+    for name in MODULES[:-1]:
+        with contextlib.suppress(ImportError):
+            if importlib.util.find_spec(name):
+                return name
+    return MODULES[-1]  # it fails with the reason if vLLM is not installed
 
 
 class ServeProcess:

@@ -263,6 +263,7 @@ def read_sizes(config: Any) -> OpenedDetails:
         gpu_memory_utilization=cache_config.gpu_memory_utilization,
         kv_cache_memory_bytes=cache_config.kv_cache_memory_bytes,
         min_kv_cache_bytes=_full_context_bytes(config),
+        model_runner="v2" if config.use_v2_model_runner else "v1",
     )
 
 
@@ -271,6 +272,7 @@ def read_config(config: Any) -> OpenedDetails:
     import torch
     import vllm
     from vllm.platforms import current_platform
+    from vllm.utils.flashinfer import has_flashinfer
 
     model, cache_config = config.model_config, config.cache_config
     return OpenedDetails(
@@ -285,6 +287,8 @@ def read_config(config: Any) -> OpenedDetails:
         block_size_tokens=cache_config.block_size,
         kv_cache_tokens=(cache_config.num_gpu_blocks or 0) * (cache_config.block_size or 0) or None,
         enforce_eager=model.enforce_eager,
+        has_flashinfer=has_flashinfer(),
+        is_compiled=config.compilation_config.mode not in (None, 0),
         engine_config_hash=config.compute_hash(),
     )
 
