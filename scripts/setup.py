@@ -49,7 +49,7 @@ PATTERNS = {
     "network": r"dns error|name resolution|Name or service not known|tcp connect error|Connection (refused|reset)"
     r"|Network is unreachable|No route to host|error sending request|NewConnectionError|ConnectTimeout|ProxyError"
     r"|operation timed out|ReadTimeout|Read timed out|Network connectivity is disabled",
-    "hash": r"hash mismatch|DO NOT MATCH THE HASHES",
+    "hash": r"hash mismatch|DO NOT MATCH THE HASHES|no hashes were provided or computed",
     "not_found": r"no version of|No matching distribution|(was|were) not found|has no wheels with|no usable wheels",
     "no_pip": r"No module named '?(pip|ensurepip)|ensurepip is (not available|disabled)",
 }
@@ -59,7 +59,8 @@ HINTS = {
     "certificate": "if a proxy signs the index's certificate, run `pip config set global.cert FILE`.",
     "network": "the index cannot be reached: configure a proxy or an index in pip; uv uses pip's configuration. "
     "Without internet, see docs/guides/installation.md: `make wheels`, then `make setup WHEELS=folder` here.",
-    "hash": "a file is not the locked one: try `.venv/bin/uv cache clean`; otherwise the index serves another file.",
+    "hash": "a file is not the locked one: try `.venv/bin/uv cache clean`; otherwise an index or a folder of pip's "
+    "configuration (`pip config list`) has another build: leave it out, as PIP_CONFIG_FILE=/dev/null does.",
     "not_found": "a locked package is neither on pip's indexes, which must mirror PyPI, nor in WHEELS, which "
     f"`make wheels PYTHON_VERSION={sys.version_info[0]}.{sys.version_info[1]}` fills; Python must be 3.11 to 3.13.",
     "no_pip": "use a Python with venv and pip; on Debian and Ubuntu: `apt install python3-venv python3-pip`.",

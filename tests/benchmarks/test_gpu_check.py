@@ -4,6 +4,7 @@ The whole of it is rehearsed by `make gpu-check DEVICE=cpu`, with real vLLM.
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -83,8 +84,14 @@ def test_time_that_is_over_is_said_and_what_was_found_is_kept(setup, tmp_path, m
     assert "Not reached" in (tmp_path / "out" / "gpu.md").read_text()
 
 
-def test_parts_of_one_gpu_fit_ten_minutes():
-    assert sum(part.limit_s for part in PARTS if part.name != "tensor_parallel") <= 600
+def test_the_commands_for_a_lent_gpu_fit_their_minutes_and_a_quarter_of_an_hour():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "gpu-status.md").read_text()
+    limits = {part.name: part.limit_s for part in PARTS}
+    commands = re.findall(r"`python3 -m benchmarks\.gpu --parts ([\w,]+) --minutes ([\d.]+)`", page)
+    assert all(sum(limits[name] for name in names.split(",")) <= 60 * float(given) for names, given in commands)
+    assert sum(float(given) for _, given in commands) <= 15
+    planned = {name for names, _ in commands for name in names.split(",")}
+    assert planned == limits.keys() - {"sharing", "tensor_parallel"}, "these two can wait"
 
 
 def test_the_page_of_a_stored_check_has_a_table_for_each_part():
