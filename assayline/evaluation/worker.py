@@ -324,7 +324,8 @@ class Worker:
 
     def _begin_phase(self, phase: str) -> None:
         """Set the first phase of an engine's start."""
-        self._phase, self._phases_s = phase, {}
+        self._phase = phase
+        self._phases_s: dict[str, float] = {}
         self._start_s = self._phase_s = time.monotonic()
 
     def _end_phase(self, following: str = "") -> None:
