@@ -163,7 +163,7 @@ def test_gpu_check_rejects_an_impossible_check(monkeypatch):
     monkeypatch.setattr(check, "list_gpus", list)
     with pytest.raises(SystemExit, match="no GPU found"):
         check.main([])
-    with pytest.raises(SystemExit, match=r"unknown part speed\. hint: tests, handover, throughput"):
+    with pytest.raises(SystemExit, match=r"unknown part speed\. hint: tests, handover, tight"):
         check.main(["--device", "cpu", "--parts", "speed"])
 
 
