@@ -36,6 +36,7 @@ DEFAULTS: dict[str, Row] = {
         "spec_json": "{}",
         "assayline_version": "0",
         "host_name": "host",
+        "machine": "host",
         "purpose": "evaluate",
         "attempt": 1,
         "state": "completed",

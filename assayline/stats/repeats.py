@@ -54,7 +54,7 @@ def compare_repeats(
     correlation: of neighboring nights, 0 to 0.95. None unless the repeats are nights.
     verdict: too_few: fewer than five repeats on a side; worse, better: shown beyond minimum_effect, with beyond_p at
         most 0.05, or 0.1 / nights for several nights; same: the interval is within ± minimum_effect; unclear:
-        otherwise, and if the baseline's median is 0, of which a limit is no share.
+        otherwise, and for a shift from a median of 0, of which a limit is not a share.
     """
     sides: dict[str, dict[bool, list[float]]] = {}
     first: dict[str, Mapping[str, Any]] = {}
@@ -99,7 +99,7 @@ def find_level(nights: int) -> float:
 
 
 def _judge(row: Mapping[str, Any], level: float) -> Change:
-    if row["beyond_p"] is not None and not row["baseline_median"]:
+    if row["beyond_p"] is not None and not row["baseline_median"] and row["shift"]:
         return "unclear"
     most = None if row["shift_low"] is None else max(abs(row["shift_low"]), abs(row["shift_high"]))
     effect = row["minimum_effect"] * abs(row["baseline_median"])

@@ -269,7 +269,7 @@ def test_choose_repeats_counts_nights_in_pods_with_other_host_names(store):
 
 
 def test_choose_repeats_excludes_another_environment_or_an_obstacle(store):
-    given_night(store, "old", 0, host_name="old host")
+    given_night(store, "old", 0, machine="old host")
     given_night(store, "broken", 1, state="failed")
     given_night(store, "new", 2)
     given_night(store, "other", 1, "d")
@@ -318,7 +318,7 @@ def test_configurations_are_compared_over_their_repeats(store):
     for i in range(5):
         given_night(store, f"a{i:02}", i, "fast")
         given_night(store, f"b{i:02}", i, "slow")
-    given_night(store, "a99", -1, "fast", host_name="another")
+    given_night(store, "a99", -1, "fast", machine="another")
     given_night(store, "b99", 9, "slow", state="failed")
     given_values(store, a={"x": [11, 12, 13, 14, 15]}, b={"x": [1, 2, 3, 4, 5]})
     store.connection.execute(

@@ -187,8 +187,8 @@ def changes(store, history="spec"):
 def test_show_changes_names_the_first_run_with_a_change(store):
     given_run(store, "a", 1)
     given_run(store, "b", 2)
-    given_run(store, "c", 3, vllm="2", prompts="abc", driver="5", host_name="other")
-    given_run(store, "d", 4, vllm="2", prompts="cba", driver="5", host_name="other", assayline_version="1")
+    given_run(store, "c", 3, vllm="2", prompts="abc", driver="5", machine="other")
+    given_run(store, "d", 4, vllm="2", prompts="cba", driver="5", machine="other", assayline_version="1")
     found = {(run, condition): (before, after) for run, condition, before, after in changes(store)}
     assert found.pop(("c", "prompts"))[0] is not None, "the order of the rows is none of its content"
     assert found == {("c", "vLLM"): ("1", "2"), ("c", "machine"): ("host", "other"), ("d", "assayline"): ("0", "1")}

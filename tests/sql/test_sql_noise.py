@@ -87,7 +87,7 @@ def test_noise_run_is_the_newest_benchmark_with_five_runs(store):
     newer = given_runs(store, [0, 0, 1, 1, 2, 2], "new", day=1, prefix="b")
     given_runs(store, [0, 1, 2, 3], "small", day=2, prefix="c")
     given_runs(store, range(9), None, day=3, prefix="d")
-    elsewhere = given_runs(store, range(5), "elsewhere", day=4, prefix="e", host_name="other")
+    elsewhere = given_runs(store, range(5), "elsewhere", day=4, prefix="e", machine="other")
     rows = store.rows("noise_run", "run_id", "benchmark_id", "engine_run_id", run_id=None)
     found = {row["run_id"]: (row["benchmark_id"], row["engine_run_id"]) for row in rows}
     firsts = ["b00", "b00", "b02", "b02", "b04", "b04"]
@@ -130,7 +130,7 @@ def test_read_noise_floors_takes_the_noise_of_either_configuration_in_its_enviro
     noise = given_runs(store, [0, 0, 1, 1, 2, 2])
     given_runs(store, [0], None, day=1, prefix="candidate")
     given_runs(store, [0], None, day=1, prefix="baseline", config="other")
-    given_runs(store, [0], None, day=1, prefix="elsewhere", host_name="other")
+    given_runs(store, [0], None, day=1, prefix="elsewhere", machine="other")
     values = {**dict(zip(noise, (9, 11, 9, 11, 9, 11), strict=True)), "candidate00": 10, "baseline00": 20}
     values["elsewhere00"] = 20
     give_run_metric(store.connection, *({"run_id": run, "metric": "x", "value": float(v)} for run, v in values.items()))
