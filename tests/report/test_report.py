@@ -320,6 +320,19 @@ def test_hostile_text_is_text(sad, tmp_path):
         assert not re.search(piece, outside), piece
 
 
+def test_report_names_a_context_that_was_shortened(sad, tmp_path):
+    sad.given("run", "completed", dict(OK))
+    change = '{"max_model_len": {"from": 32768, "to": 19968}}'
+    with connect(sad.settings.database_path, 10) as connection:
+        for event, at_s, details in (("failed", 1.0, "{}"), ("reduced", 1.1, change), ("opened", 2.0, "{}")):
+            connection.execute(
+                "insert into engine_events values ('run', 'worker-0', 1, 0, ?, ?, null, null, ?)",
+                [event, at_s, details],
+            )
+    page = html.unescape(text_of(make_report(sad.settings, "run", folder=tmp_path).html))
+    assert "The context of worker-0 has 19,968 tokens instead of 32,768" in page
+
+
 def test_hostile_text_ends_no_element_of_chart_data(sad, tmp_path):
     sad.given("run", "completed", {**OK, "score": 1.0})
     with connect(sad.settings.database_path, 10) as connection:

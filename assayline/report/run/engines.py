@@ -1,5 +1,7 @@
 """Report sections about engines, memory reductions and errors."""
 
+import json
+
 from assayline.report.document import Column, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ENGINES, ERROR_KINDS, EVENTS, ReportRows
 from assayline.store.database import Row
