@@ -96,7 +96,7 @@ def take_letter(text: str, letters: str) -> tuple[str | None, str | None]:
 def _find_stated(plain: str, rules: Rules) -> str | None:
     if "\\boxed" in plain and (boxed := rules.boxed.findall(plain)):
         return _latin(boxed[-1])
-    for end in reversed(find_announcements(plain, IT)):
+    for end in reversed(find_announcements(plain, f"{IT}|{CHOOSE}")):
         if letter := rules.announced.match(plain, end):
             return _latin(letter[1])
     confirmed = rules.confirmed.findall(plain)
@@ -109,6 +109,7 @@ def _latin(letter: str) -> str:
 
 ARTICLE = re.compile(r"(?a:\b)[AI]\s+[a-zß-öø-ɏα-ωа-яё]")
 A_AS_LETTER = re.compile(r"(?a:\b)A\s+(because|since|as|is|was|fits)\b")
+CHOOSE = r"choose|pick|select|go\s+with|going\s+with|opt\s+for"
 OPENING = r"[\s*_\"“„«'‘`(\[{$]*"
 ALONE = r"(?![^\W_]|['’](?=[^\W\d_]))"
 """Nothing of a word follows."""
@@ -151,7 +152,7 @@ def _compile(letters: str) -> Rules:
         confirmed=re.compile(rf"({one}){IS_RIGHT}"),
         alone=re.compile(rf"^{OPENING}([{letters}{other}{letters.lower()}])[\s.:)\]}}*_\"$`]*$", re.MULTILINE),
         first=re.compile(
-            rf"{OPENING}(?:([{letters}{letters.lower()}])(?:[.:)\]}}*\"\n]|\s+[-–—:]|\s*$)"
+            rf"{OPENING}(?:(?i:option|choice|answer)\s+\(?)?(?:([{letters}{letters.lower()}])(?:[.:)\]}}*\"\n]|\s+[-–—:]|\s*$)"
             rf"|(?!I\b)([{letters}])[)\]*_]*(?:\s*[,;(–—-]|\s+(?i:{REMARK})\b))"
         ),
         labels=re.compile(rf"(?:^|[.:;]\s)[\s*_(]*[{letters}][.:)]", re.MULTILINE),

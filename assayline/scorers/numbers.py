@@ -214,7 +214,7 @@ FUNCTIONS = "sqrt|log|ln|lg|exp|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan"
 SYMBOLS = "pi|theta|alpha|beta|gamma|delta|lambda|mu|phi|omega|sigma|tau|rho|infty|binom"
 OPERATORS = r"\\(?:times|cdot|div|pm|mp|leq?|geq?|neq?|lt|gt|mod|bmod|pmod)(?![A-Za-z])"
 PART_BEFORE = re.compile(
-    rf"(?:\\(?:{FUNCTIONS}|{SYMBOLS})(?![A-Za-z])\s*(?:\[[^\]]*\])?[\s{{(/*^_-]*|\\(?:pm|mp|leq?|geq?|neq?|lt|gt)\s*|[√π≤≥≠±]\s*[(/]?"
+    rf"(?:\\(?:{FUNCTIONS}|{SYMBOLS})(?![A-Za-z])\s*(?:\[[^\]]*\])?[\s{{}}(/*^_-]*|\\(?:pm|mp|leq?|geq?|neq?|lt|gt)\s*|[√π≤≥≠±]\s*[(/]?"
     rf"|(?<![A-Za-z])[b-zB-HJ-Z]\s*[*/^]\s*|\b(?:{FUNCTIONS})\s*\(?\s*|[\w)}}]\s?[<>]=?\s*)$"
 )
 TAG_BEFORE = re.compile(r"<[^<>\n]*>[\s*_\"'`$({]*$")
@@ -224,15 +224,18 @@ PART_AFTER = re.compile(
     r"|[-+]\s*(?:\d*\s?[b-hj-zB-HJ-Z](?![A-Za-z])|\d*\\[a-z]|\d*\()|/\s*(?:[a-gi-ln-rt-z](?![A-Za-z])|\\)|[<>≤≥≠]\s*\w+(?![\w]*>))"
     r"|(?:[abcdeijknopqruvwxyzBDEGHIKMOPQRSTUXYZ]|(?![nr]d)[abcdnkxyz]{2,4}|pi)(?![A-Za-z])|i?(?:sqrt|sin|cos|tan|log|ln|exp)\b"
     r"|\s+[xyznk](?=\s*(?:[-+*/^.,;}$)]|$))|\(\s*(?:[-+]?\d*[a-zA-Z]\s*[-+*/^)]|\\)|\s+times\s+(?:as|the|more)\b"
+    r"|\s+(?:pi|sqrt|squared|cubed|factorial|to the|tenths|hundredths|thousandths|millionths"
+    r"|halves|thirds|quarters|fifths)\b"
 )
 """A factor, an operator with a variable, a power, a base, a factorial, a time or a comparison behind a number."""
-ARITHMETIC = re.compile(r"\s*(?:\\times|\\cdot|\\div|[-+*×·÷/])\s*[$(]?\d|\s+x\s+\d")
+ARITHMETIC = re.compile(r"\s*(?:\\times|\\cdot|\\div|[-+*×·÷/])\s*[$(]?\d|\s+(?:x|times|plus|minus|divided by)\s+\d")
 SEVERAL = re.compile(
     r"\s*,?\s*(?:or|oder|ou|eller|lub|atau|veya|или|або|或|または|또는|أو|या|to|bis|until)\s+[-$€£]?\d|\s?[–—-]\s?\d|,\s?-?\d+\s*[,)\]]",
     re.IGNORECASE,
 )
-WORDS_IN_BOX = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+WORDS_IN_BOX = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}(?:\^\{?-?\d\}?)?")
 NEXT_NAME = re.compile(r"=[^=]*[,;]\s*\\?[A-Za-z_]\w*\s*=")
+NAMED = re.compile(rf"\\(?:{FUNCTIONS}|{SYMBOLS})(?![A-Za-z])")
 UNIT_POWER = re.compile(r"\^\s*\{?\s*-?\d\s*\}?")
 
 
@@ -242,9 +245,9 @@ BOX = re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
 MARK = re.compile("####([^\n]*)")
 HEADING = re.compile(r"\s*\d{1,2}[.):]\s+\S")
 STARTS = re.compile(r"(?:[^\w\\]|_|\\[A-Za-z]+|\\[^A-Za-z]|[a-z]\s*=|(?:minus|negative)\s)*+\d", re.IGNORECASE)
-LAST_LINE = re.compile(
-    rf"(?:^|\n)[\s*_`$>(\[{{=≈]*?({SIGN}(?:[$€£¥₹]\s?)?{SIGN}\d[\d.,']*(?:/\d+)?\s?\\?%?)[\s*_`$.)\]}}]*$"
-)
+LAST_LINE = re.compile(rf"[\s*_`$>(\[{{=≈]*?({SIGN}(?:[$€£¥₹]\s?)?{SIGN}\d[\d.,']*(?:/\d+)?\s?\\?%?)[\s*_`$.)\]}}]*")
+STATEMENT_CHARS = 500
+"""Longest statement that is read behind the words that announce it."""
 LABEL = r"\n[ \t>*_#-]*(?:a|ans|result|r|resp)[*_ \t]*(?=[:：])"
 ABOUT = re.compile(
     r"\s*(?:about|approximately|around|roughly|exactly|only|etwa|rund|environ|aproximadamente|circa|约|約)\b",
@@ -264,7 +267,8 @@ def take_number(text: str, take: str = "last") -> tuple[Quantity | None, str | N
     if take == "last":
         if "\\boxed" in plain and (box := [box for box in BOX.finditer(plain) if box[1].strip()][-1:]):
             return _state(_read_box(box[0][1]))
-        if (line := LAST_LINE.search(plain)) and "\n" in plain and (number := read_number(line[1])):
+        _, is_line, last = plain.rstrip(" \n*_`$.").rpartition("\n")
+        if is_line and (line := LAST_LINE.fullmatch(last)) and (number := read_number(line[1])):
             return number, "only"
         is_stated, number = _read_announcements(plain)
         if is_stated:
@@ -291,8 +295,8 @@ def _read_announcements(plain: str) -> tuple[bool, Quantity | None]:
         for end in reversed(find_announcements(plain[start:], more)):
             first = ABOUT.match(plain, start + end)
             begin = first.end() if first else start + end
-            stop = SEGMENT_END.search(plain, begin)
-            segment = plain[begin : stop.start() if stop else len(plain)]
+            stop = SEGMENT_END.search(plain, begin, begin + STATEMENT_CHARS)
+            segment = plain[begin : stop.start() if stop else begin + STATEMENT_CHARS]
             if not STARTS.match(segment):
                 continue
             begin += max(segment.rfind("="), segment.rfind("≈")) + 1
@@ -317,7 +321,9 @@ def _read_box(content: str) -> Quantity | None:
     if not STARTS.match(content, begin):
         return _read_announcements(content)[1]
     number = _first_number(content, begin, len(content))
-    if number is None or re.search(r"\d", UNIT_POWER.sub("", content[number.end(1) :])):
+    if number is None or NAMED.search(content, begin, number.start(1)) or content[number.end(1) :].startswith("!"):
+        return None
+    if re.search(r"\d", UNIT_POWER.sub("", content[number.end(1) :])):
         return None
     return _read_statement(content, number)
 
@@ -350,8 +356,11 @@ def _read_value(plain: str, token: re.Match[str]) -> Quantity | None:
     value, is_percent = number
     if half := AND_A_HALF.match(plain, end):
         value, end = float(value) + 0.5, half.end()
-    if scale := SCALE.match(plain, end):
-        value, end = float(value) * SCALES[scale.lastgroup or ""], scale.end()
+    is_scaled = False
+    while scale := SCALE.match(plain, end):
+        value, end, is_scaled = float(value) * SCALES[scale.lastgroup or ""], scale.end(), True
+    if is_scaled:
+        pass
     elif token[1].lstrip("-+")[0] in "$€£¥₹" and (scale := SCALE_OF_MONEY.match(plain, end)):
         value, end = float(value) * SCALES[MONEY[scale[1].strip().lower()]], scale.end()
     elif PERCENT.match(plain, end):

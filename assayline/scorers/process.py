@@ -240,7 +240,7 @@ def _choose_best(scores: Sequence[Score | None], golds: Sequence[str | None]) ->
     found = [(score, gold) for score, gold in zip(scores, golds, strict=True) if score is not None]
     if len(golds) < 2 or not found:
         return found[0][0] if found else None
-    best, gold = max(found, key=lambda pair: pair[0].value)
+    best, gold = max(found, key=lambda pair: (pair[0].value, not re.match(UNREAD_TARGET, pair[0].reason or "")))
     which = f"{shorten(gold or '')}, one of {len(golds)} targets" if best.value else f"none of {len(golds)} targets"
     return best._replace(reason=f"{best.reason}: {which}")
 

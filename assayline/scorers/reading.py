@@ -30,8 +30,9 @@ QUESTION = (
     "câu hỏi|вопрос|задача|питання|सवाल|प्रश्न|প্রশ্ন|คำถาม|ప్రశ్న|سؤال|السؤال|پرسش|שאלה|问题|問題|质问|質問|问|問|질문|문제"
 )
 NEXT_QUESTION = re.compile(
-    rf"\n[ \t>#*_]*(?:(?:next |new )?(?:{QUESTION})\s?(?:no\.? ?)?\d{{0,3}}[*_ \t]*[:：](?!//)"
-    r"|(?:user|human|### ?(?:instruction|human|user))[*_ \t]*:)"
+    rf"\n[ \t>#*_]*(?:(?:next |new )?(?:{QUESTION})\s?(?:no\.? ?|#)?\d{{0,3}}[*_ \t]*[:：](?!//)"
+    r"|(?:user|human|用户|用戶|### ?(?:instruction|human|user))[*_ \t]*[:：])"
+    r"|(?<=[.!?\d])[ \t]+(?:question|q) ?\d{0,3}:(?=\s)"
     r"|<\|(?:im_end|im_start|eot_id|end_of_text|endoftext|end|user|start_header_id)\|>|<(?:end|start)_of_turn>|</s>"
     r"|\[/?inst\]",
     re.IGNORECASE,

@@ -256,12 +256,11 @@ def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
     """Score the run's answers by a function of assayline's own, in batches; return the number of scores."""
     target = _PLACE_FROM_ZERO if _counts_from_one(connection, run_id, scorer) else "target"
     query = _SAMPLES.format(target=target, row=_ROWS.get(scorer.kind, "null"))
-    batches = connection.execute(query, {"run_id": run_id, "needs_target": scorer.needs_target})
+    found = connection.sql(query, params={"run_id": run_id, "needs_target": scorer.needs_target})
     keys: deque[tuple[str, int, int]] = deque()
 
     def read() -> Iterator[ScorerInput]:
-        reader: Any = batches.to_arrow_reader(ROWS_PER_FETCH)
-        for batch in reader:
+        for batch in found.to_arrow_reader(ROWS_PER_FETCH):
             *names, answers, targets, rows = (column.to_pylist() for column in batch.columns)
             keys.extend(zip(*names, strict=True))
             yield from map(ScorerInput, answers, targets, [{} if row is None else row for row in rows])

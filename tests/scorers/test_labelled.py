@@ -1,0 +1,222 @@
+"""Labelled answers in many styles, both ways: what must be read, and what must not."""
+
+import pytest
+
+from assayline.scorers.letters import score_choice
+from assayline.scorers.numbers import score_numeric
+
+NUMBERS_RIGHT = [
+    # grouping
+    ("The town has 1,23,456 people.", "123456"),
+    ("₹12,34,567", "1234567"),
+    ("The answer is 1,00,000.", "100000"),
+    ("#### 10,50,000", "1050000"),
+    ("उत्तर: १,२३,४५६", "123456"),
+    ("It costs Rs. 1,50,000.50 in all.", "150000.5"),
+    ("It is 123,456.", "123456"),
+    ("-1,23,456", "-123456"),
+    # words that scale or negate
+    ("The answer is 2.5 million.", "2500000"),
+    ("It costs $4.2 billion.", "4200000000"),
+    ("The answer is 12 thousand.", "12000"),
+    ("The answer is 3 lakh.", "300000"),
+    ("उत्तर: 5 करोड़", "50000000"),
+    ("Die Antwort ist 3,5 Millionen.", "3500000"),
+    ("Die Antwort ist 2 Milliarden Euro.", "2000000000"),
+    ("La respuesta es 5 mil.", "5000"),
+    ("La respuesta es 2 millones de euros.", "2000000"),
+    ("La réponse est 4 milliards.", "4000000000"),
+    ("Ответ: 7 тысяч", "7000"),
+    ("Ответ: 3 млн рублей", "3000000"),
+    ("答案是3万。", "30000"),
+    ("答案是2亿", "200000000"),
+    ("答えは5万円です。", "50000"),
+    ("정답은 3만 원입니다", "30000"),
+    ("Cevap: 5 milyon", "5000000"),
+    ("الإجابة: 3 مليون", "3000000"),
+    ("So the profit is $3k", "3000"),
+    ("Revenue: $4.2B", "4200000000"),
+    (r"\boxed{3 \text{ million}}", "3000000"),
+    (r"\boxed{2.5\,\text{billion dollars}}", "2500000000"),
+    ("She has 3 dozen eggs.", "36"),
+    ("The answer is 2 hundred thousand.", "200000"),
+    ("The answer is minus 5.", "-5"),
+    ("The answer is negative 12.", "-12"),
+    ("Die Antwort ist minus 7.", "-7"),
+    ("答案是负5", "-5"),
+    ("The answer is 5 and a half.", "5.5"),
+    ("The answer is 50 percent.", "0.5"),
+    ("Ответ: 50 процентов", "50%"),
+    # units and other company
+    (r"\boxed{12\text{ cm}}", "12"),
+    (r"\boxed{12\text{ cm}^2}", "12"),
+    (r"\boxed{45^\circ}", "45"),
+    (r"\boxed{25\%}", "25"),
+    (r"\boxed{\$42}", "42"),
+    (r"\boxed{42 \text{ apples}}", "42"),
+    (r"\boxed{x = 7}", "7"),
+    (r"\boxed{\text{Total: } 42}", "42"),
+    (r"\boxed{\frac{3}{4}}", "0.75"),
+    (r"\boxed{-3}", "-3"),
+    (r"\boxed{1{,}234}", "1234"),
+    (r"\boxed{2^{10}}", "1024"),
+    ("The answer is 5km.", "5"),
+    ("The answer is 10 kg, or so.", "10"),
+    ("The answer is 5 apples and no pears", "5"),
+    ("The answer is 42!", "42"),
+    ("It weighs 3 千克", "3"),
+    # marks before prose
+    ("so it is 2 * 30 = 60 liters of water.\nIn total 30 + 60 = 90.\nA: 90", "90"),
+    ("The answer is 2 plus what was there. It is 14 - 3 = 11 now.\n#### 13", "13"),
+    ("The answer is 3 more than 10.\n\n13", "13"),
+    ("First the answer is 10. Then I add 5.\n\n**15**", "15"),
+    ("**Answer:** 42\n\n*Check:* 6 * 7 and 2 * 21 both work.", "42"),
+    ("Step 1: 5 + 3 = 8\nStep 2: 8 * 2 = 16\nAnswer: 16", "16"),
+    ("Final answer: 12. I tried 3 ways.", "12"),
+    ("This is 5 more than before.\nHence the answer is 17.", "17"),
+    ("It's 4 rows of 6.\nAns: 24", "24"),
+    ("#### 10\nWait, I forgot one.\n#### 11", "11"),
+    ("<answer>7</answer> I used 2 facts.", "7"),
+    ('{"reasoning": "3 + 4", "answer": 7}', "7"),
+    ("We get 6 × 7 = 42", "42"),
+    # the model goes on asking
+    ("6 + 9 = 15, 15 - 4 = 11.\n#### 11\n\nQuestion: Tom has 3 pens.\nAnswer: 5\n#### 5", "11"),
+    ("The answer is 11.\n\nQ: A train has 7 cars.\nA: 7 + 2 = 9. The answer is 9.", "11"),
+    ("11\n\n**Question 2:** What is 3 + 4?\n**Answer:** 7", "11"),
+    ("The answer is 11.\n\nProblem: 2 + 2?\nThe answer is 4.", "11"),
+    ("The answer is 11.<|im_end|>\n<|im_start|>user\nWhat is 2 + 2? The answer is 4.", "11"),
+    ("11\nUser: and 2 + 2?\nAssistant: 4", "11"),
+    ("#### 11\n### Instruction:\nAdd 2 and 2.\n#### 4", "11"),
+    ("The answer is 11. Question: What is 3 + 4? The answer is 7.", "11"),
+    ("11\n\nQuestion #2: What is 3 + 4?\n7", "11"),
+    ("La respuesta es 11.\n\nPregunta: ¿Cuánto es 2 + 2?\nLa respuesta es 4.", "11"),
+    ("答案是11。\n\n问题：2+2是多少？\n答案是4。", "11"),
+    ("Question: How many are there?\nAnswer: 11", "11"),
+    # beyond doubles
+    (f"1{'0' * 400}", f"1{'0' * 400}"),
+    ("It is not 5 but 6.", "6"),
+]
+NUMBERS_WRONG = [
+    (r"\boxed{3\pi}", "3"),
+    (r"The area is \boxed{2\sqrt{3}}.", "2"),
+    (r"\boxed{5x}", "5"),
+    (r"\boxed{5x + 3}", "5"),
+    (r"\boxed{5 + x}", "5"),
+    (r"\boxed{\sqrt{3}}", "3"),
+    (r"\boxed{\frac{\pi}{2}}", "2"),
+    (r"\boxed{\frac{\sqrt{3}}{2}}", "2"),
+    (r"\boxed{3i}", "3"),
+    (r"\boxed{2 + 3i}", "2"),
+    (r"\boxed{e^2}", "2"),
+    (r"\boxed{2^n}", "2"),
+    (r"\boxed{\log_2 5}", "5"),
+    (r"\boxed{101_2}", "101"),
+    (r"\boxed{3, 4}", "3"),
+    (r"\boxed{(3, 4)}", "3"),
+    (r"\boxed{x = 3, y = 4}", "4"),
+    (r"\boxed{3 \text{ or } 4}", "3"),
+    (r"\boxed{x > 3}", "3"),
+    (r"\boxed{\pm 3}", "3"),
+    (r"\boxed{5!}", "5"),
+    ("The area is 9π.", "9"),
+    ("The answer is 3√2.", "3"),
+    ("The answer is $4\\pi$.", "4"),
+    ("n = 3k", "3"),
+    ("The answer is 5y.", "5"),
+    ("The answer is 2/x.", "2"),
+    ("The answer is 10:30.", "10"),
+    ("The ratio, so the answer is 3:1.", "3"),
+    ("#### 2024-05-01", "2024"),
+    ("The answer is 5 or 6.", "5"),
+    ("The answer is 3 million people.", "3"),
+    ("It costs $4.2 billion.", "4.2"),
+    ("The answer is 3 lakh.", "3"),
+    ("答案是3万。", "3"),
+    ("Die Antwort ist 2 Milliarden.", "2"),
+    ("$3k", "3"),
+    ("The answer is minus 5.", "5"),
+    ("The answer is not 5.", "5"),
+    ("It isn't 5.", "5"),
+    ("It is not 5 but 6.", "5"),
+    (f"1{'0' * 400}", f"2{'0' * 400}"),
+    ("1e999", "1e998"),
+    ("1,00,000", "1"),
+    ("The answer is 3 squared.", "3"),
+    ("The answer is 5 hundredths.", "5"),
+    ("The answer is 5 times the first.", "5"),
+    ("The answer is 4 pi.", "4"),
+    ("The answer is > 5.", "5"),
+    ("6 + 5 = 11.\n#### 11\n\nQuestion: 2 + 3?\n#### 5", "5"),
+]
+LETTERS_RIGHT = [
+    ("B (A is a trap)", "B"),
+    ("B, not the A of the first line", "B"),
+    ("C - unlike A, it floats", "C"),
+    ("B because A is false", "B"),
+    ("A because B is false", "A"),
+    ("D, since C would sink", "D"),
+    ("(C) — A and B are too small", "C"),
+    ("B; A is the usual mistake", "B"),
+    ("**B** (not A)", "B"),
+    ("B weil A falsch ist", "B"),
+    ("C porque A es falsa", "C"),
+    ("A is wrong. B is wrong. D is wrong. So C.", "C"),
+    ("(A) is incorrect, (B) is not right and (C) remains.", "C"),
+    ("Rule out A. Eliminate D. That leaves B.", "B"),
+    ("A ist falsch. B ist richtig.", "B"),
+    ("Ответ: С", "C"),
+    ("Ответ: В", "B"),
+    ("Правильный ответ: А", "A"),
+    ("Ответ: В, а не D", "B"),
+    ("Ответ: B", "B"),
+    ("В", "B"),
+    ("Απάντηση: Β. The answer is Β.", "B"),
+    ("उत्तर: ख", "B"),
+    ("คำตอบคือ ค", "C"),
+    ("정답: 나", "B"),
+    ("答えはウ。", "C"),
+    ("答案：丙", "C"),
+    ("תשובה: ב", "B"),
+    ("الجواب: ج", "C"),
+    ("The answer is Ｂ", "B"),
+    ("B\n\nQuestion: Which is red?\nAnswer: C", "B"),
+    ("The answer is B.\n\nQ: Which one?\nA: The answer is C.", "B"),
+    ("It's B, isn't it? A is out.", "B"),
+    ("I'd go with B; A is tempting.", "B"),
+    ("I choose option C over A.", "C"),
+    ("Option B (A comes close)", "B"),
+    ("The correct answer is D. A is a distractor.", "D"),
+    ("Let's see. A man walks. Therefore: C", "C"),
+]
+LETTERS_NONE = [
+    "(A) is wrong. (B) is wrong. (D) is wrong.",
+    "Not A.",
+    "A man walks into a bar.",
+    "It is either A or B.",
+    "Neither A nor B.",
+    "I think it floats.",
+    "A is false.",
+    "В этом вопросе ответа нет.",
+]
+
+
+@pytest.mark.parametrize(("answer", "target"), NUMBERS_RIGHT)
+def test_a_number_is_read(answer, target):
+    score = score_numeric(answer, target, {})
+    assert score.value == 1.0, score
+
+
+@pytest.mark.parametrize(("answer", "target"), NUMBERS_WRONG)
+def test_a_number_is_not_made_up(answer, target):
+    score = score_numeric(answer, target, {})
+    assert score.value == 0.0, score
+
+
+@pytest.mark.parametrize(("answer", "target"), LETTERS_RIGHT)
+def test_a_letter_is_read(answer, target):
+    assert score_choice(answer, target, {}).extracted == target
+
+
+@pytest.mark.parametrize("answer", LETTERS_NONE)
+def test_a_letter_is_not_made_up(answer):
+    assert score_choice(answer, "C", {}).extracted is None
