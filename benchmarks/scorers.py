@@ -56,8 +56,8 @@ def main() -> None:
 
 def make_answers(answer: str | None, target: str | None, row: dict[str, Any], count: int) -> Iterator[ScorerInput]:
     for number in range(count):
-        texts = (text and (text if text == CODE else text.format(number % 97)) for text in (answer, target))
-        yield ScorerInput(*texts, row)
+        text, wanted = (one and (one if one == CODE else one.format(number % 97)) for one in (answer, target))
+        yield ScorerInput(text, wanted, row)
 
 
 def measure_cpu_s() -> float:
