@@ -642,6 +642,24 @@ def test_certificates(tmp_path):
             open_only(make_order(server.url, ca_file=str(tmp_path / "missing.pem")))
 
 
+@pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
+def test_requests_go_through_the_environments_proxy_but_not_to_this_machine(monkeypatch, variable):
+    for name in ("http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with FakeServer(is_vllm=False).running() as proxy, FakeServer().running() as server:
+        proxy.endpoints = ["http://model.invalid/v1/completions"]
+        monkeypatch.setenv(variable, f"http://me:pass@127.0.0.1:{proxy.port}")
+        for url in ("http://model.invalid/v1", server.url):
+            [answer] = ask(make_order(url), make_request())
+            assert answer.error_kind is None
+        [received] = proxy.received
+        assert received.headers["proxy-authorization"].startswith("Basic ") and len(server.received) == 1
+        monkeypatch.setenv("no_proxy", "model.invalid")
+        with pytest.raises(ServerError, match=r"No server can be reached at http://model\.invalid/v1"):
+            open_only(make_order("http://model.invalid/v1"))
+
+
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_events_are_found_however_they_are_cut(line_end):
     text = line_end.join(['\ufeffdata: {"a": 1}', "", ": a comment", "event: x", 'data:{"b":', 'data: "ü"}', "",

@@ -1,26 +1,24 @@
-"""Streamed HTTP calls through OpenAI's own client, the meaning of their failures, and the server's metrics.
+"""Streamed HTTP calls through aiohttp, the meaning of their failures, and the server's metrics.
 
 Every request in flight has a connection of its own, and their number is not limited: a full pool would delay an open
-loop and flatter the server. The client's typed layer is left out, since it builds a model object per event
-and copies the prompt part by part; its `post` hands over the stream as it is. The transport is aiohttp, whose parser is
-compiled. Together that takes a fifth of the processor time (docs/concepts/measuring-latency.md).
+loop and flatter the server.
 """
 
 import asyncio
 import contextlib
 import email.utils
+import json
 import os
 import random
 import resource
 import ssl
 import time
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import httpx2
-import openai
 
 from assayline.engines.host.flight import EngineStats, parse_stats
 from assayline.engines.host.server.stream import (
@@ -54,7 +52,7 @@ FAILED_REASONS = ("abort", "aborted", "cancelled", "error", "insufficient_system
 ENGINE_DEAD = "EngineCore encountered an issue"
 """The beginning of the message of vLLM's EngineDeadError, 0.26 to 0.33."""
 
-NO_CONNECTION = (httpx2.ConnectError, httpx2.ConnectTimeout, aiohttp.ClientConnectorError)
+NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 LONGEST_MESSAGE = 500
@@ -92,12 +90,21 @@ class ServedFailure(Exception):
         return self.kind == SERVER_ERROR and ENGINE_DEAD in str(self)
 
 
-def explain_status(error: openai.APIStatusError) -> ServedFailure:
-    """Return the failure for an HTTP status of 400 or more."""
-    code = error.status_code
-    words = f"The server answered {code}: {read_body(error)}"
+class StatusError(Exception):
+    """An HTTP status other than success, with the server's message."""
+
+    def __init__(self, response: aiohttp.ClientResponse, body: str) -> None:
+        super().__init__(_read_message(body) or response.reason or "no reason")
+        self.code = response.status
+        self.retry_after = response.headers.get("Retry-After")
+
+
+def explain_status(error: StatusError) -> ServedFailure:
+    """Return the failure for an HTTP status other than success."""
+    code = error.code
+    words = f"The server answered {code}: {error}"
     if code in OVERLOADED_CODES:
-        wait_s = read_retry_after(error.response.headers.get("retry-after"))
+        wait_s = read_retry_after(error.retry_after)
         return ServedFailure(OVERLOADED, words, may_retry=True, is_away=code in AWAY_CODES, retry_after_s=wait_s)
     is_away = code in AWAY_CODES
     return ServedFailure(REJECTED if code < 500 else SERVER_ERROR, words, may_retry=is_away, is_away=is_away)
@@ -117,11 +124,13 @@ def explain_event(error: ServerReportedError) -> ServedFailure:
     return ServedFailure(kind, f"The server ended the stream with an error: {str(error)[:LONGEST_MESSAGE]}")
 
 
-def read_body(error: openai.APIStatusError) -> str:
-    """Return the server's message in an error response."""
-    body = error.body
-    words = read_error(body)[0] if isinstance(body, dict) else str(body or error.response.reason_phrase or "no reason")
-    return " ".join(words.split())[:LONGEST_MESSAGE]
+def _read_message(body: str) -> str:
+    found: Json = body
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(body)
+    if isinstance(found, dict):
+        found = found.get("error", found)
+    return " ".join(read_error(found)[0].split())[:LONGEST_MESSAGE] if found else ""
 
 
 def find_cause(error: BaseException) -> str:
@@ -169,73 +178,83 @@ CONTROL_TIMEOUT_S = 30.0
 IDLE_CONNECTION_S = 2.0
 """How long an idle connection is reused: less than servers keep it (vLLM: 5 s), or a request on it would fail."""
 
-UNREAD = {"X-Stainless-Raw-Response": "stream"}
-"""The client's mark for an answer that it must not read."""
-
-BROKEN = (openai.APIConnectionError, httpx2.HTTPError, aiohttp.ClientError, OSError)
-"""Errors of a broken connection: the client does not wrap all errors of its lower layers."""
+BROKEN = (aiohttp.ClientError, OSError)
+"""Errors of a broken connection, and of one that was not made."""
 
 
 class ServedClient:
-    """The connections to one endpoint."""
+    """The connections to one endpoint, made in a running event loop."""
 
     def __init__(self, server: ServerSpec, url: str, key: str | None = None) -> None:
         """Connect with `key`, that of our own server. Raises SpecError for certificates that cannot be read."""
         self.server = server
         self.url = url
         key = key or os.environ.get(server.api_key_env)
-        headers = {"Accept-Encoding": "identity", **({} if key else {"Authorization": openai.Omit()})}
-        self._options: Any = {"headers": headers}
-        self._streaming: Any = {
-            "headers": {**headers, **UNREAD},
-            "timeout": httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
-        }
-        self._client = openai.AsyncOpenAI(
-            base_url=url,
-            api_key=key or "none",
-            max_retries=0,  # ours are counted
-            timeout=httpx2.Timeout(CONTROL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            http_client=openai.DefaultAioHttpClient(
-                verify=_trust(server.ca_file),
-                # No proxy is between us and a server of this machine.
-                trust_env=urlsplit(url).hostname not in LOOPBACK,
-                # 0 means no limit in aiohttp; None would mean its default of 100.
-                limits=httpx2.Limits(max_connections=0, keepalive_expiry=IDLE_CONNECTION_S),
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                ssl=_trust(server.ca_file),
+                limit=0,
+                keepalive_timeout=IDLE_CONNECTION_S,  # 0: no limit
             ),
+            headers={
+                "Accept-Encoding": "identity",
+                "Content-Type": "application/json",
+                **({"Authorization": f"Bearer {key}"} if key else {}),
+            },
+            timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S),
+            proxy=_find_proxy(url),
         )
 
-    async def get(self, path: str) -> Any:
-        """Return the JSON at a path or URL. Raises what the client raises, and ValueError if it is not JSON."""
-        return (await self._client.get(path, cast_to=httpx2.Response, options=self._options)).json()
+    async def call(self, path: str, body: dict[str, Json] | None = None) -> str:
+        """Return the text at a path or URL, or of the answer to a body. Raises StatusError or one of BROKEN."""
+        url = path if "://" in path else self.url + path
+        data = None if body is None else json.dumps(body).encode()
+        method, timeout = (
+            "GET" if body is None else "POST",
+            aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=CONTROL_TIMEOUT_S),
+        )
+        async with self._session.request(method, url, data=data, timeout=timeout) as response:
+            await _check_status(response)
+            return await response.text(errors="replace")
 
-    async def get_text(self, path: str) -> str:
-        """Return the text at a path or URL. Raises what the client raises."""
-        return (await self._client.get(path, cast_to=httpx2.Response, options=self._options)).text
-
-    async def post(self, path: str, body: dict[str, Json]) -> None:
-        """Send a body and discard the answer. Raises what the client raises."""
-        await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)
-
-    async def ask(self, path: str, body: dict[str, Json]) -> Any:
-        """Send a body to a path or URL and return the JSON of the answer. Raises as `get` does."""
-        return (await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._options)).json()
+    async def ask(self, path: str, body: dict[str, Json] | None = None) -> Any:
+        """Return the JSON at a path or URL, or of the answer to a body. Raises as `call` does, and ValueError."""
+        return json.loads(await self.call(path, body))
 
     async def stream(self, path: str, body: dict[str, Json], answer: ServedAnswer) -> None:
         """Send a body and add the events of its answer to `answer`, to the end. Raises ServedFailure."""
         try:
-            response = await self._client.post(path, body=body, cast_to=httpx2.Response, options=self._streaming)
-        except openai.APIStatusError as error:
+            response = await self._session.post(self.url + path, data=json.dumps(body).encode())
+            try:
+                await _check_status(response)
+                await _read_events(response, answer)
+            finally:
+                response.close()
+        except StatusError as error:
             raise explain_status(error) from None
         except BROKEN as error:
-            raise explain_connection(error) from None
-        try:
-            await _read_events(response, answer)
-        finally:
-            await response.aclose()
+            if not answer.tokens:
+                raise explain_connection(error) from None
+            raise ServedFailure(STREAM_CUT, f"The stream was cut: {find_cause(error)}") from None
 
     async def close(self) -> None:
         """End all connections."""
-        await self._client.close()
+        await self._session.close()
+
+
+async def _check_status(response: aiohttp.ClientResponse) -> None:
+    if not 200 <= response.status < 300:
+        raise StatusError(response, await response.text(errors="replace"))
+
+
+def _find_proxy(url: str) -> str | None:
+    """Return the environment's proxy for a URL; None for a server of this machine."""
+    parts = urlsplit(url)
+    host, proxies = parts.hostname or "", urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or host in LOOPBACK or urllib.request.proxy_bypass(host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def allow_many_connections() -> None:
@@ -253,11 +272,10 @@ def _trust(ca_file: str | None) -> ssl.SSLContext | bool:
         raise SpecError(f"engine.server.ca_file: {ca_file} cannot be read as certificates in PEM: {error}.") from None
 
 
-async def _read_events(response: httpx2.Response, answer: ServedAnswer) -> None:
+async def _read_events(response: aiohttp.ClientResponse, answer: ServedAnswer) -> None:
     reader = EventReader()
-    chunks = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
     try:
-        async for chunk in chunks:
+        while chunk := await response.content.readany():
             now = time.monotonic()
             for event in reader.feed(chunk):
                 answer.take(event, now)
@@ -265,19 +283,15 @@ async def _read_events(response: httpx2.Response, answer: ServedAnswer) -> None:
         raise ServedFailure(MALFORMED, f"The server's stream is malformed: {error}") from None
     except ServerReportedError as error:
         raise explain_event(error) from None
-    except BROKEN as error:
-        if not answer.tokens:
-            raise explain_connection(error) from None
-        raise ServedFailure(STREAM_CUT, f"The stream was cut: {find_cause(error)}") from None
     if answer.finish_reason in FAILED_REASONS:
         raise ServedFailure(SERVER_ERROR, f"The server ended the answer with finish_reason {answer.finish_reason}")
     if answer.finish_reason is None:
         raise _explain_end(response, reader, answer)
 
 
-def _explain_end(response: httpx2.Response, reader: EventReader, answer: ServedAnswer) -> ServedFailure:
+def _explain_end(response: aiohttp.ClientResponse, reader: EventReader, answer: ServedAnswer) -> ServedFailure:
     """Return the failure for a stream that ended without an error and without a finish_reason."""
-    kind = response.headers.get("content-type", "nothing")
+    kind = response.headers.get("Content-Type", "nothing")
     if "event-stream" not in kind and not answer.tokens:
         return ServedFailure(MALFORMED, f"The server answered with {kind}, expected an event stream")
     if reader.has_ended:
@@ -328,10 +342,10 @@ class PromptLengths:
             body["chat_template_kwargs"] = self._writer.chat_kwargs
         try:
             tokens = (await self._client.ask(self._url, body)).get("count")
-        except openai.APIStatusError as error:
-            self._is_there = error.status_code not in (404, 405)
+        except StatusError as error:
+            self._is_there = error.code not in (404, 405)
             return None
-        except (openai.OpenAIError, *BROKEN):
+        except BROKEN:
             return None
         except (ValueError, AttributeError):
             tokens = None
@@ -373,11 +387,11 @@ class ServerWatch:
     async def _read_once(self) -> bool:
         """Read the counters once. Returns whether to read again."""
         try:
-            found = parse_stats(await self._client.get_text(self._url))
-        except openai.APIStatusError as error:
+            found = parse_stats(await self._client.call(self._url))
+        except StatusError as error:
             self._read = EngineStats()
-            return error.status_code >= 500
-        except (openai.OpenAIError, *BROKEN):
+            return error.code >= 500
+        except BROKEN:
             self._read = EngineStats()
             return True
         except ValueError:

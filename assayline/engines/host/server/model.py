@@ -9,12 +9,10 @@ import importlib.metadata
 from dataclasses import dataclass
 from typing import cast
 
-import openai
-
 from assayline.engines.base import OpenedDetails
 from assayline.engines.devices.claims import name_cpu
 from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_driver_version
-from assayline.engines.host.server.client import ServedClient, find_cause, is_certificate_error, read_body
+from assayline.engines.host.server.client import BROKEN, ServedClient, StatusError, find_cause, is_certificate_error
 from assayline.engines.host.server.stream import ENDPOINT_PATHS
 from assayline.engines.messages import Open
 from assayline.errors import ServerError, SpecError
@@ -73,13 +71,13 @@ async def _list_models(client: ServedClient) -> list[dict[str, Json]]:
     """Return the server's models; none if it has no such list."""
     url = f"{client.url}/models"
     try:
-        found = await client.get("/models")
+        found = await client.ask("/models")
         return [card for card in found.get("data") or () if isinstance(card, dict) and isinstance(card.get("id"), str)]
-    except openai.APIStatusError as error:
-        if error.status_code in (404, 405):
+    except StatusError as error:
+        if error.code in (404, 405):
             return []
         raise _explain_status(error, client.server, url) from None
-    except openai.APIConnectionError as error:
+    except BROKEN as error:
         raise _explain_connection(error, client) from None
     except (ValueError, AttributeError, TypeError):
         raise SpecError(
@@ -91,18 +89,18 @@ async def _list_models(client: ServedClient) -> list[dict[str, Json]]:
 async def _check_endpoint(client: ServedClient, path: str) -> None:
     """Send an empty body, which a server with this endpoint refuses as incomplete."""
     try:
-        await client.post(path, {})
-    except openai.APIStatusError as error:
-        if error.status_code in (404, 405):
+        await client.call(path, {})
+    except StatusError as error:
+        if error.code in (404, 405):
             other = "completions" if path.startswith("/chat") else "chat"
             raise SpecError(
-                f"The server has no endpoint {client.url}{path} (it answers {error.status_code}). hint: check that "
+                f"The server has no endpoint {client.url}{path} (it answers {error.code}). hint: check that "
                 "engine.server.url is the base URL, mostly with /v1 at its end, or set engine.server.endpoint to "
                 f"{other}."
             ) from None
-        if error.status_code in (401, 403):
+        if error.code in (401, 403):
             raise _explain_status(error, client.server, f"{client.url}{path}") from None
-    except openai.APIConnectionError as error:
+    except BROKEN as error:
         raise _explain_connection(error, client) from None
 
 
@@ -123,22 +121,22 @@ def _choose(cards: list[dict[str, Json]], server: ServerSpec, url: str, model: s
 
 async def _read_version(client: ServedClient) -> str | None:
     """Read vLLM's version, which is outside the OpenAI interface; a proxy may hide it."""
-    with contextlib.suppress(openai.APIError, ValueError, AttributeError):
-        version = (await client.get(client.url.removesuffix("/v1") + "/version")).get("version")
+    with contextlib.suppress(StatusError, *BROKEN, ValueError, AttributeError):
+        version = (await client.ask(client.url.removesuffix("/v1") + "/version")).get("version")
         return version if isinstance(version, str) else None
     return None
 
 
-def _explain_status(error: openai.APIStatusError, server: ServerSpec, url: str) -> SpecError | ServerError:
-    if error.status_code in (401, 403):
+def _explain_status(error: StatusError, server: ServerSpec, url: str) -> SpecError | ServerError:
+    if error.code in (401, 403):
         return SpecError(
-            f"{url} refused the API key, or there is none: it answers {error.status_code}, {read_body(error)} hint: "
+            f"{url} refused the API key, or there is none: it answers {error.code}, {error} hint: "
             f"put the key into the environment variable {server.api_key_env} (engine.server.api_key_env)."
         )
-    return ServerError(f"{url} answers {error.status_code}: {read_body(error)} hint: look at the server's log.")
+    return ServerError(f"{url} answers {error.code}: {error} hint: look at the server's log.")
 
 
-def _explain_connection(error: openai.APIConnectionError, client: ServedClient) -> ServerError:
+def _explain_connection(error: BaseException, client: ServedClient) -> ServerError:
     cause, url = find_cause(error), client.url
     if is_certificate_error(error):
         trusted = client.server.ca_file or "the system's"

@@ -7,12 +7,13 @@ the parameters of OpenAI's interface; another name is an error, so that none is 
 
 import base64
 import codecs
-import contextlib
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic_core import from_json
 
 from assayline.errors import SpecError
 from assayline.media.load import Loaded, read_content
@@ -190,8 +191,8 @@ class EventReader:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LONGEST_EVENT_BYTES:
             raise MalformedStreamError(f"a line has more than {LONGEST_EVENT_BYTES} bytes")
-        for line in (line.removeprefix(codecs.BOM_UTF8) for line in lines):
-            if line.startswith(b"data:"):
+        for line in lines:
+            if (line := line.removeprefix(codecs.BOM_UTF8)).startswith(b"data:"):
                 self._data.append(line[5:].strip())
             elif self._data and not line.strip():
                 data = b"\n".join(self._data)
@@ -203,27 +204,15 @@ class EventReader:
 
 def _parse(data: bytes) -> dict[str, Json]:
     try:
-        event = json.loads(data)
+        try:
+            event = from_json(data)  # in a third of json's time
+        except ValueError:
+            event = json.loads(data)  # reads more: half a surrogate pair, deeper objects
     except (ValueError, RecursionError) as error:
         raise MalformedStreamError(f"an event is not JSON ({error}): {data[:80]!r}") from None
     if not isinstance(event, dict):
         raise MalformedStreamError(f"an event is not an object: {data[:80]!r}")
     return event
-
-
-@contextlib.contextmanager
-def _understanding(event: Json) -> Iterator[None]:
-    """Raise MalformedStreamError for whatever reading the event raises: a server may send any JSON."""
-    try:
-        yield
-    except ServerReportedError:
-        raise
-    except Exception as error:
-        try:
-            shown = json.dumps(event)[:200]
-        except RecursionError:
-            shown = "it is nested too deeply"
-        raise MalformedStreamError(f"an event does not belong to a completion ({error!r}): {shown}") from None
 
 
 class ServedAnswer:
@@ -265,21 +254,32 @@ class ServedAnswer:
 
     def take(self, event: dict[str, Json], at: float) -> None:
         """Add one event that came at `at`. Raises MalformedStreamError or ServerReportedError."""
-        with _understanding(event):
+        try:
             if error := event.get("error"):  # some servers send the end of a choice with it
                 raise ServerReportedError(*read_error(error))
             for choice in event.get("choices") or ():
                 if not choice.get("index"):  # else a second answer, which was not asked for
                     self._take_choice(choice, at)
-            self.model = _read_parts(event.get("model"))[0] or self.model
+            if (model := event.get("model")) != self.model:
+                self.model = _read_parts(model)[0] or self.model
             if usage := event.get("usage"):
                 self.usage = dict(usage)
-            self.drafts = _read_drafts(event.get("metrics")) or self.drafts
+            if metrics := event.get("metrics"):
+                self.drafts = _read_drafts(metrics) or self.drafts
+        except ServerReportedError:
+            raise
+        except Exception as error:  # a server may send any JSON
+            try:
+                shown = json.dumps(event)[:200]
+            except RecursionError:
+                shown = "it is nested too deeply"
+            raise MalformedStreamError(f"an event does not belong to a completion ({error!r}): {shown}") from None
 
     def _take_choice(self, choice: dict[str, Json], at: float) -> None:
         delta = choice.get("delta") or choice
         text, thought = _read_parts(delta.get("text") or delta.get("content") or delta.get("refusal"))
-        thought += "".join(_read_parts(delta.get("reasoning_content") or delta.get("reasoning")))
+        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
+            thought += "".join(_read_parts(reasoning))
         if text:
             self.texts.append(text)
         if thought:
@@ -291,7 +291,7 @@ class ServedAnswer:
             self.token_stamps += [at] * len(ids)
         elif (text or thought) and not self.token_ids:
             self.event_stamps.append(at)
-        for chosen, logprob, others in _list_positions(choice.get("logprobs") or {"content": None}):
+        for chosen, logprob, others in _list_positions(logprobs) if (logprobs := choice.get("logprobs")) else ():
             # vLLM writes token_id:42 on request.
             tokens = {token.removeprefix("token_id:"): float(p) for token, p in {chosen: logprob, **others}.items()}
             if not all(map(math.isfinite, tokens.values())):
