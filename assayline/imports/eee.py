@@ -5,13 +5,11 @@ name the prompt's id and the repeat in their metadata, and have timestamps.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, read_json, read_lines, read_time, score
 from assayline.prompts.targets import write_target
-from assayline.records import Prompt
 
 TOOL = "eee"
 VERSION = "0.3"
@@ -36,43 +34,39 @@ def read_log(path: Path) -> Iterator[Imported]:
         model=data["model_info"]["id"],
         prompt_set=", ".join(dict.fromkeys(one["evaluation_name"] for one in data["evaluation_results"])),
         files=[path, samples],
-        rows=_read_rows(samples, scorers, data, detailed.get("total_rows")),
+        rows=_read_rows(samples, scorers, data),
         started_s=read_time(data.get("evaluation_timestamp")),
+        counts={"scores": detailed.get("total_rows")},
         settings={"eval_library": library, "inference_engine": data["model_info"].get("inference_engine")},
         scorers=scorers,
     )
 
 
-def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], data: dict[str, Any], wanted: int | None) -> Rows:
-    rows, lines, library = RowMaker(TOOL), 0, data["eval_library"]
+def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], data: dict[str, Any]) -> Rows:
+    rows, library = RowMaker(TOOL), data["eval_library"]
     results = data["evaluation_results"]
     ids = {one.get("evaluation_result_id"): one["metric_config"].get("metric_id") for one in results}
-    known: dict[Any, Prompt] = {}
     answered: set[Any] = set()
     for line in read_lines(samples):
         own = metadata if (metadata := line.get("metadata") or {}).keys() >= OWN else {}
-        name, repeat_index, lines = line["sample_id"], int(own.get("repeat_index", 0)), lines + 1
+        name, repeat_index = line["sample_id"], int(own.get("repeat_index", 0))
         sample = (own["prompt_id"], own["occurrence"]) if own else name
-        if sample not in known:
+        if sample not in rows.known:
             asked = line["input"]
             messages = [{"role": "user", "content": asked["raw"]}]
             given, prompt_id = asked["reference"], own.get("prompt_id")
             target = given if isinstance(given, str) else write_target(list(given or ()))
             choices = {"choices": asked["choices"]} if asked.get("choices") else {}
-            prompt = rows.prompt(messages, target, prompt_id, source_id=name, metadata=choices)
-            yield prompt
-            known[sample] = replace(prompt, messages=[], metadata={})
+            yield rows.prompt(messages, target, prompt_id, name=sample, source_id=name, metadata=choices)
         if (sample, repeat_index) not in answered:
             answered.add((sample, repeat_index))
-            yield from rows.answer(known[sample], repeat_index, **_read_answer(line, own))
+            yield from rows.answer(rows.known[sample], repeat_index, **_read_answer(line, own))
         metric = line.get("evaluation_result_id") or line["evaluation_name"]
         described = describe_scorer(library["name"], library.get("version"), metric)
         scorers.setdefault(metric, {**described, "metric_id": ids.get(metric)})
         extracted = [one["extracted_value"] for one in line["answer_attribution"] if one["is_terminal"]]
         found = {"extracted": next(iter(extracted), None), "error_kind": _read_error(line, own)}
-        yield score(metric, known[sample], line["evaluation"]["score"], repeat_index, **found)
-    if wanted is not None and lines != wanted:
-        raise ValueError(f"{samples.name} has {lines} lines, and the log is of {wanted}")
+        yield score(metric, rows.known[sample], line["evaluation"]["score"], repeat_index, **found)
 
 
 def _read_error(line: dict[str, Any], own: dict[str, str]) -> str | None:

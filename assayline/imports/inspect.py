@@ -7,7 +7,6 @@ import json
 import struct
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -86,14 +85,11 @@ def _decompress(file: BinaryIO, member: zipfile.ZipInfo) -> bytes:
 
 def _read_rows(samples: Iterator[dict[str, Any]], scorers: dict[str, dict[str, Any]], version: str | None) -> Rows:
     rows = RowMaker(TOOL)
-    known: dict[Any, Prompt] = {}
     for sample in samples:
-        name, repeat_index = sample["id"], sample["epoch"] - 1
-        if name not in known:
-            prompt = _make_prompt(rows, sample)
-            yield prompt
-            known[name] = replace(prompt, messages=[], metadata={})
-        yield from rows.answer(known[name], repeat_index, **_read_answer(sample))
+        if sample["id"] not in rows.known:
+            yield _make_prompt(rows, sample)
+        prompt, repeat_index = rows.known[sample["id"]], sample["epoch"] - 1
+        yield from rows.answer(prompt, repeat_index, **_read_answer(sample))
         for scorer, given in (sample.get("scores") or {}).items():
             values = given["value"] if isinstance(given["value"], dict) else {"": given["value"]}
             for part, value in values.items():
@@ -101,7 +97,7 @@ def _read_rows(samples: Iterator[dict[str, Any]], scorers: dict[str, dict[str, A
                 title = f"{scorer}.{part}" if part else scorer
                 scorers.setdefault(title, describe_scorer(TOOL, version, title))
                 texts = {"extracted": given.get("answer"), "explanation": given.get("explanation") or str(value)}
-                yield score(title, known[name], number, repeat_index, **texts)
+                yield score(title, prompt, number, repeat_index, **texts)
 
 
 def _make_prompt(rows: RowMaker, sample: dict[str, Any]) -> Prompt:
@@ -110,7 +106,8 @@ def _make_prompt(rows: RowMaker, sample: dict[str, Any]) -> Prompt:
         {"role": message["role"], "content": message["content"]} for message in given
     ]  # fmt: skip
     metadata = {**(sample.get("metadata") or {}), **({"choices": sample["choices"]} if sample.get("choices") else {})}
-    return rows.prompt(messages, write_target(target), source_id=str(sample["id"]), metadata=metadata)
+    name = sample["id"]
+    return rows.prompt(messages, write_target(target), name=name, source_id=str(name), metadata=metadata)
 
 
 def _read_answer(sample: dict[str, Any]) -> dict[str, Any]:

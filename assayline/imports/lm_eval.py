@@ -8,7 +8,6 @@ import ast
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ def read_results(path: Path) -> Iterator[Imported]:
     samples = _find_samples(path, list(data["configs"]))
     seconds, started_s = read_number(data.get("total_evaluation_time_seconds")), read_time(data.get("date"))
     scorers: dict[str, dict[str, Any]] = {}
+    sizes: list[Any] = [(data.get("n-samples", {}).get(task) or {}).get("effective") for task in samples]
     yield Imported(
         tool=TOOL,
         version=data.get("lm_eval_version"),
@@ -41,6 +41,7 @@ def read_results(path: Path) -> Iterator[Imported]:
         finished_s=None if started_s is None or seconds is None else started_s + seconds,
         settings={name: {task: data.get(name, {}).get(task) for task in samples} for name in ("n-shot", "versions")},
         scorers=scorers,
+        counts={"prompts": None if None in sizes else sum(sizes)},
     )
 
 
@@ -65,24 +66,17 @@ def _read_rows(data: dict[str, Any], samples: dict[str, Path], scorers: dict[str
     rows, is_own = RowMaker(TOOL), False
     scores: dict[str, list[HarnessScore]] = {task: [] for task in samples}
     for task, file in samples.items():
-        known: dict[int, Prompt] = {}
-        before = rows.rows
         for sample in read_lines(file):
             chosen, is_own = sample["filter"], data.get("model_source") == OWN and "prompt_id" in sample["doc"]
-            if (document := sample["doc_id"]) not in known:
-                prompt = _make_prompt(rows, task, sample, is_own)
-                yield prompt
-                yield from _read_answers(rows, prompt, sample)
-                known[document] = replace(prompt, messages=[], metadata={}, options=None)
-            prompt = known[document]
+            if (document := (task, sample["doc_id"])) not in rows.known:
+                yield _make_prompt(rows, document, sample, is_own)
+                yield from _read_answers(rows, rows.known[document], sample)
+            prompt = rows.known[document]
             for metric in sample["metrics"]:
                 if (value := read_number(sample[metric])) is not None:
                     texts = sample["filtered_resps"]
                     extracted = texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
                     scores[task].append(score(f"{metric},{chosen}", prompt, value, extracted=extracted))
-        wanted = (data.get("n-samples", {}).get(task) or {}).get("effective")
-        if wanted is not None and (documents := rows.rows - before) != wanted:
-            raise ValueError(f"{file.name} has {documents} documents, and the results are of {wanted}")
     judged = join_tasks(tables, scores, version)
     for name, described in judged.scorers.items():
         scorers[name.removesuffix(",none") if is_own else name] = described
@@ -90,20 +84,21 @@ def _read_rows(data: dict[str, Any], samples: dict[str, Path], scorers: dict[str
         yield one._replace(scorer=one.scorer.removesuffix(",none")) if is_own else one
 
 
-def _make_prompt(maker: RowMaker, task: str, sample: dict[str, Any], is_own: bool) -> Prompt:
+def _make_prompt(maker: RowMaker, name: tuple[str, int], sample: dict[str, Any], is_own: bool) -> Prompt:
     document, (first, *others) = sample["doc"], _read_arguments(sample)
     is_choice = len(first) > 1 and isinstance(first[1], str)
     options = [second for _, second in (first, *others)] if is_choice else None
     if is_own:
         names = {"source_id": document.pop("id"), "prompt_id": document.pop("prompt_id")}
         target = None if sample["target"] == "None" else sample["target"]
-        return maker.prompt(document.pop("messages"), target, metadata=document, options=options, **names)
+        return maker.prompt(document.pop("messages"), target, name=name, metadata=document, options=options, **names)
     return maker.prompt(
         [{"role": "user", "content": first[0]}],
         _read_target(sample["target"]),
-        identify_document(task, document),
-        source_id=name_document(task, sample["doc_id"]),
-        metadata={"task": task, "document": sample["doc_id"]},
+        identify_document(name[0], document),
+        name=name,
+        source_id=name_document(*name),
+        metadata={"task": name[0], "document": name[1]},
         options=options,
     )
 

@@ -42,7 +42,7 @@ from assayline.runs.manifest import (
     write_manifest,
 )
 from assayline.settings import Settings
-from assayline.store.database import TABLE_VERSION
+from assayline.store.database import TABLE_VERSION, Connection
 from assayline.store.metrics import ensure_metrics
 from assayline.store.parts import PartWriter
 from assayline.store.score_files import IMPORTED_SCORERS, IMPORTED_SCORES, HarnessScore
@@ -134,14 +134,10 @@ def _import_run(settings: Settings, imported: Imported, machine: str | None, sho
     digest = digest_json([imported.tool, imported.part, *map(digest_file, imported.files)])[:DIGEST_DIGITS]
     for known in runs_dir.glob(f"*-{digest}"):
         run, notes = read_manifest(known), []
-        is_loaded = _is_loaded(settings, known.name)
         if machine not in (None, run.machine):
-            run, notes, is_loaded = replace(run, machine=machine), [f"Its machine is now {machine}."], False
+            run, notes = replace(run, machine=machine), [f"Its machine is now {machine}."]
             write_manifest(known, run)
-        if not is_loaded:  # or an import was killed, or the database was lost
-            rebuild_run(known, settings.database_path, settings.database_wait_s)
-        _measure(settings, known.name)
-        return Outcome(run, not is_loaded and not notes, notes)
+        return Outcome(run, _load(settings, known, is_changed=bool(notes)) and not notes, notes)
     runs_dir.mkdir(parents=True, exist_ok=True)
     with storing(f"The run cannot be written to {runs_dir}", MAKE_ROOM), ExitStack() as stack:
         for left in settings.data_dir.glob(f"{ASIDE}*"):
@@ -159,23 +155,21 @@ def _import_run(settings: Settings, imported: Imported, machine: str | None, sho
         write_json(run_dir / SPEC_NAME, spec, MAKE_ROOM)
         write_manifest(run_dir, run)
         place = run_dir.rename(runs_dir / run.run_id)
-    try:
-        rebuild_run(place, settings.database_path, settings.database_wait_s)
-    except BaseException:
-        shutil.rmtree(place)
-        raise
-    _measure(settings, run.run_id)
+    _load(settings, place)  # if it fails, the same import completes it
     return Outcome(run, True, imported.notes)
 
 
-def _measure(settings: Settings, run_id: str) -> None:
-    DatabaseThread(settings).run(lambda found: ensure_metrics(found, [run_id]))
+def _load(settings: Settings, run_dir: Path, *, is_changed: bool = False) -> bool:
+    """Load a run and its metrics into the database, unless it has them; return whether it lacked the run."""
 
+    def read(connection: Connection) -> bool:
+        return not connection.execute("select 1 from runs where run_id = ?", [run_dir.name]).fetchall()
 
-def _is_loaded(settings: Settings, run_id: str) -> bool:
-    query = "select count(*) > 0 from runs where run_id = ?"
-    [(is_loaded,)] = DatabaseThread(settings).run(lambda found: found.execute(query, [run_id]).fetchall())
-    return bool(is_loaded)
+    database = DatabaseThread(settings)
+    if (is_missing := database.run(read)) or is_changed:  # an import was killed, or the database was lost
+        rebuild_run(run_dir, settings.database_path, settings.database_wait_s)
+    database.run(lambda connection: ensure_metrics(connection, [run_dir.name]))
+    return is_missing
 
 
 def _describe(imported: Imported, digest: str, has_times: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from assayline.digests import digest_json
 from assayline.imports.rows import Imported, RowMaker, Rows, join_text, read_places, read_time
 from assayline.prompts.read import BadRow, load_prompts
 from assayline.records import Prompt
-from assayline.spec.prompts import OpenAiBatchSource, PromptSpec
+from assayline.spec.prompts import PromptSpec
 from assayline.words import count
 
 TOOL = "openai-batch"
@@ -86,7 +86,7 @@ def _read_prompts(
 ) -> Iterator[tuple[Prompt, dict[str, Any] | None]]:
     """Yield each prompt, and the error of one that could not be sent; then those of lines that the input lacks."""
     for path in inputs:
-        for prompt in load_prompts(PromptSpec(source=OpenAiBatchSource(kind="openai_batch", path=str(path)))):
+        for prompt in load_prompts(PromptSpec.model_validate({"source": {"kind": "openai_batch", "path": str(path)}})):
             rows.rows += 1
             if isinstance(prompt, BadRow):
                 yield prompt.prompt, {"error_kind": prompt.kind, "error_message": prompt.message}

@@ -24,15 +24,14 @@ KIND = "imported"
 """Kind of the scorers of imported runs, in the table scorers."""
 
 Rows = Iterator[Prompt | Request | Completion | HarnessScore]
-KEYS: dict[type, Callable[[Any], Any]] = {
-    Prompt: attrgetter("prompt_id", "occurrence"),
-    Request: attrgetter("request_id"),
-    Completion: attrgetter("request_id"),
-    HarnessScore: attrgetter("scorer", "prompt_id", "occurrence", "repeat_index"),
+KEYS: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    Prompt: ("prompt", attrgetter("prompt_id", "occurrence")),
+    Request: ("request", attrgetter("request_id")),
+    Completion: ("answer", attrgetter("request_id")),
+    HarnessScore: ("score", attrgetter("scorer", "prompt_id", "occurrence", "repeat_index")),
 }
 LAST_S = 2.0**33
 """A Unix time beyond this, in the year 2242, is not in seconds."""
-NAMES = {Prompt: "prompt", Request: "request", Completion: "answer", HarnessScore: "score"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class Imported:
     load: dict[str, Json] | None = None
     """When requests were sent, as in a spec."""
     counts: dict[str, int | None] = field(default_factory=dict)
-    """The file's own counts: its `requests`, and how many of them `completed` and `failed`."""
+    """The file's own counts: `prompts`, `requests`, `scores`, and how many requests `completed` and `failed`."""
     notes: list[str] = field(default_factory=list)
     """Sentences for the user about rows that are not as expected."""
 
@@ -79,31 +78,26 @@ def check_rows(imported: Imported) -> Rows:
     found: Counter[str] = Counter()
     types = {row: _list_types(row) for row in KEYS}
     for row in imported.rows:
-        name = NAMES[type(row)]
-        if (key := hash((name, KEYS[type(row)](row)))) in seen:
+        name, find_key = KEYS[type(row)]
+        if (key := hash((name, find_key(row)))) in seen:
             repeated[name] += 1
             continue
         seen.add(key)
         found[name] += 1
-        try:
-            changed = {
-                field: checked
-                for field, kinds in types[type(row)].items()
-                if (checked := _check(field, value := getattr(row, field), kinds)) is not value
-            }
-        except ValueError as error:
-            raise ValueError(f"{name} {found[name]:,}: {error}") from None
+        where = f"{name} {found[name]:,}"
+        checked = {field: _check(where, field, getattr(row, field), kinds) for field, kinds in types[type(row)].items()}
         if isinstance(row, HarnessScore):
             if (number := read_number(row.value)) is not None:
                 yield row._replace(value=number)
             continue
         if isinstance(row, Completion) and row.error_kind != NOT_SENT:
             found["failed" if row.error_kind else "completed"] += 1
-        yield replace(row, **changed) if changed else row
+        yield replace(row, **checked)
     if not found["request"]:
         raise ValueError("it has no requests")
     for what, wanted in imported.counts.items():
-        if wanted is not None and (has := found[what.removesuffix("s")]) != wanted:
+        has = found[name := what.removesuffix("s")]
+        if wanted not in (None, has, has + repeated[name]):
             raise ValueError(
                 f"its own count of {what} is {wanted:,}, and {has:,} are in it. hint: pass a complete file"
             )
@@ -119,7 +113,7 @@ def _list_types(row: type) -> dict[str, tuple[type, ...]]:
     return {name: tuple(get_origin(part) or part for part in given) for name, given in parts.items()}
 
 
-def _check(field: str, value: Any, types: tuple[type, ...]) -> Any:
+def _check(where: str, field: str, value: Any, types: tuple[type, ...]) -> Any:
     """Return the value, or None for NaN. Raises ValueError for one that cannot be stored."""
     if isinstance(value, list) and field.endswith("_s"):
         return value if all(map(math.isfinite, value)) else None
@@ -131,9 +125,8 @@ def _check(field: str, value: Any, types: tuple[type, ...]) -> Any:
             return value
     elif isinstance(value, types):
         return value
-    raise ValueError(
-        f"{field} is {value!r:.80}, expected {' or '.join(one.__name__ for one in types if one is not NoneType)}"
-    )
+    wanted = " or ".join(one.__name__ for one in types if one is not NoneType)
+    raise ValueError(f"{where}: {field} is {value!r:.80}, expected {wanted}")
 
 
 class RowMaker:
@@ -144,11 +137,22 @@ class RowMaker:
         self._seen: Counter[int] = Counter()
         self.rows = 0
         """Number of prompts made."""
+        self.known: dict[Any, Prompt] = {}
+        """Prompts by their names in the file, without what only their rows need."""
 
     def prompt(
-        self, messages: list[dict[str, Json]], target: str | None = None, prompt_id: str | None = None, **fields: Any
+        self,
+        messages: list[dict[str, Json]],
+        target: str | None = None,
+        prompt_id: str | None = None,
+        *,
+        name: Any = None,
+        **fields: Any,
     ) -> Prompt:
-        """Return the next prompt. The default id is that of a prompt of a spec with these messages and target."""
+        """Return the next prompt. The default id is that of a prompt of a spec with these messages and target.
+
+        With a `name`, `known` keeps it.
+        """
         found = prompt_id or digest_json({"messages": messages, "target": target})
         key = int(found[:16], 16)
         fields.setdefault("source_id", None)
@@ -158,6 +162,8 @@ class RowMaker:
         )  # fmt: skip
         self._seen[key] += 1
         self.rows += 1
+        if name is not None:
+            self.known[name] = replace(prompt, messages=[], metadata={}, options=None)
         return prompt
 
     def answer(

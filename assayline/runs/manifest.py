@@ -23,7 +23,7 @@ from assayline.clock import UNKNOWN, RunClock
 from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, read_kept, write_json
 from assayline.spec.core_yaml import load_yaml
-from assayline.spec.criteria import ExactMatch, Scorer, list_kinds
+from assayline.spec.criteria import Scorer, list_kinds
 from assayline.spec.file import explain
 
 MANIFEST_NAME = "run.json"
@@ -246,9 +246,9 @@ def read_run_scorers(run_dir: Path, spec: dict[str, Any]) -> list[Scorer]:
     An added scorer replaces the scorer of the same name. Raises StoreError for an unreadable file.
     """
     given = spec.get("scorers")
-    if given is None and spec["prompts"]["source"]["kind"] == "lm_eval":
-        given = []  # the task has its own metrics
-    first = [ExactMatch(kind="exact_match")] if given is None else [_ONE.validate_python(scorer) for scorer in given]
+    if given is None:  # a task has its own metrics
+        given = [] if spec["prompts"]["source"]["kind"] == "lm_eval" else [{"kind": "exact_match"}]
+    first = [_ONE.validate_python(scorer) for scorer in given]
     return list({scorer.title: scorer for scorer in [*first, *_read_added(run_dir)]}.values())
 
 
