@@ -368,7 +368,8 @@ def test_speed_of_a_resumed_run_is_not_judged(make, old, settings):
     limits = {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1}
     report = judge(settings, resumed, old, max_slowdown=limits)
     assert len(report.checks) == 3, "one for all limits on speed"
-    told = f"run {resumed} does not count among the repeats: it was resumed on another device or version: fake."
+    why = "it was resumed on another device or version: fake, context 4096 tokens."
+    told = f"run {resumed} does not count among the repeats: {why}"
     assert report.checks[-1].words == f"output_tokens_per_s, tpot_p50_s cannot be judged: {told}"
 
 

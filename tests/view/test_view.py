@@ -258,7 +258,7 @@ def test_benchmarks_and_suites_link_to_their_runs_and_back(viewer: Viewer) -> No
     assert f'<a href="/run?run={NIGHT}">{NIGHT}</a>' in viewer.client.get(f"/suite?id={SUITE}").text
     assert "1 run is complete. The decision follows the last run." in viewer.client.get(f"/suite?id={SUITE}-b").text
     assert BENCHMARK not in viewer.client.get("/?purpose=suite").text
-    write_plan(BenchmarkPlan("planned", "{}", {}, 9, ["c"]), viewer.settings)
+    write_plan(BenchmarkPlan("planned", '{"name": "sums"}', {}, 9, ["c"]), viewer.settings)
     with connect(viewer.settings.database_path, 30) as connection:
         connection.execute("update raw.runs set benchmark_id = 'planned' where run_id = 'sad'")
     assert "9 runs are left to do" in viewer.client.get("/benchmark?id=planned").text
