@@ -42,7 +42,7 @@ IRRELEVANT = (
     *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.pdf"),
     *("*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.tflite", "*.pth"),
 )
-"""Files that no engine reads: texts, pictures, and weights for other libraries. Any other file may decide answers."""
+"""Files that no engine reads: texts, images, and weights for other libraries. Any other file may decide answers."""
 
 
 @dataclass(frozen=True, slots=True)

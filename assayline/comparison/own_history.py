@@ -93,7 +93,7 @@ def say_not_on(nights: Sequence[str]) -> str:
 
 
 def say_named(what: str, names: Sequence[str]) -> str:
-    """Return the first names of prompts, as a sentence to append; empty without names."""
+    """Return the first names of prompts, as text to append; empty without names."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f" {what}: {', '.join(names[:MOST_NAMED])}{more}." if names else ""
 

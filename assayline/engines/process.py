@@ -73,6 +73,7 @@ DEFAULTS = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # number GPUs as the driver's library and nvidia-smi do, not the fastest first
+    "GOMP_SPINCOUNT": "10000",  # threads that wait for one without a core would spin for its whole time slice
 }
 """Default variables of an engine's process, overridden by the surrounding environment and the spec. vLLM, torch and the
 hub client read theirs at import, so they cannot be set later."""
@@ -339,7 +340,7 @@ class HostLog:
         self._causes.clear()
 
     def begin(self) -> None:
-        """Note that a phase begins: earlier lines are no evidence of a later death."""
+        """Note that a phase begins: lines before it do not explain a later death."""
         self._phase_start = os.fstat(self._file.fileno()).st_size
 
     def explain(self, phase: str) -> str:

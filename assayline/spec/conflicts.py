@@ -27,7 +27,7 @@ def list_conflicts(spec: Any) -> list[str]:
 
 
 def list_unused(spec: Any) -> list[str]:
-    """Return a warning per field of the spec that has no effect beside another one."""
+    """Return a warning per field of the spec that has no effect next to another one."""
     return [
         f"{first} has no effect with {second}. hint: {hint}."
         for one, other, hint in UNUSED

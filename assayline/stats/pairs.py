@@ -81,7 +81,7 @@ def _find_p_at(row: Row, limit: float, drop: Values, square: Values, p_value: Va
 def find_power(row: Row, drop: float, limit: float, level: float, prompts: int) -> float:
     """Return the chance that another comparison, of `prompts` like the row's, fails the limit if the drop is true.
 
-    The drop adds to the row's changes, but for those of a difference that it shows, by changes of their size. The test
+    The drop adds to the row's changes, except those of a difference that it shows, by changes of their size. The test
     is that of `judge_drop`.
     """
     from scipy.special import ndtr

@@ -41,7 +41,7 @@ LEAST_SHARED_BYTES = GIB
 SHARED_BYTES_PER_GPU = GIB // 4
 """Tensor-parallel engines exchange through shared memory; Docker gives 64 MiB by default."""
 DRIVER_CAPABILITIES = ("compute", "utility")
-"""What a container needs of NVIDIA_DRIVER_CAPABILITIES: CUDA, and the library that lists GPUs."""
+"""Driver capabilities that a container needs: CUDA, and the library that lists GPUs."""
 TORCH_TIMEOUT_S = 120.0
 LEAST_DISK_BYTES = 5 * GIB
 API_TIMEOUT_S = 1.0

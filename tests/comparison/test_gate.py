@@ -240,7 +240,7 @@ def test_judge_run_against_tells_of_pairs_with_an_error(two_old, settings):
 @pytest.mark.parametrize("tables", [["scores"], ["scores", "prompts"]])
 @pytest.mark.parametrize("side", [0, 1])
 def test_judge_run_against_counts_prompts_with_one_score_against_the_run(two_old, settings, tables, side):
-    """Whether an answer has no score, or one of the runs never had the prompt."""
+    """Count an answer without a score, and a prompt that one of the runs never had."""
     old, new = two_old
     with connect(settings.database_path, 10) as connection:
         some = "prompt_id in (select prompt_id from prompts where run_id = ? order by prompt_id limit 2)"

@@ -157,7 +157,7 @@ def test_pin_warns_of_a_run_against_which_speed_cannot_be_judged(night, nights, 
 
 @pytest.mark.parametrize(("right", "is_named"), [((30, 36, 32, 31, 33), True), ((30, 32, 31, 33, 36), False)])
 def test_pin_warns_of_the_best_of_equal_runs_unless_its_repeats_are_averaged(right, is_named, settings, capsys):
-    """The newest is averaged with all before it, so that it is no selection."""
+    """The newest is averaged with all before it, so that nothing was selected."""
     run_ids = given_nights(settings, [NightOf(right=each) for each in right])
     assert run("baseline", ["pin", "good", run_ids[right.index(36)]]) == 0
     told = capsys.readouterr().out

@@ -104,7 +104,7 @@ def test_repeated_rows_count_once_and_a_note_counts_them(settings, tmp_path, kin
 
 
 @pytest.mark.parametrize("odd", [math.nan, [1, 2], "no verdict"])
-def test_a_value_that_is_no_score_leaves_the_others(settings, tmp_path, odd):
+def test_a_value_without_a_score_leaves_the_others(settings, tmp_path, odd):
     add(settings, "inspect", write_log(tmp_path / "log.json", ["C", odd, "I", "C"]))
     assert run_kit.query(settings, "select count(*), avg(value) from scores") == [(3, pytest.approx(2 / 3))]
     assert run_kit.query(settings, "select ok_requests from run") == [(4,)]
@@ -254,7 +254,7 @@ def answer(name: Any, *texts: Any, **fields: Any) -> dict[str, Any]:
     return {"custom_id": name, "response": {"status_code": 200, "body": body}, "error": None}
 
 
-def test_every_line_of_a_batch_counts_as_its_file_says(settings, tmp_path):
+def test_every_line_of_a_batch_counts_as_in_its_file(settings, tmp_path):
     asked = write_lines(tmp_path / "in.jsonl", *(run_kit.chat_line(f"q{n}", f"{n} + 1 =") for n in range(8)))
     output = write_lines(
         tmp_path / "out.jsonl",
