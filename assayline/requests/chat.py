@@ -10,14 +10,18 @@ A template that asks for the time gets midnight of `chat.date`: equal messages m
 server renders, messages go out as they are (`ServedChat`).
 """
 
+import contextlib
 import datetime
 import json
 import logging
 import re
+import sys
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import jinja2
@@ -64,14 +68,40 @@ class Rendered:
     """The chat as it is, where a server renders it; then there is neither text nor token ids."""
 
 
+_modules: dict[str, ModuleType] = {}
+"""Modules of transformers that were imported without torch."""
+_hiding = threading.Lock()
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Hide torch from transformers, which takes most of its import time and which no tokenizer needs.
+
+    Afterwards other code, such as a user's scorer, can import both in full.
+    """
+    with _hiding:
+        if "torch" in sys.modules or "transformers" in sys.modules:
+            yield
+            return
+        sys.modules.update(_modules)
+        sys.modules["torch"] = None  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            del sys.modules["torch"]
+            names = [name for name in sys.modules if name.split(".")[0] == "transformers"]
+            _modules.update({name: sys.modules.pop(name) for name in names})
+
+
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """Return the tokenizer of a model folder, from local files only. Raises ModelError."""
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        with contextlib.nullcontext() if trust_remote_code else _without_torch():
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=trust_remote_code
+            )
         if tokenizer.chat_template is None:
             tokenizer.chat_template = _read_processor_template(folder)
     except Exception as error:  # a damaged tokenizer.json raises bare Exception

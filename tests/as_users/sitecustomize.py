@@ -2,8 +2,7 @@
 
 Python imports a module of this name at its start. vLLM, Prefect and transformers import these packages where they find
 them, which takes seconds; an installation of `locks/cpu.txt` has none of them. And a new database is a copy of an empty
-one where `EMPTY_DATABASE` says where that is: making its views takes two seconds. A tokenizer of the tests' own models
-is loaded without torch.
+one where `EMPTY_DATABASE` says where that is: making its views takes two seconds.
 
 `kill_at` kills a process, or its engines, before an event of its files; `KILL_AT` has the points for a command.
 """
@@ -52,25 +51,6 @@ def copy_databases(module):
     module._connect_file = copy_and_connect
 
 
-def load_tokenizers_without_torch(module):
-    """Save `AutoTokenizer`, which imports torch for seconds, where a model names the class that it would find."""
-    load_tokenizer = module.load_tokenizer
-
-    def load(folder, **options):
-        import transformers
-
-        config = Path(folder, "tokenizer_config.json")
-        if not config.is_file() or b'"TokenizersBackend"' not in config.read_bytes():
-            return load_tokenizer(folder, **options)
-        transformers.AutoTokenizer = transformers.PreTrainedTokenizerFast
-        try:
-            return load_tokenizer(folder, **options)
-        finally:
-            del transformers.AutoTokenizer
-
-    module.load_tokenizer = load
-
-
 class ChangeModule(MetaPathFinder, Loader):
     """Changes a module when it is imported."""
 
@@ -93,7 +73,6 @@ class ChangeModule(MetaPathFinder, Loader):
         self.change(module)
 
 
-sys.meta_path.insert(0, ChangeModule("assayline.requests.chat", load_tokenizers_without_torch))
 if EMPTY and Path(EMPTY).exists():
     sys.meta_path.insert(0, ChangeModule("assayline.store.database", copy_databases))
 

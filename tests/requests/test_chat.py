@@ -1,6 +1,8 @@
 """Rendering: one BOS, the ids of apply_chat_template, system and prefill, template errors, the sandbox, and servers."""
 
 import json
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -371,3 +373,40 @@ def test_options_that_need_a_tokenizer_are_rejected_without_one():
         chat.encode(" yes")
     with pytest.raises(SpecError, match="token ids with media needs a tokenizer"):
         chat.encode_media([ASKED])
+
+
+COMPARE = """
+import json, sys
+from pathlib import Path
+from assayline.requests.chat import ChatRenderer, load_tokenizer
+from assayline.spec.prompts import ChatSpec
+
+def read(folder):
+    tokenizer = load_tokenizer(folder)
+    rendered = ChatRenderer(ChatSpec(), tokenizer).render([{"role": "user", "content": "bako  mitu."}])
+    return type(tokenizer).__name__, rendered.text, rendered.token_ids, tokenizer.convert_ids_to_tokens([1, 2])
+
+folders = sorted(Path(sys.argv[1]).iterdir())
+alone = list(map(read, folders))
+assert not {"torch", "transformers"} & sys.modules.keys()
+import torch
+from transformers import AutoModel
+assert hasattr(AutoModel, "from_config") and AutoModel.__module__ != "transformers.utils.dummy_pt_objects"
+assert list(map(read, folders)) == alone
+print(len({name for name, *_ in alone}))
+"""
+
+
+@pytest.mark.slow
+def test_load_tokenizer_imports_no_torch_and_leaves_transformers_complete(tmp_path):
+    """For several classes of tokenizers, with the same ids as beside torch."""
+    classes = ("TokenizersBackend", "Qwen2Tokenizer", "CohereTokenizer", "GPT2Tokenizer")
+    for name in classes:
+        build_tokenizer().save_pretrained(tmp_path / name)
+        config = tmp_path / name / "tokenizer_config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "tokenizer_class": name}))
+    compared = subprocess.run(
+        [sys.executable, "-c", COMPARE, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert compared.returncode == 0, compared.stderr[-2000:]
+    assert int(compared.stdout) > 1  # classes
