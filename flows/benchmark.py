@@ -23,7 +23,7 @@ from assayline.errors import SpecError
 from assayline.evaluation.resume import AUTO, NEVER
 from assayline.flows.evaluate import Resume, SpecParameter, check_deployed_spec, complete, name_by
 from assayline.flows.live.logs import load_flow_settings
-from assayline.flows.live.reporting import completed
+from assayline.flows.live.reporting import end
 from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import run_benchmark
 from assayline.spec.file import as_spec
@@ -81,4 +81,4 @@ def benchmark(
     else:
         raise SpecError("No benchmark given. hint: pass a spec, or resume with the id of a benchmark.")
     result = run_benchmark(plan, configurations, FlowFront(settings, complete))
-    return completed(result.pop("headline"), result)
+    return end(result.pop("headline"), result)

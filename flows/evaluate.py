@@ -25,7 +25,7 @@ from assayline.evaluation.resume import AUTO, NEVER
 from assayline.evaluation.run import RunResult
 from assayline.flows.cli.tables import describe_figures
 from assayline.flows.live.logs import load_flow_settings
-from assayline.flows.live.reporting import completed, not_trusted
+from assayline.flows.live.reporting import end, not_trusted
 from assayline.flows.live.watch import CancelledInPrefect, FlowFront
 from assayline.run import driver
 from assayline.runs.manifest import Manifest, list_manifests
@@ -114,7 +114,7 @@ def _evaluate(spec: SpecParameter, resume: str, done: list[RunResult] | None = N
         raise
     if done is not None:
         done.append(result)
-    return completed(describe_figures(result.metrics, spec, result.notes), dataclasses.asdict(result))
+    return end(describe_figures(result.metrics, spec, result.notes), dataclasses.asdict(result))
 
 
 def complete(spec: EvalSpec, label: str | None = None, resume: str = AUTO, **how: Any) -> dict[str, Any]:

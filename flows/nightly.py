@@ -28,13 +28,7 @@ from assayline.flows.evaluate import (
     is_done,
     name_by,
 )
-from assayline.flows.live.reporting import (
-    completed,
-    end_judged,
-    not_trusted,
-    publish_night,
-    write_leaderboard,
-)
+from assayline.flows.live.reporting import end, end_judged, not_trusted, publish_night, write_leaderboard
 from assayline.flows.live.watch import rename_flow_run
 from assayline.run.stages import gate_run
 from assayline.settings import Settings, load_settings
@@ -90,7 +84,7 @@ def nightly(
         write_leaderboard(wanted.prompts.set_name)
     message = " ".join([headline.removesuffix(".") + ".", *result["notes"]]) if result["notes"] else headline
     if report is None:
-        return completed(message, {"run_id": run_id, "gate": None})
+        return end(message, {"run_id": run_id, "gate": None})
     return end_judged(message, report, {"run_id": run_id, "gate": dataclasses.asdict(report)})
 
 
@@ -104,10 +98,9 @@ def _check_baseline(settings: Settings, baseline: str | None) -> None:
 def _say(report: GateReport | None) -> str:
     if report is None:
         return "; not judged: no baseline"
-    if report.verdict != "pass":
+    if any(check.verdict != "pass" for check in report.checks):
         return f". {report.sentence}"
-    waiting = "; ".join(check.check for check in report.checks if check.verdict == "waiting")
-    return f"; within its limits against {report.baseline}" + (f"; not judged yet: {waiting}" if waiting else "")
+    return f"; within its limits against {report.baseline}"
 
 
 def _judge(settings: Settings, run_id: str, baseline: str | None) -> GateReport | None:

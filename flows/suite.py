@@ -15,7 +15,7 @@ from pydantic import Field, WithJsonSchema
 from assayline.benchmark.decision import NoGoError
 from assayline.flows.evaluate import complete, name_by
 from assayline.flows.live.logs import load_flow_settings
-from assayline.flows.live.reporting import completed, suspect, worse
+from assayline.flows.live.reporting import end
 from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import run_suite
 from assayline.spec.suite import SuiteSpec, load_suite
@@ -48,7 +48,5 @@ def suite(
     try:
         result = run_suite(as_suite(suite), FlowFront(settings, complete), resume, is_nightly=is_nightly)
     except NoGoError as error:
-        return worse(str(error), error)
-    if result["decision"] == "SUSPECT":
-        return suspect(result["headline"], NoGoError(result["headline"], result))
-    return completed(result["headline"], result, "pass" if result["decision"] == "GO" else "inconclusive")
+        return end(str(error), error, error.verdict)
+    return end(result["headline"], result, "pass" if result["decision"] == "GO" else "inconclusive")

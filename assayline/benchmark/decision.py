@@ -39,9 +39,9 @@ class NoGoError(AssaylineError):
 
     exit_code = 1
 
-    def __init__(self, message: str, result: dict[str, Any]) -> None:
+    def __init__(self, message: str, result: dict[str, Any], verdict: Verdict) -> None:
         super().__init__(message)
-        self.result = result
+        self.result, self.verdict = result, verdict
 
 
 @dataclass(frozen=True, slots=True)

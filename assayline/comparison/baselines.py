@@ -109,17 +109,15 @@ def restore_pins(connection: Connection, data_dir: Path) -> tuple[list[Pin], lis
 
     Return the restored pins, and those whose name another run keeps. Raises StoreError.
     """
-    ids = _list_run_ids(connection)
-    kept = {run_id: read_pins(data_dir / "runs" / run_id) for run_id in ids}
-    pins: list[Pin] = []
+    kept = [(one, row) for one in _list_run_ids(connection) for row in read_pins(data_dir / "runs" / one).values()]
     ends: dict[str, str] = {}
-    for name, last in (pair for named in kept.values() for pair in named.items()):
-        ends[name] = max(ends.get(name, ""), last.get("unpinned_at", ""))
-    for run_id, named in kept.items():
-        open_pins = [
-            pin for pin in named.values() if pin["decision"] == PIN and pin["pinned_at"] > ends[pin["baseline"]]
-        ]
-        pins += [Pin(pin["baseline"], run_id, pin["pinned_at"], pin["note"]) for pin in open_pins]
+    for _, row in kept:
+        ends[row["baseline"]] = max(ends.get(row["baseline"], ""), row.get("unpinned_at", ""))
+    pins = [
+        Pin(row["baseline"], run_id, row["pinned_at"], row["note"])
+        for run_id, row in kept
+        if row["decision"] == PIN and row["pinned_at"] > ends[row["baseline"]]
+    ]
     names = {pin.baseline: pin.run_id for pin in list_pins(connection)}
     restored, left = [], []
     for pin in sorted(pins, key=lambda pin: datetime.fromisoformat(pin.pinned_at), reverse=True):

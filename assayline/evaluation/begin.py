@@ -26,7 +26,7 @@ from assayline.files import MAKE_ROOM, write_text
 from assayline.load.arrivals import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
 from assayline.runs.locks import lock_run
-from assayline.runs.manifest import ENDED_WELL, LAYOUT, SPEC_NAME, Manifest, match_run_id, new_run_id, write_manifest
+from assayline.runs.manifest import ENDED_WELL, SPEC_NAME, Manifest, match_run_id, new_run_id, write_manifest
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments, count_devices
 from assayline.spec.criteria import PriceSpec
@@ -201,7 +201,6 @@ def plan_run(spec: EvalSpec, settings: Settings, *, purpose: str = "evaluate", *
         assayline_version=__version__,
         table_version=TABLE_VERSION,
         is_longest_first=spec.is_longest_first,
-        layout=LAYOUT,
         machine=settings.machine or name_cpu(),
         purpose="judge" if any(scorer.kind == "verdict" for scorer in spec.scorers or ()) else purpose,
         **facts,

@@ -17,7 +17,6 @@ from assayline.model import identify_model
 from assayline.prompts.sources.files import find_files
 from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder
 from assayline.runs.manifest import (
-    LAYOUT,
     MANIFEST_NAME,
     Manifest,
     find_run,
@@ -238,8 +237,6 @@ def _list_run_changes(before: Manifest, after: Manifest, run_dir: Path, spec_jso
         changes.append(f"the tokenizer: {before.tokenizer_id} → {after.tokenizer_id}")
     if before.spec_hash == after.spec_hash:
         changes += list_input_changes(before.inputs, after.inputs)
-    if before.layout != LAYOUT:
-        changes.append(f"the layout of its folder (assayline {before.assayline_version} can finish it)")
     if before.table_version != after.table_version:
         changes.append(
             f"the version of its part files: {before.table_version} → {after.table_version} (assayline "

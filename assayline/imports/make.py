@@ -33,7 +33,6 @@ from assayline.records import Completion, Prompt, Request
 from assayline.runs.locks import lock_run
 from assayline.runs.manifest import (
     IMPORTED,
-    LAYOUT,
     SPEC_NAME,
     Manifest,
     PromptCounts,
@@ -212,7 +211,6 @@ def _make_manifest(imported: Imported, spec: dict[str, Any], digest: str, counts
             else datetime.fromtimestamp(imported.finished_s, UTC).replace(tzinfo=None).isoformat()
         ),
         prompts=counts,
-        layout=LAYOUT,
     )
 
 

@@ -224,8 +224,8 @@ def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nigh
             f"Report: {written.html.absolute()}. hint: run the suite again to retry them."
         )
     result = _describe(plan, decision, written)
-    if decision.verdict == "fail":
-        raise NoGoError(decision.headline, result)
+    if decision.verdict in ("fail", "suspect"):
+        raise NoGoError(decision.headline, result, decision.verdict)
     return result
 
 

@@ -28,8 +28,6 @@ from assayline.spec.file import explain
 
 MANIFEST_NAME = "run.json"
 SPEC_NAME = "spec.json"
-LAYOUT = 2
-"""Version of the layout of a run's folder, in which one process writes all files."""
 
 IMPORTED = "imported"
 """State of a run of another tool, and kind of its source. It counts like a completed one."""
@@ -112,8 +110,6 @@ class Manifest:
     lacks_report: bool = False
     """Whether it is completed, but scores of judges, its report or its page in Prefect may be missing; the same command
     adds them."""
-    layout: int = 1
-    """Layout of the run's folder: `LAYOUT`, or 1 for version 0.1, whose workers shared a queue of files."""
 
     @property
     def owner(self) -> tuple[str | None, str | None]:
@@ -134,7 +130,6 @@ def read_manifest(run_dir: Path) -> Manifest:
         data: dict[str, Any] = json.loads(path.read_bytes())
         known = {one.name for one in fields(Manifest)}
         values = {name: value for name, value in data.items() if name in known}
-        values.setdefault("purpose", "benchmark" if data.get("benchmark_id") else "evaluate")
         values["clock"] = RunClock(**data["clock"])
         values["prompts"] = PromptCounts(**data["prompts"]) if data["prompts"] else None
         return Manifest(**values)

@@ -17,7 +17,6 @@ ROUNDING = 1e-12
 SHOWN: dict[Verdict, str] = {
     "fail": "worse than the baseline, shown beyond the limit",
     "pass": "shown within the limit",
-    "suspect": "not shown beyond the limit, nor within it",
     "inconclusive": "not shown beyond the limit, nor within it",
 }
 OPEN: dict[Verdict, str] = {"suspect": "Suspect", "inconclusive": "Inconclusive", "waiting": "Not judged yet"}

@@ -8,6 +8,18 @@ import duckdb
 
 _COLUMNS_OF = "-- columns of: "
 """Begins a line with the sources of a view's column comments."""
+KEYS = {
+    "run_id": "The run.",
+    "prompt_id": "The prompt.",
+    "occurrence": "Which of the run's rows with that prompt_id.",
+    "repeat_index": "0-based repeat.",
+    "request_id": "The request.",
+    "scorer": "The scorer, as in scorers.",
+    "slo": "Name of the objective.",
+    "benchmark_id": "The benchmark.",
+    "high": "Upper end.",
+}
+"""Comments of the columns with these names that have none of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +60,25 @@ def name_model(file: Path) -> str:
 
 
 def make_models(connection: duckdb.DuckDBPyConnection, models: Iterable[Model]) -> None:
-    """Create macros and views in this order, with their comments, in the caller's transaction."""
+    """Create macros and views in this order, with the comments of theirs and of tables, in the caller's transaction."""
+    _fill_comments(connection)
     for model in models:
         connection.execute(model.text)
         for line in model.text.splitlines():
             if line.startswith(_COLUMNS_OF):
                 for source in line.removeprefix(_COLUMNS_OF).split(", "):
                     _copy_comments(connection, source, model.full_name)
+    _fill_comments(connection)
+
+
+def _fill_comments(connection: duckdb.DuckDBPyConnection) -> None:
+    query = """
+        select schema_name || '.' || table_name, column_name
+        from duckdb_columns()
+        where database_name = current_database() and not internal and comment is null and list_contains(?, column_name)
+    """
+    for table, column in connection.execute(query, [list(KEYS)]).fetchall():
+        connection.execute(f"comment on column {table}.{column} is {quote_text(KEYS[column])}")
 
 
 def _copy_comments(connection: duckdb.DuckDBPyConnection, source: str, view: str) -> None:

@@ -4,12 +4,14 @@ A report that cannot be written is logged as a warning: the run is stored and ju
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
 from prefect.states import Completed, Crashed, Failed
 
 from assayline.comparison.gate import GateFailedError, GateReport, SuspectError
@@ -93,29 +95,24 @@ INCONCLUSIVE = "Inconclusive"
 """Name of the completed state of a run that fails no limit and is not shown to be within all of them."""
 
 
-def completed(message: str, result: dict[str, Any], verdict: Verdict = "pass") -> dict[str, Any]:
-    """Return a completed state with a message, Inconclusive for that verdict. The caller of the flow gets `result`."""
-    name = INCONCLUSIVE if verdict == "inconclusive" else None
-    return cast(dict[str, Any], Completed(message=message.replace(SPACE, " "), data=result, name=name))
+STATES: dict[Verdict, tuple[Callable[..., State[Any]], str]] = {
+    "fail": (Failed, WORSE),
+    "suspect": (Crashed, SUSPECT),
+    "inconclusive": (Completed, INCONCLUSIVE),
+}
 
 
-def worse(message: str, error: AssaylineError) -> dict[str, Any]:
-    """Return the failed state Worse. The caller of the flow gets `error` raised."""
-    return cast(dict[str, Any], Failed(name=WORSE, message=message.replace(SPACE, " "), data=error))
-
-
-def suspect(message: str, error: AssaylineError) -> dict[str, Any]:
-    """Return the state Suspect. The caller of the flow gets `error` raised."""
-    return cast(dict[str, Any], Crashed(name=SUSPECT, message=message.replace(SPACE, " "), data=error))
+def end(message: str, result: dict[str, Any] | AssaylineError, verdict: Verdict = "pass") -> dict[str, Any]:
+    """Return the state for a verdict. The caller of the flow gets `result`, or it raised if it is an error."""
+    make, name = STATES.get(verdict, (Completed, None))
+    return cast(dict[str, Any], make(name=name, message=message.replace(SPACE, " "), data=result))
 
 
 def end_judged(message: str, report: GateReport, result: dict[str, Any]) -> dict[str, Any]:
     """Return the state for the verdict of a gate, with a message."""
-    if report.verdict == "fail":
-        return worse(message, GateFailedError(report.sentence, report))
-    if report.verdict == "suspect":
-        return suspect(message, SuspectError(report.sentence, report))
-    return completed(message, result, report.verdict)
+    errors: dict[Verdict, type[GateFailedError]] = {"fail": GateFailedError, "suspect": SuspectError}
+    error = errors.get(report.verdict)
+    return end(message, error(report.sentence, report) if error else result, report.verdict)
 
 
 def not_trusted(error: JudgeNotTrustedError) -> dict[str, Any]:

@@ -12,7 +12,6 @@ create table if not exists raw.prompts (
 );
 
 comment on table raw.prompts is 'One row per row of a run''s prompt set, duplicates included.';
-comment on column raw.prompts.run_id is 'The run.';
 comment on column raw.prompts.prompt_id is 'Digest of question, target and options. Few-shot examples are not in it: with five or none, it is the same prompt.';
 comment on column raw.prompts.occurrence is '0 for the first row of the run with this prompt_id, 1 for the next, and so on.';
 comment on column raw.prompts.source_row is '0-based position of the row in its source.';

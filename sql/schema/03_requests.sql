@@ -22,11 +22,7 @@ create table if not exists raw.requests (
 );
 
 comment on table raw.requests is 'One row per request: a prompt row × a repeat, × an option or a turn if there are any, as the engine received it.';
-comment on column raw.requests.run_id is 'The run.';
 comment on column raw.requests.request_id is 'Digest of prompt_id, occurrence, repeat_index and, if there is one, option_index or turn_index.';
-comment on column raw.requests.prompt_id is 'The prompt.';
-comment on column raw.requests.occurrence is 'Which of the run''s rows with that prompt_id.';
-comment on column raw.requests.repeat_index is '0-based repeat.';
 comment on column raw.requests.prompt_token_ids is 'The rendered prompt as token ids. NULL if its error row was written before it reached an engine, if a server renders the prompt, and for turns after the first, whose prompts are built when they are sent.';
 comment on column raw.requests.sampling_json is 'Arguments of vllm.SamplingParams for this request, as JSON.';
 comment on column raw.requests.rendered is 'The rendered prompt as text, special tokens included; NULL for a turn after the first.';

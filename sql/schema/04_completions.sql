@@ -48,8 +48,6 @@ create table if not exists raw.completions (
 );
 
 comment on table raw.completions is 'One row per answered request: a result (error_kind is NULL) or an error.';
-comment on column raw.completions.run_id is 'The run.';
-comment on column raw.completions.request_id is 'The request.';
 comment on column raw.completions.worker is 'The worker whose engine answered; prepare for rows that never reached an engine; for an imported run, the tool.';
 comment on column raw.completions.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
 comment on column raw.completions.window_requests is 'Maximum requests in flight when this one ran; NULL in an open loop, which has no limit.';

@@ -12,7 +12,6 @@ create table if not exists raw.engine_events (
 );
 
 comment on table raw.engine_events is 'One row per event in the life of an engine: opened, warmed_up, failed, reduced, isolated, restored, load_ended, closed, idle.';
-comment on column raw.engine_events.run_id is 'The run.';
 comment on column raw.engine_events.worker is 'The worker that owns the engine.';
 comment on column raw.engine_events.attempt is 'Which start of the run it belongs to, 1 for the first.';
 comment on column raw.engine_events.engine_generation is 'Engines that this worker had started before this one, over all attempts. A change is filed under the engine whose death led to it.';

@@ -15,7 +15,6 @@ create table if not exists raw.telemetry (
 );
 
 comment on table raw.telemetry is 'One row per sample of an engine''s counters, about one a second while it generates.';
-comment on column raw.telemetry.run_id is 'The run.';
 comment on column raw.telemetry.worker is 'The worker that owns the engine.';
 comment on column raw.telemetry.engine_generation is 'Engines that this worker had started before this one, over all attempts of the run.';
 comment on column raw.telemetry.at_s is 'When the sample was taken, in seconds since the run''s start.';

@@ -11,7 +11,6 @@ create table if not exists raw.scorers (
 );
 
 comment on table raw.scorers is 'One row per scorer of a run: how its scores were made.';
-comment on column raw.scorers.run_id is 'The run.';
 comment on column raw.scorers.scorer is 'The scorer''s name in the spec, or its kind.';
 comment on column raw.scorers.kind is 'Which scorer it is: exact_match, contains, regex, numeric, choice, token_f1, json, loglikelihood, python, math, code, verdict, judge, lm_eval, imported.';
 comment on column raw.scorers.ordinal is 'Its place in the spec, 0 for the one that run_summary shows; those given later come after.';

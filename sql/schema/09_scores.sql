@@ -14,11 +14,6 @@ create table if not exists raw.scores (
 );
 
 comment on table raw.scores is 'One row per sample (prompt row × repeat) of a run and scorer. Prompts without a target have none if the scorer needs one.';
-comment on column raw.scores.run_id is 'The run.';
-comment on column raw.scores.scorer is 'The scorer, as in scorers.';
-comment on column raw.scores.prompt_id is 'The prompt.';
-comment on column raw.scores.occurrence is 'Which of the run''s rows with that prompt_id.';
-comment on column raw.scores.repeat_index is '0-based repeat.';
 comment on column raw.scores.value is '0 for wrong to 1 for right. Errors are 0; a request without an answer has no row.';
 comment on column raw.scores.extracted is 'Answer that the scorer extracted. NULL if it found none.';
 comment on column raw.scores.explanation is 'Why the value is what it is, in words.';

@@ -13,7 +13,6 @@ create table if not exists raw.loads (
 );
 
 comment on table raw.loads is 'One row per run whose spec has a load: when requests were to be sent.';
-comment on column raw.loads.run_id is 'The run.';
 comment on column raw.loads.arrival is 'all_at_once, concurrency, constant, poisson, gamma or trace.';
 comment on column raw.loads.requests_per_s is 'Requests per second that were to be sent; NULL for patterns without a rate.';
 comment on column raw.loads.concurrency is 'Requests to keep in flight. NULL for all arrivals except concurrency, the only closed loop.';

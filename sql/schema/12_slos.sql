@@ -7,7 +7,5 @@ create table if not exists raw.slos (
 );
 
 comment on table raw.slos is 'One row per limit of a service level objective (SLO) of a run. goodput counts the requests that are within all limits of one.';
-comment on column raw.slos.run_id is 'The run.';
-comment on column raw.slos.slo is 'Name of the objective.';
 comment on column raw.slos.metric is 'ttft_s, tpot_s or e2e_s of stg_requests.';
 comment on column raw.slos.limit_s is 'Its longest value, seconds.';

@@ -16,7 +16,6 @@ create table if not exists raw.device_telemetry (
 );
 
 comment on table raw.device_telemetry is 'One row per sample of a device''s sensors, about one per second from when a worker claims its device until it releases it, loading and rebuilding included. Values without a sensor are NULL.';
-comment on column raw.device_telemetry.run_id is 'The run.';
 comment on column raw.device_telemetry.worker is 'The worker that holds the device.';
 comment on column raw.device_telemetry.device is 'A GPU as in CUDA_VISIBLE_DEVICES, with cuda- before it; or host, the machine that the worker is on.';
 comment on column raw.device_telemetry.at_s is 'When the sample was taken, in seconds since the run''s start.';

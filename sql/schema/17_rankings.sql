@@ -26,7 +26,6 @@ comment on column raw.rankings.run_id is 'The run whose score counts.';
 comment on column raw.rankings.scorer is 'Its first scorer. NULL if it has none, and for judged pairs.';
 comment on column raw.rankings.value is 'Mean score, 0 to 1. Of judged pairs: strength with mean 0, a difference of 1 being odds of e = 2.7 to 1 between answers of equal length; half a win and half a loss are added to each pair of runs. NULL unless comparisons link every run to every other.';
 comment on column raw.rankings.low is 'Lower end of the value''s 95% interval, clustered by prompt for strengths. NULL for fewer than five effective prompts.';
-comment on column raw.rankings.high is 'Upper end.';
 comment on column raw.rankings.prompts is 'Different prompts that were scored or compared.';
 comment on column raw.rankings.best_rank is '1 + the number of models that are better by more than chance, in Holm''s step-down over all pairs of all tasks. NULL if it is not compared.';
 comment on column raw.rankings.worst_rank is 'The number of models − those that are worse by more than chance. All true ranks of the ranking lie within these intervals at once, 19 times in 20.';

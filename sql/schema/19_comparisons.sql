@@ -27,7 +27,6 @@ comment on column raw.comparisons.value is 'Mean score over the pairs, or the me
 comment on column raw.comparisons.baseline_value is 'The same of the baseline.';
 comment on column raw.comparisons.difference is 'Mean difference by prompt, or the shift between repeats (Hodges and Lehmann). Of recoveries, value / baseline_value.';
 comment on column raw.comparisons.low is 'Lower end of its 95% interval. NULL if there are too few prompts or repeats.';
-comment on column raw.comparisons.high is 'Upper end.';
 comment on column raw.comparisons.p_value is 'Two-sided p of no difference; in leaderboards adjusted for all pairs, and of speeds for all limits. NULL without a test.';
 comment on column raw.comparisons.n is 'Pairs of prompts, or repeats of both sides.';
 comment on column raw.comparisons.method is 'prompts: scores in pairs; repeats: a permutation test; nights: a t-test of correlated nights.';

@@ -12,9 +12,6 @@ create table if not exists raw.labels (
 
 comment on table raw.labels is 'One row per label that a person gave to an answer. A label is never replaced: another one is a further row, and the newest counts.';
 comment on column raw.labels.run_id is 'The run of the answer.';
-comment on column raw.labels.prompt_id is 'The prompt.';
-comment on column raw.labels.occurrence is 'Which of the run''s rows with that prompt_id.';
-comment on column raw.labels.repeat_index is '0-based repeat.';
 comment on column raw.labels.rubric is 'The question that the label answers, as judge_run.rubric. NULL if no judge had asked one.';
 comment on column raw.labels.label is 'The label: a word of the judge''s values, or a number of its scale. NULL withdraws the label before.';
 comment on column raw.labels.labelled_by is 'Name of the person''s account on the machine.';

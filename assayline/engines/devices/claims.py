@@ -149,10 +149,7 @@ def _take_ticket(lock_dir: Path, devices: list[Device], named: str, queue: conte
     """Write a ticket, with its place in its name and the devices that it waits for, until `queue` is closed."""
     ticket = lock_dir / f"{time.time_ns()}-{os.urandom(4).hex()}.ticket"
     unlocked = ticket.with_suffix(".new")
-    lock = queue.enter_context(open(_open_lock(unlocked), "r+", encoding="utf-8"))  # noqa: SIM115 - held
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    lock.write("\n".join([named, *dict.fromkeys(unit for device in devices for unit in device.units)]))
-    lock.flush()
+    _try_lock(unlocked, queue, "\n".join([*{unit for device in devices for unit in device.units}, named]))
     queue.callback(ticket.unlink, missing_ok=True)
     return unlocked.rename(ticket)
 
@@ -167,7 +164,7 @@ def _list_waiting(lock_dir: Path, ticket: Path | None) -> list[tuple[str, list[s
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                name, *units = lock.read().split("\n")
+                *units, name = lock.read().split("\n")
                 waiting.append((name, units))
             else:
                 path.unlink()

@@ -67,10 +67,6 @@ unite_samples as (
 select * from unite_samples;
 
 comment on view internal.stg_samples is 'One row per sample of a run (a prompt row × a repeat), as scorers see it: the answer, or the likelihoods of the options, and the target. For a conversation sent turn by turn, the answer to its last turn.';
-comment on column internal.stg_samples.run_id is 'The run.';
-comment on column internal.stg_samples.prompt_id is 'The prompt.';
-comment on column internal.stg_samples.occurrence is 'Which of the run''s rows with that prompt_id.';
-comment on column internal.stg_samples.repeat_index is '0-based repeat.';
 comment on column internal.stg_samples.source_row is '0-based position of the prompt''s row in its source.';
 comment on column internal.stg_samples.request_id is 'The sample''s request; of options the first one''s.';
 comment on column internal.stg_samples.status is 'ok, error or missing. Unsent requests are missing: they are neither right nor wrong. With options, missing if one of them is, else error if one of them is.';

@@ -100,7 +100,6 @@ keep_known as (
 select * from keep_known;
 
 comment on view internal.energy_stretch is 'One row per run × worker × device × pair of consecutive samples with energy: the energy that the device used between them. A device without a sensor, such as host, has none.';
-comment on column internal.energy_stretch.run_id is 'The run.';
 comment on column internal.energy_stretch.worker is 'The worker that held the device.';
 comment on column internal.energy_stretch.device is 'The device, as in device_telemetry.';
 comment on column internal.energy_stretch.begins_at_s is 'The first sample, in seconds since the run''s start.';

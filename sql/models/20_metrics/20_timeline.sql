@@ -118,7 +118,6 @@ fill_seconds as (
 select * from fill_seconds;
 
 comment on view main.timeline is 'One row per run × whole second from the run''s start to the last finished request, none left out: a second in which nothing finished counts 0. Loading and warm-up are its first seconds; a rebuilt engine and the pause between two attempts are seconds of zeros in between.';
-comment on column main.timeline.run_id is 'The run.';
 comment on column main.timeline.second is 'Whole seconds since the run''s start: k stands for [k, k + 1).';
 comment on column main.timeline.finished_requests is 'Ok requests that finished in this second.';
 comment on column main.timeline.error_requests is 'Error rows that finished in this second. Errors without finished_at_s are nowhere in the timeline; see error_breakdown.';

@@ -39,7 +39,6 @@ share_errors as (
 select * from share_errors;
 
 comment on view internal.error_breakdown is 'One row per run × kind of error × worker. A run without errors has no row. Requests that were never sent are not errors.';
-comment on column internal.error_breakdown.run_id is 'The run.';
 comment on column internal.error_breakdown.error_kind is 'Kind of error.';
 comment on column internal.error_breakdown.worker is 'The worker that recorded it; prepare for requests that never reached an engine.';
 comment on column internal.error_breakdown.error_requests is 'Requests that ended so.';

@@ -58,7 +58,6 @@ judge_clients as (
 select * from judge_clients;
 
 comment on view internal.client_health is 'One row per run × worker with a streaming engine: how long the client''s own event loop let things wait while requests were in flight, and whether that is a sizeable part of the latencies that it measured.';
-comment on column internal.client_health.run_id is 'The run.';
 comment on column internal.client_health.worker is 'The worker.';
 comment on column internal.client_health.ticks is 'Ticks of a 10 ms timer in its event loop while requests were in flight, those that a held-up loop missed included.';
 comment on column internal.client_health.p50_s is 'Median lateness of a tick, seconds: how long an event that has arrived waits to be read.';

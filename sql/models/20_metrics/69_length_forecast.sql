@@ -40,7 +40,6 @@ judge_forecasts as (
 select * from judge_forecasts;
 
 comment on view internal.length_forecast is 'One row per run some of whose requests were ordered by expected lengths (engine.order): how well answers of earlier runs predicted lengths in this one. A wrong prediction costs only speed.';
-comment on column internal.length_forecast.run_id is 'The run.';
 comment on column internal.length_forecast.expected_requests is 'Ok requests of whose answer a length was expected.';
 comment on column internal.length_forecast.median_error_factor is 'By what factor the found length was off the expected one, either way, in the median: exp of the median of |ln(found / expected)|. 1 means no error.';
 comment on column internal.length_forecast.rank_correlation is 'Spearman''s rank correlation of expected and found lengths: 1 is the right order, 0 none. NULL if all are equally long.';

@@ -20,10 +20,6 @@ average_samples as (
 select * from average_samples;
 
 comment on view internal.prompt_score is 'One row per run × scorer × prompt row with a score: what its repeats scored. Comparisons pair runs on scorer, prompt_id and occurrence.';
-comment on column internal.prompt_score.run_id is 'The run.';
-comment on column internal.prompt_score.scorer is 'The scorer, as in scorers.';
-comment on column internal.prompt_score.prompt_id is 'The prompt.';
-comment on column internal.prompt_score.occurrence is 'Which of the run''s rows with that prompt_id.';
 comment on column internal.prompt_score.samples is 'Scores: the repeats that were answered.';
 comment on column internal.prompt_score.right_samples is 'Those of them that are 1.';
 comment on column internal.prompt_score.error_samples is 'Those of them that are errors, which score 0.';

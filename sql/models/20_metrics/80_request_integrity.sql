@@ -113,7 +113,6 @@ judge_runs as (
 select * from judge_runs;
 
 comment on view internal.request_integrity is 'One row per run that any of runs, requests or completions names: what must all be 0 when a run has ended, as count in = count out.';
-comment on column internal.request_integrity.run_id is 'The run.';
 comment on column internal.request_integrity.wrong_run_rows is 'Rows of runs that are missing (1) or too many: |rows − 1|.';
 comment on column internal.request_integrity.duplicate_prompt_rows is 'Rows of prompts whose (prompt_id, occurrence) the run has already.';
 comment on column internal.request_integrity.duplicate_requests is 'Rows of requests whose request_id the run has already.';

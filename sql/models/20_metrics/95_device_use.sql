@@ -81,7 +81,6 @@ describe_devices as (
 select * from describe_devices;
 
 comment on view internal.device_use is 'One row per run × worker × device: how busy, how full, how hot and how hungry it was over all of its samples, loading included.';
-comment on column internal.device_use.run_id is 'The run.';
 comment on column internal.device_use.worker is 'The worker that held it.';
 comment on column internal.device_use.device is 'A GPU, as cuda-0, or host, the worker''s machine.';
 comment on column internal.device_use.samples is 'Its samples in device_telemetry.';

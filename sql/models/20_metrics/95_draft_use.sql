@@ -58,7 +58,6 @@ rate_positions as (
 select * from rate_positions;
 
 comment on view internal.draft_use is 'One row per run with speculative decoding × position in the draft: how often the model accepted the token there, and the run''s sums over ok requests.';
-comment on column internal.draft_use.run_id is 'The run.';
 comment on column internal.draft_use.position is 'Position in the draft, from 1 to num_speculative_tokens.';
 comment on column internal.draft_use.accepted_share is 'Share of the drafts whose token at this position was accepted, 0 to 1. NULL without drafts.';
 comment on column internal.draft_use.requests is 'Ok requests whose drafts the engine counted. Same in every row of the run, as all below.';

@@ -91,7 +91,6 @@ judge_runs as (
 select * from judge_runs;
 
 comment on view internal.run_conditions is 'One row per run: under which conditions it ran, and what keeps it from being a repeat of its configuration.';
-comment on column internal.run_conditions.run_id is 'The run.';
 comment on column internal.run_conditions.config_id is 'Digest of everything that determines answers and speed; see runs.config_id.';
 comment on column internal.run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a standalone run.';
 comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';

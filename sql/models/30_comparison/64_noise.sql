@@ -69,7 +69,6 @@ select * from add_squares;
 comment on view internal.noise is 'One row per configuration × environment × metric: how much equal runs differ on this machine, from the newest benchmark with five or more of them (noise_run). `assayline benchmark --noise` measures it and shows the noise floor.';
 comment on column internal.noise.config_id is 'The configuration; see runs.config_id.';
 comment on column internal.noise.environment is 'Machine, versions and prompts; see run_conditions.';
-comment on column internal.noise.benchmark_id is 'The benchmark.';
 comment on column internal.noise.metric is 'The metric, as in run_metric.';
 comment on column internal.noise.unit is 'Its unit.';
 comment on column internal.noise.runs is 'Runs with a value.';

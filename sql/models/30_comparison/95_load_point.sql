@@ -78,8 +78,6 @@ mark_knees as (
 select * from mark_knees;
 
 comment on view main.load_point is 'One row per benchmark × run of it that has a load: a point of latency against throughput. Join goodput by run_id for goodput against rate.';
-comment on column main.load_point.benchmark_id is 'The benchmark.';
-comment on column main.load_point.run_id is 'The run.';
 comment on column main.load_point.config_id is 'Its configuration; see runs.config_id. Runs with the same one are repeats of a point.';
 comment on column main.load_point.arrival is 'The arrival pattern, as in loads.';
 comment on column main.load_point.offered_requests_per_s is 'Requests per second that were to be sent: from the load, or saturation.offered_requests_per_s of a trace. NULL for concurrency and all_at_once.';

@@ -115,7 +115,6 @@ fill_slices as (
 select * from fill_slices;
 
 comment on view internal.activity is 'One row per run × slice of its time, from the first arrival to the last finished request: timeline for a chart, with at most 61 slices whatever the run''s length. All slices of a run are as wide: 1, 2 or 5 × a power of ten seconds, not below 1 ms. The first and the last reach beyond the work, and so show less than its rate.';
-comment on column internal.activity.run_id is 'The run.';
 comment on column internal.activity.begins_at_s is 'Where the slice begins, in seconds since the run''s start.';
 comment on column internal.activity.ends_at_s is 'Where it ends (excluded). Seconds since the run''s start.';
 comment on column internal.activity.finished_requests is 'Ok requests that finished in it.';

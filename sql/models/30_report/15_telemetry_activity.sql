@@ -61,7 +61,6 @@ fill_slices as (
 select * from fill_slices;
 
 comment on view internal.telemetry_activity is 'One row per run × slice of activity: what devices and schedulers said in it, for a chart under that of throughput. A slice without a sample, in a short run, has NULL.';
-comment on column internal.telemetry_activity.run_id is 'The run.';
 comment on column internal.telemetry_activity.begins_at_s is 'Where the slice begins, as in activity. Seconds since the run''s start.';
 comment on column internal.telemetry_activity.ends_at_s is 'Where it ends (excluded). Seconds since the run''s start.';
 comment on column internal.telemetry_activity.power_watts is 'Power of all GPUs together, watts: the sum of each one''s mean over its samples in the slice.';

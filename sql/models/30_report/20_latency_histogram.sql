@@ -77,7 +77,6 @@ fill_bins as (
 select * from fill_bins;
 
 comment on view internal.latency_histogram is 'One row per run × latency metric × bin over measured ok requests, empty bins included: a distribution for a chart, whatever the number of requests. Bins are equally wide (1, 2 or 5 × a power of ten seconds, not below 1 µs) up to the one with the 99th percentile; one more, without an end, has what lies above.';
-comment on column internal.latency_histogram.run_id is 'The run.';
 comment on column internal.latency_histogram.metric is 'ttft_s, tpot_s or e2e_s of stg_requests.';
 comment on column internal.latency_histogram.from_s is 'Where the bin begins, seconds (included).';
 comment on column internal.latency_histogram.until_s is 'Where it ends, seconds (excluded). NULL for the last bin, which has all that is longer.';

@@ -32,7 +32,6 @@ find_judges as (
 select * from find_judges;
 
 comment on view internal.source_run is 'One row per run whose prompts are answers of other runs × such a run, as its spec names them.';
-comment on column internal.source_run.run_id is 'The run.';
 comment on column internal.source_run.source_run_id is 'Run of the answers. It may be in another database.';
 comment on column internal.source_run.ordinal is '1; for pairs 1 for the run of answer a, 2 for that of b.';
 comment on column internal.source_run.is_pairs is 'Whether its prompts are pairs of answers.';
