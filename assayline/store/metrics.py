@@ -417,14 +417,25 @@ _SERVED = """
 """
 
 
+_OVERLOADED = """
+    select string_agg(words, ', and ' order by words desc) from (
+        select 'sent requests late, so the load was lighter' as words from send_lag where run_id = $1 and not kept_up
+        union
+        select 'read events late, so latencies are too high' from client_health where run_id = $1 and not is_healthy
+    )
+"""
+
+
 def list_warnings(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
-    """Return warnings about a run's answers: what its server reports of them, and scores that mean little."""
+    """Return warnings about a run: an overloaded client, what its server reports, and scores that mean little."""
+    [(late,)] = connection.execute(_OVERLOADED, [run_id]).fetchall()
+    overload = late and f"The client was overloaded: it {late}. hint: lower the load, or give the client free cores."
     asked = "select any_value(details_json ->> '$.served_model') as model from engine_events where run_id = ?"
     [served] = read_rows(connection, asked, run_id)
     rows = read_rows(connection, _SERVED, run_id, served["model"]) if served["model"] else []
     told = ", ".join(f"{row['words']} in {row['found']:,}" for row in rows)
     words = f"The server reports {told} of {rows[0]['n']:,} answers." if rows else None
-    return [warning for warning in (words, warn_unread(connection, run_id)) if warning]
+    return [warning for warning in (overload, words, warn_unread(connection, run_id)) if warning]
 
 
 def warn_unread(connection: duckdb.DuckDBPyConnection, run_id: str) -> str | None:

@@ -371,10 +371,11 @@ def test_a_run_under_load_says_what_must_be_known_of_it(settings, tmp_path):
     late = texts(make_report(settings, run_ids[2], folder=tmp_path / "late").html)
     assert "Open loop: requests were sent at a constant rate, 6\u00a0requests/s" in late
     assert "The load generator fell behind" in late and "Measured from the due time" in late
+    assert late.index("The client was overloaded: it sent requests late") < late.index("Open loop"), "in the headline"
     fast = make_report(settings, run_ids[3], folder=tmp_path / "fast")
     page = texts(fast.html)
     assert "Load" in headings(fast.html)
-    assert "The engine was saturated" in page and "fell behind" not in page
+    assert "The engine was saturated" in page and "fell behind" not in page and "overloaded" not in page
     assert "Sending has ended: x." in page
     assert "Requests sent in the first 2\u00a0s and the last 1\u00a0s are stored" in page
     assert "interactive" in page and "Goodput" in page

@@ -15,6 +15,7 @@ from assayline.engines.host.pacing import StreamHost
 from assayline.engines.messages import Generate, Opened
 from assayline.records import Completion, Request, TelemetrySample
 from assayline.report.run.speed import judge_clients
+from assayline.store.metrics import list_warnings
 
 ORDER = order_of(clock=RunClock(0.0, 0.0, ""), worker="w")
 
@@ -82,6 +83,8 @@ def test_client_health_warns_when_the_loop_is_held_up_for_200_ms(store: Store) -
     assert row["is_healthy"] is False
     (warning,) = judge_clients([row])
     assert warning.is_warning and "of the median TTFT" in warning.text  # type: ignore[union-attr]
+    (note,) = list_warnings(store.connection, "run")
+    assert note.startswith("The client was overloaded: it read events late, so")
 
 
 def test_client_health_has_percentiles_of_all_samples_as_numpy_has_them(store: Store) -> None:
