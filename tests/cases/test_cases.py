@@ -64,7 +64,7 @@ class Desk:
             f"""
             select {columns}
             from answer
-            join raw.prompts using (run_id, prompt_id, occurrence)
+            join (select * exclude (source_row, target) from raw.prompts) using (run_id, prompt_id, occurrence)
             left join score using (run_id, prompt_id, occurrence, repeat_index)
             where run_id = '{run.run_id}'
             order by source_row, repeat_index, option_index, scorer
@@ -235,7 +235,7 @@ def test_04_05_17_18_19_foreign_events_and_an_odd_environment_end_no_run(tmp_pat
         run = flow_kit.run_command(flow_kit.evaluate_command(path, "--prefect"), env)
         assert run.code == 0 and "accuracy (exact_match)" in run.out and run.out.isascii(), run.err
         assert len(server.received) == len(rows), "each is sent once"
-    answers = "select text, reasoning, error_kind from answer join raw.prompts using (run_id, prompt_id)"
+    answers = "select text, reasoning, error_kind from answer"
     assert flow_kit.query(tmp_path / "data", f"{answers} order by source_row") == [
         ("4", "2 and 2", None), ("4", None, None), *[(None, None, "malformed_stream")] * 3, ("4", None, None),
     ]  # fmt: skip
