@@ -190,7 +190,7 @@ class TraceSource(Source):
     def arrival(self) -> Trace:
         stamps = {"mooncake": ("timestamp", "ms"), "azure": ("TIMESTAMP", "date"), "burstgpt": ("Timestamp", "s")}
         column, unit = stamps[self.format]
-        return Trace.model_validate({"path": self.path, "column": column, "unit": unit})
+        return Trace.model_validate({"kind": "trace", "path": self.path, "column": column, "unit": unit})
 
 
 class LmEvalSource(RemoteSource):

@@ -119,7 +119,7 @@ def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool, conso
     run_dir = find_run(settings.data_dir / "runs", run_id)
     name = "+".join(Path(spec).stem.removeprefix("@") for spec in specs)
     try:
-        scorer = JudgeScorer.model_validate({"name": name, "spec": specs, "model": model})
+        scorer = JudgeScorer.model_validate({"kind": "judge", "name": name, "spec": specs, "model": model})
     except ValidationError as error:
         raise SpecError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
     if is_dry:

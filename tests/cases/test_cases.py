@@ -64,7 +64,8 @@ class Desk:
             f"""
             select {columns}
             from answer
-            join (select * exclude (source_row, source_id, target) from raw.prompts) using (run_id, prompt_id, occurrence)
+            join (select * exclude (source_row, source_id, target) from raw.prompts)
+            using (run_id, prompt_id, occurrence)
             left join score using (run_id, prompt_id, occurrence, repeat_index)
             where run_id = '{run.run_id}'
             order by source_row, repeat_index, option_index, scorer

@@ -70,16 +70,6 @@ def test_queries_of_the_page_copy_rows_as_csv_json_lines_and_parquet(run, tmp_pa
     assert asked[:2] == ('Count, then "say"\n0', "0") and asked[2]
 
 
-@pytest.mark.parametrize(
-    ("form", "hint"),
-    [("csv", "copy (from request"), ("vllm-bench", "db export"), ("tables", "db export RUN_ID")],
-)
-def test_export_refuses_a_removed_format_and_names_its_replacement(form, hint, capsys):
-    with pytest.raises(SystemExit):
-        command.run(["last", "--format", form])
-    assert f"{form} was removed. hint: " in (said := capsys.readouterr().err) and hint in said
-
-
 def test_a_run_becomes_a_task_of_the_harness(run, tmp_path):
     folder = run.export("lm-eval", tmp_path / "lm")
     (results_file,), (samples_file,) = folder.glob("results_*.json"), folder.glob("samples_*.jsonl")

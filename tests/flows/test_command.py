@@ -52,7 +52,7 @@ def test_overrides_reach_the_spec(spec_file):
 
 def test_dry_run_names_the_drop_that_the_gate_would_find(spec_file):
     run = dry_run(spec_file, "--scorers", "[exact_match]", "--gate.max_accuracy_drop", "0.05")
-    assert "gate      limit 5 points. A drop of 27 points would be found with 80% power" in run.out, run.out
+    assert "gate      limit 5 points. A drop of 32 points would be found with 80% power" in run.out, run.out
 
 
 def test_dry_run_names_the_defaults_of_vllm(spec_file):
