@@ -133,7 +133,8 @@ def test_command_exits_with_a_code_and_a_sentence(runs, data_dir, command_env, p
     within = flow_kit.run_here("gate", *against_good, "--max_accuracy_drop", "1")
     assert within.code == 0, within.err
     assert "pass: exact_match went from 100% to 0%" in within.out
-    assert within.out.endswith(f"Run {runs.bad} is within its limits against {runs.good}.\n")
+    words = "Worse by more than chance: accuracy, exact_match."
+    assert within.out.endswith(f"Run {runs.bad} is within its limits against {runs.good}. {words}\n")
     monkeypatch.setenv("PREFECT_API_URL", "")
     against = [runs.same, "--baseline", "good", "--dry-run"]
     for arguments, code in (([], 0), (["--detailed-exit-code"], 13), (["--confidence", "required"], 1)):
