@@ -146,6 +146,9 @@ class PlayedProcess:
         self._inbox: deque[Any] = deque()
         self._log = SimpleNamespace(on_line=None)
 
+    def begin_run(self) -> None:
+        self.phase = "run"
+
     def describe_death(self) -> str:
         return "dead"
 

@@ -81,17 +81,6 @@ def test_unknown_setting_is_reported_with_the_nearest_name(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("is_in_file", [False, True])
-def test_load_settings_names_the_replacement_of_a_removed_setting(monkeypatch, is_in_file):
-    if is_in_file:
-        Path(".env").write_text("ASSAYLINE_MIRROR_URL=s3://bucket/runs\n")
-    else:
-        monkeypatch.setenv("ASSAYLINE_MIRROR_URL", "s3://bucket/runs")
-    with pytest.raises(SpecError, match=r"ASSAYLINE_MIRROR_URL was removed. hint: unset it, and copy .*backups.md"):
-        load_settings()
-    assert list_unknown_variables() == []
-
-
 def test_the_token_is_not_shown(monkeypatch):
     monkeypatch.setenv("ASSAYLINE_HF_TOKEN", "hf_secret")
     settings = load_settings()

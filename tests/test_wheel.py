@@ -24,7 +24,6 @@ PARTS = ("pyproject.toml", "README.md", "LICENSE", "assayline", "flows", "tasks"
 """What the wheel is made of."""
 FOLDERS = {"assayline": "", "flows": "flows/", "tasks": "tasks/", "sql": "sql/"}
 """Folders at the root, and their places in the package."""
-NOT_PACKED = {"sql/migrations/README.md"}
 HOME = "import assayline, assayline.flows.cli; print(assayline.__file__); print(assayline.flows.cli.__file__)"
 LOAD_NIGHTLY = """
 from prefect.flows import load_flow_from_entrypoint
@@ -100,7 +99,7 @@ def test_wheel_has_one_package_with_every_file_of_the_folders(wheel):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert len(expected) > 250
-    assert {name for name in expected if f"assayline/{name}" not in names} == NOT_PACKED
+    assert {name for name in expected if f"assayline/{name}" not in names} == set()
     assert {"assayline/py.typed", "assayline/__init__.pyi"} <= names
 
 

@@ -71,7 +71,3 @@ def test_a_python_that_does_not_run_is_refused(tmp_path):
 def test_an_engine_that_is_not_started_here_has_no_python(engine):
     with pytest.raises(SpecError, match="python is set, but no engine is started here"):
         fake_spec(engine={**engine, "python": "/bin/python"})
-
-
-def test_a_run_keeps_its_configuration_id_without_python():
-    assert "python" not in fake_spec().engine.model_dump(mode="json")

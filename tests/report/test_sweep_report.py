@@ -203,6 +203,10 @@ def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:
     limits = {"gate": {"max_slowdown": {"e2e_p95_s": 0.1, "output_tokens_per_s": 0.05}}}
     with connect(settings.database_path, 10) as connection:
         connection.execute("update runs set spec_json = json_merge_patch(spec_json, ?)", [json.dumps(limits)])
+        found = connection.execute("select config_id from runs group by all order by min(started_at)").fetchall()
+    spec = json.dumps({"name": "benchmark"})
+    configs = [config_id for (config_id,) in found]
+    write_plan(BenchmarkPlan("b", spec, {"engine.max_concurrency": [*seconds]}, 1, configs), settings)
 
 
 def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tmp_path):

@@ -12,8 +12,8 @@ name_engines as (
             'torch ' || (details_json ->> '$.torch_version'),
             'driver ' || (details_json ->> '$.driver_version'),
             'runner ' || (details_json ->> '$.model_runner')
-                || if((details_json ->> '$.has_flashinfer')::boolean, ' with FlashInfer', '')
-                || if((details_json ->> '$.is_compiled')::boolean, ' with torch.compile', ''),
+                || case when (details_json ->> '$.has_flashinfer')::boolean then ' with FlashInfer' else '' end
+                || case when (details_json ->> '$.is_compiled')::boolean then ' with torch.compile' else '' end,
             'context ' || (details_json ->> '$.max_model_len') || ' tokens',
             'files ' || (details_json ->> '$.served_root')
         ) as engine,

@@ -138,6 +138,7 @@ def config_of(
             max_num_seqs=max_num_seqs, max_num_batched_tokens=4096, enable_chunked_prefill=True
         ),
         device_config=SimpleNamespace(device_type="cpu"),
+        use_v2_model_runner=False,
     )
 
 
