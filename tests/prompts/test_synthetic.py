@@ -19,7 +19,7 @@ from assayline.spec.prompts import PromptSpec, SyntheticSource
 
 def source(count: int = 50, prompt_tokens: Any = 32, output_tokens: Any = 8, **more: Any) -> SyntheticSource:
     return SyntheticSource.model_validate(
-        {"count": count, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens, **more}
+        {"kind": "synthetic", "count": count, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens, **more}
     )
 
 

@@ -147,6 +147,7 @@ def test_durations_are_named_in_seconds(schema):
         "recovery_high",
         "recovery_low",
         "right_answers",
+        "score_sum",
         "value",
         "worst_recovery",
     ]
