@@ -43,6 +43,8 @@ def test_every_setting_and_spec_field_has_a_reader():
     nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
     read |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    scorers = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("score_")]
+    read |= {one.arg for node in scorers for one in (*node.args.args, *node.args.kwonlyargs)}  # given by name
     sql = "".join(re.sub("--.*", "", path.read_text()) for path in (ROOT / "sql").rglob("*.sql"))
     read |= set(re.findall(r"\w+", sql.replace("\ncomment on ", "--")))
     parts = [Settings]

@@ -18,6 +18,7 @@ SHOWN: dict[Verdict, str] = {
     "fail": "worse than the baseline, shown beyond the limit",
     "pass": "shown within the limit",
     "inconclusive": "not shown beyond the limit, nor within it",
+    "suspect": "not shown beyond the limit, nor within it",
 }
 OPEN: dict[Verdict, str] = {"suspect": "Suspect", "inconclusive": "Inconclusive", "waiting": "Not judged yet"}
 """Headings of the limits that neither fail nor pass."""

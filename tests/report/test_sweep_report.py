@@ -228,7 +228,7 @@ def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tm
 def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings, tmp_path):
     given_windows(settings, {8: [1.0, 2.5, 0.3, 4.0, 0.9], 32: [0.2, 3.0, 1.1, 0.8, 2.4]})
     page = texts(make_benchmark_report(settings, "b", tmp_path).html).replace("\u00a0", " ")
-    assert "the next. The next is not shown to differ by more than noise and the limit; more repeats would" in page
+    assert "the next. The next is not shown to differ by more than noise and the limit; more repeats may." in page
     assert "10.0% more than max concurrency 32" in page
     changes = [float(number) for number in re.findall(r"−([\d.]+)%", page)]
     assert changes and max(changes) < 100, "nothing falls by more than all"
@@ -237,7 +237,7 @@ def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings,
 def test_comparison_report_warns_about_too_few_repeats(sad, tmp_path):
     given_windows(sad.settings, {8: [1.0, 1.1], 32: [0.5]})
     page = texts(make_benchmark_report(sad.settings, "b", tmp_path).html)
-    assert "the next. Whether that is more than noise is unknown: five repeats each would tell." in page
+    assert "the next. Whether that is more than noise is unknown: five repeats each allow a test." in page
 
 
 def test_comparison_report_draws_a_curve_and_compares_with_the_best_when_a_number_is_varied(settings, tmp_path):
@@ -333,7 +333,7 @@ def test_frontier_page_names_the_configuration_to_run_and_the_reason(suite):
     _, written = suite
     page = texts(written.html).replace("\u00a0", " ")
     assert "model fp8 takes 30% less time per right answer than model base in every repeat; its accuracy is" in page
-    assert "its accuracy is not lower by more than 10 points (95%: −4.7 to +4.7 points)." in page
+    assert "its accuracy is not lower by more than 10 points (95%: −5.5 to +5.5 points)." in page
     assert "model int4 is shown to be worse: recovery 62.5% (95%:" in page
     assert "model big: not measured; the table has the reason." in page and "Not measured: the disk was full" in page
     drawn = {row["name"]: row["is_grey"] for row in read_charts(written.html)[0] if "is_grey" in row}
