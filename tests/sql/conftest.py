@@ -7,6 +7,7 @@ import pytest
 from row_kit import Store
 
 from assayline.store.database import apply_schema, list_models
+from assayline.store.views import make_models
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +28,7 @@ def store(schema: duckdb.DuckDBPyConnection) -> Iterator[Store]:
             schema.execute(f"delete from raw.{table}")
         else:  # of give_run_metric, in the place of a view
             schema.execute(f"drop table {folder}.{table}")
-            schema.execute(list_models()[table].text)
+            make_models(schema, [list_models()[table]])
 
 
 @pytest.fixture

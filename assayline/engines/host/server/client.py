@@ -193,8 +193,8 @@ class ServedClient:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 ssl=_trust(server.ca_file),
-                limit=0,
-                keepalive_timeout=IDLE_CONNECTION_S,  # 0: no limit
+                limit=0,  # none
+                keepalive_timeout=IDLE_CONNECTION_S,
             ),
             headers={
                 "Accept-Encoding": "identity",
@@ -208,11 +208,8 @@ class ServedClient:
     async def call(self, path: str, body: dict[str, Json] | None = None) -> str:
         """Return the text at a path or URL, or of the answer to a body. Raises StatusError or one of BROKEN."""
         url = path if "://" in path else self.url + path
-        data = None if body is None else json.dumps(body).encode()
-        method, timeout = (
-            "GET" if body is None else "POST",
-            aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=CONTROL_TIMEOUT_S),
-        )
+        method, data = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=CONTROL_TIMEOUT_S)
         async with self._session.request(method, url, data=data, timeout=timeout) as response:
             await _check_status(response)
             return await response.text(errors="replace")
