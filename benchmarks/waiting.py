@@ -3,8 +3,9 @@
     python -m benchmarks.waiting [--rounds 3] [--model FOLDER] [--spins 1000,3000,10000]
 
 All engines are open at once and answer the same requests in turn, first on the idle machine, then next to one busy
-loop a core. `raw` is `vllm.LLM` with its own threads, one core fewer than there are. The others have a thread on each
-core and wait as assayline's engines do, with these counts of GOMP_SPINCOUNT; `endless` is libgomp's default.
+loop a core. Those whose turn it is not are stopped: their threads would spin. `raw` is `vllm.LLM` with its own
+threads, one core fewer than there are. The others have a thread on each core and wait as assayline's engines do, with
+these counts of GOMP_SPINCOUNT; `endless` never sleeps.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,6 +21,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.process import engine_environment
@@ -41,6 +45,23 @@ def load_cores() -> Iterator[None]:
         for loop in loops:
             loop.kill()
             loop.wait()
+
+
+def signal_all(engine: RawVllm, number: int) -> None:
+    """Send a signal to an engine's processes."""
+    own = psutil.Process(engine.pid)
+    for process in [*own.children(recursive=True), own]:
+        process.send_signal(number)
+
+
+@contextlib.contextmanager
+def take_turn(engine: RawVllm) -> Iterator[None]:
+    """Let an engine go on that was stopped, and stop it again."""
+    signal_all(engine, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        signal_all(engine, signal.SIGSTOP)
 
 
 def make_requests() -> list[dict[str, Any]]:
@@ -83,7 +104,9 @@ def main() -> None:
                 env.pop("GOMP_SPINCOUNT", None)
             engine = RawVllm(spec, env, folder / f"{way}.log")
             engines[way] = stack.enter_context(contextlib.closing(engine))
+            stack.callback(signal_all, engine, signal.SIGCONT)
             engine.measure(requests[:16])
+            signal_all(engine, signal.SIGSTOP)
         rows = [row for beside in (False, True) for row in measure(engines, requests, beside, options.rounds)]
     print(
         json.dumps({"benchmark": "waiting", "model": str(model), "cores": len(os.sched_getaffinity(0)), "rows": rows})
@@ -98,7 +121,8 @@ def measure(
     with load_cores() if beside else contextlib.nullcontext():
         for number in range(rounds):
             for way in list(engines)[:: 1 if number % 2 == 0 else -1]:
-                found[way].append(engines[way].measure(requests).output_tokens_per_s)
+                with take_turn(engines[way]):
+                    found[way].append(engines[way].measure(requests).output_tokens_per_s)
                 print(f"{'busy' if beside else 'idle'} {way:>12} {found[way][-1]:>8.0f} tokens/s", flush=True)
     return [
         {
