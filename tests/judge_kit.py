@@ -103,9 +103,12 @@ def audit(store: Store, *judges: str) -> list[dict[str, Any]]:
     return audit_judges(store.connection, judges or ("judge",))
 
 
-def give_judge_run(store: Store, judge: str, *judged: str, name: str = "rubric", **columns: Any) -> None:
+def give_judge_run(
+    store: Store, judge: str, *judged: str, name: str = "rubric", rubric: str | None = None, **columns: Any
+) -> None:
     """The row of a judge's run: of one judged run, or of two for pairs."""
-    source = {"kind": "run", "run": judged[0]} if len(judged) == 1 else {"kind": "pairs", "runs": list(judged)}
+    one = {"kind": "run", "run": judged[0], "rubric": rubric}
+    source = one if len(judged) == 1 else {"kind": "pairs", "runs": list(judged)}
     spec = {"sampling": {}, "engine": {"args": {}}, "workers": 1, "prompts": {"source": source}}
     store.given(
         "runs", {"run_id": judge, "name": name, "spec_json": json.dumps(spec), "model": f"of {judge}", **columns}

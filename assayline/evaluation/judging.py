@@ -52,7 +52,7 @@ def plan_judge(
     data["name"] = f"{name} judged by {scorer.title}" + (f" {number + 1}" if len(scorer.judges) > 1 else "")
     if scorer.model is not None:
         data["model"] = scorer.model
-    source: dict[str, Any] = {"kind": "run", "run": run_id}
+    source: dict[str, Any] = {"kind": "run", "run": run_id, "rubric": scorer.title}
     if attempt:
         source["not_judged_by"] = list(earlier)
         sampling = data.get("sampling") or {}

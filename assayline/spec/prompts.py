@@ -253,6 +253,9 @@ class AnswersSource(Source):
         default_factory=list,
         description="Ids of judges' runs: leave out answers with a verdict, or an error, in one of them.",
     )
+    rubric: str | None = Field(
+        None, description="The question of a judge: judges of one rubric are a panel (default: the spec's name)."
+    )
 
     @property
     def runs(self) -> list[str]:

@@ -191,7 +191,7 @@ def test_names_of_runs_are_resolved_to_ids_that_are_stored(run_id, judged, judge
         evaluation = begin_evaluation(spec, settings, "never")
         evaluation.lock.release()
         stored = json.loads((evaluation.run_dir / "spec.json").read_text())["prompts"]["source"]
-        assert stored == {"kind": "run", "run": expected or new, "where": None, "not_judged_by": []}
+        assert stored == {"kind": "run", "run": expected or new, "where": None, "not_judged_by": [], "rubric": None}
     pairs = judge_spec({"kind": "pairs", "runs": ["latest:test", "baseline:good"]}, "{{ first }}")
     evaluation = begin_evaluation(pairs, settings, "never")
     assert evaluation.spec.prompts.source.runs == [new, old]

@@ -40,8 +40,8 @@ def give_judged_runs(settings: Settings) -> None:
         guessing = [vote(item, CORRECT if i % 2 else INCORRECT, judge="guessing") for i, item in enumerate(ITEMS)]
         give_judge(store, careful)
         give_judge(store, guessing)
-        give_judge_run(store, "careful", "judged", name="trial judged by helpful 1")
-        give_judge_run(store, "guessing", "judged", name="trial judged by helpful 2")
+        give_judge_run(store, "careful", "judged", name="trial 1", rubric="helpful")
+        give_judge_run(store, "guessing", "judged", name="trial 2", rubric="helpful")
         pairs = [
             vote(item, "first" if i % 4 == 0 or first == "a" else "second", judge="pairs", run="judged", other="other",
                  first=first)

@@ -30,18 +30,12 @@ def test_source_run_names_the_runs_of_a_spec_and_whether_it_judges(store):
 
 
 @pytest.mark.parametrize(
-    ("name", "rubric"),
-    [
-        ("trial judged by helpful", "helpful"),
-        ("trial judged by helpful 12", "helpful"),
-        ("a judged by b judged by c", "c"),
-        ("preference", "preference"),
-        ("top 10", "top 10"),
-    ],
+    ("name", "given", "rubric"),
+    [("trial judged by helpful 1", "helpful", "helpful"), ("judged by hand 2", None, "judged by hand 2")],
 )
-def test_judge_run_names_the_rubric_of_a_panel(store, name, rubric):
+def test_judge_run_names_the_rubric_that_its_spec_names(store, name, given, rubric):
     give_judge(store, [vote("p0", CORRECT)])
-    give_judge_run(store, "judge", "judged", name=name)
+    give_judge_run(store, "judge", "judged", name=name, rubric=given)
     give_judge_run(store, "running", "judged", state="running")
     assert store.read("select run_id, judge_run_id, rubric from judge_run") == [
         {"run_id": "judged", "judge_run_id": "judge", "rubric": rubric}

@@ -363,7 +363,7 @@ def test_judge_audit_has_the_last_audit_until_a_run_changes(store):
 
 def test_judgement_takes_the_newest_label_of_a_person_before_the_column(store):
     give_judge(store, [vote(f"p{i}", CORRECT, CORRECT) for i in range(4)])
-    give_judge_run(store, "judge", "judged", name="night judged by right")
+    give_judge_run(store, "judge", "judged", rubric="right")
     labels = [
         ("p0", "right", INCORRECT, 1),
         ("p1", None, INCORRECT, 1),  # no judge had asked yet

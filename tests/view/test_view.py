@@ -80,7 +80,7 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
             vote(row["prompt_id"], "correct" if i % 3 else "incorrect", run=NIGHT) for i, row in enumerate(prompts)
         ]
         give_judge(store, votes)
-        give_judge_run(store, "judge", NIGHT, name="nightly judged by right")
+        give_judge_run(store, "judge", NIGHT, rubric="right")
         messages = json.dumps([{"role": HOSTILE, "content": HOSTILE}])
         store.given("runs", {"run_id": HOSTILE, "name": HOSTILE, "model": HOSTILE, "prompt_set": HOSTILE})
         key = {"run_id": HOSTILE, "prompt_id": HOSTILE}
