@@ -16,11 +16,9 @@ from typing import Any, Literal
 
 from prefect import flow
 
-from assayline.benchmark.configurations import plan_asked, read_plan
+from assayline.benchmark.configurations import Ask, plan_benchmark
 from assayline.benchmark.plan import write_plan
-from assayline.benchmark.profile import choose_profile
-from assayline.errors import SpecError
-from assayline.evaluation.resume import AUTO, NEVER
+from assayline.evaluation.resume import AUTO
 from assayline.flows.evaluate import Resume, SpecParameter, check_deployed_spec, complete, name_by
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import end
@@ -66,19 +64,11 @@ def benchmark(
         baseline: configuration to compare with, such as model=base (default: the first in quality, else the best).
         noise: measure how much the spec differs from itself; excludes sweep and profile.
     """
+    ask = Ask(**locals())
     settings = load_flow_settings()
-    settings.pass_on_token()
-    if resume not in (AUTO, NEVER):
-        plan, configurations = read_plan(resume, settings)
-    elif spec is not None:
+    if spec is not None:
         check_deployed_spec(spec)
-        given = {"slo": slo, "points": points, "arrival": arrival, "seconds": seconds, "requests": requests}
-        chosen = choose_profile(profile, {name: value for name, value in given.items() if value is not None})
-        plan, configurations = plan_asked(
-            spec, sweep or {}, repeats, chosen, baseline, settings, is_noise=noise, is_fresh=resume == NEVER
-        )
-        write_plan(plan, settings)
-    else:
-        raise SpecError("No benchmark given. hint: pass a spec, or resume with the id of a benchmark.")
+    plan, configurations = plan_benchmark(ask, settings)
+    write_plan(plan, settings)
     result = run_benchmark(plan, configurations, FlowFront(settings, complete))
     return end(result.pop("headline"), result)

@@ -7,7 +7,7 @@ its runs have their states.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,10 @@ from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile, as_spec, override_spec, parse_spec, parse_value, read_yaml
 from assayline.spec.identity import canonical_json, config_id
-from assayline.spec.suite import load_suite
+from assayline.spec.suite import SuiteSpec, parse_suite
 from assayline.store.scoring import check_scorers
 from assayline.words import nearest
 
-CACHING = "engine.args.enable_prefix_caching"
-WARM_UP = "engine.warmup"
 LEAST_RUNS = 5
 """Runs that the view `noise_run` needs."""
 
@@ -58,70 +56,101 @@ class BenchmarkTask:
     spec: EvalSpec
 
 
-def plan_asked(
-    given: EvalSpec | SpecFile | str,
-    sweep: Mapping[str, Sequence[Any]],
-    repeats: int | None,
-    profile: SweepProfile | None,
-    baseline: str | None,
-    settings: Settings,
-    *,
-    is_noise: bool = False,
-    is_fresh: bool = False,
-) -> tuple[BenchmarkPlan, list[Configuration]]:
-    """Plan a benchmark, or a noise measurement, of a spec or of the path of a spec or suite.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a command line, a flow's parameters or a Python call asks of a benchmark. None: not given."""
 
-    Returns the newest benchmark of this plan if it is unfinished, unless `is_fresh`. Raises SpecError or ModelError.
+    spec: EvalSpec | SpecFile | SuiteSpec | Mapping[str, Any] | str | Path | None = None
+    """A spec or a suite, or the path of one, with or without overrides of fields of the spec."""
+    repeats: int | None = None
+    sweep: Mapping[str, Sequence[Any]] | None = None
+    """Values by dotted field."""
+    profile: str | None = None
+    """`sweep` or `slo`."""
+    slo: str | None = None
+    points: int | None = None
+    arrival: str | None = None
+    seconds: float | None = None
+    requests: int | None = None
+    noise: bool = False
+    baseline: str | None = None
+    """A variant such as model=base, or one of its values."""
+    resume: str = "auto"
+    """`auto`, `never`, or the id of a benchmark, which excludes all else."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that were given, except `resume`."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "resume"}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
+
+    def choose_profile(self) -> SweepProfile | None:
+        """Return the profile with its options. Raises SpecError for options that do not belong to it."""
+        options = {name: value for name, value in self.given.items() if name in OF_PROFILE}
+        if self.profile is None and options:
+            raise SpecError(f"--{next(iter(options))} needs a profile. hint: add --profile sweep, or omit the option.")
+        if (self.profile == "slo") != ("slo" in options) or (self.profile == "slo" and "points" in options):
+            raise SpecError("--profile slo needs --slo NAME, and both exclude --points. hint: pass an SLO of the spec.")
+        return SweepProfile(**options) if self.profile else None
+
+
+OF_PROFILE = ("slo", "points", "arrival", "seconds", "requests")
+"""Fields that configure a profile."""
+
+
+def plan_benchmark(ask: Ask, settings: Settings) -> tuple[BenchmarkPlan, list[Configuration]]:
+    """Plan a benchmark, or read the one to resume: by its id, or the newest that was asked for alike and is unfinished.
+
+    The prefix cache is off unless the spec or the sweep sets it, because repeats of a prompt set would be answered from
+    it. Raises SpecError, ModelError or StoreError.
     """
-    file = SpecFile(file=given) if isinstance(given, str) else given
-    tasks, models = load_tasks(file) if isinstance(file, SpecFile) else ([BenchmarkTask("", 1.0, as_spec(file))], [])
-    if is_noise:
-        if len(tasks) > 1:
-            raise SpecError("--noise measures one spec, not a suite. hint: pass the spec of one evaluation.")
-        found = plan_noise(tasks[0].spec, repeats, is_varied=bool(sweep or profile))
-    else:
-        asked = list(file.overrides) if isinstance(file, SpecFile) else []
-        varied = {"model": models, **sweep} if models and "model" not in sweep else sweep
-        found = plan_benchmark(tasks, varied, repeats, asked, profile, baseline)
-    unfinished = None if is_fresh else find_unfinished(found[0], settings)
-    return read_plan(unfinished, settings) if unfinished else found
+    settings.pass_on_token()
+    if ask.resume not in ("auto", "never"):
+        if ask.given:
+            raise SpecError("--resume uses the benchmark's own plan. hint: leave out SPEC, fields and sweep options.")
+        return read_plan(ask.resume, settings)
+    if ask.spec is None:
+        raise SpecError("No benchmark given. hint: pass a SPEC, or --resume BENCHMARK_ID.")
+    tasks, models = load_tasks(ask.spec)
+    plan = _plan_noise(ask, tasks) if ask.noise else _plan_sweep(ask, tasks, models)
+    unfinished = None if ask.resume == "never" else find_unfinished(plan[0], settings)
+    return read_plan(unfinished, settings) if unfinished else plan
 
 
-def load_tasks(file: SpecFile) -> tuple[list[BenchmarkTask], list[str]]:
-    """Read a spec as the only task, or the evaluations of a suite, with its models. Raises SpecError."""
-    data = None if file.file.startswith("@") else read_yaml(Path(file.file))
-    if not isinstance(data, dict) or "evaluations" not in data:
-        return [BenchmarkTask("", 1.0, file.load())], []
-    suite = load_suite(file.file)
-    specs = [override_spec(one.load(None), file.overrides) for one in suite.evaluations]
+def load_tasks(
+    given: EvalSpec | SpecFile | SuiteSpec | Mapping[str, Any] | str | Path,
+) -> tuple[list[BenchmarkTask], list[str]]:
+    """Load a spec as the only task, or the evaluations of a suite, with its models. Raises SpecError."""
+    overrides: Mapping[str, Any] = {}
+    found: object = given
+    if isinstance(found, SpecFile):
+        found, overrides = found.file, found.overrides
+    if isinstance(found, Path) or (isinstance(found, str) and not found.startswith("@")):
+        found = read_yaml(Path(found))
+    if isinstance(found, Mapping) and "evaluations" in found:
+        found = parse_suite(found, getattr(given, "file", str(given)))
+    if not isinstance(found, SuiteSpec):
+        return [BenchmarkTask("", 1.0, as_spec(given))], []  # type: ignore[arg-type]
+    specs = [override_spec(one.load(None), overrides) for one in found.evaluations]
     tasks = [
         BenchmarkTask(one.name or spec.name, one.weight, spec)
-        for one, spec in zip(suite.evaluations, specs, strict=True)
+        for one, spec in zip(found.evaluations, specs, strict=True)
     ]
     if len({task.name for task in tasks}) < len(tasks):
-        raise SpecError(f"Two evaluations of suite {suite.name} have the same name. hint: set `name` for each.")
-    return tasks, suite.models
+        raise SpecError(f"Two evaluations of suite {found.name} have the same name. hint: set `name` for each.")
+    return tasks, found.models
 
 
-def plan_benchmark(
-    spec: EvalSpec | Sequence[BenchmarkTask],
-    sweep: Mapping[str, Sequence[Any]],
-    repeats: int | None = None,
-    asked: Sequence[str] = (),
-    profile: SweepProfile | None = None,
-    baseline: str | None = None,
+def _plan_sweep(
+    ask: Ask, tasks: Sequence[BenchmarkTask], models: Sequence[str]
 ) -> tuple[BenchmarkPlan, list[Configuration]]:
-    """Resolve and check every configuration. `sweep` has values by field; `asked` are the fields set explicitly.
-
-    `baseline` is a label such as model=base, or one of its values.
-    By default the engine is warmed up and the prefix cache is off, because repeats of a prompt set would be answered
-    from the cache. Raises SpecError or ModelError.
-    """
-    if repeats is None:
-        repeats = 1 if profile else REPEATS
+    sweep = dict(ask.sweep or {})
+    if models and "model" not in sweep:
+        sweep = {"model": models, **sweep}
+    profile = ask.choose_profile()
+    repeats = ask.repeats if ask.repeats is not None else 1 if profile else REPEATS
     if repeats < 1:
         raise SpecError(f"--repeats {repeats} is below 1. hint: pass at least 1; a comparison needs at least 5.")
-    tasks = [BenchmarkTask("", 1.0, spec)] if isinstance(spec, EvalSpec) else list(spec)
     if profile:
         if len(tasks) > 1:
             raise SpecError("--profile needs one spec, not a suite. hint: pass the spec of one evaluation.")
@@ -129,7 +158,7 @@ def plan_benchmark(
         if sweep:
             raise SpecError("--profile and --sweep both vary the spec. hint: pass one of them, or run two benchmarks.")
     swept = {field: [_as_text(field, value) for value in values] for field, values in sweep.items()}
-    bases = [replace(task, spec=_settle(task.spec, {*asked, *sweep})) for task in tasks]
+    bases = [replace(task, spec=_turn_cache_off(task.spec)) for task in tasks]
     variants = list_points(bases[0].spec, profile) if profile else combine_values(swept)
     configurations = list_configurations(bases, variants)
     plan = BenchmarkPlan(
@@ -139,7 +168,7 @@ def plan_benchmark(
         repeats=repeats,
         config_ids=[configuration.config_id for configuration in configurations],
         profile=profile,
-        baseline=_find_baseline(baseline, [label for label, _ in variants]),
+        baseline=_find_baseline(ask.baseline, [label for label, _ in variants]),
         tasks=[
             {"name": base.name, "weight": base.weight, "spec_json": canonical_json(base.spec)}
             for base in bases
@@ -149,15 +178,10 @@ def plan_benchmark(
     return plan, configurations
 
 
-def _settle(spec: EvalSpec, asked: set[str]) -> EvalSpec:
-    """Turn the prefix cache off and warm-up on, unless they are set."""
-    settled = {}
-    is_asked = CACHING in asked or "enable_prefix_caching" in spec.engine.args
-    if not is_asked and not spec.engine.is_remote:  # an external server keeps its own arguments
-        settled[CACHING] = False
-    if WARM_UP not in asked:
-        settled[WARM_UP] = True
-    return override_spec(spec, settled)
+def _turn_cache_off(spec: EvalSpec) -> EvalSpec:
+    """Turn the prefix cache off unless it is set. An external server keeps its own arguments."""
+    is_kept = spec.engine.is_remote or "enable_prefix_caching" in spec.engine.args
+    return spec if is_kept else override_spec(spec, {"engine.args.enable_prefix_caching": False})
 
 
 def _find_baseline(wanted: str | None, labels: Sequence[str]) -> str | None:
@@ -168,16 +192,16 @@ def _find_baseline(wanted: str | None, labels: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
-def plan_noise(
-    spec: EvalSpec, runs: int | None = None, *, is_varied: bool = False
-) -> tuple[BenchmarkPlan, list[Configuration]]:
+def _plan_noise(ask: Ask, tasks: Sequence[BenchmarkTask]) -> tuple[BenchmarkPlan, list[Configuration]]:
     """Plan runs of the spec as given, so that their config_id is that of its other runs. Two share an engine.
 
-    Engines of servers, of several workers and on Ray are not shared. Raises SpecError or ModelError.
+    Engines of servers, of several workers and on Ray are not shared.
     """
-    if is_varied:
+    if len(tasks) > 1:
+        raise SpecError("--noise measures one spec, not a suite. hint: pass the spec of one evaluation.")
+    if ask.sweep or ask.choose_profile():
         raise SpecError("--noise measures one configuration. hint: leave out the sweep and the profile.")
-    runs = NOISE_RUNS if runs is None else runs
+    spec, runs = tasks[0].spec, NOISE_RUNS if ask.repeats is None else ask.repeats
     if runs < LEAST_RUNS:
         raise SpecError(f"--repeats {runs} is below {LEAST_RUNS}, too few runs to measure noise. hint: pass 10.")
     configurations = list_configurations([BenchmarkTask("", 1.0, spec)], combine_values({}))

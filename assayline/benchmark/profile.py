@@ -107,15 +107,6 @@ def bisect_rate(synchronous_per_s: float, throughput_per_s: float, probes: Seque
     return float(f"{math.sqrt(low * high):.{RATE_DIGITS}g}")
 
 
-def choose_profile(name: str | None, options: Mapping[str, Any]) -> SweepProfile | None:
-    """Return the profile of this name with these options. Raises SpecError for options without a profile."""
-    if name is None and options:
-        raise SpecError(f"--{next(iter(options))} needs a profile. hint: add --profile sweep, or omit the option.")
-    if (name == "slo") != ("slo" in options) or (name == "slo" and "points" in options):
-        raise SpecError("--profile slo needs --slo NAME, and both exclude --points. hint: pass an SLO of the spec.")
-    return SweepProfile(**options) if name else None
-
-
 def check_profile(profile: SweepProfile, spec: "EvalSpec") -> None:
     """Raise SpecError for a spec or options that cannot be swept."""
     if not spec.engine.is_streaming:

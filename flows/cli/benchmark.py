@@ -13,7 +13,6 @@ from assayline.benchmark.profile import (
     REPEATS,
     SECONDS,
     THROUGHPUT_REQUESTS,
-    choose_profile,
 )
 from assayline.errors import RunFailedError, SpecError
 from assayline.flows.cli.options import make_parser
@@ -21,17 +20,15 @@ from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import parse_words, plain_console
 
 if TYPE_CHECKING:
+    from assayline.benchmark.configurations import Ask
     from assayline.benchmark.plan import BenchmarkPlan, Configuration
     from assayline.settings import Settings
-
-OF_PROFILE = ("slo", "points", "arrival", "seconds", "requests")
-"""Names of the options that configure a profile."""
 
 EPILOG = f"""--sweep takes any field of the spec by its dotted name, with comma-separated values or a YAML list in
 brackets. Repeat it to measure every combination. SPEC_OR_SUITE may be a suite, whose evaluations are all
 measured with each combination. The report names the cheapest that is shown to keep
-gate.max_accuracy_drop, and the fastest. By default the engine is
-warmed up and prefix caching is off; override with --engine.warmup and --engine.args.enable_prefix_caching.
+gate.max_accuracy_drop, and the fastest. Prefix caching is off unless the spec or the command sets
+engine.args.enable_prefix_caching.
 
 --profile sweep measures latency under load: one request at a time (synchronous), all at once
 (throughput), then rates evenly spaced between the two achieved rates. Each point is a run with its own
@@ -85,10 +82,11 @@ PARSER.add_argument(
 PARSER.add_argument("--seconds", type=float, metavar="S", help="maximum seconds of sending per sweep point")
 PARSER.add_argument("--requests", type=int, metavar="N", help="maximum requests per sweep point")
 PARSER.add_argument("--noise", action="store_true", help="measure how much the spec differs from itself: see below")
-PARSER.add_argument(
+which = PARSER.add_mutually_exclusive_group()
+which.add_argument(
     "--resume", metavar="BENCHMARK_ID", help="resume a benchmark (default: the newest unfinished one of this command)"
 )
-PARSER.add_argument("--fresh", action="store_true", help="start a new benchmark even if one is unfinished")
+which.add_argument("--fresh", action="store_true", help="start a new benchmark even if one is unfinished")
 PARSER.add_argument("--dry-run", action="store_true", help="check and list the configurations without running them")
 
 
@@ -96,18 +94,18 @@ def run(arguments: list[str]) -> int:
     """Run the benchmark that the command line describes and print its tables. Return the exit code."""
     known, rest = PARSER.parse_known_args(arguments)
 
+    from assayline.benchmark.configurations import plan_benchmark
     from assayline.benchmark.plan import count_left, write_plan
     from assayline.files import check_data_folder
     from assayline.settings import load_settings
 
     settings = load_settings()
     check_data_folder(settings.data_dir)
-    plan, configurations = plan_from_words(known, rest, settings)
+    plan, configurations = plan_benchmark(read_ask(known, rest), settings)
     if known.dry_run:
         print_plan(plan, configurations, settings)
         return 0
-    if known.resume is None:
-        write_plan(plan, settings)
+    write_plan(plan, settings)
     from assayline.flows.cli.tables import print_conclusion
 
     try:
@@ -140,27 +138,22 @@ def _do_runs(plan: "BenchmarkPlan", configurations: "list[Configuration]", setti
         benchmark(resume=plan.benchmark_id)
 
 
-def plan_from_words(
-    known: argparse.Namespace, rest: list[str], settings: "Settings"
-) -> "tuple[BenchmarkPlan, list[Configuration]]":
-    """Plan a new benchmark, or read the plan of the one to resume. Raises SpecError."""
-    from assayline.benchmark.configurations import parse_sweep, plan_asked, read_plan
+def read_ask(known: argparse.Namespace, rest: list[str]) -> "Ask":
+    """Return what the command line asks for. Raises SpecError."""
+    from assayline.benchmark.configurations import Ask, parse_sweep
     from assayline.spec.file import SpecFile, parse_value
 
-    settings.pass_on_token()
-    path, overrides = parse_words(rest, vars(known))
-    options = {name: getattr(known, name) for name in OF_PROFILE if getattr(known, name) is not None}
-    if known.resume is not None:
-        others = (path, overrides, options, known.sweep, known.baseline, known.profile, known.noise, known.fresh)
-        if any(others) or known.repeats is not None:
-            raise SpecError("--resume uses the benchmark's own plan. hint: leave out SPEC, fields and sweep options.")
-        return read_plan(known.resume, settings)
-    if path is None:
-        raise SpecError("No benchmark given. hint: pass a SPEC, or --resume BENCHMARK_ID.")
-    profile = choose_profile(known.profile, options)
-    file = SpecFile(file=path, overrides={field: parse_value(field, text) for field, text in overrides.items()})
-    sweep, how = parse_sweep(known.sweep), {"is_noise": known.noise, "is_fresh": known.fresh}
-    return plan_asked(file, sweep, known.repeats, profile, known.baseline, settings, **how)
+    path, texts = parse_words(rest, vars(known))
+    if path is None and texts:
+        raise SpecError(f"--{next(iter(texts))} is a field of a spec, and none is given. hint: pass a SPEC.")
+    overrides = {field: parse_value(field, text) for field, text in texts.items()}
+    options = {name: value for name, value in vars(known).items() if name not in ("fresh", "dry_run")}
+    options |= {
+        "spec": SpecFile(file=path, overrides=overrides) if path else None,
+        "sweep": parse_sweep(known.sweep) or None,
+        "resume": known.resume or ("never" if known.fresh else "auto"),
+    }
+    return Ask(**options)
 
 
 def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:

@@ -1,5 +1,6 @@
 """A benchmark's plan: which configurations, in which order, and what is left of it."""
 
+import dataclasses
 import json
 import logging
 from types import SimpleNamespace
@@ -9,22 +10,19 @@ import pytest
 from run_kit import FAKE, begin_and_vanish, work
 
 from assayline.benchmark.configurations import (
+    Ask,
     list_left,
     load_tasks,
     order_runs,
     parse_sweep,
-    plan_asked,
     plan_benchmark,
     read_plan,
 )
 from assayline.benchmark.frontier import name_configs
 from assayline.benchmark.plan import PLAN_NAME, benchmark_dir, count_done, write_plan
-from assayline.benchmark.profile import SweepProfile
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.resume import NEVER
-from assayline.flows.benchmark import benchmark
-from assayline.flows.cli.benchmark import run as benchmark_command
 from assayline.run.campaign import _do_benchmark
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -49,7 +47,7 @@ def run(spec: EvalSpec, settings: Settings, benchmark_id: str) -> str:
 
 def test_every_combination_is_a_configuration(spec, settings):
     sweep = parse_sweep(["engine.max_concurrency=4,8", "engine.args.max_num_seqs=[16, 32]"])
-    plan, found = plan_benchmark(spec, sweep, 5)
+    plan, found = plan_benchmark(Ask(spec=spec, sweep=sweep, repeats=5), settings)
     assert [(one.spec.engine.max_concurrency, one.spec.engine.args["max_num_seqs"]) for one in found] == [
         (4, 16),
         (4, 32),
@@ -57,13 +55,16 @@ def test_every_combination_is_a_configuration(spec, settings):
         (8, 32),
     ]
     assert found[0].label == "engine.max_concurrency=4, engine.args.max_num_seqs=16"
-    plain, _ = plan_benchmark(spec, {"engine.max_concurrency": [4, 8], "engine.args.max_num_seqs": [16, 32]}, 5)
+    plain, _ = plan_benchmark(
+        Ask(spec=spec, sweep={"engine.max_concurrency": [4, 8], "engine.args.max_num_seqs": [16, 32]}, repeats=5),
+        settings,
+    )
     assert (plain.sweep, plain.config_ids) == (plan.sweep, plan.config_ids)
     assert plan.config_ids == [one.config_id for one in found] and len(set(plan.config_ids)) == 4
 
 
 def test_without_a_sweep_there_is_one_configuration(spec, settings):
-    plan, (only,) = plan_benchmark(spec, {}, 5)
+    plan, (only,) = plan_benchmark(Ask(spec=spec, sweep={}, repeats=5), settings)
     assert only.label == "as given" and plan.repeats == 5
 
 
@@ -73,17 +74,15 @@ def test_models_can_be_swept(spec, settings, tiny_model, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny_model, other)
     (other / "config.json").write_text((other / "config.json").read_text() + "\n")
-    _, found = plan_benchmark(spec, {"model": [str(tiny_model), str(other)]}, 1)
+    _, found = plan_benchmark(Ask(spec=spec, sweep={"model": [str(tiny_model), str(other)]}, repeats=1), settings)
     assert [one.spec.model for one in found] == [str(tiny_model), str(other)]
 
 
-def test_cache_is_off_and_engines_are_warm_unless_asked(spec, settings):
-    cold = spec.model_copy(update={"engine": spec.engine.model_copy(update={"warmup": False})})
-    _, (found,) = plan_benchmark(cold, {}, 1)
+def test_cache_is_off_unless_it_is_set(spec, settings):
+    _, (found,) = plan_benchmark(Ask(spec=spec), settings)
     assert found.spec.engine.args["enable_prefix_caching"] is False and found.spec.engine.warmup
-    _, (found,) = plan_benchmark(cold, {}, 1, ["engine.warmup", "engine.args.enable_prefix_caching"])
-    assert "enable_prefix_caching" not in found.spec.engine.args and not found.spec.engine.warmup
-    _, both = plan_benchmark(spec, {"engine.args.enable_prefix_caching": [True, False]}, 1)
+    sweep = {"engine.args.enable_prefix_caching": [True, False]}
+    _, both = plan_benchmark(Ask(spec=spec, sweep=sweep), settings)
     assert [one.spec.engine.args["enable_prefix_caching"] for one in both] == [True, False]
 
 
@@ -105,44 +104,28 @@ def test_evaluations_of_a_suite_are_measured_with_every_combination(spec, settin
         ("few", 1, 7),
     ]
     assert models == [str(tiny_model), "small"]
-    plan, found = plan_benchmark(tasks, {"engine.max_concurrency": [1, 2]}, 2, baseline="2")
-    assert [one.spec.name for one in found] == [
-        f"{task} engine.max_concurrency={size}" for size in (1, 2) for task in ("sums", "few")
-    ]
+    asked = Ask(spec="suite.yaml", sweep={"model": [str(tiny_model)], "engine.max_concurrency": [1, 2]}, repeats=2)
+    plan, found = plan_benchmark(
+        dataclasses.replace(asked, baseline=f"model={tiny_model}, engine.max_concurrency=2"), settings
+    )
+    variants = [f"model={tiny_model}, engine.max_concurrency={size}" for size in (1, 2)]
+    assert [one.spec.name for one in found] == [f"{task} {variant}" for variant in variants for task in ("sums", "few")]
     assert list(plan.names.values()) == [(one.task, one.variant) for one in found]
-    assert plan.baseline == "engine.max_concurrency=2"
+    assert plan.baseline == variants[1]
     write_plan(plan, settings)
     assert read_plan(plan.benchmark_id, settings) == (plan, found)
     for wanted in ("3", "model=x"):
-        with pytest.raises(SpecError, match=f"--baseline '{wanted}' is not a configuration: known: engine.max_con"):
-            plan_benchmark(tasks, {"engine.max_concurrency": [1, 2]}, baseline=wanted)
+        with pytest.raises(SpecError, match=f"--baseline '{wanted}' is not a configuration: known: model="):
+            plan_benchmark(dataclasses.replace(asked, baseline=wanted), settings)
     with pytest.raises(SpecError, match="--profile needs one spec, not a suite"):
-        plan_benchmark(tasks, {}, profile=SweepProfile())
-
-
-@pytest.mark.parametrize("way", ["command", "flow"])
-def test_command_and_flow_plan_the_same(spec, settings, tiny_model, tmp_path, monkeypatch, way):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
-    (tmp_path / "sums.yaml").write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True) | {"name": "sums"}))
-    (tmp_path / "suite.yaml").write_text(SUITE.format(first=tiny_model, second="small"))
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("assayline.benchmark.configurations.plan_benchmark", lambda *given: asked.append(given))
-    for path, overrides in (("suite.yaml", {}), ("sums.yaml", {"engine.warmup": False})):
-        with pytest.raises(TypeError, match="NoneType"):  # nothing is planned
-            if way == "command":
-                benchmark_command([path, *(f"--{field}={json.dumps(value)}" for field, value in overrides.items())])
-            else:
-                benchmark.fn(SpecFile(file=path, overrides=overrides) if overrides else path)
-    (tasks, sweep, *_), (_, _, _, fields, *_) = asked
-    assert len(tasks) == 2 and sweep == {"model": [str(tiny_model), "small"]}
-    assert fields == ["engine.warmup"]
+        plan_benchmark(Ask(spec="suite.yaml", profile="sweep"), settings)
 
 
 def test_same_command_resumes_a_benchmark_and_a_complete_or_other_or_fresh_one_is_new(spec, settings):
     def plan(is_fresh: bool = False, sizes: tuple[int, ...] = (1, 2)) -> str:
         sweep = {"engine.max_concurrency": sizes}
-        found, _ = plan_asked(spec, sweep, 1, None, None, settings, is_fresh=is_fresh)
+        asked = Ask(spec=spec, sweep=sweep, repeats=1, resume="never" if is_fresh else "auto")
+        found, _ = plan_benchmark(asked, settings)
         write_plan(found, settings)
         return found.benchmark_id
 
@@ -158,7 +141,7 @@ def test_same_command_resumes_a_benchmark_and_a_complete_or_other_or_fresh_one_i
 
 
 def test_configurations_share_an_engine_within_a_round(spec, settings):
-    plan, found = plan_benchmark(spec, {"engine.max_concurrency": [1, 2, 3]}, 2)
+    plan, found = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=2), settings)
     happened: list[str] = []
     engines = SimpleNamespace(clear=lambda: happened.append("new engine"))
 
@@ -172,7 +155,7 @@ def test_configurations_share_an_engine_within_a_round(spec, settings):
 
 
 def test_rounds_alternate_so_that_drift_is_shared(spec, settings):
-    _, found = plan_benchmark(spec, {"engine.max_concurrency": [1, 2, 3]}, 4)
+    _, found = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=4), settings)
     order = [one.spec.engine.max_concurrency for one in order_runs(found, 4)]
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3, 3, 2, 1]
     times = {window: [i for i, other in enumerate(order) if other == window] for window in (1, 2, 3)}
@@ -212,11 +195,11 @@ def test_sweep_rejects_invalid_fields(texts, sentence):
 )
 def test_read_plan_rejects_an_invalid_plan(sweep, repeats, sentence, spec, settings):
     with pytest.raises(SpecError, match=sentence):
-        plan_benchmark(spec, sweep, repeats)
+        plan_benchmark(Ask(spec=spec, sweep=sweep, repeats=repeats), settings)
 
 
 def test_list_left_skips_completed_runs(spec, settings):
-    plan, (one, two) = plan_benchmark(spec, {"engine.max_concurrency": [1, 2]}, 2)
+    plan, (one, two) = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2]}, repeats=2), settings)
     write_plan(plan, settings)
     assert list_left(plan, [one, two], settings) == [one, two, two, one]
     run(one.spec, settings, plan.benchmark_id)
@@ -232,7 +215,7 @@ def test_list_left_skips_completed_runs(spec, settings):
 def test_resume_rejects_a_benchmark_that_cannot_continue(spec, settings, monkeypatch):
     with pytest.raises(SpecError, match=r"no benchmark 'b'.*there is none yet"):
         read_plan("b", settings)
-    plan, _ = plan_benchmark(spec, {}, 1)
+    plan, _ = plan_benchmark(Ask(spec=spec, sweep={}, repeats=1), settings)
     write_plan(plan, settings)
     with pytest.raises(SpecError, match=f"newest: {plan.benchmark_id}"):
         read_plan("b", settings)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from run_kit import FAKE
 
-from assayline.benchmark.configurations import list_left, plan_benchmark, read_plan, replace_profile
+from assayline.benchmark.configurations import Ask, list_left, plan_benchmark, read_plan, replace_profile
 from assayline.benchmark.plan import write_plan
 from assayline.benchmark.profile import (
     MOST_POINTS,
@@ -16,7 +16,6 @@ from assayline.benchmark.profile import (
     Probe,
     SweepProfile,
     bisect_rate,
-    choose_profile,
     list_points,
     space_rates,
 )
@@ -102,7 +101,7 @@ def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec):
 
 
 def test_rates_are_known_once_and_kept(spec, settings):
-    plan, ends = plan_benchmark(spec, {}, 2, profile=SweepProfile(points=3))
+    plan, ends = plan_benchmark(Ask(spec=spec, repeats=2, profile="sweep", points=3), settings)
     assert (len(ends), plan.planned, plan.total) == (2, 6, 10)
     assert [one.label for one in list_left(plan, ends, settings)] == [
         "synchronous",
@@ -151,44 +150,42 @@ def test_probe_holds_when_it_is_shown_and_the_engine_is_not_saturated():
     assert Probe(1.0, 100, 100, False).interval[0] == pytest.approx(0.963, abs=5e-4)
 
 
-@pytest.mark.parametrize("given", [("sweep", {"slo": "x"}), ("slo", {}), ("slo", {"slo": "x", "points": 2})])
-def test_choose_profile_rejects_options_of_the_other_profile(given):
-    with pytest.raises(SpecError, match="--profile slo needs --slo NAME"):
-        choose_profile(*given)
-
-
 @pytest.mark.parametrize(
-    ("profile", "sweep", "sentence"),
+    ("given", "sentence"),
     [
-        (SweepProfile(slo="quick"), {}, "--slo 'quick' is not an SLO of the spec: the spec has no slos"),
-        (SweepProfile(points=0), {}, "--points 0 is below 1"),
-        (SweepProfile(arrival="burst"), {}, "--arrival 'burst' is not valid. hint: pass constant or poisson"),
-        (SweepProfile(seconds=0), {}, "--seconds 0 is not valid"),
-        (SweepProfile(requests=0), {}, "--requests 0 is below 1"),
-        (SweepProfile(), {"engine.max_concurrency": [1, 2]}, "--profile and --sweep both vary"),
+        ({"slo": "x"}, "--profile slo needs --slo NAME"),
+        ({"profile": "slo"}, "--profile slo needs --slo NAME"),
+        ({"profile": "slo", "slo": "x", "points": 2}, "--profile slo needs --slo NAME"),
+        ({"profile": None, "points": 0}, "--points needs a profile"),
+        ({"profile": "slo", "slo": "quick"}, "--slo 'quick' is not an SLO of the spec: the spec has no slos"),
+        ({"points": 0}, "--points 0 is below 1"),
+        ({"arrival": "burst"}, "--arrival 'burst' is not valid. hint: pass constant or poisson"),
+        ({"seconds": 0}, "--seconds 0 is not valid"),
+        ({"requests": 0}, "--requests 0 is below 1"),
+        ({"sweep": {"engine.max_concurrency": [1, 2]}}, "--profile and --sweep both vary"),
     ],
 )
-def test_profile_rejects_an_invalid_sweep(profile, sweep, sentence, spec, settings):
+def test_profile_rejects_invalid_options(given, sentence, spec, settings):
     with pytest.raises(SpecError, match=sentence):
-        plan_benchmark(spec, sweep, 1, profile=profile)
+        plan_benchmark(Ask(**{"spec": spec, "profile": "sweep", **given}), settings)
 
 
 def test_an_engine_without_arrivals_cannot_be_swept(make_spec, settings):
     with pytest.raises(SpecError, match=r"engine\.backend is fake\. hint: pass --engine\.backend async"):
-        plan_benchmark(make_spec(engine=FAKE, prompts=ROWS), {}, 1, profile=SweepProfile())
+        plan_benchmark(Ask(spec=make_spec(engine=FAKE, prompts=ROWS), profile="sweep"), settings)
 
 
 def test_profile_rejects_windows_that_cover_a_whole_point(make_spec, settings):
     load = {"arrival": {"kind": "constant", "rate_per_s": 1}, "warmup_s": 5, "cooldown_s": 5}
     spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
     with pytest.raises(SpecError, match=r"synchronous is not a valid spec:\n.*leave nothing of max_duration_s 8"):
-        plan_benchmark(spec, {}, 1, profile=SweepProfile(seconds=8))
+        plan_benchmark(Ask(spec=spec, profile="sweep", seconds=8), settings)
 
 
 def test_the_example_can_be_swept(settings, tiny_model, monkeypatch):
     monkeypatch.chdir(ROOT)
     spec = load_spec("examples/sweep.yaml", {"model": str(tiny_model)})
-    plan, ends = plan_benchmark(spec, {}, 1, profile=SweepProfile())
+    plan, ends = plan_benchmark(Ask(spec=spec, profile="sweep"), settings)
     _, points = replace_profile(plan, space_rates(plan.profile, 1.0, 9.0))
     arrivals = [point.spec.load.arrival.kind for point in points if point.spec.load]
     assert arrivals == ["concurrency", "all_at_once", *["poisson"] * 8]

@@ -8,7 +8,7 @@ import flow_kit
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
-from assayline.benchmark.configurations import plan_benchmark
+from assayline.benchmark.configurations import Ask, plan_benchmark
 from assayline.benchmark.plan import write_plan
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError, SpecError
@@ -93,7 +93,7 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
 def test_a_missing_file_costs_its_configuration_only(fake_spec, data_dir):
     there = fake_spec["prompts"]["source"]["path"]
     sweep = {"prompts.source.path": ["gone.jsonl", there]}
-    plan, configurations = plan_benchmark(parse_spec(fake_spec), sweep, 1)
+    plan, configurations = plan_benchmark(Ask(spec=fake_spec, sweep=sweep, repeats=1), load_settings())
     write_plan(plan, load_settings())
     with pytest.raises(RunFailedError, match=r"did not complete\. .*=gone\.jsonl: .*gone\.jsonl does not exist"):
         run_benchmark(plan, configurations, FrontEnd(load_settings()))

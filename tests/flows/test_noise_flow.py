@@ -7,7 +7,7 @@ import flow_kit
 import pytest
 from run_kit import complete
 
-from assayline.benchmark.configurations import plan_noise, read_plan
+from assayline.benchmark.configurations import Ask, plan_benchmark, read_plan
 from assayline.engines.fake import FakeEngine
 from assayline.engines.pool import EnginePool
 from assayline.errors import EngineError, SpecError
@@ -103,6 +103,6 @@ def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_
 )
 def test_plan_noise_shares_engines_that_can_be_kept(fake_spec, data_dir, engine, more, shared):
     spec = parse_spec({**fake_spec, "engine": {**fake_spec["engine"], **engine}, **more})
-    plan, (only,) = plan_noise(spec, 10)
+    plan, (only,) = plan_benchmark(Ask(spec=spec, noise=True), load_settings())
     assert (plan.runs_per_engine, plan.repeats) == (shared, 10)
     assert only.spec.engine == spec.engine

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from assayline.benchmark.configurations import parse_sweep, plan_benchmark, read_plan
+from assayline.benchmark.configurations import Ask, parse_sweep, plan_benchmark, read_plan
 from assayline.benchmark.plan import write_plan
 from assayline.errors import SpecError
 from assayline.settings import Settings
@@ -244,7 +244,8 @@ def read_in(place: str, text: str, folder: Path, model: Path, monkeypatch: pytes
             (folder / "suite.yaml").write_text(entry)
             spec = load_suite(folder / "suite.yaml").evaluations[0].load(None)
         case "sweep":
-            plan, _ = plan_benchmark(load_spec(path), parse_sweep([f"chat.kwargs.x=[{text}]"]), 1)
+            ask = Ask(spec=path, sweep=parse_sweep([f"chat.kwargs.x=[{text}]"]), repeats=1)
+            plan, _ = plan_benchmark(ask, Settings(data_dir=folder))
             write_plan(plan, Settings(data_dir=folder))
             (spec,) = (one.spec for one in read_plan(plan.benchmark_id, Settings(data_dir=folder))[1])
         case "judge":
