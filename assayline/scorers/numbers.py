@@ -84,8 +84,8 @@ def _write(number: Quantity) -> str:
 
 SIGN = "[-+]?"
 DIGITS = (
-    r"(?:\d{1,2}(?:,\d{2})+,\d{3}(?!\d)(?:\.\d+)?|\d{1,3}(?:[,'’\xa0\u2009\u202f]\d{3})+(?:\.\d+)?|\d+\s+\d+/\d+"
-    r"|\d+\^[-+]?\d+|\d+(?:\.\d+)?|\.\d+)"
+    r"(?:(?:\d{1,2}(?:,\d{2})+,\d{3}(?!\d)|\d{1,3}(?:[,'’\xa0\u2009\u202f]\d{3})+|\d{1,3}(?: \d{3})+(?![\d/]))"
+    r"(?:\.\d+)?|\d+\s+\d+/\d+|\d+\^[-+]?\d+|\d+(?:\.\d+)?|\.\d+)"
 )
 NUMBER = re.compile(
     r"(?:[A-Za-z_](?:[A-Za-z_]|-?\d+(?:\.\d+)*)*(?:\^[-+]?\d+)?[-.]?[\s,;:]*)+"
@@ -245,7 +245,9 @@ BOX = re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
 MARK = re.compile("####([^\n]*)")
 HEADING = re.compile(r"\s*\d{1,2}[.):]\s+\S")
 STARTS = re.compile(r"(?:[^\w\\]|_|\\[A-Za-z]+|\\[^A-Za-z]|[a-z]\s*=|(?:minus|negative)\s)*+\d", re.IGNORECASE)
-LAST_LINE = re.compile(rf"[\s*_`$>(\[{{=≈]*?({SIGN}(?:[$€£¥₹]\s?)?{SIGN}\d[\d.,']*(?:/\d+)?\s?\\?%?)[\s*_`$.)\]}}]*")
+LAST_LINE = re.compile(
+    rf"[\s*_`$>(\[{{=≈]*?({SIGN}(?:[$€£¥₹]\s?)?{SIGN}\d[\d.,']*(?: \d{{3}})*(?:/\d+)?\s?\\?%?)[\s*_`$.)\]}}]*"
+)
 STATEMENT_CHARS = 500
 """Longest statement that is read behind the words that announce it."""
 LABEL = r"\n[ \t>*_#-]*(?:a|ans|result|r|resp)[*_ \t]*(?=[:：])"
