@@ -107,6 +107,7 @@ def _name_argument(action: argparse.Action) -> str:
     value = "" if action.nargs == 0 else str(action.metavar or _list_choices(action) or action.dest.upper())
     if not action.option_strings:
         return f"`{value}`"
+    value = f"[{value}]" if action.nargs == "?" else value
     return ", ".join(f"`{option} {value}`".replace(" `", "`") for option in action.option_strings).replace("|", "\\|")
 
 

@@ -15,7 +15,7 @@ from assayline.benchmark.profile import (
     THROUGHPUT_REQUESTS,
 )
 from assayline.errors import RunFailedError, SpecError
-from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.options import add_dry_run, make_parser, parse_with_dry_run
 from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import parse_words, plain_console
 
@@ -53,7 +53,7 @@ PARSER = make_parser(
     EPILOG,
     "%(prog)s [SPEC_OR_SUITE] [--repeats N] [--sweep FIELD=A,B ... [--baseline A] | --profile sweep | "
     "--profile slo --slo NAME | --noise] "
-    "[--resume BENCHMARK_ID | --fresh] [--dry-run] [--FIELD VALUE ...]",
+    "[--resume BENCHMARK_ID | --fresh] [--dry-run [engine]] [--FIELD VALUE ...]",
 )
 PARSER.add_argument(
     "--repeats",
@@ -87,12 +87,12 @@ which.add_argument(
     "--resume", metavar="BENCHMARK_ID", help="resume a benchmark (default: the newest unfinished one of this command)"
 )
 which.add_argument("--fresh", action="store_true", help="start a new benchmark even if one is unfinished")
-PARSER.add_argument("--dry-run", action="store_true", help="check and list the configurations without running them")
+add_dry_run(PARSER, "check and list the configurations without running them")
 
 
 def run(arguments: list[str]) -> int:
     """Run the benchmark that the command line describes and print its tables. Return the exit code."""
-    known, rest = PARSER.parse_known_args(arguments)
+    known, rest = parse_with_dry_run(PARSER, arguments)
 
     from assayline.benchmark.configurations import plan_benchmark
     from assayline.benchmark.plan import count_left, write_plan
@@ -103,7 +103,7 @@ def run(arguments: list[str]) -> int:
     check_data_folder(settings.data_dir)
     plan, configurations = plan_benchmark(read_ask(known, rest), settings)
     if known.dry_run:
-        print_plan(plan, configurations, settings)
+        print_plan(plan, configurations, settings, known.dry_run == "engine")
         return 0
     write_plan(plan, settings)
     from assayline.flows.cli.tables import print_conclusion
@@ -156,7 +156,9 @@ def read_ask(known: argparse.Namespace, rest: list[str]) -> "Ask":
     return Ask(**options)
 
 
-def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:
+def print_plan(
+    plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings", asks_vllm: bool
+) -> None:
     """Print the configurations and the order of the runs."""
     from assayline.benchmark.configurations import list_left
     from assayline.flows.cli.dry_run import check_runs
@@ -175,7 +177,7 @@ def print_plan(plan: "BenchmarkPlan", configurations: "list[Configuration]", set
     print_text(f"engine.args of the first: {json.dumps(configurations[0].spec.engine.args)}", console)
     if plan.planned:
         print_text("Then rates evenly spaced between the two achieved rates.", console)
-    for note in check_runs([(one.label, one.spec) for one in configurations], settings):
+    for note in check_runs([(one.label, one.spec) for one in configurations], settings, asks_vllm):
         print_text(note, console)
     print_text("Dry run: nothing was run or stored.", console)
 

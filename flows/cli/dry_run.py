@@ -1,4 +1,4 @@
-"""A dry run: check spec, model, prompts, devices and engine arguments without an engine. Nothing is written.
+"""A dry run: check spec, model, prompts, devices and, if asked, engine arguments. Nothing is loaded or written.
 
 The database is read only, for baselines and for prompts that are answers of other runs.
 
@@ -173,6 +173,10 @@ def describe_turns(conversations: Counter[int]) -> list[str]:
 TRIED_ROWS = 100
 """Prompts tried of each of several runs."""
 ENGINE_LIMIT_S = 300.0
+NOT_ASKED = (
+    "Not checked: whether vLLM takes this model with these engine.args, beyond names and ranges. hint: "
+    "`--dry-run engine` of evaluate, benchmark and suite asks it, which takes longer."
+)
 
 
 class EngineTrial:
@@ -222,10 +226,10 @@ def count_baseline(name: str, database: DatabaseThread) -> int:
     return int(rows)
 
 
-def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings) -> list[str]:
+def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings, asks_vllm: bool) -> list[str]:
     """Find what runs would refuse, by their labels: prompts, judges, devices and engine arguments. Return remarks.
 
-    Raises the first error, with the words of all.
+    `asks_vllm`: whether vLLM checks the engine arguments. Raises the first error, with the words of all.
     """
     database = DatabaseThread(settings)
     refused: dict[str, list[str]] = {}
@@ -249,7 +253,7 @@ def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings) -> lis
         except AssaylineError as error:
             refuse(label, error)
     needing = [label for label, plan in plans.items() if plan.spec.engine.needs_device]
-    found = EngineTrial([*plans.values()], settings).find_refusals()
+    found = EngineTrial([*plans.values()], settings).find_refusals() if asks_vllm else []
     for label, refusal in zip(needing, found, strict=False):
         if refusal and type(refusal) is not EngineError:
             refuse(label, refusal)
@@ -258,6 +262,8 @@ def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings) -> lis
         if not is_general:
             errors[0].args = ("\n".join(f"{_name_few(labels)}: {words}" for words, labels in refused.items()),)
         raise errors[0]
+    if needing and not asks_vllm:
+        return [NOT_ASKED]
     return [str(refusal) for refusal in found[:1] if refusal]
 
 
@@ -265,8 +271,10 @@ def _name_few(labels: list[str]) -> str:
     return labels[0] if len(labels) == 1 else f"{labels[0]} and {count(len(labels) - 1, 'other')}"
 
 
-def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Console) -> None:
-    """Read and render every prompt, and print what a run would do.
+def print_dry_run(
+    spec: EvalSpec, settings: Settings, resume: str, console: Console, *, asks_vllm: bool = False
+) -> None:
+    """Read and render every prompt, and print what a run would do. `asks_vllm` as in `check_runs`.
 
     Raises the errors of a run, and NothingToAskError if every request would be an error row.
     """
@@ -278,7 +286,7 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     notes = [*choice.notes, *list_unused(spec), *check_judges(plan, settings)]
     unreported = find_unreported(plan, settings, resume)
     check_devices(spec)
-    engine = EngineTrial([plan], settings)
+    engine = EngineTrial([plan] if asks_vllm else [], settings)
     trial = Trial(plan, database)
     answers = trial.requests - trial.errors.requests
     print_text(f"spec      {spec.name}, digest {spec_hash(spec)}", console)
@@ -321,6 +329,8 @@ def print_dry_run(spec: EvalSpec, settings: Settings, resume: str, console: Cons
     refusal = next(iter(engine.find_refusals()), None)
     if refusal and type(refusal) is EngineError:
         notes.append(str(refusal))
+    if spec.engine.needs_device and not asks_vllm:
+        notes.append(NOT_ASKED)
     for note in notes:
         print_text(note, console)
     trial.check()

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError
-from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.options import add_dry_run, make_parser, parse_with_dry_run
 from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import complete_run_id, parse_words, plain_console, print_text
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from assayline.settings import Settings
     from assayline.spec.evaluation import EvalSpec
 
-USAGE = "%(prog)s [SPEC] [--resume RUN_ID | --fresh] [--prefect] [--dry-run] [--FIELD VALUE ...]"
+USAGE = "%(prog)s [SPEC] [--resume RUN_ID | --fresh] [--prefect] [--dry-run [engine]] [--FIELD VALUE ...]"
 EPILOG = """SPEC is a YAML file, such as examples/arithmetic.yaml, or @NAME with --model MODEL for a named benchmark
 (`assayline list benchmarks` lists them).
 
@@ -40,17 +40,16 @@ which.add_argument("--fresh", action="store_true", help="start a new run even if
 PARSER.add_argument(
     "--prefect", action="store_true", help="make it a flow run, on a temporary server if no API is configured"
 )
-PARSER.add_argument(
-    "--dry-run",
-    action="store_true",
-    help="check spec, model and prompts, print the first rendered prompt and the run that would be resumed; "
-    "generate and store nothing",
+add_dry_run(
+    PARSER,
+    "check spec, model and prompts, print the first rendered prompt and the run that would be resumed; generate and "
+    "store nothing",
 )
 
 
 def run(arguments: list[str]) -> int:
     """Run the spec of a command line and print its result. Return the exit code."""
-    known, rest = PARSER.parse_known_args(arguments)
+    known, rest = parse_with_dry_run(PARSER, arguments)
 
     from assayline.evaluation.resume import AUTO, NEVER
     from assayline.files import check_data_folder
@@ -67,7 +66,7 @@ def run(arguments: list[str]) -> int:
     if known.dry_run:
         from assayline.flows.cli.dry_run import print_dry_run
 
-        print_dry_run(spec, settings, resume, plain_console())
+        print_dry_run(spec, settings, resume, plain_console(), asks_vllm=known.dry_run == "engine")
         return 0
     if known.prefect or find_prefect_api(os.environ):
         with prefect_api():

@@ -76,6 +76,25 @@ def make_parser(command: str, epilog: str, usage: str | None = None) -> argparse
     return _make_raw_parser(f"{CONSOLE_COMMAND} {command}", usage, COMMANDS[command], f"{epilog}\n{COMMON_CODES}")
 
 
+def add_dry_run(parser: argparse.ArgumentParser, summary: str) -> None:
+    """Add `--dry-run [engine]`, which `parse_with_dry_run` parses."""
+    parser.add_argument(
+        "--dry-run",
+        nargs="?",
+        const="plain",
+        metavar="engine",
+        help=f"{summary}; `engine`: let vLLM check engine.args too, without loading the model",
+    )
+
+
+def parse_with_dry_run(parser: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the known options and the other words. `dry_run` is None, plain or engine; SPEC may follow the option."""
+    known, rest = parser.parse_known_args(words)
+    if known.dry_run not in (None, "plain", "engine"):
+        rest, known.dry_run = [known.dry_run, *rest], "plain"
+    return known, rest
+
+
 def write_completion(shell: str) -> str:
     """Return a script that completes commands, their options and choices, and paths in a shell that shtab supports."""
     import shtab

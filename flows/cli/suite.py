@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from assayline.errors import SpecError, StoreError
-from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.options import add_dry_run, make_parser, parse_with_dry_run
 from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import parse_words, plain_console, print_table, print_text
 
@@ -20,19 +20,19 @@ suite that was interrupted.
 
 Exit codes: 0 GO, 1 NO-GO, 13 INCONCLUSIVE, 2 suite or spec, 3 prompts, 4 model, 6 database or files,
 7 a run did not complete (the others are measured and judged)."""
-PARSER = make_parser("suite", EPILOG, "%(prog)s SUITE [--fresh | --rejudge] [--dry-run]")
+PARSER = make_parser("suite", EPILOG, "%(prog)s SUITE [--fresh | --rejudge] [--dry-run [engine]]")
 PARSER.add_argument("--fresh", action="store_true", help="start a new suite even if one is unfinished")
 PARSER.add_argument(
     "--rejudge",
     action="store_true",
     help="judge the newest complete suite again by today's baselines and limits, without running anything",
 )
-PARSER.add_argument("--dry-run", action="store_true", help="check all specs and list the runs without running them")
+add_dry_run(PARSER, "check all specs and list the runs without running them")
 
 
 def run(arguments: list[str]) -> int:
     """Run the suite that the command line names and print its decision. Return the exit code."""
-    known, rest = PARSER.parse_known_args(arguments)
+    known, rest = parse_with_dry_run(PARSER, arguments)
     path, fields = parse_words(rest, vars(known))
     if path is None:
         PARSER.error("pass a SUITE")
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
     settings.pass_on_token()
     wanted = load_suite(path)
     if known.dry_run:
-        print_cells(wanted, list_cells(wanted), settings, known.fresh)
+        print_cells(wanted, list_cells(wanted), settings, known.fresh, known.dry_run == "engine")
         return 0
     from assayline.benchmark.decision import NoGoError
     from assayline.comparison.gate import INCONCLUSIVE_EXIT_CODE
@@ -95,7 +95,7 @@ def print_decision(result: dict[str, Any], console: "Console") -> None:
     print_text(result["headline"], console)
 
 
-def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", fresh: bool) -> None:
+def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", fresh: bool, asks_vllm: bool) -> None:
     """Print the runs of a suite, and the suite that would go on."""
     from assayline.benchmark.decision import check_repeats, foresee_reaches
     from assayline.benchmark.suite import find_undecided
@@ -132,6 +132,6 @@ def print_cells(wanted: "SuiteSpec", cells: "list[Cell]", settings: "Settings", 
             "`assayline baseline pin NAME RUN_ID`.",
             console,
         )
-    for note in check_runs([(cell.label, cell.spec) for cell in cells], settings):
+    for note in check_runs([(cell.label, cell.spec) for cell in cells], settings, asks_vllm):
         print_text(note, console)
     print_text("Dry run: nothing was run or stored.", console)

@@ -116,5 +116,5 @@ def test_dry_run_names_every_configuration_that_a_run_would_refuse(fake_spec, tm
     monkeypatch.setattr(
         "assayline.flows.cli.dry_run.EngineTrial", lambda *_: SimpleNamespace(find_refusals=lambda: refusals)
     )
-    shown = flow_kit.run_here("benchmark", path, "--sweep=engine.args.dtype=fp16,float32", "--dry-run")
+    shown = flow_kit.run_here("benchmark", path, "--sweep=engine.args.dtype=fp16,float32", "--dry-run", "engine")
     assert shown.code == 2 and "error: engine.args.dtype=fp16: vLLM rejects" in shown.err

@@ -35,8 +35,9 @@ def assert_refused(run: flow_kit.Finished, code: int, *fragments: str) -> None:
 
 
 def test_dry_run_shows_the_first_prompt_and_stores_nothing(spec_file, data_dir):
-    run = dry_run(spec_file)
+    run = flow_kit.run_here("evaluate", "--dry-run", spec_file)
     assert run.code == 0, run.err
+    assert "Not checked" not in run.out, "the fake engine is not vLLM"
     assert "40 rows of sums, 0 duplicates, 40 requests (0 error rows)" in run.out
     assert "user: What is 0 + 0?" in run.out and '"max_tokens": 4' in run.out
     assert not data_dir.exists()

@@ -1,8 +1,8 @@
 """The specs in examples/: each can be rendered, run and scored as it is, and its commented lines are usable too."""
 
 import json
+import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import flow_kit
@@ -56,11 +56,12 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("name", "requests"), RENDERED.items())
-def test_a_dry_run_renders_every_row(name, requests, monkeypatch):
-    monkeypatch.setattr("assayline.flows.cli.dry_run.EngineTrial", lambda *_: SimpleNamespace(find_refusals=list))
+def test_a_dry_run_renders_every_row_and_starts_no_process(name, requests, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", None)
     shown = flow_kit.run_here("evaluate", ROOT / "examples" / f"{name}.yaml", "--dry-run")
     assert shown.code == 0
     assert f"{requests} requests (0 error rows)" in shown.out
+    assert "Not checked: whether vLLM takes this model with these engine.args" in shown.out
     assert ("4 conversations of 1 to 3 turns, 8 in total" in shown.out) == (name == "multi_turn")
 
 

@@ -33,7 +33,7 @@ def test_init_creates_a_project_whose_dry_run_passes(tmp_path, monkeypatch, mode
     assert "  cd 'my project'\n  assayline evaluate spec.yaml --dry-run\n  assayline evaluate spec.yaml\n" in done.out
     assert read_all(tmp_path / "my project").keys() == {*FILES, SCHEMA_FILE}
     monkeypatch.chdir(tmp_path / "my project")
-    tried = flow_kit.run_here("evaluate", "spec.yaml", "--dry-run", "--engine.args.max_model_len", "128")
+    tried = flow_kit.run_here("evaluate", "spec.yaml", "--dry-run", "engine", "--engine.args.max_model_len", "128")
     assert tried.code == 0, tried.err
     assert "10 rows of" in tried.out and "(0 error rows)" in tried.out
 
