@@ -34,6 +34,7 @@ from assayline.engines.process import POLL_INTERVAL_S, HostProcess, HostSetup
 from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, SpecError, Witness
 from assayline.load.progress import LoadEnd, LoadProgress, Schedule
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
+from assayline.words import count
 
 Answer = TypeVar("Answer")
 WINDOW_PER_SEQUENCE = 1.25
@@ -368,7 +369,9 @@ class StreamingEngine(HostedEngine):
     ) -> None:
         """Open it. Without `load`, it is a closed loop without end."""
         self._load = load or LoadProgress()
-        self._is_stopping = self._is_late = False
+        self._is_stopping = False
+        self._late = 0
+        """Requests that were due before the host had them."""
         super().__init__(order, setup, hooks, **how)
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
@@ -379,6 +382,7 @@ class StreamingEngine(HostedEngine):
             while True:
                 has_more = yield from self._take_turn(source, schedule)
                 if source.exhausted and not self._in_flight:
+                    self._note_late()
                     return
                 for completion in self._receive_finished(0.0 if has_more else TURN_INTERVAL_S):
                     yield self._settle(completion)
@@ -407,9 +411,9 @@ class StreamingEngine(HostedEngine):
                 return False
             request = source.next()
             if request is None:
-                self._note_lateness(source, schedule, now_s)
                 return False
             due_s = schedule.place(now_s, request)
+            self._late += due_s is not None and due_s < now_s
             if self._load.end is not None:
                 order, message = self._order, self._load.end.message
                 yield self._settle(unsent(request.request_id, order.worker, order.engine_generation, message))
@@ -450,12 +454,11 @@ class StreamingEngine(HostedEngine):
             self._hooks.on_load_ended(load.end)
         return completion
 
-    def _note_lateness(self, source: RequestSource, schedule: Schedule, now_s: float) -> None:
-        """Report, once, that a request was due but none was prepared."""
-        due_s = None if self._load.end is not None else schedule.next_due_s()
-        if not source.exhausted and not self._is_late and due_s is not None and due_s <= now_s:
-            self._is_late = True
+    def _note_late(self) -> None:
+        """Report how many requests could not be sent in time."""
+        late, self._late = self._late, 0
+        if late:
             self._hooks.on_note(
-                "Prompts are prepared more slowly than they are due: requests are sent late (see send lag). "
-                "hint: lower the rate, or `shard_requests`"
+                f"{count(late, 'request')} of the load came to the sender after they were due (see send lag). hint: "
+                "give this process a free core, or lower the rate"
             )

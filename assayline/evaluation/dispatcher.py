@@ -23,6 +23,7 @@ from assayline.engines.messages import unsent
 from assayline.errors import EngineError
 from assayline.evaluation.order import Conversations, read_shard, shard_priority
 from assayline.evaluation.progress import Progress, RunStatus
+from assayline.load.arrivals import count_most
 from assayline.records import Completion, Request
 from assayline.requests.chat import Renderer
 from assayline.spec.evaluation import EvalSpec
@@ -38,7 +39,10 @@ SURPLUS_REQUESTS = 16
 WAIT_POLL_S = 0.1
 
 OPEN_LOOP_REQUESTS = 1024
-"""Requests held by a worker without a window: in an open loop, each request has its own due time."""
+"""Requests that wait in a worker without a window: in an open loop, any number may be in flight."""
+
+AHEAD_BYTES = 2**31
+"""Part files of requests that are ready before an open loop begins, unless all that it can send are."""
 
 
 @dataclass(slots=True)
@@ -104,7 +108,9 @@ class Dispatcher:
         self._rows: list[Completion] = []
         """Rows that count and are not yet passed to `keep`."""
         self._killers = 0
-        self._prepared = self._unread = 0
+        self._prepared = self._unread = self._prepared_bytes = 0
+        self._needed = count_most(spec.load) if spec.load is not None and spec.load.is_open_loop else 0
+        """Requests to prepare before the first is sent."""
         self._is_closed = False
         self._stopped = threading.Event()
         self.progress = Progress()
@@ -116,6 +122,7 @@ class Dispatcher:
         """
         with self._lock:
             self._prepared += requests
+            self._prepared_bytes += path.stat().st_size
             self.progress.answered += len(answered)
             self.progress.errors += errors
             if requests > len(answered):
@@ -159,10 +166,13 @@ class Dispatcher:
                 return False
             return not any(queue.held or queue.ready or not queue.shard.is_read for queue in self._queues.values())
 
-    def exchange(self, worker: str, finished: Iterable[Completion], window: int | None) -> list[Request]:
+    def exchange(
+        self, worker: str, finished: Iterable[Completion], window: int | None, waiting: int = 0
+    ) -> list[Request]:
         """Take a worker's rows and return its next requests.
 
-        `window` is the maximum of requests in flight in its engine; None in an open loop, 0 if it wants none. A row of
+        `window` is the maximum of requests in flight in its engine; None in an open loop, 0 if it wants none. `waiting`
+        is the number of requests that its engine has not taken. A row of
         a request that the worker does not hold is dropped: another worker has the request, or has answered it.
         Raises StoreError, and EngineError if too many requests lose their workers.
         """
@@ -175,7 +185,8 @@ class Dispatcher:
                 if queue.held.pop(completion.request_id, None) is not None:
                     self._settle(queue, completion)
             queue.is_isolating = queue.is_isolating and bool(queue.held)
-            given = [] if self.is_stopped or window == 0 else self._hand_out(queue)
+            has_none = self.is_stopped or window == 0 or not self._is_ready()
+            given = [] if has_none else self._hand_out(queue, waiting)
         self._keep_rows()
         return given
 
@@ -274,11 +285,15 @@ class Dispatcher:
         for row in rows:
             self._keep(row)
 
-    def _hand_out(self, queue: _WorkerQueue) -> list[Request]:
+    def _is_ready(self) -> bool:
+        """Return whether sending may begin: an open loop would be held up by the preparation of its requests."""
+        return self._is_closed or self._prepared_bytes >= AHEAD_BYTES or self._prepared >= self._needed
+
+    def _hand_out(self, queue: _WorkerQueue, waiting: int) -> list[Request]:
         if queue.is_isolating:
             return []
         given: list[Request] = []
-        room, batch = self._find_room(queue), self._find_batch(queue)
+        room, batch = self._find_room(queue, waiting), self._find_batch(queue)
         room -= room % batch
         while len(given) < room and (request := self._next(queue)) is not None:
             given.append(request)
@@ -290,10 +305,10 @@ class Dispatcher:
         queue.held.update((request.request_id, request) for request in given)
         return given
 
-    def _find_room(self, queue: _WorkerQueue) -> int:
+    def _find_room(self, queue: _WorkerQueue, waiting: int) -> int:
         """Return how many requests to hand out: at least the free window, beyond it a share of those left."""
         if queue.window_requests is None:
-            return OPEN_LOOP_REQUESTS - len(queue.held)
+            return OPEN_LOOP_REQUESTS - waiting
         free = queue.window_requests - len(queue.held)
         surplus = max(queue.window_requests, SURPLUS_REQUESTS)
         workers = max(self.workers, len(self._queues))

@@ -118,7 +118,7 @@ class _Drive:
                 self._listener.log(line)
             for line in news.engine_lines:
                 self._listener.engine_log(line)
-            requests = dispatcher.exchange(self._name, news.finished, news.window)
+            requests = dispatcher.exchange(self._name, news.finished, news.window, news.waiting)
             for record in news.records:
                 evaluation.writer.add(record)
                 if isinstance(record, EngineEvent):

@@ -129,6 +129,8 @@ class News:
     device: str = NO_DEVICE.name
     window: int | None = 0
     """Maximum requests in flight in its engine; None in an open loop, 0 before the engine is open."""
+    waiting: int = 0
+    """Requests that its engine has not taken."""
     has_ended: bool = False
     error: BaseException | None = None
     """Error that ended the worker; None if it answered every request or was stopped."""
@@ -187,6 +189,7 @@ class Worker:
             news, self._news = self._news, News()
             self._is_urgent = False
             news.device, news.window, news.phase = self._device.name, self._window, self._phase
+            news.waiting = len(self._waiting)
             self._sampler.hand_over(news.records.append, news.notes.append)
             if news.has_ended:
                 self._news.has_ended, self._news.error = True, news.error

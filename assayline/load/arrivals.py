@@ -93,6 +93,15 @@ def list_offsets(arrival: Arrival, first: int = 0) -> Iterator[float]:
     return itertools.islice(_list_all(arrival), first, None)
 
 
+def count_most(load: LoadSpec) -> float:
+    """Return the maximum number of requests that an open loop sends; infinity if only its prompts limit it."""
+    most = math.inf if load.max_requests is None else load.max_requests
+    limit_s = load.max_duration_s
+    if limit_s is None or load.trace_speed is not None or isinstance(load.arrival, AllAtOnce):
+        return most
+    return min(most, sum(1 for _ in itertools.takewhile(lambda offset_s: offset_s <= limit_s, _list_all(load.arrival))))
+
+
 def _list_all(arrival: Arrival) -> Iterator[float]:
     match arrival:
         case AllAtOnce():

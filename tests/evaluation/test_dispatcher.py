@@ -98,6 +98,22 @@ def test_exchange_fills_the_window_and_a_surplus(tmp_path):
     assert desk.ask(window=30, finished=first[:7]) == ids[60:67]
 
 
+@pytest.mark.parametrize(("limits", "shards"), [({}, 25), ({"max_requests": 1500}, 15), ({"max_duration_s": 12.5}, 13)])
+def test_exchange_of_an_open_loop_begins_when_all_that_it_can_send_is_prepared(tmp_path, limits, shards):
+    """Then any number of requests may be in flight: only those that wait in the worker leave less room."""
+    ids = write_shards(tmp_path, shards=shards, per_shard=100)
+    load = {"arrival": {"kind": "constant", "rate_per_s": 100}, **limits}
+    desk = Desk(tmp_path / "none", engine={"backend": "async"}, load=load)
+    desk.dispatcher._is_closed = False
+    for part in list_parts(tmp_path, "requests"):
+        assert desk.ask(window=None) == []
+        desk.dispatcher.add_shard(part, 100)
+    if not limits:
+        desk.dispatcher.close()
+    assert [request for _ in range(3) for request in desk.ask(window=None)] == ids
+    assert desk.dispatcher.exchange("worker-0", [], None, waiting=1024) == []
+
+
 def test_exchange_gives_nothing_to_a_worker_without_an_engine(tmp_path):
     write_shards(tmp_path, shards=1, per_shard=5)
     desk = Desk(tmp_path)
