@@ -42,7 +42,7 @@ from assayline.report.run.speed import describe_latency, describe_load, describe
 from assayline.report.suite import compose_suite
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.settings import Settings
-from assayline.stats.worse import find_gravest
+from assayline.stats.worse import find_gravest, name_state
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
 
@@ -99,7 +99,7 @@ def compose_report(
         if is_worse(comparison, rows.summary["scorer"]):
             figures[0] = replace(figures[0], is_bad=True)
         verdict = find_gravest(row["verdict"] for row in comparison.limits)
-        state = {"fail": "worse", "suspect": "suspect"}.get(verdict, state)
+        state = name_state(state, verdict)
         place = 0 if comparison.limits else 2
         headline[place:place] = [*say_limits(comparison), say_verdict(comparison)]
         compared.append(describe_comparison(rows, comparison))

@@ -30,6 +30,11 @@ def find_gravest(verdicts: Iterable[Verdict]) -> Verdict:
     return next((verdict for verdict in grave if verdict in found), "pass")
 
 
+def name_state(state: str, verdict: Verdict | None) -> str:
+    """Return the state of a run as pages show it: that of its gate if it is worse or suspect."""
+    return {"fail": "worse", "suspect": "suspect"}.get(verdict or "", state)
+
+
 def decide_worse(p_beyond: float | None, most: float | None, limit: float, level: float = LEVEL) -> Verdict:
     """Judge a worsening against its limit.
 

@@ -81,7 +81,7 @@ def connect(
     with ExitStack() as held:
         connection, copy = _open_database(path, wait_s, read_only, checkpoint, held)
         held.callback(connection.close)
-        try:
+        with explaining(path):
             if read_only:
                 _check_models(connection)
                 find_in_schemas(connection)
@@ -92,10 +92,6 @@ def connect(
             yield connection
             if copy:
                 connection.execute("checkpoint")
-        except duckdb.Error as error:
-            if (explained := _explain(path, error)) is None:
-                raise
-            raise explained from error
         if copy:
             connection.close()
             with storing(f"{copy} cannot be renamed to {path}", MAKE_ROOM):
@@ -293,6 +289,17 @@ def _explain_opening(path: Path, error: Exception) -> StoreError:
     if any(text in str(error) for text in _DAMAGED):
         return DatabaseUnusableError(f"{reason} hint: correct the path or, for a damaged database, {_REPAIR}")
     return StoreError(f"{reason} hint: make the data folder (ASSAYLINE_DATA_DIR) writable, with free space.")
+
+
+@contextmanager
+def explaining(path: Path) -> Iterator[None]:
+    """Raise StoreError for failures of the block's queries that the disk, memory or a damaged file causes."""
+    try:
+        yield
+    except duckdb.Error as error:
+        if (explained := _explain(path, error)) is None:
+            raise
+        raise explained from error
 
 
 def _explain(path: Path, error: duckdb.Error) -> StoreError | None:

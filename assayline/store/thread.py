@@ -9,14 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
 import duckdb
 
 from assayline.errors import DatabaseInUseError, StoreError
 from assayline.settings import Settings
-from assayline.store.database import Connection, connect
+from assayline.store.database import Connection, connect, explaining, find_in_schemas
 from assayline.store.decisions import settle_pins
 from assayline.store.metrics import UnmeasuredError, ensure_metrics
 from assayline.store.runs import mark_interrupted
@@ -89,26 +90,29 @@ class DatabaseThread:
 
 
 class DatabaseReader:
-    """Run work of many threads on the database, on one short connection at a time.
+    """Run work of many threads on the database: readers at the same time, a writer alone.
 
-    Connections of one process share an opened file, so that a second one would see the file before a rename, and a
-    writer could not open it. Other processes may write between two connections.
+    Readers share a connection, which is closed after the last of them, so other processes may write between two pages.
+    A file that was renamed into place meanwhile is read once the readers of the earlier one have ended.
     """
 
     def __init__(self, settings: Settings, limit_s: float) -> None:
         self._settings = settings
         self._limit_s = limit_s
-        self._turn = threading.Lock()
+        self._turn = threading.Condition()
+        self._readers = self._writers = 0
+        self._shared = ExitStack()
+        self._opened: tuple[Connection, int | None] | None = None
+        """The readers' connection, and the inode of its file."""
 
     def read(self, work: Callable[[Connection], Answer], limit_s: float | None = None) -> Answer:
         """Return the result of `work` on a read-only connection; metrics that it lacks are stored first.
 
         Raises StoreError, also if `work` takes longer than the limit.
         """
-        path, wait_s = self._settings.database_path, self._settings.database_wait_s
         while True:
             try:
-                with self._turn, connect(path, wait_s, read_only=True) as own, _limited(own, limit_s or self._limit_s):
+                with self._share() as own, _limited(own, limit_s or self._limit_s):
                     return work(own)
             except UnmeasuredError as error:
                 missing = error.run_ids
@@ -116,8 +120,45 @@ class DatabaseReader:
 
     def write(self, work: Callable[[Connection], Answer]) -> Answer:
         """Return the result of `work` on a connection that writes. Raises StoreError."""
-        with self._turn, connect(self._settings.database_path, self._settings.database_wait_s) as own:
-            return work(own)
+        with self._turn:
+            self._writers += 1  # readers that come now wait
+            try:
+                self._turn.wait_for(lambda: not self._readers)
+                with connect(self._settings.database_path, self._settings.database_wait_s) as own:
+                    return work(own)
+            finally:
+                self._writers -= 1
+                self._turn.notify_all()
+
+    @contextmanager
+    def _share(self) -> Iterator[Connection]:
+        path = self._settings.database_path
+        with self._turn:
+            self._turn.wait_for(
+                lambda: not self._writers and (self._opened is None or self._opened[1] == _find_inode(path))
+            )
+            if self._opened is None:
+                opened = self._shared.enter_context(connect(path, self._settings.database_wait_s, read_only=True))
+                self._opened = opened, _find_inode(path)
+            cursor = self._opened[0].cursor()
+            self._readers += 1
+        try:
+            with explaining(path), cursor:
+                find_in_schemas(cursor)
+                yield cursor
+        finally:
+            with self._turn:
+                self._readers -= 1
+                if not self._readers:
+                    self._opened = None
+                    self._shared.close()
+                self._turn.notify_all()
+
+
+def _find_inode(path: Path) -> int | None:
+    with suppress(OSError):
+        return path.stat().st_ino
+    return None
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import MANIFEST_NAME, read_manifest
 from assayline.settings import Settings
+from assayline.stats.worse import name_state
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.decisions import add_label
 from assayline.store.parts import count_rows, list_parts
@@ -62,7 +63,16 @@ KEPT_PAGES = 20
 MOST_WORDS = 4_000
 """Words of two answers up to which their differences are marked; the time grows with the square."""
 MEDIA_PIXELS = 900
-UNKNOWN = ("purpose", "baselines", "benchmark_id", "accuracy", "accuracy_low", "accuracy_high", "output_tokens_per_s")
+UNKNOWN = (
+    "purpose",
+    "baselines",
+    "benchmark_id",
+    "verdict",
+    "accuracy",
+    "accuracy_low",
+    "accuracy_high",
+    "output_tokens_per_s",
+)
 """Columns of a run that the database does not have yet."""
 RUN_ID = re.compile(r"\d{8}-\d{6}-[\w-]+")
 TEMPLATES = Path(__file__).parent / "templates"
@@ -87,7 +97,7 @@ class Pages:
         shows = (show_known, show_seconds, show_share, show_value)
         self._templates.filters.update({show.__name__: show for show in shows})
         self._templates.filters["show_cell"] = _link_run
-        self._templates.globals.update(link=link, zip=zip)
+        self._templates.globals.update(link=link, name_state=name_state, zip=zip)
         self.routes = [
             Route("/", self.show_runs),
             Route("/live", self.show_live),
@@ -221,7 +231,8 @@ class Pages:
 
         def read(connection: Connection) -> dict[str, Any]:
             found = self._read_list(connection, request, filters)
-            return {**found, "rows": found["query"].read(connection, filters.number)}
+            query = found["query"]
+            return {**found, "rows": query.read(connection, filters.number), "total": query.count(connection)}
 
         found = self._reader.read(read)
         rows, query, baseline = found["rows"], found["query"], found["baseline"]
@@ -282,7 +293,8 @@ class Pages:
 
     async def label(self, request: Request) -> Response:
         """Store a label, and go to the next answer of the list, which the label may change."""
-        form = {name: values[0] for name, values in parse_qs((await request.body()).decode(), True).items()}
+        body = (await request.body()).decode("utf-8", "replace")
+        form = {name: values[0] for name, values in parse_qs(body, True).items()}
         return await run_in_threadpool(self._label, request, form)
 
     def _label(self, request: Request, form: Mapping[str, str]) -> Response:

@@ -15,7 +15,9 @@ from assayline.store.database import Connection, Row, read_rows
 from assayline.store.views import quote_text
 
 PAGE_ROWS = 50
-EXCERPT_CHARACTERS = 280
+EXCERPT_CHARACTERS = 200
+HEAD_CHARACTERS, TAIL_CHARACTERS = 40, 140
+"""Characters of a longer answer in a list: an answer after reasoning concludes at its end."""
 WORDS = ("correct", "incorrect")
 """Labels without a judge; they are the verdicts of the rubric @correctness."""
 MOST_KEYS = 9
@@ -71,7 +73,7 @@ ANSWERED = "main.request as one"
 """Sources of a list. The second one, which takes twice as long, is for selecting by columns of answers."""
 JOINED = {
     "score": (
-        ", score.value as score",
+        ", score.value as score, score.extracted",
         """
 left join main.score
     on score.run_id = $run and score.scorer = $scorer and score.prompt_id = one.prompt_id
@@ -132,6 +134,12 @@ class Filters:
         """Return the number of the page, from 1."""
         return max(int(self.page), 1) if self.page.isdecimal() and len(self.page) < 9 else 1
 
+    @property
+    def active(self) -> dict[str, str]:
+        """Return the choices that leave answers out, by name."""
+        chosen = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in chosen.items() if value and name not in ("scorer", "sort", "page")}
+
     def link(self, given: Mapping[str, str] | None = None, **changes: str) -> str:
         """Return these choices as the query of a URL, after the names in `given`."""
         chosen = replace(self, **changes)
@@ -175,6 +183,10 @@ class Query:
             }
             for row in rows
         ]
+
+    def count(self, connection: Connection) -> int:
+        """Return the number of rows over all pages."""
+        return int(self._rows(connection, f"select count(*) as n from ({self.text})")[0]["n"])  # noqa: S608
 
     def find(self, connection: Connection, request_id: str) -> Row:
         """Read the place of an answer in the list: before, after, place and total; empty if it is not in it."""
@@ -252,7 +264,9 @@ def _read_answers(connection: Connection, run_id: str, request_ids: Sequence[str
     query = f"""
         select
             request_id, finished_at_s - arrived_at_s as e2e_s, output_tokens, finish_reason, error_kind,
-            left(coalesce(text, error_message), {EXCERPT_CHARACTERS}) as text
+            coalesce(text, error_message) as said,
+            case when length(said) > {EXCERPT_CHARACTERS} then left(said, {HEAD_CHARACTERS}) || ' … '
+            || right(said, {TAIL_CHARACTERS}) else said end as text
         from internal.one_answer
         where run_id = ? and request_id in ({_ask(request_ids)})
     """  # noqa: S608 - a number of ours

@@ -9,6 +9,7 @@ import contextlib
 import hmac
 import ipaddress
 import logging
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -84,10 +85,8 @@ class Guard:
             return answer
         if not self._is_token(request.cookies.get(self.cookie)):
             return PlainTextResponse("Open the URL that `assayline view` printed: it has a token.\n", 403)
-        if (
-            request.method not in ("GET", "HEAD")
-            and request.headers.get("origin") != f"http://{request.headers['host']}"
-        ):
+        origin = request.headers.get("origin", "")
+        if request.method not in ("GET", "HEAD") and origin.partition("://")[2] != request.headers["host"]:
             return PlainTextResponse("This form is not the viewer's.\n", 403)
         return None
 
@@ -95,16 +94,16 @@ class Guard:
         return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
     def _is_own_name(self, header: str) -> bool:
-        """Return whether a Host header has an address or a name of this machine, and the port.
+        """Return whether a Host header has an address or a name of this machine, with any port, as of a tunnel.
 
         Another site's name may resolve to this machine (DNS rebinding), but its pages cannot ask for an address.
         """
-        name, _, port = header.rpartition(":")
-        name = name.strip("[]").lower()
+        name = re.sub(r":\d*$", "", header).strip("[]").lower()
         with contextlib.suppress(ValueError):
-            return bool(ipaddress.ip_address(name)) and port == str(self.port)
-        own = {*LOOPBACK, self.host.lower()} | (set() if self.host in LOOPBACK else {socket.gethostname().lower()})
-        return name in own and port == str(self.port)
+            return bool(ipaddress.ip_address(name))
+        return name in {*LOOPBACK, self.host.lower()} | (
+            set() if self.host in LOOPBACK else {socket.gethostname().lower()}
+        )
 
 
 def make_guard(settings: Settings, host: str, port: int) -> Guard:

@@ -34,11 +34,16 @@ def run(arguments: list[str]) -> int:
     if not 0 <= known.port < 2**16:
         PARSER.error(f"--port {known.port}: expected 0 to 65535")
 
+    from assayline.comparison.baselines import check_run
+    from assayline.report.make import open_database
     from assayline.settings import load_settings
     from assayline.view.server import serve
 
     settings = load_settings()
     runs = [("run", complete_run_id(one, settings)) for one in known.run_id]
+    for _, run_id in runs:
+        if not settings.run_dir(run_id).is_dir():  # a run that has just begun is not in the database
+            open_database(settings).run(lambda connection: check_run(connection, run_id))  # noqa: B023 - called here
     path = f"/{('', 'run', 'compare')[len(runs)]}" + (f"?{urlencode(runs)}" if runs else "")
     if known.host not in LOOPBACK:
         print(

@@ -18,7 +18,15 @@ import flow_kit
 import pytest
 from row_kit import BENCHMARK, NAME, NIGHT, NIGHT_BEFORE, NightOf, given_nights, given_sweep, noisy_nights
 
-from assayline.report.make import make_benchmark_report, make_history_report, make_leaderboard, make_report
+from assayline.benchmark.plan import BenchmarkPlan, write_plan
+from assayline.report.make import (
+    make_benchmark_report,
+    make_history_report,
+    make_leaderboard,
+    make_report,
+    open_database,
+)
+from assayline.store.database import read_rows
 
 pytestmark = [
     pytest.mark.slow,
@@ -209,6 +217,10 @@ def test_pages_of_benchmarks_are_drawn_have_room_for_what_is_on_them_and_warn_of
         for i in range(1, 11)
     ]
     given_nights(settings, [*runs, NightOf(model="org/a-model-with-a-long-name"), NightOf(model="b", right=20)])
+    configs = "select config_id from runs where benchmark_id = 'b' group by all order by min(started_at)"
+    ids = [row["config_id"] for row in open_database(settings).run(lambda connection: read_rows(connection, configs))]
+    sizes = {"engine.batch_size": ["1", "0"]}
+    write_plan(BenchmarkPlan("b", '{"name": "arithmetic"}', sizes, repeats=5, config_ids=ids), settings)
     sweep = make_benchmark_report(settings, BENCHMARK, tmp_path / "sweep").html
     document = browser.open(sweep)
     assert browser.proxy.asked_by_page == []

@@ -19,6 +19,7 @@ import httpx
 import pytest
 import uvicorn
 from judge_kit import give_judge, give_judge_run, vote
+from markupsafe import escape
 from media_kit import encode, encode_sound, picture, tone
 from row_kit import NIGHT, NIGHT_BEFORE, Sad, Store
 from run_kit import ROOT, completion_of, manifest_of, wait_for
@@ -86,7 +87,9 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
         key = {"run_id": HOSTILE, "prompt_id": HOSTILE}
         store.given("prompts", {**key, "messages_json": messages, "target": HOSTILE, "metadata_json": messages})
         store.given("requests", {**key, "request_id": HOSTILE, "rendered": HOSTILE})
-        store.given("completions", {"run_id": HOSTILE, "request_id": HOSTILE, "text": HOSTILE, "reasoning": HOSTILE})
+        store.given(
+            "completions", {"run_id": HOSTILE, "request_id": HOSTILE, "text": HOSTILE * 3, "reasoning": HOSTILE}
+        )
         store.given("scorers", {"run_id": HOSTILE, "scorer": HOSTILE})
         store.given("scores", {**key, "scorer": HOSTILE, "value": 0.0, "extracted": HOSTILE, "explanation": HOSTILE})
     sad = Sad(settings)
@@ -224,7 +227,8 @@ def test_requests_without_the_token_or_from_elsewhere_are_refused(viewer: Viewer
         assert stranger.get("/?token=x").status_code == 403
         assert stranger.get("/", headers={"cookie": f"{viewer.guard.cookie}=x"}).status_code == 403
         assert stranger.get("/", headers=cookie | {"host": "attacker.example"}).status_code == 421
-        assert stranger.get("/", headers=cookie | {"host": "127.0.0.1:1"}).status_code == 421
+        for host in ("127.0.0.1:1", "localhost", "[::1]:80"):  # of a tunnel
+            assert stranger.get("/", headers=cookie | {"host": host}).status_code == 200
         admitted = stranger.get(f"/?token={token}&state=failed")
         assert (admitted.status_code, admitted.headers["location"]) == (303, "/?state=failed")
         assert {"HttpOnly", "SameSite=strict"} <= set(admitted.headers["set-cookie"].split("; "))
@@ -235,6 +239,8 @@ def test_requests_without_the_token_or_from_elsewhere_are_refused(viewer: Viewer
     unknown = {"rubric": "right", "label": HOSTILE}
     answer = viewer.client.post(f"/answer?run={NIGHT}&request={request}", data=unknown, headers=own)
     assert answer.status_code == 404 and len(viewer.read("from raw.labels")) == labelled
+    odd = viewer.client.post(f"/answer?run={NIGHT}&request={request}", content=b"label=\xff&rubric=right", headers=own)
+    assert odd.status_code == 404
     # An answer that its list does not have any more can still be labelled.
     left, known = f"/answer?run={NIGHT}&request={request}&score=none", {"rubric": "right", "label": "correct"}
     assert viewer.client.post(left, data=known, headers=own).status_code == 303
@@ -316,6 +322,40 @@ def test_reader_stores_missing_metrics_and_ends_a_long_query(viewer: Viewer) -> 
     endless = "select count(*) from range(10_000_000) one join range(10_000_000) two on one.range < two.range"
     with pytest.raises(StoreError, match=r"The query took longer than 0\.1 s"):
         DatabaseReader(viewer.settings, 0.1).read(lambda connection: connection.execute(endless).fetchall())
+
+
+def test_a_slow_page_blocks_no_other_and_a_label_waits_for_it(viewer: Viewer) -> None:
+    reader = DatabaseReader(viewer.settings, 60)
+    began, may_end, ended = threading.Event(), threading.Event(), []
+
+    def read_slowly(connection: duckdb.DuckDBPyConnection) -> None:
+        began.set()
+        may_end.wait(60)
+        ended.append(connection.execute("select count(*) from run").fetchall())
+
+    slow = threading.Thread(target=reader.read, args=[read_slowly])
+    slow.start()
+    began.wait(60)
+    runs = reader.read(lambda connection: connection.execute("select count(*) from run").fetchall())
+    assert not ended
+    message = "update raw.runs set message = 'slow' where run_id = 'sad'"
+    label = threading.Thread(target=reader.write, args=[lambda connection: connection.execute(message)])
+    label.start()
+    may_end.set()
+    for thread in (slow, label):
+        thread.join(60)
+    assert ended == [runs] and viewer.read("select message from raw.runs where run_id = 'sad'") == [("slow",)]
+
+
+def test_a_worse_run_is_not_green_and_lists_name_their_columns_and_filters(viewer: Viewer) -> None:
+    listed = viewer.client.get("/").text
+    heads = '<div class="heads run"><div></div><div>run</div><div>model, prompts</div><div>verdict</div>'
+    assert heads in listed and '<span class="state state-worse">worse</span>' in listed
+    wrong = viewer.client.get(f"/answers?run={NIGHT}&score=wrong&page=1").text
+    expected = viewer.read(f"select count(*) from score where run_id = '{NIGHT}' and value = 0")[0][0]
+    assert f"{expected} answers with these filters" in wrong and 'Remove the filter score: wrong"' in wrong
+    long = viewer.client.get("/answers", params={"run": HOSTILE}).text
+    assert f" … {escape(HOSTILE[-140:])}</div>" in long and '<span class="note">read as</span>' in long
 
 
 WRITER = """

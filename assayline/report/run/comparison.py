@@ -188,10 +188,9 @@ LIMIT_FIELDS = ("limit_on", "limit_value", "unit", "baseline_value")
 LIMITS = (
     Column("limit on", "limit_on"),
     Column("verdict", "verdict"),
-    Column("this run", "candidate_value", show_value),
-    Column("baseline", "baseline_value", show_value),
+    Column("this run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
+    Column("baseline", lambda row: show_metric(row["baseline_value"], row["unit"]), show_number),
     Column("limit", lambda row: show_limit(*(row[name] for name in LIMIT_FIELDS)), show_number),
-    Column("unit", "unit"),
     Column("note", "words", show_note),
 )
 NAMED = (
