@@ -102,7 +102,7 @@ def show_changes(changes: object) -> str:
     """Format {"window_requests": {"from": 80, "to": 40}} as max concurrency 80 → 40."""
     try:
         found = json.loads(str(changes)) if changes else {}
-        words = {"window_requests": "max concurrency"}
+        words = dict.fromkeys(("window_requests", "max_concurrency"), "max concurrency")
         return ", ".join(f"{words.get(name, name)} {one['from']} → {one['to']}" for name, one in found.items())
     except (ValueError, TypeError, KeyError, AttributeError):
         return str(changes)

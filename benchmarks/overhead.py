@@ -179,7 +179,7 @@ def measure_pipeline(spec: EvalSpec, settings: Settings, stepping: SteppingEngin
 
 def read_output_tokens(settings: Settings, run_id: str) -> int:
     with connect(settings.database_path, 10, read_only=True) as connection:
-        return connection.execute("select output_tokens from run_summary where run_id = ?", [run_id]).fetchall()[0][0]
+        return connection.execute("select output_tokens from main.run where run_id = ?", [run_id]).fetchall()[0][0]
 
 
 def read_requests(settings: Settings, run_id: str) -> list[dict[str, Any]]:

@@ -148,7 +148,9 @@ def export_lines(data: Path, run_id: str) -> int:
 def read_summary(data: Path, run_id: str) -> dict[str, Any]:
     with connect(data / "assayline.duckdb", 30, read_only=True) as connection:
         found = connection.execute(
-            "select ok_requests, engine_steps, output_tokens, attempts from run_summary where run_id = ?", [run_id]
+            "select ok_requests, (select sum(engine_steps) from engine) as engine_steps, output_tokens, attempts "
+            "from main.run where run_id = ?",
+            [run_id],
         )
         names = [column[0] for column in found.description or ()]
         return dict(zip(names, found.fetchall()[0], strict=True))

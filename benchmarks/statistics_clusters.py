@@ -7,14 +7,13 @@ whose correlation within a cluster is 0.5. A dash means that there are too few c
 from collections.abc import Iterator
 from typing import Any
 
-import duckdb
 import numpy as np
 from scipy.special import ndtr
 
 from assayline.stats.board import compare_pairs
 from assayline.stats.clusters import bound_share, spread_clusters
+from assayline.stats.intervals import bound_ratio_of_sums
 from assayline.stats.judges import audit_judge
-from assayline.store.database import apply_schema
 
 Dice = np.random.Generator
 Row = dict[str, Any]
@@ -121,50 +120,15 @@ def measure_costs(dice: Dice) -> Iterator[Row]:
 
 
 def _read_costs(cluster: np.ndarray, tokens: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of the interval of run_cost for runs × prompts; tables replace the views that it reads."""
-    connection = duckdb.connect(config={"threads": 1})
-    apply_schema(connection)
-    runs, prompts = tokens.shape
-    drawn = {
-        "run_id": np.repeat(np.arange(runs), prompts), "prompt_id": np.tile(np.arange(prompts), runs),
-        "cluster": np.tile(cluster, runs), "tokens": tokens.ravel(), "value": right.ravel(),
-    }  # fmt: skip
-    connection.register("drawn", drawn)
-    connection.execute(
-        """
-        create temp table answers as
-        select run_id::varchar as run_id, prompt_id::varchar as prompt_id, cluster::varchar as cluster, tokens, value
-        from drawn;
-        drop view internal.stg_requests; drop view internal.prompt_cluster;
-        drop view internal.run_summary; drop view internal.run_energy;
-        create table internal.stg_requests as
-        select run_id, prompt_id, 0 as occurrence, 0 as repeat_index, 'ok' as status, tokens as output_tokens,
-            0 as prompt_tokens, 0 as cached_tokens
-        from answers;
-        create table internal.prompt_cluster as select run_id, prompt_id, 0 as occurrence, cluster from answers;
-        create table internal.run_summary as
-        select run_id, sum(tokens) as output_tokens, 0 as prompt_tokens, 0 as cached_tokens, count(*) as ok_requests,
-            avg(value) as accuracy, sum(value) as score_sum, count(*) as scored_samples,
-            1.0 as working_s, 1.0 as measured_s, 1.0 as requests_per_s, 1.0 as output_tokens_per_s,
-            1.0 as total_tokens_per_s
-        from answers group by run_id;
-        create table internal.run_energy as
-        select run_id, null::bigint as gpus, null::double as energy_joules, null::double as working_joules,
-            null::double as measured_joules
-        from run_summary;
-        insert into raw.runs (run_id, name, prompt_set, model, spec_hash, spec_json, assayline_version, host_name,
-            attempt, state, started_at)
-        select run_id, '', '', '', '', '{"price": {"currency": "EUR", "per_million_output_tokens": 1e6}}', '', '', 1,
-            'completed', now()
-        from run_summary;
-        insert into raw.scorers select run_id, 's', 'exact_match', 0, '{}', '0', now(), '0' from run_summary;
-        insert into raw.scores (run_id, scorer, prompt_id, occurrence, repeat_index, value)
-        select run_id, 's', prompt_id, 0, 0, value from answers;
-        """
-    )
-    query = "select cost_per_right_answer_low as low, cost_per_right_answer_high as high from run_cost order by run_id"
-    found = connection.execute(query).fetchnumpy()
-    return found["low"], found["high"]
+    """Return the ends of the interval of the cost per right answer for runs × prompts, from shares by cluster."""
+    shares = [np.stack([np.bincount(cluster, row) for row in one]) for one in (tokens, right)]
+    deviation = shares[0] / shares[0].sum(1, keepdims=True) - shares[1] / shares[1].sum(1, keepdims=True)
+    size = np.bincount(cluster) / len(cluster)
+    moves = ((deviation / (1 - size)) ** 2).sum(1)
+    sums = len(size), float((size**2).sum()), float((size**4).sum())
+    factor = np.array([bound_ratio_of_sums(float(one), *sums) or np.nan for one in moves])
+    ratio = tokens.sum(1) / right.sum(1)
+    return ratio / factor, ratio * factor
 
 
 def _holds_accuracy(dice: Dice, sizes: np.ndarray) -> bool:

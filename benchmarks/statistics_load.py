@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 
 from assayline.store.database import apply_schema
+from assayline.store.metrics import ensure_metrics
 
 Dice = np.random.Generator
 Row = dict[str, Any]
@@ -37,7 +38,7 @@ def draw_queue(dice: Dice, load: float, requests: int, *, has_bursts: bool = Fal
 
 
 def store_runs(began: np.ndarray, ended: np.ndarray, arrival: str = "poisson") -> duckdb.DuckDBPyConnection:
-    """Return a database with these runs × requests, of which each sends at `began`."""
+    """Return a database with these runs × requests, of which each sends at `began`, and their metrics."""
     connection = duckdb.connect(config={"threads": 1})
     apply_schema(connection)
     runs, requests = ended.shape
@@ -58,6 +59,7 @@ def store_runs(began: np.ndarray, ended: np.ndarray, arrival: str = "poisson") -
     )
     query = "insert into raw.loads (run_id, arrival, warmup_s, cooldown_s) select run_id, ?, 0, 0 from raw.runs"
     connection.execute(query, [arrival])
+    ensure_metrics(connection)
     return connection
 
 
@@ -67,7 +69,8 @@ def measure_latency(dice: Dice) -> Iterator[Row]:
         latencies = draw_queue(dice, load, requests, has_bursts=has_bursts)
         began = np.broadcast_to(np.arange(requests, dtype=float), latencies.shape)
         found = store_runs(began, began + latencies).execute(
-            "select percentile, low_s, high_s from latency_percentile where metric = 'e2e_s'"
+            "select replace(statistic, 'p', '')::double / 100 as percentile, low, high from metric_values "
+            "where metric = 'e2e_s'"
         )
         rows = np.array([[np.nan if each is None else each for each in row] for row in found.fetchall()], float)
         row: Row = {"load": f"{load:.0%}{', bursts' * has_bursts}", "requests": requests}
@@ -99,7 +102,8 @@ def measure_rates(dice: Dice) -> Iterator[Row]:
             ended = np.cumsum(gaps, axis=1)
             connection = store_runs(ended, ended)
             found = connection.execute(
-                "select run_id::int as run, half_share from rate_interval where metric = 'requests_per_s'"
+                "select run_id::int as run, high / value - 1 as half_share from metric_values "
+                "where metric = 'requests_per_s' and high is not null"
             ).fetchnumpy()
             rate = requests / ended[found["run"], -1]
             row[f"{requests:,} requests"] = float((abs(rate - 10) <= found["half_share"] * rate).mean())
@@ -133,8 +137,8 @@ def measure_closed_loops(dice: Dice) -> Iterator[Row]:
         for requests in (300, 1_000, 4_000):
             connection = store_runs(*draw_closed(dice, requests, changes=changes), arrival="concurrency")
             found = connection.execute(
-                "select requests_per_s, half_share from internal.rate_interval "
-                "join internal.run_summary using (run_id) where metric = 'requests_per_s'"
+                "select value as requests_per_s, high / value - 1 as half_share from metric_values "
+                "where metric = 'requests_per_s' and high is not null"
             ).fetchnumpy()
             rate, half = found["requests_per_s"], found["half_share"]
             row: Row = {"speed": speed, "requests": requests, "rate / true rate": float(rate.mean() / true)}

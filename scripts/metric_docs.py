@@ -3,6 +3,7 @@
 `python -m scripts.metric_docs`; a test keeps them current.
 """
 
+import itertools
 import re
 import sys
 import tempfile
@@ -22,19 +23,20 @@ MAIN = ("main", "Tables and functions of main")
 FOLDERS = {
     "models/05_load": ("load", "Load: measured intervals"),
     "models/10_staging": ("staging", "Staging: requests, gaps and samples"),
-    "models/20_metrics": ("run-metrics", "Metrics of a run"),
-    "models/25_metric_value": ("metric-values", "Stored metrics"),
+    "models/20_metrics": ("runs", "Scores, errors and integrity of a run"),
     "models/30_comparison": ("comparison", "Comparison of runs"),
     "models/30_report": ("report", "Charts and reports"),
     "models/35_judging": ("judging", "Audit of judges"),
     "models/40_tables": ("tables", "Internals of the tables"),
+    "metrics": ("run-metrics", "Statements that measure a run"),
+    "queries": ("queries", "Queries of a report"),
     "macros": ("macros", "Intervals and keys"),
     "schema": ("raw", "Raw tables"),
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""
 UNITS = [
     (r"(scores?|show_samples)\.value|(pair_board|count_votes)\.(\w*total|squares|largest)", "score, 0 to 1"),
-    (r"(metric_values?|computed_value)\.n", "see `metric`"),
+    (r"metric_values?\.n", "see `metric`"),
     (r"judge_audits?\.(value|standard_error|low|high|n)", "see `measure`"),
     (
         r"(list_comparisons|list_judgements|count_votes|judgement|combine_judgements|show_judgements)\.(label_|mean_)?value",
@@ -45,7 +47,7 @@ UNITS = [
     (r"rankings?\.(value|low|high)", "see `kind`"),
     (r"acceptance_length", "tokens/step"),
     (r"draft_acceptance", "share"),
-    (r"(run_metric|line_up_repeats|metric_values?|computed_value)\.(value|low|high)", "see `unit`"),
+    (r"(run_metric|line_up_repeats|metric_values?)\.(value|low|high)", "see `unit`"),
     (r"verdict_prompt\.chance", "probability"),
     (r"noise\.mean", "see `unit`"),
     (r"noise\.\w+_square", "see `unit`, squared"),
@@ -181,7 +183,8 @@ def _render_index(connection: Connection, sections: dict[tuple[str, str], list[P
         lines += [f"## {title}", "", "| name | description |", "|---|---|"]
         for file in files:
             model = name_model(file)
-            comment = _read_comment(connection, model, _find_kind(file.read_text("utf-8")))
+            kind = _find_kind(file.read_text("utf-8"))
+            comment = _read_head(file) if kind == "statement" else _read_comment(connection, model, kind)
             lines.append(f"| [{_cell(model)}]({name}.md#{model}) | {_take_sentence(comment)} |")
         lines.append("")
     return "\n".join(lines)
@@ -239,13 +242,31 @@ def _is_public(file: Path) -> bool:
 
 def _find_kind(text: str) -> str:
     made = re.search(r"^create (?:or replace )?(view|macro|table)", text, re.MULTILINE)
-    return made[1] if made else "table"
+    return made[1] if made else "table" if "create " in text else "statement"
+
+
+def _read_head(file: Path) -> str:
+    """Return the comment that a statement begins with."""
+    lines = itertools.takewhile(lambda line: line.startswith("--"), file.read_text("utf-8").splitlines())
+    return _cell(" ".join(line.removeprefix("--").strip() for line in lines))
+
+
+def _describe_statement(file: Path) -> list[str]:
+    """Describe a statement by its first comment, with the names of its metrics."""
+    place = file.relative_to(SQL_FOLDER).as_posix()
+    found = dict.fromkeys(re.findall(r"^    \('(\w+)', '([\w.]+)',", file.read_text("utf-8"), re.M))
+    names = ", ".join(f"`{metric}` ({statistic})" for metric, statistic in found)
+    return [
+        f"## {name_model(file)}", "", _read_head(file), "", f"[sql/{place}](../../../sql/{place})", "",
+        *([f"Metrics: {names}.", ""] if names else []),
+    ]  # fmt: skip
 
 
 def _describe(connection: Connection, file: Path) -> list[str]:
     name = name_model(file)
     text = file.read_text(encoding="utf-8")
-    kind = _find_kind(text)
+    if (kind := _find_kind(text)) == "statement":
+        return _describe_statement(file)
     grain = re.match(r"-- Grain: (.*)", text)
     columns = _read_macro_columns(connection, name, text) if kind == "macro" else read_columns(connection, name)
     lines = [f"## {name}", "", _read_comment(connection, name, kind)]

@@ -19,8 +19,10 @@ import numpy as np
 import pyarrow
 import pytest
 
+from assayline.report.run.rows import list_percentiles, list_repeats, read_values
 from assayline.settings import Settings
-from assayline.store.database import connect
+from assayline.store.database import SQL_FOLDER, connect, transaction
+from assayline.store.measure import run_tables
 from assayline.store.metrics import forget_metrics, list_unmeasured, store_metrics
 from assayline.store.parts import TABLES
 
@@ -86,8 +88,54 @@ def as_rows(columns: str, *rows: Sequence[Any]) -> list[Row]:
     return [dict(zip(columns.split(), row, strict=True)) for row in rows]
 
 
-READ_METRICS = ("metric_values", "run_metric", "run_conditions", "load_point")
+READ_METRICS = ("metric_values", "run_metric", "run_conditions", "load_point", "accuracy", "metric_value", "run")
 """What is read from stored metrics."""
+LISTS = {
+    "latency_percentile": ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "e2e_s", "itl_s"),
+    "itl_percentile": ("itl_s",),
+    "pass_at_k": ("pass@",),
+    "majority_vote": ("majority_vote",),
+}
+"""Groups of metrics that a report shows as lists."""
+METRICS: dict[str, dict[str, str]] = {
+    "run_summary": {
+        "mean_in_flight_requests": "in_flight_requests mean",
+        "max_in_flight_requests": "in_flight_requests max",
+        "max_send_lag_s": "send_lag_s max",
+        "window_share": "concurrency_used_share mean",
+    },
+    "send_lag": {
+        **{f"{name}_s": f"send_lag_s {name}" for name in ("p50", "p95", "p99", "max")},
+        "tolerance_s": "send_lag_tolerance_s max",
+        **{f"due_{name}_{at}_s": f"due_{name}_s {at}" for name in ("ttft", "e2e") for at in ("p50", "p99")},
+    },
+    "saturation": {},
+    "run_energy": {},
+    "run_cost": {},
+    "media_use": {"prepare_p50_s": "media_prepare_s p50", "prepare_p95_s": "media_prepare_s p95"},
+}
+"""Metrics that a run has once, as a row with a column per metric: names of columns that are not those of metrics."""
+GROUPS = {
+    "send_lag": {"send_lag_s p50"},
+    "saturation": {"judged_s total"},
+    "run_energy": {"gpus total"},
+    "media_use": {"images_per_s mean", "audio_s_per_s mean", "video_s_per_s mean", "media_prepare_s p50"},
+}
+"""Metrics without which there is no row."""
+COUNTS = {
+    "send_lag": {"requests": "late_share"},
+    "goodput": {"requests": "good_share"},
+    "media_use": {"images": "images_per_s", "audios": "audio_s_per_s", "videos": "video_s_per_s"},
+    "saturation": {"judged_requests": "judged_s"},
+}
+"""Columns that are the n of a metric."""
+
+
+class Absent(dict[str, Any]):
+    """A row of metrics: one that has no row is None, and what is 0 or 1 compares with False and True."""
+
+    def __missing__(self, name: str) -> None:
+        return None
 
 
 class Store:
@@ -125,12 +173,89 @@ class Store:
             store_metrics(self.connection, run_ids)
 
     def rows(self, view: str, *columns: str, run_id: str | None = RUN) -> list[Row]:
-        """The view's rows, of one run or, with None, of all."""
-        if view in READ_METRICS:
-            self.measure()
-        where = "" if run_id is None else "where run_id = ?"
-        query = f"select {', '.join(columns) or '*'} from {view} {where}"
-        return self.read(query, *([] if run_id is None else [run_id]))
+        """The view's rows, of one run or, with None, of all; of a query of a page or a group of metrics likewise."""
+        if view == "engine_history":
+            return self.rows("engine", *columns, run_id=run_id)
+        if view in LISTS:
+            found = [row for one in self._list_runs(run_id) for row in self._list(view, one)]
+        elif view in METRICS or view == "goodput":
+            found = self._list_metrics(view, run_id)
+        elif (SQL_FOLDER / "queries" / f"{view}.sql").exists():
+            found = [row for one in self._list_runs(run_id) for row in self._ask(view, one)]
+        else:
+            if view in READ_METRICS:
+                self.measure()
+            where = "" if run_id is None else "where run_id = ?"
+            query = f"select {', '.join(columns) or '*'} from {view} {where}"
+            return self.read(query, *([] if run_id is None else [run_id]))
+        return [{name: row[name] for name in columns} if columns else row for row in found]
+
+    def _list_runs(self, run_id: str | None) -> list[str]:
+        ids = "select run_id from raw.runs union select run_id from raw.completions order by run_id"
+        return [row["run_id"] for row in self.read(ids)] if run_id is None else [run_id]
+
+    def _ask(self, query: str, run_id: str) -> list[Row]:
+        with transaction(self.connection), run_tables(self.connection, run_id):
+            texts = {file.stem: file.read_text("utf-8") for file in (SQL_FOLDER / "queries").glob("*.sql")}
+            self.connection.execute(f"create or replace temp table activity as {texts['activity']}")
+            rows = self.read(texts[query])
+            self.connection.execute("drop table temp.activity")
+            return rows
+
+    def _list(self, view: str, run_id: str) -> list[Row]:
+        """A row per percentile, or per scorer and k."""
+        self.measure()
+        values = read_values(self.connection, run_id)
+        if view in ("latency_percentile", "itl_percentile"):
+            found = [row | {"gaps": row["n"]} for row in list_percentiles(values, *LISTS[view])]
+        else:
+            found = list_repeats(values, *LISTS[view])
+        return [{"run_id": run_id, **row} for row in found]
+
+    def _list_metrics(self, view: str, run_id: str | None) -> list[Row]:
+        """A row per run with such metrics, or per run and SLO, with a column per metric."""
+        self.measure()
+        found = []
+        for one in self._list_runs(run_id):
+            rows = self.read("select * from metric_values where run_id = ? order by metric", one)
+            details = sorted({row["detail"] for row in rows if row["metric"] == "good_share"})
+            for detail in details if view == "goodput" else [None]:
+                values = {f"{row['metric']} {row['statistic']}": row for row in rows if row["detail"] == detail}
+                if values.keys().isdisjoint(GROUPS.get(view, values)):
+                    continue
+                once = [row for row in values.values() if row["statistic"] in ("mean", "total")]
+                for row in once:
+                    if row["unit"] == "flag" and row["value"] is not None:
+                        row["value"] = bool(row["value"])
+                named = {row["metric"]: row["value"] for row in once}
+                counts = {f"n of {row['metric']}": row["n"] for row in once}
+                ends = {f"{row['metric']}_{end}": row[end] for row in once for end in ("low", "high")}
+                other = {name: values[key]["value"] for name, key in METRICS.get(view, {}).items() if key in values}
+                found.append(Absent({"run_id": one, "slo": detail, **ends, **counts, **named, **other}))
+        for row in found:
+            for name, key in COUNTS.get(view, {}).items():
+                row[name] = row[f"n of {key}"]
+            if view == "send_lag":
+                row["late_requests"] = round(row["late_share"] * row["n of late_share"])
+        if view in ("run_summary", "run_cost"):
+            self._add_scores(found)
+        return found
+
+    def _add_scores(self, found: list[Row]) -> None:
+        """Add the first scorer's mean, and the currency."""
+        for row in found:
+            scored = self.read(
+                "select * from accuracy where run_id = ? order by ordinal, scorer limit 1", row["run_id"]
+            )
+            if scored and scored[0]["mean"] is not None:
+                (one,) = scored
+                row |= {"scorer": one["scorer"], "accuracy": one["mean"], "right_answers": one["score_sum"]}
+                row |= {"accuracy_low": one["mean_low"], "accuracy_high": one["mean_high"]}
+            row["scored_samples"] = scored[0]["samples"] if scored else 0
+            price = self.read(
+                "select spec_json ->> '$.price.currency' as currency from runs where run_id = ?", row["run_id"]
+            )
+            row.update(price[0] if price else {})
 
     def read(self, query: str, *values: Any) -> list[Row]:
         """The rows of any query."""

@@ -58,6 +58,8 @@ def export_run(
                 f"Run {run_id} has conversations sent turn by turn, and {form} has one question per prompt. hint: copy "
                 "its answers with SQL (docs/guides/exports.md)."
             )
+        if run.row["state"] != "running":
+            ensure_metrics(connection, [run_id])
         exported = export(connection, run, output or run_dir / FOLDER_NAME / name, force)
         gap = run.describe_gap()
         return exported if gap is None else Exported(exported.files, [*exported.sentences, gap])

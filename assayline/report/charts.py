@@ -97,11 +97,11 @@ def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], s
         {
             "from": engine["work_began_at_s"],
             "until": engine["work_ended_at_s"],
-            "window": engine["last_window_requests"],
+            "window": engine["last_max_concurrency"],
             "name": f"{engine['worker']}, engine {engine['engine_generation']}",
         }
         for engine in engines
-        if engine["work_began_at_s"] is not None and engine["last_window_requests"] is not None
+        if engine["work_began_at_s"] is not None and engine["last_max_concurrency"] is not None
     ]
     marks = [*_stretch_rules(stretches), *_event_rules(activity, events)]
     if not windows:

@@ -57,20 +57,44 @@ def spread_clusters(
         return Spread(n, mean, clusters, effective, np.where(clusters > 1, error, np.nan))
 
 
+def count_effective_samples(
+    variance: float, samples: int, clusters: int, effective_clusters: float, error: float
+) -> float:
+    """Return how many independent samples n clustered ones are worth: Kish's design effect.
+
+    The variance of the samples / n × G / (G − 1) / the squared standard error of the mean, at most n. n if every
+    cluster has one sample; the effective clusters if there is one cluster, or all samples are equal.
+    """
+    if clusters == samples:
+        return float(samples)
+    if clusters == 1 or variance <= ROUNDING:
+        return effective_clusters
+    return min(samples, variance * clusters / (clusters - 1) / error**2) if error else float(samples)
+
+
 def bound_share(
-    mean: float, variance: float, samples: int, clusters: int, effective_clusters: float, error: float
+    mean: float,
+    variance: float,
+    samples: int,
+    clusters: int,
+    effective_clusters: float,
+    error: float,
+    *,
+    is_binary: bool | None = None,
 ) -> tuple[float, float]:
-    """Return the 95% interval of a mean of scores from 0 to 1, as the macro mean_interval; NaN if there is none."""
+    """Return the 95% interval of a mean of scores from 0 to 1; NaN if there is none.
+
+    Wilson's score interval (1927) for m effective samples. For scores of 0 and 1, m = effective samples ×
+    (t(n − 1) / t(G* − 1))² for n samples in G* effective clusters (Korn and Graubard 1998); below two effective
+    clusters m = G*. For other scores, m = effective samples × (z / t(G* − 1))² × (n × mean × (1 − mean) + 1/4) /
+    (Σ (x − mean)² + 1/4): their own variance in place of mean × (1 − mean), each with one pseudo-observation of 0 or 1
+    with equal chances; none below two effective clusters.
+    """
     from scipy.special import ndtri, stdtrit
 
     chance = mean * (1 - mean)
-    is_binary = abs(variance - chance) <= ROUNDING
-    if clusters == samples:
-        worth = float(samples)
-    elif variance <= ROUNDING or clusters == 1:
-        worth = effective_clusters
-    else:
-        worth = min(samples, variance * clusters / (clusters - 1) / error**2) if error else samples
+    is_binary = abs(variance - chance) <= ROUNDING if is_binary is None else is_binary
+    worth = count_effective_samples(variance, samples, clusters, effective_clusters, error)
     z = float(ndtri(0.975))
     if effective_clusters >= 2:
         wanted = float(stdtrit(samples - 1, 0.975)) if is_binary else z

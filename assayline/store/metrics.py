@@ -1,43 +1,25 @@
-"""Metrics of a run: stored when the run ends, computed together for a report, and shown as a table.
+"""Metrics of a run: stored when the run ends, read by everything else, and shown as a table.
 
     store_metrics(connection, [run_id])
 
-The views of `sql/models/25_metric_value` compute the rows of `metric_values`; `measured_runs` has a row per run with
-a digest of the SQL. Code that changes a run's rows calls `forget_metrics` in the same transaction, and
-code that reads `metric_values` calls `ensure_metrics` first, so stored metrics always match rows and definitions.
-
-No metric is computed here. The metric table at the end of a run is a selection of the stored rows, with labels.
+`measure.py` computes the rows of `metric_values`; `measured_runs` has a row per run with a digest of the definitions.
+Code that changes a run's rows calls `forget_metrics` in the same transaction, and code that reads `metric_values` calls
+`ensure_metrics` first, so stored metrics always match rows and definitions.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 
 from assayline.errors import StoreError
 from assayline.scorers.process import UNREAD_TARGET
 from assayline.spec.named import find_by_source
-from assayline.store.database import Row, find_in_schemas, is_read_only, list_models, read_rows, transaction
-from assayline.store.views import quote_name, quote_text
+from assayline.store.database import Row, is_read_only, read_rows, transaction
+from assayline.store.measure import define_metrics, measure_run
 from assayline.words import show_changes, show_share
-
-SOURCE_FOLDER = "25_metric_value"
-"""Folder of the views whose rows are stored."""
-
-STORED_FOLDERS = ("macros", "05_load", "10_staging", "20_metrics", SOURCE_FOLDER)
-"""Folders of the macros and views behind stored metrics."""
-
-REPORT_FOLDERS = ("05_load", "10_staging", "20_metrics", "30_comparison", "30_report")
-COMPUTED_FOLDERS = ("05_load", "20_metrics", SOURCE_FOLDER, "30_report")
-"""Folders of views in which each row depends on the rows of one run only."""
-
-RUNS_AT_ONCE = 20
-"""Runs that are computed together, since making the views takes longer than the metrics of a small run."""
 
 
 class UnmeasuredError(StoreError):
@@ -50,51 +32,34 @@ class UnmeasuredError(StoreError):
         self.run_ids = list(run_ids)
 
 
-@cache
-def _define() -> dict[str, str]:
-    """Return what decides the values: a digest of the SQL without comments, and the version of DuckDB."""
-    statements = [model.statement for model in list_models().values() if model.folder in STORED_FOLDERS]
-    digest = hashlib.sha256("\0".join(statements).encode()).hexdigest()[:16]
-    return {"sql": digest, "duckdb": ".".join(duckdb.__version__.split(".")[:2])}
-
-
-def _list_sources() -> list[str]:
-    """List the views whose rows are stored."""
-    return [model.name for model in list_models().values() if model.folder == SOURCE_FOLDER]
-
-
 def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> None:
-    """Compute and store the metrics of these runs, in transactions of its own."""
-    with measure_runs(connection, run_ids):
-        pass
-
-
-@contextmanager
-def measure_runs(
-    connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], folders: Sequence[str] = STORED_FOLDERS
-) -> Iterator[str]:
-    """Store the metrics of these runs. The block reads from the scratch database that computed them (compute_runs).
-
-    Raises UnmeasuredError on a read-only connection.
-    """
+    """Compute and store the metrics of these runs, each in a transaction. Raises UnmeasuredError if it cannot write."""
     if is_read_only(connection):
         raise UnmeasuredError(run_ids)
-    values = " union all by name ".join(f"select '{name}' as source, * from {name}" for name in _list_sources())  # noqa: S608 - ours
-    facts = (
-        "select run_id, map(?::varchar[], ?::varchar[]) as definitions, prompts_digest, is_longest_first, "
-        "? as measured_at from prepared_run"
-    )
-    definitions, now = _define(), datetime.now(UTC).replace(tzinfo=None)
-    with transaction(connection):
-        forget_metrics(connection, *run_ids)
-    with compute_runs(connection, run_ids, folders) as database:
+    definitions, now = define_metrics(), datetime.now(UTC).replace(tzinfo=None)
+    for run_id in run_ids:
         with transaction(connection):
-            connection.execute(f"insert into {database}.raw.metric_values by name {values}")
-            connection.execute(
-                f"insert into {database}.raw.measured_runs by name {facts}",
-                [list(definitions), list(definitions.values()), now],
-            )
-        yield database
+            forget_metrics(connection, run_id)
+            measure_run(connection, run_id)
+            names, digests = list(definitions), list(definitions.values())
+            connection.execute(_PREPARED, {"run_id": run_id, "names": names, "digests": digests, "now": now})
+
+
+_PREPARED = """
+    insert into raw.measured_runs by name
+    select
+        $run_id as run_id,
+        map($names::varchar[], $digests::varchar[]) as definitions,
+        -- in no order: the sum, bit by bit, of a digest per prompt row
+        to_hex(bit_xor(md5_number_lower(prompt_id || '/' || cast(occurrence as varchar)))) as prompts_digest,
+        (
+            select case when count(*) > 0 then count(expected_output_tokens) > 0 end
+            from raw.requests where run_id = $run_id
+        ) as is_longest_first,
+        $now as measured_at
+    from raw.prompts
+    where run_id = $run_id
+"""
 
 
 def forget_metrics(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
@@ -123,7 +88,7 @@ _FORGET = (
 
 def list_unmeasured(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str] | None = None) -> list[str]:
     """List the finished runs among these (default: all) without metrics of the current definitions."""
-    definitions = _define()
+    definitions = define_metrics()
     query = """
         select run_id
         from raw.runs
@@ -138,10 +103,9 @@ def list_unmeasured(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str
 
 
 def ensure_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str] | None = None) -> None:
-    """Store the missing metrics of finished runs among these (default: all), some runs at a time."""
-    wanted = list_unmeasured(connection, run_ids)
-    for start in range(0, len(wanted), RUNS_AT_ONCE):
-        store_metrics(connection, wanted[start : start + RUNS_AT_ONCE])
+    """Store the missing metrics of finished runs among these (default: all)."""
+    if wanted := list_unmeasured(connection, run_ids):
+        store_metrics(connection, wanted)
 
 
 def ensure_repeats(connection: duckdb.DuckDBPyConnection, *run_ids: str, only_benchmarks: bool = False) -> None:
@@ -161,51 +125,6 @@ def ensure_benchmark(connection: duckdb.DuckDBPyConnection, benchmark_id: str) -
     """Store the missing metrics of the runs of a benchmark."""
     query = "select run_id from raw.runs where benchmark_id = ?"
     ensure_metrics(connection, [run_id for (run_id,) in connection.execute(query, [benchmark_id]).fetchall()])
-
-
-@contextmanager
-def compute_runs(
-    connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], folders: Sequence[str] = STORED_FOLDERS
-) -> Iterator[str]:
-    """Resolve all names in a scratch database in memory that has these runs only; yield the name of the database.
-
-    Its `raw` has views of the runs' rows, and its views are made from the files of `folders`; macros are found in the
-    database itself. Views of which each row depends on one run become tables, so each is computed once. DuckDB writes
-    to one database in a transaction, so the block begins outside of one.
-    """
-    [(name,)] = connection.execute("select current_database()").fetchall()
-    database, scratch = (quote_name(each) for each in (name, f"scratch of {name}"))
-    of_runs = f"where run_id in ({', '.join(map(quote_text, run_ids))})"
-    connection.execute(f"attach ':memory:' as {scratch} (read_write)")
-    try:
-        connection.execute(f"use {scratch}")
-        connection.execute("create schema raw")
-        connection.execute("create schema internal")
-        find_in_schemas(connection, scratch, database)
-        for table, is_of_runs in connection.execute(_RAW_TABLES, [name]).fetchall():
-            rows = f"select * from {database}.raw.{table} {of_runs if is_of_runs else ''}"  # noqa: S608 - names are ours
-            connection.execute(f"create view raw.{table} as {rows}")
-        for model in list_models().values():
-            if model.is_view and model.folder in folders:
-                is_computed = model.folder in COMPUTED_FOLDERS or model.name == "stg_requests"
-                view, made = "create or replace view", "create table" if is_computed else "create view"
-                connection.execute(model.statement.replace(view, made, 1))
-        yield database
-    finally:
-        connection.execute(f"use {database}")
-        find_in_schemas(connection)
-        connection.execute(f"detach {scratch}")
-
-
-_RAW_TABLES = """
-    select
-        table_name,
-        bool_or(column_name = 'run_id')
-            and table_name not in ('baselines', 'verdicts', 'measured_runs', 'metric_values') as is_of_runs
-    from duckdb_columns()
-    where database_name = ? and schema_name = 'raw'
-    group by table_name
-"""
 
 
 class Shown(NamedTuple):
@@ -316,14 +235,6 @@ _JUDGING = """
 """
 
 
-def read_run_summary(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
-    """Return the run's row of run_summary by column name. Raises StoreError for an unknown run."""
-    rows = read_rows(connection, "select * from run_summary where run_id = ?", run_id)
-    if not rows:
-        raise StoreError(f"Run {run_id} is not in the database. hint: list the runs with `from run`.")
-    return rows[0]
-
-
 def read_notes(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
     """Return remarks for the user on a finished run: what its scores and its speed may not mean."""
     notes: list[str | None] = [_tell_reductions(connection, run_id), *list_warnings(connection, run_id)]
@@ -419,9 +330,12 @@ _SERVED = """
 
 _OVERLOADED = """
     select string_agg(words, ', and ' order by words desc) from (
-        select 'sent requests late, so the load was lighter' as words from send_lag where run_id = $1 and not kept_up
-        union
-        select 'read events late, so latencies are too high' from client_health where run_id = $1 and not is_healthy
+        select case metric
+            when 'kept_up' then 'sent requests late, so the load was lighter'
+            when 'client_kept_up' then 'read events late, so latencies are too high'
+        end as words
+        from metric_values
+        where run_id = $1 and value = 0 and metric in ('kept_up', 'client_kept_up')
     )
 """
 

@@ -55,8 +55,8 @@ def read_models(folder: Path) -> dict[str, Model]:
 
 
 def name_model(file: Path) -> str:
-    """Return the name of a file's view or macro: the file name without its number."""
-    return file.stem.partition("_")[2]
+    """Return the name of a file without its number."""
+    return file.stem.partition("_")[2] if file.stem[0].isdigit() else file.stem
 
 
 def make_models(connection: duckdb.DuckDBPyConnection, models: Iterable[Model]) -> None:

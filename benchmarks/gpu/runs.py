@@ -74,9 +74,9 @@ def describe_run(settings: Settings, run_id: str) -> Row:
     engines = query(
         settings,
         "select engine_generation as engine, ending, failure_kind, "
-        "left(split_part(failure_message, chr(10), 1), 160) as failure_message, window_requests, "
+        "left(split_part(failure_message, chr(10), 1), 160) as failure_message, max_concurrency as window_requests, "
         "max_num_batched_tokens, gpu_memory_utilization, ok_requests, round(recovery_s, 2) as recovery_s, "
-        "round(lost_s, 2) as lost_s from engine_history where run_id = ? order by engine_generation",
+        "round(lost_s, 2) as lost_s from engine where run_id = ? order by engine_generation",
         run_id,
     )
     contexts = query(

@@ -81,7 +81,7 @@ def measure_sides(setup: Setup, shape: Shape, processes: str) -> Row:
 
 def read_working_rate(settings: Settings, run_id: str) -> float:
     """Return output tokens/s while the engine had requests, without the fixed cost of a run."""
-    [row] = query(settings, "select output_tokens_per_s from run_summary where run_id = ?", run_id)
+    [row] = query(settings, "select output_tokens_per_s from main.run where run_id = ?", run_id)
     return float(row["output_tokens_per_s"])
 
 

@@ -13,8 +13,8 @@ create table if not exists raw.metric_values (
     higher_is_better boolean
 );
 
-comment on table raw.metric_values is 'One row per run × metric × statistic × detail: what was measured of a run that has ended. internal.computed_value computes it, and the end of a run stores it.';
-comment on column raw.metric_values.source is 'The view that computed the row.';
+comment on table raw.metric_values is 'One row per run × metric × statistic × detail: what was measured of a run that has ended. The statements of sql/metrics compute it, and the end of a run stores it.';
+comment on column raw.metric_values.source is 'The statement of sql/metrics that computed the row.';
 comment on column raw.metric_values.metric is 'Name of the metric, such as ttft_s, output_tokens_per_s or accuracy. docs/reference/metrics/index.md lists all of them.';
 comment on column raw.metric_values.statistic is 'mean, total, max, or p50, p90, p95, p99 and p99.9: percentiles over requests.';
 comment on column raw.metric_values.detail is 'Scorer or latency objective (SLO) of the value. NULL for metrics that a run has only once.';

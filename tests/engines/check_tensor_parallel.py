@@ -24,7 +24,7 @@ def test_an_engine_on_two_groups_of_cores_answers(make_spec, settings):
     assert lines[-1].startswith("Answered 20 requests on cpu-")
     evaluation.finish(counts)
     assert query(settings, "select is_sound from request_integrity") == [(True,)]
-    [(accuracy,)] = query(settings, "select accuracy from run_summary")
+    [(accuracy,)] = query(settings, "select accuracy from main.run")
     assert accuracy > 0.5
 
 

@@ -159,7 +159,9 @@ def test_the_served_example_is_measured_at_its_rate(served, settings, monkeypatc
     evaluation.finish(counts)
     with connect(settings.database_path, 10, read_only=True) as connection:
         rows = read_rows(connection, "from stg_requests order by due_at_s")
-        goodput = read_rows(connection, "from goodput where slo = 'interactive' and requests > 0")
+        goodput = read_rows(
+            connection, "from metric_value where metric = 'good_share' and detail = 'interactive' and n > 0"
+        )
     assert len(rows) == 30 and {row["status"] for row in rows} == {"ok"}
     assert all(row["sent_at_s"] >= row["due_at_s"] and row["ttft_s"] > 0 for row in rows)
     assert {row["phase"] for row in rows} == {"warmup", "measured", "cooldown"}

@@ -233,5 +233,5 @@ def test_a_real_engine_finds_the_turn_before_in_its_cache(settings, make_spec):
         if turn_index:
             assert cached_tokens >= 128
         said.append({"role": "assistant", "content": text})
-    [(second,)] = query(settings, "select cached_share from turn_latency where turn_index = 1")
+    [(second,)] = query(settings, "select sum(cached_tokens) / sum(prompt_tokens) from request where turn_index = 1")
     assert second > 0.4

@@ -69,12 +69,12 @@ def test_image_changed_during_preparation_is_noticed(spec, settings, tmp_path):
 def test_the_hearing_example_is_heard(tiny_alm, settings, monkeypatch):
     monkeypatch.chdir(ROOT)
     result = complete(load_spec(ROOT / "examples" / "hearing.yaml", {"model": str(tiny_alm)}), settings)
-    ((accuracy, requests, errors),) = query(settings, "select accuracy, ok_requests, error_requests from run_summary")
+    ((accuracy, requests, errors),) = query(settings, "select accuracy, ok_requests, error_requests from main.run")
     assert accuracy >= 0.98 and errors == 0
     rows = [json.loads(line) for line in (ROOT / "examples" / "hearing.jsonl").read_text().splitlines()]
     sounds = [sound for row in rows for sound in (row["audio"] if isinstance(row["audio"], list) else [row["audio"]])]
     sounds = [sound for sound in sounds if sound]
-    ((heard, per_s),) = query(settings, "select audios, audio_s_per_s from media_use")
+    ((heard, per_s),) = query(settings, "select n, value from metric_value where metric = 'audio_s_per_s'")
     ((seconds, tokens),) = query(settings, "select sum(audio_s), sum(media_tokens) from stg_requests")
     assert (requests, heard) == (len(rows), len(sounds))
     assert seconds == pytest.approx(heard, rel=0.5) and tokens == 25 * round(seconds) and per_s > 0

@@ -75,7 +75,9 @@ def test_a_second_run_begins_with_what_was_long_in_the_first(spec_of, settings):
     assert unordered == [(None,)]
     texts = "select prompt_id, text from completions join requests using (run_id, request_id) where run_id = '{}'"
     assert sorted(query(settings, texts.format(first.run_id))) == sorted(query(settings, texts.format(second.run_id)))
-    [(forecasts,)] = query(settings, f"select expected_requests from length_forecast where run_id = '{second.run_id}'")
+    [(forecasts,)] = query(
+        settings, f"select count(expected_output_tokens) from requests where run_id = '{second.run_id}'"
+    )
     assert forecasts == PROMPTS
 
 

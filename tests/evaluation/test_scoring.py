@@ -23,9 +23,10 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import JudgeScorer
 from assayline.store import scoring
 from assayline.store.database import connect
-from assayline.store.metrics import forget_metrics, warn_unread
+from assayline.store.metrics import ensure_metrics, forget_metrics, warn_unread
 from assayline.store.parts import write_part
 from assayline.store.score_files import FunctionScores
+from assayline.store.thread import DatabaseThread
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +75,11 @@ def test_score_run_counts_rows_that_cannot_be_asked_as_wrong(make_sums, settings
     rows = [*SUMS, {"question": None, "answer": "1"}, {"question": None, "answer": "2"}, {"question": None}]
     spec = make_sums(rows)
     metrics = complete(spec, settings).metrics
-    found = query(settings, "select accuracy, scored_samples, unasked_rows from run_summary")
+    found = query(
+        settings,
+        "select accuracy, samples, value from main.run join accuracy using (run_id) join metric_value using (run_id) "
+        "where metric = 'unasked_rows'",
+    )
     right = query(settings, "select count(*) from scores where value = 1")[0][0]
     assert found == [(right / 8, 8, 3)]
     shown = {row["metric"]: row["value"] for row in metrics}
@@ -86,7 +91,7 @@ def test_a_run_with_targets_is_scored_by_exact_match(make_sums, settings):
     assert query(settings, "select scorer, kind, ordinal, samples, right_samples, mean from accuracy") == [
         ("exact_match", "exact_match", 0, 6, 4, 4 / 6)
     ]
-    assert query(settings, "select scorer, accuracy, scored_samples from run_summary") == [("exact_match", 4 / 6, 6)]
+    assert query(settings, "select scorer, accuracy from main.run") == [("exact_match", 4 / 6)]
     wrong = "select value, extracted, explanation from scores where value < 1 order by all"
     assert query(settings, wrong) == [(0.0, "5", "not the target: 4"), (0.0, None, "error: broken")]
 
@@ -137,7 +142,7 @@ def test_every_scorer_of_a_spec_scores(make_sums, settings):
     run_with(spec, settings, "it is 0", "3", "4", "x", '"6"', "the answer is 10.")
     found = query(settings, "select scorer, round(mean * 6, 3) from accuracy order by ordinal")
     assert found == [(name, right) for name, (right, _) in expected.items()]
-    assert query(settings, "select scorer from run_summary") == [("near",)]
+    assert query(settings, "select scorer from main.run") == [("near",)]
     arguments = query(settings, "select arguments_json from scorers where scorer = 'near'")
     assert json.loads(arguments[0][0]) == {
         "kind": "numeric", "name": "near", "relative_tolerance": 0.0, "take": "last", "tolerance": 1.0,
@@ -176,7 +181,9 @@ def test_a_cancelled_run_has_scores_of_what_was_answered_and_a_resumed_one_of_al
     evaluation.prepare()
     answer(evaluation, "0", "3")
     evaluation.abandon("cancelled")
-    assert query(settings, "select scorer, samples, mean from accuracy") == [("exact_match", 2, 0.5)]
+    assert query(settings, "select scorer, count(*), avg(value) from scores group by scorer") == [
+        ("exact_match", 2, 0.5)
+    ]
     complete(make_sums(), settings)
     assert query(settings, "select samples, right_samples from accuracy") == [(6, 1)]
 
@@ -232,11 +239,12 @@ def test_a_scorer_is_added_to_a_run_and_outlives_the_database(run_dir, settings,
     rows = "select scorer, ordinal, samples, right_samples from accuracy order by ordinal"
     expected = [("exact_match", 0, 6, 1), ("numeric", 1, 6, 3), ("inside", 2, 6, 3)]
     assert query(settings, rows) == expected
-    assert query(settings, "select scorer, accuracy from run_summary") == [("exact_match", 1 / 6)]
+    assert query(settings, "select scorer, accuracy from main.run") == [("exact_match", 1 / 6)]
     before = query(settings, SCORES)
     settings.database_path.unlink()
     rebuilt = rebuild_run(run_dir, settings.database_path, 10)
     assert rebuilt.scores == {"exact_match": 6, "numeric": 6, "inside": 6}
+    DatabaseThread(settings).run(ensure_metrics)
     assert query(settings, rows) == expected
     assert query(settings, SCORES) == before
 

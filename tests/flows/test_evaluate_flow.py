@@ -220,7 +220,7 @@ def test_worker_without_a_request_is_noted_and_keeps_the_speed_from_counting(
     note = "The run's speed does not count among the repeats of its configuration: worker-1 answered no request."
     assert state.result()["notes"] == [note] and note in artifacts_of(prefect_client, state)["report-trial"].data
     assert flow_kit.query(data_dir, "select obstacle from main.run") == ["worker-1 answered no request"]
-    assert flow_kit.query(data_dir, "select vanished_engines from run_summary") == [0]
+    assert flow_kit.query(data_dir, "select count(*) from engine where ending = 'vanished'") == [0]
 
 
 def test_command_whose_device_is_taken_prints_the_reason_in_the_log_and_at_its_end(
@@ -265,5 +265,5 @@ def test_each_reduction_and_the_baseline_of_the_spec_are_on_the_runs_page(
     said += r"which tokens/s leave out\. The run's speed does not count among the repeats .*: an engine failed\."
     assert re.fullmatch(said, state.message.replace("\u00a0", " ")), state.message
     assert any("reduction" in name and value >= 1 for name, value in metrics.items())
-    history = "select reductions, ending from engine_history where run_id = ? order by engine_generation"
+    history = "select reductions, ending from engine where run_id = ? order by engine_generation"
     assert flow_kit.query(data_dir, history, state.result()["run_id"])[0] == (1, "failed")

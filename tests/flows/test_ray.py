@@ -444,7 +444,7 @@ def start_flow(folder: Path, spec: dict[str, Any], env: dict[str, str]) -> Any:
 def check_complete(data_dir: Path, requests: int, attempts: int) -> None:
     counts = flow_kit.query(data_dir, "select count(*), count(distinct request_id), count(text) from completions")
     assert counts == [(requests, requests, requests)]
-    summary = "select attempts, is_sound from run_summary join request_integrity using (run_id)"
+    summary = "select attempts, is_sound from main.run join request_integrity using (run_id)"
     assert flow_kit.query(data_dir, summary) == [(attempts, True)]
 
 

@@ -27,7 +27,7 @@ def test_a_flow_evaluates_a_server_and_never_stores_its_key(served_env, data_dir
         spec = write_spec(tmp_path, server.url, api_key_env="SESAME")
         run = flow_kit.run_command(flow_kit.evaluate_command(spec), {**served_env, "SESAME": key})
     assert run.code == 0, run.err
-    assert flow_kit.query(data_dir, "select answered_requests, accuracy from run_summary") == [(12, 1.0)]
+    assert flow_kit.query(data_dir, "select ok_requests, accuracy from main.run") == [(12, 1.0)]
     assert flow_kit.query(data_dir, "select is_sound from request_integrity") == [True]
     stored = [path for path in data_dir.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
     assert stored == [] and key not in run.out + run.err

@@ -18,8 +18,8 @@ from assayline.flows.cli import run
 pytestmark = pytest.mark.prefect
 COMMAND = [sys.executable, "-m", "assayline", "benchmark"]
 POINTS = """
-    select runs.name, loads.arrival, run_summary.requests_per_s, runs.state, run_summary.answered_requests
-    from runs join loads using (run_id) join run_summary using (run_id)
+    select runs.name, loads.arrival, run.requests_per_s, runs.state, run.ok_requests + run.error_requests
+    from runs join loads using (run_id) join main.run using (run_id)
     order by runs.started_at
 """
 

@@ -20,7 +20,7 @@ from assayline.spec.criteria import Contains
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash
 from assayline.store.database import connect
-from assayline.store.metrics import read_metric_table
+from assayline.store.metrics import ensure_metrics, read_metric_table
 from assayline.store.score_files import HarnessScore, HarnessScores, read_harness_scores, write_harness_scores
 from assayline.store.scoring import StoredAnswer, insert_harness_scores
 
@@ -243,7 +243,7 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
     expected = [("acc,none", "lm_eval", len(prompts) // 2 / len(prompts))]
     accuracy = "select scorer, kind, mean from accuracy order by ordinal limit 1"
     assert query(settings, accuracy) == expected
-    assert query(settings, "select scorer from run_summary") == [("acc,none",)]
+    assert query(settings, "select scorer from main.run") == [("acc,none",)]
     with connect(settings.database_path, 10) as connection:
         shown = {row["metric"]: row["value"] for row in read_metric_table(connection, run_id)}
     assert shown["sums (acc,none)"] == 0.5 and shown["accuracy (acc,none)"] == expected[0][2]
@@ -251,6 +251,8 @@ def test_scores_of_the_harness_come_first_and_survive_scoring_again_and_a_rebuil
     settings.database_path.unlink()
     rebuilt = rebuild_run(run_dir, settings.database_path, 10)
     assert rebuilt.scores["acc,none"] == len(prompts) and "contains" in rebuilt.scores
+    with connect(settings.database_path, 10) as connection:
+        ensure_metrics(connection)
     assert query(settings, accuracy) == expected
     assert (
         json.loads(query(settings, "select arguments_json from scorers where scorer = 'acc,none'")[0][0])

@@ -39,8 +39,9 @@ from assayline.spec.named import find_benchmark
 from assayline.store.thread import DatabaseThread
 
 ENGINE_METRICS = {
-    "concurrency_used_share", "downtime_s", "engine_failures", "isolated_requests", "load_s", "output_tokens_per_step",
-    "preemptions", "rebuilds", "reductions", "retried_requests", "warmup_s",
+    "concurrency_used_share", "downtime_s", "engine_failures", "engine_steps", "isolated_requests", "load_s",
+    "output_tokens_per_step",
+    "preemptions", "rebuilds", "reductions", "retried_requests", "vanished_engines", "warmup_s", "workers",
 }  # fmt: skip
 FILES = Path(__file__).resolve().parents[1] / "fixtures" / "imports"
 EXAMPLES = {
@@ -204,8 +205,8 @@ def test_gate_judges_every_task_of_a_file_and_all_together(settings, tmp_path, b
     assert checked >= {f"accuracy, {task}: {FIRST[task]},none" for task in before}
     assert not any("other" in one for one in checked)
     mean = sum(after.values()) / (100 * len(after))
-    for read in ("run_summary", "run_metric where metric = 'accuracy' and run_id"):
-        column, where = ("accuracy", "where run_id") if read == "run_summary" else ("value", "")
+    for read in ("main.run", "run_metric where metric = 'accuracy' and run_id"):
+        column, where = ("accuracy", "where run_id") if read == "main.run" else ("value", "")
         ((value,),) = run_kit.query(settings, f"select {column} from {read} {where} = '{new}'")
         assert value == pytest.approx(mean), f"{read} is of all tasks"
 

@@ -152,7 +152,7 @@ def way(tmp_path_factory: pytest.TempPathFactory, session_tokenizer: Any) -> Ite
         views = connection.execute(
             "select schema_name || '.' || view_name from duckdb_views() where not internal"
         ).fetchall()
-        assert ("internal.run_summary",) in views
+        assert ("internal.accuracy",) in views
         for (view,) in views:
             connection.execute(f"select * from {view}").fetchall()
         assert connection.execute("select count(*) from request_integrity where not is_sound").fetchall() == [(0,)]

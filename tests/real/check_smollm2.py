@@ -86,7 +86,7 @@ def test_greedy_answers_are_those_of_vllm_itself(complete, settings):
         check=True,
     )
     assert [answer for _, answer in asked] == json.loads(raw.stdout.splitlines()[-1])
-    [(accuracy,)] = query(settings, "select accuracy from run_summary")
+    [(accuracy,)] = query(settings, "select accuracy from main.run")
     assert accuracy > 0.4
 
 

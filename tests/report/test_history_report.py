@@ -63,7 +63,7 @@ def test_the_charts_have_every_night_the_band_the_levels_and_the_marks(regressed
     rows = drawn["output_tokens_per_s"]
     nights = {row["run"]: row for row in rows if "run" in row}
     with connect(regressed.database_path, 10) as connection:
-        known = dict(connection.execute("select run_id, output_tokens_per_s from run_summary").fetchall())
+        known = dict(connection.execute("select run_id, output_tokens_per_s from main.run").fetchall())
         ((low, high),) = connection.execute(
             "select low, high from show_band('night-009') where metric = 'output_tokens_per_s'"
         ).fetchall()

@@ -125,8 +125,9 @@ def test_goodput_is_drawn_over_the_offered_rate_for_each_objective(sweep):
     for slo in ("interactive", "patient"):
         wanted = query(
             settings,
-            "select requests_per_s, good_requests_per_s, good_share from goodput join loads using (run_id) "
-            "where slo = ? and requests_per_s is not null",
+            "select requests_per_s, rate.value, share.value from loads join metric_value as rate using (run_id) "
+            "join metric_value as share using (run_id, detail) where rate.metric = 'good_requests_per_s' "
+            "and share.metric = 'good_share' and detail = ? and requests_per_s is not null",
             slo,
         )
         line = f"good for {slo}"
@@ -143,8 +144,8 @@ def test_search_names_the_highest_rate_that_holds_and_the_lowest_that_does_not(s
         probes = read_probes(connection, BENCHMARK, "interactive")
     good = query(
         settings,
-        "select good_requests from goodput join loads using (run_id) where slo = 'interactive' "
-        "and requests_per_s is not null order by requests_per_s",
+        "select value from metric_value join loads using (run_id) where metric = 'good_requests' "
+        "and detail = 'interactive' and requests_per_s is not null order by requests_per_s",
     )
     assert [(one.rate_per_s, one.good) for one in probes] == list(zip(RATES, (found for (found,) in good), strict=True))
     said = say_search("interactive", probes).replace("\u00a0", " ")
@@ -219,7 +220,7 @@ def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tm
     assert "max concurrency 32 is cheaper, and not shown to be within 1 point" in page, "40 prompts are too few"
     assert "p at the limit" in page and ">0.00794<" in page and ">×1.92 to ×2.08<" in page
     drawn = [row for row in read_charts(written.html)[1] if "value" in row]
-    speeds = query(settings, "select list(output_tokens_per_s) from run_summary")[0][0]
+    speeds = query(settings, "select list(output_tokens_per_s) from main.run")[0][0]
     assert sorted(row["value"] for row in drawn) == pytest.approx(
         sorted([*speeds, *(value for (value,) in query(settings, MEDIANS))])
     )

@@ -83,6 +83,7 @@ def test_client_health_warns_when_the_loop_is_held_up_for_200_ms(store: Store) -
     assert row["is_healthy"] is False
     (warning,) = judge_clients([row])
     assert warning.is_warning and "of the median TTFT" in warning.text  # type: ignore[union-attr]
+    store.measure()
     (note,) = list_warnings(store.connection, "run")
     assert note.startswith("The client was overloaded: it read events late, so")
 

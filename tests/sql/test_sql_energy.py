@@ -54,14 +54,10 @@ def test_the_counter_counts_and_power_does_not_matter(store: Store) -> None:
         "run_energy",
         {
             "gpus": 1,
-            "energy_source": "counter",
-            "known_share": 1.0,
             "energy_joules": 22 * 50.0,
             "energy_error_joules": None,
             "working_joules": 500.0,
             "idle_joules": 600.0,
-            "measured_joules": 500.0,
-            "measured_error_joules": None,
         },
     )
     store.expect(
@@ -96,11 +92,9 @@ def test_power_is_integrated_by_trapezoids_as_numpy_does(store: Store) -> None:
     steps, rises = np.diff(at_s), np.abs(np.diff(watts))
     errors = steps * (rises / 2 + 0.05 * (watts[1:] + watts[:-1]) / 2)
     work = slice(12, 51)
-    assert row["energy_source"] == "power"
     assert row["energy_joules"] == pytest.approx(np.trapezoid(watts, at_s))
     assert row["energy_error_joules"] == pytest.approx(errors.sum())
     assert row["working_joules"] == pytest.approx(np.trapezoid(watts[work], at_s[work]))
-    assert row["measured_error_joules"] == pytest.approx(errors[12:50].sum())
 
 
 def test_the_bound_holds_for_power_that_stays_between_its_samples(store: Store) -> None:
@@ -131,7 +125,6 @@ def test_two_engines_count_over_the_union_of_their_work_and_each_gpu_while_it_is
         "run_energy",
         {
             "gpus": 2,
-            "known_share": 1.0,
             "working_joules": 10 * 100.0 + 18 * 200.0,  # each while its own worker had work
             "energy_joules": 22 * 100.0 + 32 * 200.0,
         },
@@ -161,8 +154,6 @@ def test_run_energy_bridges_gaps_by_the_counter_and_scales_when_the_first_sample
             "energy_joules": joules,
             "energy_error_joules": error,
             "working_joules": joules,
-            "measured_joules": joules,
-            "measured_error_joules": error,
             "idle_joules": 0.0,
         },
     )
@@ -177,12 +168,9 @@ def test_run_energy_scales_a_gap_of_power_and_adds_it_to_the_error(store: Store)
     steps, pairs = np.diff(at_s), (watts[1:] + watts[:-1]) / 2
     known = steps <= 10
     joules, share = (steps * pairs)[known].sum(), steps[known].sum() / 300
-    bound = (steps * (np.abs(np.diff(watts)) / 2 + 0.05 * pairs))[known].sum()
     row = store.row("run_energy")
-    assert row["known_share"] == pytest.approx(share)
     assert row["working_joules"] == row["energy_joules"] == pytest.approx(joules / share)
-    assert row["measured_error_joules"] == pytest.approx(bound + (1 - share) * joules / share)
-    assert abs(row["working_joules"] - np.trapezoid(500 - np.arange(301) / 2)) < row["measured_error_joules"]
+    assert abs(row["working_joules"] - np.trapezoid(500 - np.arange(301) / 2)) < row["energy_error_joules"]
 
 
 def test_energy_stretch_does_not_bridge_the_pause_between_two_attempts(store: Store) -> None:
@@ -211,8 +199,7 @@ def test_a_gap_of_more_than_ten_seconds_in_power_is_not_known(store: Store, gap:
     if len(gap) < 10:
         assert row["working_joules"] == pytest.approx(3000.0)
     else:
-        assert row["known_share"] == pytest.approx(1 - (len(gap) + 1) / 30)
-        assert row["energy_joules"] is None and row["measured_joules"] is None
+        assert row["energy_joules"] is None and row["mean_power_watts"] is None
 
 
 def test_one_gpu_without_a_sensor_makes_the_run_unknown(store: Store) -> None:
@@ -221,7 +208,7 @@ def test_one_gpu_without_a_sensor_makes_the_run_unknown(store: Store) -> None:
     given_power(store, {float(second): None for second in range(23)}, device="cuda-1")
     store.expect(
         "run_energy",
-        {"gpus": 2, "energy_source": None, "energy_joules": None, "working_joules": None, "idle_joules": None},
+        {"gpus": 2, "energy_joules": None, "working_joules": None, "idle_joules": None},
     )
 
 
@@ -247,7 +234,7 @@ def test_between_a_loads_windows_energy_is_of_what_throughput_is_of(store: Store
     given_counter(store, {float(second): float(second) ** 2 for second in range(25)})
     summary = store.row("run_summary", "measured_s", "output_tokens_per_s")
     assert summary == {"measured_s": 4.0, "output_tokens_per_s": 2.5}
-    store.expect("run_energy", {"measured_joules": 18.0**2 - 14.0**2, "working_joules": 21.0**2 - 10.0**2})
+    store.expect("run_energy", {"working_joules": 21.0**2 - 10.0**2})
     store.expect("run_cost", {"energy_per_output_token_joules": 12.8, "mean_power_watts": 32.0})
 
 
@@ -281,7 +268,6 @@ def test_devices_are_described_over_all_of_their_samples(store: Store) -> None:
             "max_temperature_c": 53,
             "throttled_share": 0.5,
             "throttle_reasons": "hw_thermal_slowdown, sw_power_cap",
-            "energy_source": "power",
             "energy_known_s": 3.0,
         },
     )

@@ -1,4 +1,4 @@
-"""engine_history: what became of every engine, and the stretches in which it worked."""
+"""engine: what became of every engine, and the stretches in which it worked."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_an_engine_that_lived_well(store):
     tell(store, "closed", 22.0, 0.1)
     store.given("telemetry", {"at_s": 12.0, "engine_steps": 10, "output_tokens": 30, "in_flight_requests": 2})
     store.expect(
-        "engine_history",
+        "engine",
         {
             "run_id": "run",
             "worker": "w",
@@ -92,8 +92,8 @@ def test_an_engine_that_lived_well(store):
             "error_requests": 0,
             "ok_output_tokens": 50,
             "ok_output_tokens_per_s": 5.0,
-            "window_requests": 80,
-            "last_window_requests": 80,
+            "max_concurrency": 80,
+            "last_max_concurrency": 80,
             "max_num_seqs": 64,
             "max_num_batched_tokens": 8192,
             "max_model_len": 4096,
@@ -123,19 +123,32 @@ def test_an_engine_that_dies_of_memory_is_followed_by_a_smaller_one(store):
     tell(store, "warmed_up", 51.0, 1.0, **third)
     tell(store, "closed", 61.0, 0.1, **third)
     store.expect(
-        "engine_history",
+        "engine",
         *as_rows(
             "engine_generation is_rebuild earlier_reductions ending failure_phase failure_kind is_memory_failure "
             "failure_message exit_code failed_requests reductions reduced_arguments",
-            (0, False, 0, "failed", "run", "device_oom", True, "CUDA out of memory", 1, 80, 1, json.dumps(REDUCED)),
+            (
+                0,
+                False,
+                0,
+                "failed",
+                "run",
+                "device_oom",
+                True,
+                "CUDA out of memory",
+                1,
+                80,
+                1,
+                json.dumps(REDUCED).replace("window_requests", "max_concurrency"),
+            ),
             (1, True, 1, "failed", "start", "start_memory", True, None, None, None, 1, json.dumps(SMALLER)),
             (2, True, 2, "closed", None, None, None, None, None, None, 0, None),
         ),
     )
     store.expect(
-        "engine_history",
+        "engine",
         *as_rows(
-            "engine_generation working_s lost_s ended_at_s rebuild_s recovery_s window_requests",
+            "engine_generation working_s lost_s ended_at_s rebuild_s recovery_s max_concurrency",
             (0, 6.5, 2.5, 16.5, None, None, 80),
             (1, None, None, 30.0, None, 13.5, None),
             (2, 8.0, None, 61.0, 10.0, 21.0, 40),
@@ -148,28 +161,28 @@ def test_engine_history_uses_answers_for_an_engine_without_events(store):
     store.given_answers(answer(0, 10.0, 14.0), answer(0, 1.0, 99.0, error_kind="refused"))
     sample(store, 17.0)
     expected = {"attempt": 1, "is_rebuild": False, "ending": None, "ended_at_s": None, "working_s": 4.0, "lost_s": None}
-    store.expect("engine_history", {**expected, "window_requests": 80, "ok_requests": 1, "error_requests": 1})
+    store.expect("engine", {**expected, "max_concurrency": 80, "ok_requests": 1, "error_requests": 1})
     store.expect("run_summary", {"duration_s": 4.0, "working_s": 4.0, "vanished_engines": 0, "lost_s": None})
 
 
 def test_the_attempt_of_such_an_engine_is_unknown_where_the_run_had_several(store):
     store.given_answers(answer(0, 10.0, 14.0), answer(1, 20.0, 24.0))
     store.connection.execute("update runs set attempt = 2")
-    store.expect("engine_history", *[{"attempt": None, "is_rebuild": None, "working_s": 4.0}] * 2)
+    store.expect("engine", *[{"attempt": None, "is_rebuild": None, "working_s": 4.0}] * 2)
     store.expect("run_summary", {"rebuilds": 0, "working_s": 8.0, "downtime_s": 6.0, "load_s": None})
 
 
 def test_an_engine_that_dies_with_requests_in_flight_worked_since_it_opened_when_nothing_else_is_known(store):
     tell(store, "opened", 8.0, 8.0)
     tell(store, "failed", 20.0, details={"phase": "run", "in_flight_requests": 5})
-    store.expect("engine_history", {"work_began_at_s": 8.0, "working_s": 12.0, "lost_s": 12.0})
+    store.expect("engine", {"work_began_at_s": 8.0, "working_s": 12.0, "lost_s": 12.0})
 
 
 def test_results_of_a_crashed_engine_count_when_read_later(store):
     store.given_answers(answer(0, 10.0, 12.5))
     tell(store, "opened", 8.0, 8.0)
     tell(store, "failed", 12.0, details=OUT_OF_MEMORY)
-    store.expect("engine_history", {"ended_at_s": 12.0, "work_ended_at_s": 12.5, "working_s": 2.5, "lost_s": 0.0})
+    store.expect("engine", {"ended_at_s": 12.0, "work_ended_at_s": 12.5, "working_s": 2.5, "lost_s": 0.0})
 
 
 def test_a_death_that_is_told_twice_is_one_and_closing_it_changes_nothing(store):
@@ -179,7 +192,7 @@ def test_a_death_that_is_told_twice_is_one_and_closing_it_changes_nothing(store)
     tell(store, "failed", 13.0, details={"kind": "other"}, message="The worker gives up")
     tell(store, "closed", 14.0, 0.1)
     expected = {"ending": "failed", "ended_at_s": 12.0, "failure_kind": "device_oom"}
-    store.expect("engine_history", {**expected, "failure_message": "CUDA out of memory"})
+    store.expect("engine", {**expected, "failure_message": "CUDA out of memory"})
     store.expect("run_summary", {"engine_failures": 1, "vanished_engines": 0})
 
 
@@ -187,7 +200,7 @@ def test_where_a_failure_does_not_say_its_phase_it_is_told_by_the_opening(store)
     tell(store, "failed", 9.0)
     tell(store, "opened", 8.0, 8.0, worker="v")
     tell(store, "failed", 9.0, worker="v")
-    store.expect("engine_history", {"worker": "w", "failure_phase": "start"}, {"worker": "v", "failure_phase": "run"})
+    store.expect("engine", {"worker": "w", "failure_phase": "start"}, {"worker": "v", "failure_phase": "run"})
 
 
 def test_a_window_may_grow(store):
@@ -195,12 +208,12 @@ def test_a_window_may_grow(store):
     tell(store, "grown", 20.0, details={"window_requests": {"from": 40, "to": 45}})
     tell(store, "grown", 30.0, details={"window_requests": {"from": 45, "to": 50}})
     tell(store, "closed", 40.0)
-    store.expect("engine_history", {"window_requests": 40, "last_window_requests": 50, "reductions": 0})
+    store.expect("engine", {"max_concurrency": 40, "last_max_concurrency": 50, "reductions": 0})
 
 
 def test_engine_history_takes_the_window_from_answers_without_events(store):
     store.given_answers(answer(0, 1.0, 2.0, window_requests=40), answer(0, 1.0, 2.0, window_requests=50))
-    store.expect("engine_history", {"window_requests": 40, "last_window_requests": 50})
+    store.expect("engine", {"max_concurrency": 40, "last_max_concurrency": 50})
 
 
 def test_reductions_that_were_undone_do_not_lead_to_what_follows(store):
@@ -220,7 +233,7 @@ def test_reductions_that_were_undone_do_not_lead_to_what_follows(store):
     tell(store, "opened", 40.0, 8.0, engine_generation=4)
     plain = {"restored_arguments": None, "isolated_requests": 0, "error_requests": 0}
     store.expect(
-        "engine_history",
+        "engine",
         {"engine_generation": 0, "earlier_reductions": 0, **plain},
         {"engine_generation": 1, "earlier_reductions": 1, **plain},
         {
@@ -238,4 +251,4 @@ def test_reductions_that_were_undone_do_not_lead_to_what_follows(store):
 
 def test_engine_history_ignores_requests_that_never_reached_an_engine(store):
     store.given_answers({"worker": "prepare", "error_kind": "template"})
-    store.expect("engine_history")
+    store.expect("engine")

@@ -1,4 +1,4 @@
-"""token_gap, itl_percentile and latency_percentile: exact percentiles, and when intervals cannot be given."""
+"""Percentiles of latencies and of gaps between tokens: exact percentiles, and when intervals cannot be given."""
 
 import itertools
 import math
@@ -20,26 +20,14 @@ def given_stamps(store, *token_at_s, **columns):
     store.given_answers(*({"token_at_s": stamps, **columns} for stamps in token_at_s))
 
 
-def test_a_gap_lies_between_two_neighboring_tokens(store):
-    given_stamps(store, [1.0, 1.5, 3.5])
-    store.expect(
-        "token_gap",
-        {"request_id": "0", "at_s": 1.5, "gap_s": 0.5},
-        {"request_id": "0", "at_s": 3.5, "gap_s": 2.0},
-    )
-
-
 @pytest.mark.parametrize("stamps", [None, [], [1.0]])
 def test_fewer_than_two_stamps_have_no_gap(store, stamps):
     given_stamps(store, stamps)
-    store.expect("token_gap")
     assert {(row["gaps"], row["value_s"]) for row in store.rows("itl_percentile")} == {(0, None)}
 
 
-def test_token_gap_is_zero_between_tokens_of_one_event_and_itl_leaves_it_out(store):
+def test_itl_leaves_out_gaps_between_tokens_of_one_event(store):
     given_stamps(store, [1.0, 1.0, 3.0, 3.0, 3.0, 4.0], [1.0, 1.0])
-    gaps = [row["gap_s"] for row in store.rows("token_gap") if row["request_id"] == "0"]
-    assert sorted(gaps) == [0.0, 0.0, 0.0, 1.0, 2.0]
     assert (2, 1.5) in {(row["gaps"], row["value_s"]) for row in store.rows("itl_percentile")}
 
 
@@ -64,7 +52,7 @@ def test_itl_is_that_of_the_loop_of_vllm_bench_serve(store):
 
 def test_errors_have_no_gaps(store):
     given_stamps(store, [1.0, 2.0], error_kind="engine_died")
-    store.expect("token_gap")
+    assert {row["gaps"] for row in store.rows("itl_percentile")} == {0}
 
 
 def test_gaps_against_numpy(store):

@@ -1,4 +1,4 @@
-"""media_use: images, pixels and audio clips per second, and media tokens separately from text."""
+"""70_media: images, pixels and audio clips per second, and media tokens separately from text."""
 
 import pytest
 
@@ -26,7 +26,6 @@ def test_counts_and_rates_by_hand(store):
     store.expect(
         "media_use",
         {
-            "media_requests": 3,
             "images": 4,
             "audios": 1,
             "videos": None,

@@ -1,19 +1,22 @@
 """The table that a person reads: chosen and named in Python, computed in SQL."""
 
+import inspect
 import re
 
 import pytest
 
 from assayline.errors import StoreError
-from assayline.store.database import list_models
-from assayline.store.metrics import SHOWN, read_metric_table, read_run_summary
+from assayline.report.run.rows import read_report
+from assayline.store import measure
+from assayline.store.measure import list_statements
+from assayline.store.metrics import SHOWN, read_metric_table
 
 LATENCIES = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "itl_s", "e2e_s")
 
 
 def test_a_run_that_is_not_there_is_said_so(store):
     with pytest.raises(StoreError, match="Run elsewhere is not in the database"):
-        read_run_summary(store.connection, "elsewhere")
+        read_report(store.connection, "elsewhere")
     assert read_metric_table(store.connection, "' or 1=1 --") == []
 
 
@@ -32,7 +35,7 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
     )
     store.given("scorers", {"scorer": "numeric"})
     store.given("scores", *({"scorer": "numeric", "prompt_id": str(i), "value": 1.0} for i in range(240)))
-    summary = read_run_summary(store.connection, "run")
+    summary = store.row("run_summary")
     latency = {(row["metric"], row["percentile"]): row for row in store.rows("latency_percentile")}
     table = read_table(store)
     usual = [
@@ -152,8 +155,8 @@ def test_metric_value_has_error_rows_only_if_there_are_errors(store):
 
 def test_everything_that_is_shown_is_a_metric(store):
     """A misspelt name would never be shown."""
-    sources = "".join(model.text for model in list_models().values() if model.folder == "25_metric_value")
-    named = {*re.findall(r"'(\w+)'", sources), *LATENCIES, "pass@k"}
+    sources = "".join([*list_statements().values(), inspect.getsource(measure)])
+    named = {*re.findall(r"['\"](\w+)['\"]", sources), *LATENCIES, "pass@k"}
     assert {shown.metric for shown in SHOWN} <= named
 
 
@@ -168,7 +171,9 @@ def test_a_load_has_rows_about_goodput_and_lateness(store):
     store.given_answers(*stamps)
     by_name = {row["metric"]: row for row in read_table(store)}
     assert by_name["good requests (fast)"]["value"] == 0.5  # TTFT is 1, 1.5, 2 and 2.5 s
-    ((per_s,),) = store.connection.execute("select good_requests_per_s from goodput").fetchall()
+    ((per_s,),) = store.connection.execute(
+        "select value from metric_value where metric = 'good_requests_per_s'"
+    ).fetchall()
     assert by_name["goodput (fast)"]["value"] == per_s is not None
     assert by_name["goodput (fast)"]["source"] == "good_requests_per_s mean"
     assert by_name["sent late, p99"] == {

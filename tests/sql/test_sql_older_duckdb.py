@@ -1,4 +1,4 @@
-"""A database of ours in DuckDB 1.5, the version of many shells, notebooks and drivers: every view and macro is read."""
+"""A database of ours in DuckDB 1.5, the version of many shells, notebooks and drivers: all of main is read."""
 
 import json
 import os
@@ -26,11 +26,11 @@ ARGUMENTS = json.loads(sys.argv[2])
 connection = duckdb.connect(sys.argv[1], read_only=True, config={"threads": 1})
 connection.execute("set enable_progress_bar = false")
 views = connection.execute(
-    "select schema_name || '.' || view_name from duckdb_views() where not internal"
+    "select schema_name || '.' || view_name from duckdb_views() where schema_name = 'main' and not internal"
 ).fetchall()
 macros = connection.execute(
     "select schema_name || '.' || function_name, function_type, parameters from duckdb_functions() "
-    "where not internal and function_type in ('macro', 'table_macro')"
+    "where schema_name = 'main' and not internal and function_type in ('macro', 'table_macro')"
 ).fetchall()
 queries = {name: f"from {name}" for (name,) in views}
 for name, kind, parameters in macros:
@@ -69,56 +69,12 @@ with connect(Path(sys.argv[1]), 0) as connection:
 """
 
 ARGUMENTS = {
-    **dict.fromkeys(["run", "candidate"], "'one'"),
-    **dict.fromkeys(["baseline", "reference"], "'two'"),
-    "asked_scorer": "'exact_match'",
-    "asked_outcome": "'score'",
-    "asked_factor": "'in_flight'",
-    "candidate_runs": "['one']",
-    "baseline_runs": "['two']",
-    "entries": "[{'task': 'sums', 'model': 'model', 'run_id': 'one', 'scorer': 'exact_match', 'error_share': 0}]",
-    "run_ids": "['judge', 'second judge', 'pairs']",
-    "is_disagreement": "true",
-    "limits": "map {'requests_per_s': 0.1}",
-    "other_limit": "0.05",
+    "candidate": "'one'",
+    "baseline": "'two'",
+    "pair_by": "'row'",
     "baseline_repeats": "['two']",
     "candidate_repeats": "['one']",
-    "nights": "60",
-    "min_overlap": "0.9",
-    **dict.fromkeys(["history", "spec"], "'spec'"),
-    "names": "['spec']",
-    "direction": "1",
-    "how": "'majority'",
-    "most_prompts": "5",
-    "most_kinds": "5",
-    "most_values": "5",
-    "asked_model_id": "'digest'",
-    "asked_prompt_set": "'set'",
-    "asking_benchmark_id": "'bench'",
-    **dict.fromkeys(["text", "answer", "extracted", "explanation", "found_by"], "'The answer is 42, or B.'"),
-    "target": "'42'",
-    **dict.fromkeys(["key", "field", "reason"], "'verdict'"),
-    "is_swapped": "true",
-    "verdicts": "map {'correct': 1.0::double}",
-    "scale": "[]::double[]",
-    "token": "'42'",
-    "options": "['a', '42']",
-    "letters": "'AB'",
-    "option_logprobs": "[-1.0, -2.0]",
-    "option_tokens": "[1, 2]",
-    "normalize": "'tokens'",
-    "pattern": "'[0-9]+'",
-    "which_group": "0",
-    "take": "'last'",
-    **dict.fromkeys(["ignore_case", "ignore_punctuation", "is_binary", "is_percent"], "true"),
-    **dict.fromkeys(["value", "mean", "standard_error", "found", "wanted", "number"], "0.5"),
-    **dict.fromkeys(["tolerance", "relative_tolerance"], "0.0"),
-    **dict.fromkeys(["effective_samples", "samples", "clusters", "effective_clusters", "degrees"], "12"),
-    **dict.fromkeys(["plain_squares"], "3.0"),
-    "verdict": "'held'",
-    **dict.fromkeys(["pairing", "pair_by"], "'row'"),
-    **dict.fromkeys(["run_id", "prompt_id", "source_id"], "'one'"),
-    **dict.fromkeys(["occurrence", "source_row"], "0"),
+    "spec": "'spec'",
 }
 
 
@@ -210,15 +166,13 @@ def read_everything(path: Path, folder: Path | None = None) -> tuple[str, dict[s
     return version, found
 
 
-def test_every_view_and_macro_has_the_same_rows_in_duckdb_1_5(path: Path, older_duckdb: Path) -> None:
+def test_every_table_and_function_has_the_same_rows_in_duckdb_1_5(path: Path, older_duckdb: Path) -> None:
     version, found = read_everything(path, older_duckdb)
     assert version.startswith("1.5.")
     errors = {name: rows for name, rows in found.items() if isinstance(rows, str)}
     assert errors == {}
-    assert len(found) > 80
-    assert len(found["internal.run_summary"]) == 2
+    assert len(found) >= 20
     assert len(found["main.judgement"]) == 180
-    assert len(found["internal.list_comparisons(['judge', 'second judge', 'pairs'])"]) > 2
     assert found == read_everything(path)[1]
 
 

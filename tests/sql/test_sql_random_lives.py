@@ -1,4 +1,4 @@
-"""engine_history and run_summary against plain Python, on random lives of engines.
+"""engine and metrics of a run against plain Python, on random lives of engines.
 
 A life is drawn as raw rows (events, samples, answers) together with what is known of it while it is drawn.
 """
@@ -242,10 +242,12 @@ def test_random_lives_against_python(store):
     expected = [
         {"run_id": run_id, **expect_life(life, lives, run)} for run_id, (run, lives) in drawn.items() for life in lives
     ]
-    store.expect("engine_history", *expected, run_id=None)
+    store.expect("engine", *expected, run_id=None)
     summaries = {row["run_id"]: row for row in store.rows("run_summary", run_id=None)}
-    histories = store.rows("engine_history", run_id=None)
+    histories = store.rows("engine", run_id=None)
     for run_id, (run, lives) in drawn.items():
+        if run["state"] == "running":  # whose metrics are not stored
+            continue
         expected_summary, found = expect_summary(lives, run), summaries[run_id]
         shown = {name: found[name] for name in expected_summary}
         assert shown == pytest.approx(expected_summary, abs=1e-9), run_id

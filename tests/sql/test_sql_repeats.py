@@ -1,4 +1,4 @@
-"""Metrics of repeats: prompt_score, pass_at_k and majority_vote."""
+"""Metrics of repeats: prompt_score, pass@k and majority_vote."""
 
 from fractions import Fraction
 from math import comb, sqrt

@@ -32,9 +32,9 @@ COUNTED = {
 def test_a_run_of_nothing_counts_zero_and_leaves_the_rest_undefined(store):
     store.given("runs", {"expected_requests": 0})
     row = store.row("run_summary")
-    assert {name for name, value in row.items() if value == 0} == COUNTED
-    known = {name for name, value in row.items() if value is not None} - COUNTED
-    assert known == {"run_id", "name", "model", "prompt_set", "state", "attempts", "started_at"}
+    assert {name for name, value in row.items() if value == 0 and " " not in name} == COUNTED
+    known = {name for name, value in row.items() if value is not None and " " not in name} - COUNTED
+    assert known == {"run_id", "attempts"}
 
 
 def test_run_summary_is_empty_without_runs(store):
@@ -293,7 +293,6 @@ def test_the_summary_against_numpy(store):
             "prompt_tokens": prompt[ok].sum(),
             "output_tokens": output[ok].sum(),
             "cached_tokens": cached[ok].sum(),
-            "mean_output_tokens": output[ok].mean(),
             "output_tokens_per_s": output[ok].sum() / duration_s,
             "total_tokens_per_s": (output[ok].sum() + prompt[ok].sum()) / duration_s,
             "prefix_cache_hit_rate": cached[ok].sum() / prompt[ok].sum(),

@@ -75,7 +75,7 @@ def test_an_engine_that_sent_nothing_gave_nothing(store):
     store.given("loads", {})
     store.given_answers({"request_id": "a", **UNSENT, "worker": "idle"}, {"request_id": "b", **ANSWER})
     assert store.row("run_summary", "workers") == {"workers": 1}
-    store.expect("engine_history", {"worker": "w", "ok_requests": 1, "error_requests": 0})
+    store.expect("engine", {"worker": "w", "ok_requests": 1, "error_requests": 0})
 
 
 def test_of_two_rows_of_one_request_the_answer_counts(store):
@@ -111,7 +111,7 @@ def test_a_server_in_an_open_loop_has_no_steps_no_window_and_no_queue(store):
     nothing = {"window_share": None, "output_tokens_per_step": None, "engine_steps": None}
     engine = {"max_concurrency": None, "concurrency_used_share": None, "output_tokens_per_step": None}
     store.expect("engine", {**engine, "engine_steps": None, "output_tokens": 7})
-    store.expect("engine_history", {"window_requests": None, "last_window_requests": None, "engine_steps": None})
+    store.expect("engine", {"max_concurrency": None, "last_max_concurrency": None, "engine_steps": None})
     store.expect("run_summary", nothing)
     found = {row["metric"]: row["n"] for row in store.rows("latency_percentile") if row["percentile"] == 0.5}
     assert found == {"ttft_s": 1, "queue_s": 0, "prefill_s": 0, "decode_s": 1, "tpot_s": 0, "e2e_s": 1, "itl_s": 0}

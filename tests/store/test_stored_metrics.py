@@ -1,6 +1,5 @@
-"""Metrics that are stored: the same as computed ones, for every view and run; forgotten with the rows they are of."""
+"""Metrics that are stored: once, of every run that has ended; forgotten with the rows they are of."""
 
-import dataclasses
 import re
 import shutil
 from collections.abc import Iterator
@@ -18,14 +17,10 @@ from assayline.runs.manifest import read_manifest
 from assayline.settings import Settings
 from assayline.spec.criteria import Contains
 from assayline.spec.evaluation import EvalSpec
-from assayline.store import metrics
-from assayline.store.database import Connection, connect, find_in_schemas, list_models, transaction
+from assayline.store import measure, metrics
+from assayline.store.database import Connection, connect, find_in_schemas, transaction
 from assayline.store.ingest import load_parts, reload_parts
 from assayline.store.metrics import (
-    COMPUTED_FOLDERS,
-    REPORT_FOLDERS,
-    SOURCE_FOLDER,
-    compute_runs,
     ensure_metrics,
     forget_metrics,
     list_unmeasured,
@@ -72,61 +67,24 @@ def runs(database: Path, tmp_path: Path) -> Iterator[Connection]:
         yield connection
 
 
-def read_all(connection: Connection, names: list[str]) -> dict[str, list[Any]]:
-    return {name: rounded(connection.execute(f"select * from {name}").fetchall()) for name in names}
-
-
-def rounded(rows: list[Any]) -> list[Any]:
-    """Numbers to ten digits: DuckDB adds in no fixed order."""
-    return sorted(
-        (tuple(f"{value:.10g}" if isinstance(value, float) else value for value in row) for row in rows), key=str
-    )
-
-
-def list_names(*folders: str) -> list[str]:
-    return [model.name for model in list_models().values() if model.is_view and model.folder in folders]
-
-
-def test_computed_views_have_the_rows_that_they_have_in_the_database(runs: Connection) -> None:
-    names = list_names(*COMPUTED_FOLDERS)
-    expected = read_all(runs, names)
-    empty = [name for name, rows in expected.items() if not rows]
-    assert empty == ["rate_interval"], "it needs 200 results; without rows, nothing is proven"
-    run_ids = [run_id for (run_id,) in runs.execute("select run_id from runs").fetchall()]
-    for together in (run_ids[:1], run_ids[1:4], run_ids[4:]):
-        with compute_runs(runs, together, (*REPORT_FOLDERS, SOURCE_FOLDER)):
-            found = read_all(runs, names)
-            runs.execute("delete from stg_requests")
-            assert read_all(runs, names) == found, "a view was computed again"
-        of_these = {name: [row for row in rows if row[0] in together] for name, rows in expected.items()}
-        assert found == of_these, "the first column is run_id"
-    assert read_all(runs, names[:1]) == {names[0]: expected[names[0]]}, "names have their old meaning"
-
-
-def test_compute_runs_detaches_its_database_after_an_error(runs: Connection) -> None:
-    with pytest.raises(ZeroDivisionError), compute_runs(runs, ["it's nobody"]):
-        assert runs.execute("select * from run_summary").fetchall() == []
-        raise ZeroDivisionError
-    with pytest.raises(duckdb.Error), compute_runs(runs, ["run-000000"]):
-        runs.execute("select no_such_column from runs")
-    assert runs.execute("select count(*) > 5 from run_summary").fetchall() == [(True,)]
-
-
-def test_stored_metrics_are_those_of_their_views_for_every_run_that_has_ended(runs: Connection) -> None:
+def test_metrics_of_every_run_that_has_ended_are_stored_once(runs: Connection) -> None:
     ensure_metrics(runs)
     assert list_unmeasured(runs) == []
-    for name in list_names(SOURCE_FOLDER):
-        columns = "run_id, metric, statistic, detail, value, low, high, n, unit, higher_is_better"
-        stored = runs.execute(f"select {columns} from metric_values where source = '{name}'").fetchall()
-        computed = runs.execute(f"select {columns} from {name} where run_id <> '{RUNNING}'").fetchall()
-        assert rounded(stored) == rounded(computed), name
-    facts = "select run_id, prompts_digest, is_longest_first from {} where run_id <> ? order by run_id"
-    assert (
-        runs.execute(facts.format("measured_runs"), [RUNNING]).fetchall()
-        == runs.execute(facts.format("prepared_run"), [RUNNING]).fetchall()
-    )
+    ended = runs.execute("select run_id from runs where state <> 'running' order by run_id").fetchall()
+    assert runs.execute("select distinct run_id from metric_values order by run_id").fetchall() == ended
     twice = "select 1 from metric_values group by run_id, metric, statistic, detail having count(*) > 1"
     assert runs.execute(twice).fetchall() == []
+    assert runs.execute("select count(*) from duckdb_tables() where database_name = 'temp'").fetchall() == [(0,)]
+
+
+def test_a_run_that_cannot_be_measured_leaves_names_and_metrics_as_they_were(runs: Connection) -> None:
+    ensure_metrics(runs, ["run-000000"])
+    before = runs.execute("select * from metric_values order by all").fetchall()
+    runs.execute("alter table raw.scores rename column value to worth")
+    with pytest.raises(duckdb.Error):
+        store_metrics(runs, ["run-000000"])
+    assert runs.execute("select * from metric_values order by all").fetchall() == before
+    assert runs.execute("select count(distinct run_id) > 5 from main.request").fetchall() == [(True,)]
 
 
 def test_only_what_is_missing_is_computed(runs: Connection) -> None:
@@ -145,26 +103,14 @@ def test_only_what_is_missing_is_computed(runs: Connection) -> None:
     assert runs.execute("select * from metric_values where run_id = 'run-000000' order by all").fetchall() != before
 
 
-def test_another_definition_or_duckdb_makes_metrics_outdated_and_a_comment_does_not(
-    runs: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_definition_or_duckdb_makes_metrics_outdated(runs: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_metrics(runs, ["run-000000"])
-    monkeypatch.setattr(metrics, "_define", metrics._define.__wrapped__)  # as another process reads them
-
-    def is_outdated(old: str, new: str) -> bool:
-        models = list_models()
-        text = models["engine_history"].text
-        assert old in text
-        models["engine_history"] = dataclasses.replace(models["engine_history"], text=text.replace(old, new))
-        with monkeypatch.context() as other:
-            other.setattr(metrics, "list_models", lambda: models)
-            return "run-000000" in list_unmeasured(runs)
-
-    assert not is_outdated("-- Grain: ", "-- Each row: ")
-    assert not is_outdated(
-        "comment on view internal.engine_history is '", "comment on view internal.engine_history is 'Of "
-    )
-    assert is_outdated("sum(", "max(")
+    monkeypatch.setattr(metrics, "define_metrics", measure.define_metrics.__wrapped__)  # as another process reads them
+    assert "run-000000" not in list_unmeasured(runs)
+    with monkeypatch.context() as other:
+        statements = {**measure.list_statements(), "10_requests": "select 1"}
+        other.setattr(measure, "list_statements", lambda: statements)
+        assert "run-000000" in list_unmeasured(runs)
     monkeypatch.setattr(duckdb, "__version__", "9.7.1")
     assert "run-000000" in list_unmeasured(runs)
     ensure_metrics(runs, ["run-000000"])
@@ -194,7 +140,7 @@ def test_every_change_of_rows_forgets_stored_metrics() -> None:
         text = file.read_text(encoding="utf-8")
         if set(statement.findall(text)) - no_rows_of_runs and file.name != "metrics.py":
             writers[file.name] = text.count("forget_metrics(connection")
-    assert writers == {"ingest.py": 1, "runs.py": 3, "scoring.py": 1}
+    assert writers == {"ingest.py": 1, "measure.py": 0, "runs.py": 3, "scoring.py": 1}
 
 
 @pytest.fixture(scope="module")

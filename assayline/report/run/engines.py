@@ -95,7 +95,7 @@ def _cut_message(event: Row) -> str:
 ENGINE_COLUMNS = (
     Column("worker, engine", _name_engine),
     Column("ending", "ending"),
-    Column("max concurrency", "last_window_requests", show_value),
+    Column("max concurrency", "last_max_concurrency", show_value),
     Column("max sequences", "max_num_seqs", show_value),
     Column("load time", "load_s", show_seconds),
     Column("warm-up time", "warmup_s", show_seconds),

@@ -266,7 +266,7 @@ def choose_figures(rows: ReportRows) -> list[Figure]:
 
 
 def find_percentile(rows: ReportRows, metric: str, percentile: float) -> Row | None:
-    """Return a row of latency_percentile, or None if nothing was measured."""
+    """Return a percentile of a latency, or None if nothing was measured."""
     for row in rows.percentiles:
         if (row["metric"], row["percentile"]) == (metric, percentile) and row["value_s"] is not None:
             return row

@@ -1,23 +1,86 @@
-"""Rows of the SQL models that a run report shows, few enough for a page whatever the size of the run.
+"""Rows that a run report shows, few enough for a page whatever the size of the run.
 
-Queries select, sort and truncate; they compute no metric. Texts are cut to `TEXT_CHARACTERS` and come with their full
-length, because one answer may be megabytes.
+Metrics are read from metric_values; queries of `sql/queries` are what a page alone needs. Texts are cut to
+`TEXT_CHARACTERS` and come with their full length, because one answer may be megabytes.
 """
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import (
-    REPORT_FOLDERS,
-    SOURCE_FOLDER,
-    compute_runs,
-    list_unmeasured,
-    list_warnings,
-    measure_runs,
-    read_metric_table,
-    read_run_summary,
-)
+from assayline.errors import StoreError
+from assayline.store.database import SQL_FOLDER, Connection, Row, read_rows, transaction
+from assayline.store.measure import PERCENTILES, run_tables
+from assayline.store.metrics import ensure_metrics, list_warnings, read_metric_table
+
+Values = dict[tuple[str, str | None], Row]
+"""Rows of metric_values by metric and statistic, and scorer or SLO."""
+COUNTS = ("requests", "rows", "engines", "times", "prompts", "tokens", "workers", "attempts", "steps", "GPUs")
+"""Units of whole numbers."""
+
+
+def read_values(connection: Connection, run_id: str) -> Values:
+    """Return the stored metrics of a run by `metric statistic` and detail. Counts are whole numbers."""
+    rows = read_rows(connection, "select * from metric_values where run_id = ?", run_id)
+    for row in rows:
+        if row["unit"] in COUNTS and row["statistic"] == "total" and row["value"] is not None:
+            row["value"] = int(row["value"])
+    return {(f"{row['metric']} {row['statistic']}", row["detail"]): row for row in rows}
+
+
+def _summarize(values: Values, accuracy: list[Row]) -> Row:
+    """Return the metrics that a run has once by name, and the mean of its first scorer."""
+    summary = {
+        row["metric"]: row["value"] for (name, detail), row in values.items()
+        if detail is None and name.endswith((" total", " mean"))
+    }  # fmt: skip
+    first = next((row for row in accuracy if row["mean"] is not None), dict.fromkeys(("scorer", "mean")))
+    named = {name: first.get(f"mean_{name}") for name in ("low", "high")}
+    return {
+        **summary,
+        "scorer": first["scorer"],
+        "accuracy": first["mean"],
+        "accuracy_low": named["low"],
+        "accuracy_high": named["high"],
+        "scored_samples": first.get("samples", 0),
+    }
+
+
+def list_percentiles(values: Values, *metrics: str) -> list[Row]:
+    """List percentiles of latencies with their intervals, in seconds."""
+    found = [
+        (metric, percentile, values.get((f"{metric} {statistic}", None)))
+        for metric in metrics
+        for statistic, percentile in PERCENTILES.items()
+    ]
+    return [
+        {"metric": metric, "percentile": percentile, "value_s": row["value"], "low_s": row["low"],
+         "high_s": row["high"], "n": row["n"] or 0}
+        for metric, percentile, row in found if row
+    ]  # fmt: skip
+
+
+def list_repeats(values: Values, wanted: str) -> list[Row]:
+    """List pass@k, or the majority vote, by scorer."""
+    found = []
+    for (name, scorer), row in values.items():
+        if name.startswith(wanted):
+            error = values.get((f"standard_error {row['metric']}", scorer))
+            found.append({
+                "scorer": scorer, "k": int(row["metric"].partition("@")[2] or 0), "mean": row["value"],
+                "standard_error": error and error["value"], "mean_low": row["low"], "mean_high": row["high"],
+                "prompts": row["n"],
+            })  # fmt: skip
+    return sorted(found, key=lambda row: (row["scorer"], row["k"]))
+
+
+def read_query(connection: Connection, name: str) -> list[Row]:
+    """Return the rows of a query of `sql/queries` on the tables of a run."""
+    return read_rows(connection, _read_sql(name))
+
+
+def _read_sql(name: str) -> str:
+    return (SQL_FOLDER / "queries" / f"{name}.sql").read_text("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +101,7 @@ class LoadRows:
     """Percentiles of ITL, the gaps between token events, if their times were recorded."""
 
 
-def read_load(connection: Connection, run_id: str) -> LoadRows | None:
+def read_load(connection: Connection, run_id: str, values: Values) -> LoadRows | None:
     """Read the load of a stored run; None if it has none."""
 
     def of_run(query: str) -> list[Row]:
@@ -47,18 +110,54 @@ def read_load(connection: Connection, run_id: str) -> LoadRows | None:
     load = _first(of_run("select * from loads where run_id = ?"))
     if load is None:
         return None
+
+    def read(metric: str, statistic: str = "mean", detail: str | None = None) -> Any:
+        row = values.get((f"{metric} {statistic}", detail))
+        return row and row["value"]
+
+    goodput = [
+        {
+            **row,
+            "requests": values["good_share mean", row["slo"]]["n"],
+            "good_requests": read("good_requests", "total", row["slo"]),
+            **{
+                name: read(name, "mean", row["slo"])
+                for name in ("good_share", "good_requests_per_s", "good_output_tokens_per_s")
+            },
+        }
+        for row in of_run(_LIMITS)
+    ]
+    lag = {
+        **{f"{statistic}_s": read("send_lag_s", statistic) for statistic in ("p50", "p95", "p99", "max")},
+        "tolerance_s": read("send_lag_tolerance_s", "max"),
+        "late_share": read("late_share"),
+        "kept_up": _flag(read("kept_up")),
+        "due_ttft_p50_s": read("due_ttft_s", "p50"),
+        "due_ttft_p99_s": read("due_ttft_s", "p99"),
+    }
+    saturation = {
+        "arrival": load["arrival"],
+        "is_saturated": _flag(read("is_saturated")),
+        **{
+            name: read(name) for name in ("in_flight_growth_per_s", "offered_requests_per_s", "finished_requests_per_s")
+        },
+    }
     return LoadRows(
         load=load,
-        goodput=of_run("select * from goodput where run_id = ? order by slo"),
-        send_lag=_first(of_run("select * from send_lag where run_id = ?")),
-        saturation=_first(of_run("select * from saturation where run_id = ?")),
-        clients=of_run("select * from client_health where run_id = ? order by p99_s desc"),
+        goodput=goodput,
+        send_lag=None if lag["p99_s"] is None else lag | {"max_s": lag["max_s"]},
+        saturation=None if load["arrival"] == "concurrency" else saturation,
+        clients=read_query(connection, "client_health"),
         end=_first(of_run("select * from engine_events where run_id = ? and event = 'load_ended' order by at_s")),
         stretches=of_run(
             "select * from load_stretch where run_id = ? and has_windows and stretch_s is not null order by begins_at_s"
         ),
-        gaps=of_run("select * from itl_percentile where run_id = ? and gaps > 0 order by percentile"),
+        gaps=[{**row, "gaps": row["n"]} for row in list_percentiles(values, "itl_s") if row["n"]],
     )
+
+
+def _flag(value: float | None) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _first(rows: list[Row]) -> Row | None:
@@ -129,15 +228,12 @@ class ReportRows:
 def read_report(connection: Connection, run_id: str) -> ReportRows:
     """Read the report rows of a stored run, and store its metrics if they are missing.
 
-    Both read one scratch database, since making it takes longer than the metrics of a small run. Raises StoreError if
-    the run is missing.
+    Raises StoreError if the run is missing.
     """
-    if list_unmeasured(connection, [run_id]):
-        computed = measure_runs(connection, [run_id], (*REPORT_FOLDERS, SOURCE_FOLDER))
-    else:
-        computed = compute_runs(connection, [run_id], REPORT_FOLDERS)
-    with computed:
+    ensure_metrics(connection, [run_id])
+    with transaction(connection), run_tables(connection, run_id):
         rows = _read_rows(connection, run_id)
+        connection.execute("drop table temp.activity")
     return replace(rows, metrics=read_metric_table(connection, run_id))
 
 
@@ -147,26 +243,30 @@ def _read_rows(connection: Connection, run_id: str) -> ReportRows:
     def of_run(query: str, *values: Any) -> list[Row]:
         return read_rows(connection, query, run_id, *values)
 
-    summary = read_run_summary(connection, run_id)
-    load = read_load(connection, run_id)
+    values = read_values(connection, run_id)
+    runs = of_run("select runs.*, obstacle from runs left join run_conditions using (run_id) where run_id = ?")
+    if not runs:
+        raise StoreError(f"Run {run_id} is not in the database. hint: list the runs with `from run`.")
+    accuracy = of_run("select * from accuracy where run_id = ? order by ordinal, scorer")
+    devices = read_query(connection, "device_use")[:ENGINES]
+    connection.execute(f"create or replace temp table activity as {_read_sql('activity')}")
+    activity = read_rows(connection, "from activity order by begins_at_s")
     return ReportRows(
-        run=of_run("select runs.*, obstacle from runs left join run_conditions using (run_id) where run_id = ?")[0],
-        summary=summary,
+        run=runs[0],
+        summary=_summarize(values, accuracy),
         metrics=[],
-        accuracy=of_run("select * from accuracy where run_id = ? order by ordinal, scorer"),
-        pass_at_k=of_run("select * from pass_at_k where run_id = ? order by scorer, k"),
-        majority_vote=of_run("select * from majority_vote where run_id = ? order by scorer"),
-        percentiles=of_run(_LATENCIES.format("latency_percentile", "percentile")),
-        turns=of_run("select * from turn_latency where run_id = ? order by turn_index limit ?", TURNS),
-        histogram=of_run(_LATENCIES.format("latency_histogram", "from_s")),
-        activity=of_run("select * from activity where run_id = ? order by begins_at_s"),
-        telemetry=of_run("select * from telemetry_activity where run_id = ? order by begins_at_s"),
-        devices=of_run("select * from device_use where run_id = ? order by worker, device limit ?", ENGINES),
-        engines=of_run(
-            "select * from engine_history where run_id = ? order by worker, engine_generation limit ?", ENGINES
-        ),
-        drafts=of_run("select * from draft_use where run_id = ? and drafts > 0 order by position"),
-        forecast=_first(of_run("select * from length_forecast where run_id = ?")),
+        accuracy=accuracy,
+        pass_at_k=list_repeats(values, "pass@"),
+        majority_vote=list_repeats(values, "majority_vote"),
+        percentiles=list_percentiles(values, "ttft_s", "tpot_s", "e2e_s"),
+        turns=read_query(connection, "turn_latency")[:TURNS],
+        histogram=read_query(connection, "latency_histogram"),
+        activity=activity,
+        telemetry=read_query(connection, "telemetry_activity") if activity else [],
+        devices=devices,
+        engines=of_run("select * from engine where run_id = ? order by worker, engine_generation limit ?", ENGINES),
+        drafts=read_query(connection, "draft_use") if ("acceptance_length mean", None) in values else [],
+        forecast=_first(read_query(connection, "length_forecast")),
         first_opened=next(iter(of_run(_FIRST_OPENED)), None),
         events=of_run(_EVENTS, EVENTS),
         errors=of_run(_ERRORS, ERROR_KINDS),
@@ -176,10 +276,37 @@ def _read_rows(connection: Connection, run_id: str) -> ReportRows:
         best=of_run(_SAMPLES, -1, BEST),
         groups=of_run("select * replace (left(value, 200) as value) from show_groups(?, ?)", VALUES),
         warnings=list_warnings(connection, run_id),
-        load=load,
-        energy=_first(of_run("select * from run_energy where run_id = ?")),
-        cost=of_run("select * from run_cost where run_id = ?")[0],
+        load=read_load(connection, run_id, values),
+        energy=_read_energy(values, devices),
+        cost=_read_cost(values, json.loads(runs[0]["spec_json"])),
     )
+
+
+def _read_energy(values: Values, devices: list[Row]) -> Row | None:
+    """Return the energy of a run's GPUs; None without samples of one."""
+    if ("gpus total", None) not in values:
+        return None
+    names = ("gpus", "energy_joules", "energy_error_joules", "idle_joules")
+    found = {name: (values.get((f"{name} total", None)) or {}).get("value") for name in names}
+    sources = {row["energy_source"] for row in devices if row["device"] != "host"}
+    return {**found, "energy_source": "counter" if sources == {"counter"} else "power"}
+
+
+COSTS = (
+    "cost", "working_cost", "cost_per_million_output_tokens", "full_cost_per_million_output_tokens",
+    "cost_per_thousand_requests", "full_cost_per_thousand_requests", "cost_per_right_answer",
+    "full_cost_per_right_answer", "energy_per_output_token_joules",
+)  # fmt: skip
+
+
+def _read_cost(values: Values, spec: dict[str, Any]) -> Row:
+    rows = {row["metric"]: row for (_, detail), row in values.items() if detail is None and row["metric"] in COSTS}
+    each = rows.get("cost_per_right_answer") or {}
+    return {
+        "currency": (spec.get("price") or {}).get("currency"),
+        **{name: (rows.get(name) or {}).get("value") for name in COSTS},
+        **{f"cost_per_right_answer_{end}": each.get(end) for end in ("low", "high")},
+    }
 
 
 def _cut(column: str) -> str:
@@ -192,9 +319,16 @@ def cut_and_count(column: str) -> str:
     return f"{_cut(column)}, length({column}) as {column}_characters"
 
 
-_LATENCIES = """
-    select * from {0} where run_id = ? and metric in ('ttft_s', 'tpot_s', 'e2e_s')
-    order by list_position(['ttft_s', 'tpot_s', 'e2e_s'], metric), {1}
+_LIMITS = """
+    select
+        slo,
+        max(limit_s) filter (metric = 'ttft_s') as ttft_limit_s,
+        max(limit_s) filter (metric = 'tpot_s') as tpot_limit_s,
+        max(limit_s) filter (metric = 'e2e_s') as e2e_limit_s
+    from slos
+    where run_id = ?
+    group by slo
+    order by slo
 """
 _FIRST_OPENED = """
     select * from engine_events where run_id = ? and event = 'opened' order by at_s, worker limit 1
@@ -233,7 +367,7 @@ _SAMPLES = f"""
 """  # noqa: S608 - names are ours
 _SLOWEST = """
     select request_id, prompt_id, e2e_s, ttft_s, tpot_s, queue_s, prompt_tokens, output_tokens, finish_reason
-    from stg_requests
+    from request
     where run_id = ? and status = 'ok' and e2e_s is not null
     order by e2e_s desc, request_id
     limit ?

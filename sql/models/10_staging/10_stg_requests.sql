@@ -8,126 +8,117 @@ with
 
 join_answers as (
     select
-        one_request.run_id,
-        one_request.request_id,
-        one_request.prompt_id,
-        one_request.occurrence,
-        one_request.repeat_index,
-        one_request.option_index,
-        one_request.option,
-        one_request.option_tokens,
-        one_request.turn_index,
-        one_request.turns,
-        try_cast(one_request.sampling_json ->> '$.max_tokens' as bigint) as max_tokens,
-        one_answer.* exclude (run_id, request_id),
-        prompt.source_row,
-        prompt.target,
-        load_stretch.run_id is not null as has_windows,
-        load_stretch.begins_at_s,
-        load_stretch.ends_at_s,
+        requests.* exclude (
+            prompt_token_ids, sampling_json, rendered, messages_json, media_json, expected_output_tokens,
+            due_offset_s, turn_messages_json
+        ),
+        answers.* exclude (run_id, request_id),
+        source_row,
+        target,
+        has_windows,
+        begins_at_s,
+        ends_at_s,
+        try_cast(sampling_json ->> '$.max_tokens' as bigint) as max_tokens,
         case
-            when one_answer.request_id is null then 'missing'
-            when one_answer.error_kind = 'not_sent' then 'unsent'
-            when one_answer.error_kind is not null then 'error'
+            when answers.request_id is null then 'missing'
+            when answers.error_kind = 'not_sent' then 'unsent'
+            when answers.error_kind is not null then 'error'
             else 'ok'
         end as status
-    from one_request
-    left join one_answer using (run_id, request_id)
-    left join prompt using (run_id, prompt_id, occurrence)
-    -- Nothing to join without a load, or with one that has no windows: most runs, at nearly no cost.
-    left join load_stretch
-        on load_stretch.run_id = one_request.run_id
-        and load_stretch.worker = one_answer.worker
-        and load_stretch.engine_generation = one_answer.engine_generation
-        and load_stretch.has_windows
+    from raw.requests
+    left join raw.completions as answers using (run_id, request_id)
+    left join raw.prompts using (run_id, prompt_id, occurrence)
+    left join (from internal.load_stretch where has_windows) using (run_id, worker, engine_generation)
+    qualify row_number() over (
+        partition by requests.run_id, requests.request_id
+        order by error_kind is not null, finished_at_s nulls last, answers.worker, answers.engine_generation
+    ) = 1
 ),
 
 measure_requests as (
     select
-        run_id,
-        request_id,
-        prompt_id,
-        occurrence,
-        repeat_index,
-        option_index,
-        turn_index,
-        turns,
-        source_row,
-        status,
-        case
-            when status in ('missing', 'unsent') or worker = 'prepare' then null
-            when not has_windows then 'measured'
-            when sent_at_s < begins_at_s then 'warmup'
-            when sent_at_s > ends_at_s then 'cooldown'
-            when sent_at_s is not null then 'measured'
-        end as phase,
-        -- Filter on finish time only: the send rate between the windows equals the offered load even if the server is
-        -- saturated.
-        status = 'ok'
-            and (not has_windows or coalesce(finished_at_s between begins_at_s and ends_at_s, false)) as is_finished,
-        worker,
-        engine_generation,
-        window_requests,
-        due_at_s,
-        sent_at_s,
-        arrived_at_s,
-        queued_at_s,
-        scheduled_at_s,
-        first_token_at_s,
-        last_token_at_s,
-        finished_at_s,
-        sent_at_s - due_at_s as send_lag_s,
-        scheduled_at_s - queued_at_s as queue_s,
-        first_token_at_s - scheduled_at_s as prefill_s,
+        *,
         last_token_at_s - first_token_at_s as decode_s,
-        first_token_at_s - arrived_at_s as ttft_s,
         output_tokens - case when reasoning_tokens is null then 0 else hidden_tokens end as streamed_tokens,
-        case when decode_s > 0 and streamed_tokens > 1 then decode_s / (streamed_tokens - 1) end as tpot_s,
-        finished_at_s - arrived_at_s as e2e_s,
-        token_at_s,
-        prompt_tokens,
-        cached_tokens,
-        output_tokens,
-        max_tokens,
-        preemptions,
-        retries,
-        finish_reason,
-        case
-            when finish_reason is null then null
-            when finish_reason <> 'length' then false
-            when max_tokens is null then true
-            else output_tokens < max_tokens
-        end as context_limited,
-        case
-            when option_index is null and finish_reason is not null
-            then finish_reason = 'length' and not context_limited
-        end as truncated,
-        text,
-        target,
-        option,
-        option_tokens,
-        option_logprob,
-        error_kind,
-        error_message,
-        images,
-        image_pixels,
-        audios,
-        audio_s,
-        videos,
-        video_frames,
-        video_s,
-        media_bytes,
-        media_tokens,
-        media_prepare_s,
-        draft_tokens,
-        acceptance_histogram,
-        reasoning_tokens,
-        hidden_tokens,
-        response_model
+        finish_reason = 'length' and (max_tokens is null or output_tokens < max_tokens) as context_limited
     from join_answers
 )
 
-select * from measure_requests;
+select
+    run_id,
+    request_id,
+    prompt_id,
+    occurrence,
+    repeat_index,
+    option_index,
+    turn_index,
+    turns,
+    source_row,
+    status,
+    case
+        when status in ('missing', 'unsent') or worker = 'prepare' then null
+        when has_windows is null then 'measured'
+        when sent_at_s < begins_at_s then 'warmup'
+        when sent_at_s > ends_at_s then 'cooldown'
+        when sent_at_s is not null then 'measured'
+    end as phase,
+    -- Filter on finish time only: the send rate between the windows equals the offered load even if the server is
+    -- saturated.
+    status = 'ok'
+        and (has_windows is null or coalesce(finished_at_s between begins_at_s and ends_at_s, false))
+        as is_finished,
+    worker,
+    engine_generation,
+    window_requests,
+    due_at_s,
+    sent_at_s,
+    arrived_at_s,
+    queued_at_s,
+    scheduled_at_s,
+    first_token_at_s,
+    last_token_at_s,
+    finished_at_s,
+    sent_at_s - due_at_s as send_lag_s,
+    scheduled_at_s - queued_at_s as queue_s,
+    first_token_at_s - scheduled_at_s as prefill_s,
+    decode_s,
+    first_token_at_s - arrived_at_s as ttft_s,
+    streamed_tokens,
+    case when decode_s > 0 and streamed_tokens > 1 then decode_s / (streamed_tokens - 1) end as tpot_s,
+    finished_at_s - arrived_at_s as e2e_s,
+    token_at_s,
+    prompt_tokens,
+    cached_tokens,
+    output_tokens,
+    max_tokens,
+    preemptions,
+    retries,
+    finish_reason,
+    context_limited,
+    case when option_index is null then finish_reason = 'length' and not context_limited end as truncated,
+    text,
+    target,
+    option,
+    option_tokens,
+    option_logprob,
+    error_kind,
+    error_message,
+    images,
+    image_pixels,
+    audios,
+    audio_s,
+    videos,
+    video_frames,
+    video_s,
+    media_bytes,
+    media_tokens,
+    media_prepare_s,
+    draft_tokens,
+    acceptance_histogram,
+    reasoning_tokens,
+    hidden_tokens,
+    response_model
+from measure_requests;
 
 comment on view internal.stg_requests is 'One row per request of a run, answered or not, with the durations from which every metric is computed. If a request has two answers, one counts: a result before an error, then the earlier.';
 comment on column internal.stg_requests.run_id is 'The run.';

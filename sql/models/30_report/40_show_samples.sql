@@ -31,7 +31,7 @@ with
 
 choose_scorer as (
     select run_id, scorer
-    from internal.accuracy
+    from raw.scorers
     where run_id = run
     order by ordinal
     limit 1

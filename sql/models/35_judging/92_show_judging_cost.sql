@@ -5,8 +5,8 @@
 -- run_id: the run, or the judge's run. NULL for the sum.
 -- model: its model. NULL for the sum.
 -- state: state of its run; a failed one cost something, too. NULL for the sum.
--- load_s: time to load engines; see run_summary.
--- duration_s: generation window; see run_summary.
+-- load_s: time to load engines; see metric_value.
+-- duration_s: generation window; see metric_value.
 -- output_tokens: tokens that its model wrote, of ok requests.
 -- cost: cost of the whole run, including loading and downtime. NULL without a price, and for a sum of two currencies.
 -- currency: currency of cost.

@@ -1,5 +1,5 @@
 -- Grain: one row per run.
--- columns of: raw.runs, internal.run_conditions, internal.run_summary, internal.gate_verdict
+-- columns of: raw.runs, internal.run_conditions, internal.gate_verdict
 create or replace view main.run as
 with
 
@@ -136,3 +136,18 @@ comment on column main.run.judge_runs is 'Number of runs that judge its answers 
 comment on column main.run.judging_s is 'Time of judging: sum of duration_s of these runs. NULL without judges.';
 comment on column main.run.judging_output_tokens is 'Tokens that the judges wrote: sum of output_tokens of these runs.';
 comment on column main.run.judging_cost is 'Cost of judging: sum of cost of these runs. NULL if one of them has no price, or two have different currencies.';
+comment on column main.run.attempts is 'How often the run was started: 1, unless it was resumed.';
+comment on column main.run.ok_requests is 'Requests with a result.';
+comment on column main.run.error_requests is 'Requests with an error, those that could not be rendered included.';
+comment on column main.run.missing_requests is 'Requests without an answer (yet): expected_requests − answered_requests − unsent_requests, not below 0.';
+comment on column main.run.output_tokens is 'Output tokens of ok requests.';
+comment on column main.run.load_s is 'Cold start, seconds: the longest start-up of a worker''s first engine, in the first attempt in which one started.';
+comment on column main.run.duration_s is 'The whole window, seconds: from the first beginning to the last end of any engine''s work. NULL if no engine''s work has both ends.';
+comment on column main.run.downtime_s is 'Seconds of the window with no engine at work: every engine was being rebuilt, or the run was between two attempts. 0 if some engine always worked.';
+comment on column main.run.recovery_s is 'Seconds that workers were without an engine, from the end of one to the readiness of the next in the same attempt, summed over workers. NULL if none was rebuilt.';
+comment on column main.run.scorer is 'The run''s first scorer, which accuracy is of. NULL if it has none.';
+comment on column main.run.accuracy is 'Their mean score, 0 to 1; errors are 0. NULL if nothing was scored.';
+comment on column main.run.accuracy_low is 'Lower end of its 95% interval.';
+comment on column main.run.accuracy_high is 'Upper end.';
+comment on column main.run.requests_per_s is 'Throughput: ok requests that finished per second with an engine at work, or between a load''s warm-up and cool-down windows.';
+comment on column main.run.output_tokens_per_s is 'Output tokens of the same requests over the same seconds: a request counts as a whole when it finishes.';

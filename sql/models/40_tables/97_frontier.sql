@@ -44,7 +44,7 @@ take_values as (
         max(value) filter (metric = 'cost_per_million_output_tokens') as cost_per_million_output_tokens,
         max(value) filter (metric = 'cost_per_right_answer') as cost_per_right_answer,
         max(unit) filter (metric = 'cost_per_right_answer' and value is not null) as cost_unit,
-        max(value * n) filter (metric = 'accuracy' and detail = scorer) as right_answers
+        max(value) filter (metric = 'score_sum' and detail = scorer) as right_answers
     from raw.metric_values
     left join find_scorers on find_scorers.run_id = metric_values.run_id
     group by metric_values.run_id
@@ -69,7 +69,7 @@ price_runs as (
     left join take_values on take_values.run_id = runs.run_id
     left join (
         select run_id, sum(kv_cache_tokens) as kv_cache_tokens
-        from internal.engine_history
+        from main.engine
         where engine_generation = 0
         group by run_id
     ) as engine on engine.run_id = runs.run_id
