@@ -31,6 +31,7 @@ from assayline.engines.messages import (
 )
 from assayline.engines.pool import EnginePool, IdleEngine, own_variables
 from assayline.engines.process import POLL_INTERVAL_S, HostProcess, HostSetup
+from assayline.engines.senders import Senders
 from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, SpecError, Witness
 from assayline.load.progress import LoadEnd, LoadProgress, Schedule
 from assayline.records import NOT_SENT, Completion, Request, TelemetrySample
@@ -75,6 +76,7 @@ class HostedEngine:
         pool: EnginePool | None = None,
     ) -> None:
         """Open it. `window`: most requests in flight, None for the engine's default; `pool` keeps it for later runs."""
+        self._host: HostProcess | Senders
         self._order = order
         self._setup = setup
         self._hooks = hooks
@@ -140,8 +142,13 @@ class HostedEngine:
         return False
 
     def _start(self) -> Opened:
-        """Start a process with a new engine in it."""
-        self._host = HostProcess(self._setup.env, self._setup.log_path, self._read_log, self._setup.launch)
+        """Start a process with a new engine in it, or several that send to one server."""
+        setup = self._setup
+        paths = [setup.log_path.with_stem(f"{setup.log_path.stem}-{n}") for n in range(2, self._order.senders + 1)]
+        first, *others = [
+            HostProcess(setup.env, path, self._read_log, setup.launch) for path in (setup.log_path, *paths)
+        ]
+        self._host = Senders([first, *others]) if others else first
         try:
             self._host.send(self._order)
             return self._expect(Opened, self._setup.start_timeout_s)

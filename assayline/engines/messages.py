@@ -61,6 +61,8 @@ class Open:
     """Id of the run that this engine was opened for; shown when a later run takes it over."""
     worker: str = "worker-0"
     engine_generation: int = 0
+    senders: int = 1
+    """Number of processes that send to a running server."""
 
     def check_version(self, version: str | None) -> None:
         """Raise SpecError if another version of vLLM answered the run's earlier requests."""
@@ -230,6 +232,10 @@ class Channel:
                 self._flush()
             left_s = deadline - time.monotonic()
         return self._messages.popleft() if self._messages else None
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
 
     def close(self) -> None:
         """Close the socket. Safe to call twice."""

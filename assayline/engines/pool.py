@@ -21,6 +21,7 @@ from assayline.engines.devices.claims import Device, claim_device
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.engines.messages import Open
 from assayline.engines.process import HostProcess
+from assayline.engines.senders import Senders
 
 NO_CLOCK = RunClock(0.0, 0.0, "")
 
@@ -29,7 +30,7 @@ NO_CLOCK = RunClock(0.0, 0.0, "")
 class IdleEngine:
     """A host that waits for the next run."""
 
-    host: HostProcess
+    host: HostProcess | Senders
     order: Open
     """The order that it was opened or last taken over with."""
     env: Mapping[str, str]

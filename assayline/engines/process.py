@@ -211,6 +211,10 @@ class HostProcess:
         self._log.read(self.phase)
         return message
 
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when a message is there."""
+        return self._channel.fileno()
+
     def begin_run(self) -> None:
         """Note that the engine has started: its next death is one at run time."""
         if self.phase != "run":

@@ -6,6 +6,8 @@ has no access to the queue. On one machine it is an object in the flow's process
 """
 
 import contextlib
+import math
+import os
 import threading
 import time
 from collections import deque
@@ -35,6 +37,7 @@ from assayline.requests.model_config import choose_media_args, may_have_media
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.load import Concurrency
 
 NO_DEVICE = Device("none", {}, ())
 
@@ -60,7 +63,24 @@ def order_engine(spec: EvalSpec, model: ModelIdentity, clock: RunClock, run_id: 
         clock=clock,
         run_id=run_id,
         worker=worker,
+        senders=count_senders(spec, len(os.sched_getaffinity(0))),
     )
+
+
+REQUESTS_PER_SENDER_S, TOKENS_PER_SENDER_S, IN_FLIGHT_PER_SENDER = 500, 30_000, 1_000
+"""What one process sends and reads with about half a core to spare (docs/design/performance.md)."""
+
+
+def count_senders(spec: EvalSpec, cores: int) -> int:
+    """Return the number of processes that send to a running server; 1 for any other engine."""
+    asked, load = spec.engine.server.senders, spec.load
+    if not spec.engine.is_remote or asked != "auto":
+        return asked if isinstance(asked, int) and spec.engine.is_remote else 1
+    in_flight = load.arrival.requests if load and isinstance(load.arrival, Concurrency) else spec.engine.max_concurrency
+    rate_per_s = getattr(load.arrival, "rate_per_s", 0.0) if load else 0.0
+    tokens_per_s = rate_per_s * (spec.sampling.get("max_tokens") or 0)
+    shares = (rate_per_s / REQUESTS_PER_SENDER_S, tokens_per_s / TOKENS_PER_SENDER_S)
+    return max(1, min(cores - 2, math.ceil(max(*shares, (in_flight or 0) / IN_FLIGHT_PER_SENDER))))
 
 
 FIRST_WAIT_S = 0.05

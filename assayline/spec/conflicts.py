@@ -205,6 +205,7 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
         "a running server has loaded its adapters itself. hint: set `model` to the base and engine.server.model to the "
         "server's name for the adapter",
     ),
+    (STARTED, _given("engine.server.senders"), "one process sends to it, which has its key. hint: remove it"),
     (STARTED, _given("engine.args.served_model_name"), "it sets the name. hint: use engine.server.model"),
     (CHAT, RENDERING, f"the server renders with its own template. hint: remove it, or {USE_COMPLETIONS}"),
     (CHAT, EXACT_LENGTH, f"token ids are made, which this endpoint does not take. hint: {USE_COMPLETIONS}"),

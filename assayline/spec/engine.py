@@ -54,6 +54,11 @@ class ServerSpec(SpecPart):
         description="Maximum retries of a request after a failed connection, 429, 502 or 503; never after a first "
         "token. In a closed loop, requests wait for an unreachable server, within timeout_s.",
     )
+    senders: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
+        "auto",
+        description="Processes that send to a running server. auto: one per 500 requests/s or 30,000 tokens/s that the "
+        "load asks for, or 1,000 requests in flight; at most the cores less two.",
+    )
     ca_file: str | None = Field(None, description="PEM file of trusted certificates (default: the system's).")
 
     @field_validator("url")

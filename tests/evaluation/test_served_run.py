@@ -1,5 +1,6 @@
 """Whole runs against a server, without Prefect and without a model: chats that it renders, prompts that we render."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ from server_kit import FakeServer, Script
 
 from assayline.errors import ModelError, PromptsChangedError, SpecError
 from assayline.evaluation.begin import begin_evaluation, plan_run
+from assayline.evaluation.worker import count_senders
+from assayline.load.arrivals import list_offsets
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 
@@ -63,6 +66,28 @@ def test_prompts_that_we_render_are_sent_as_token_ids(server, settings, make_spe
     assert stored < sent and len(sent) == len(stored) + 1  # and the warm-up
     [(model_id,)] = query(settings, "select model_id from runs")
     assert model_id.startswith("sha256:")
+
+
+@pytest.mark.parametrize("arrival", [{"kind": "poisson", "rate_per_s": 40}, {"kind": "concurrency", "requests": 5}])
+def test_several_senders_share_a_load_of_one_pattern(server, settings, arrival):
+    """Together they follow the pattern of one, each from a process of its own, and each with seats of its own."""
+    engine = {"server": {"url": server.url, "endpoint": "chat", "senders": 3}}
+    spec = chat_spec(server.url, prompts={"repeats": 10}, load={"arrival": arrival}, engine=engine)
+    server.default = Script(delay_s=0.1)
+    evaluation = begin_evaluation(spec, settings)
+    counts = evaluation.prepare()
+    work(evaluation)
+    logs = sorted(path.stem for path in (evaluation.run_dir / "logs").glob("*.log"))
+    assert logs == [f"worker-0-generation-0{number}" for number in ("", "-2", "-3")]
+    evaluation.finish(counts)
+    rows = query(settings, "select due_at_s, sent_at_s, window_requests, error_kind from completions order by due_at_s")
+    assert len(rows) == 60 and {error for *_, error in rows} == {None}
+    assert {window for _, _, window, _ in rows} == {arrival.get("requests")}
+    if arrival["kind"] == "poisson":
+        offsets = itertools.islice(list_offsets(spec.load.arrival), 60)
+        assert [due_s - rows[0][0] for due_s, *_ in rows] == pytest.approx(list(offsets))
+    else:
+        assert server.most_in_flight == 5, "no sender alone has more than two seats"
 
 
 def test_a_run_against_a_server_is_resumed_and_compares_its_chats(server, settings):
@@ -145,3 +170,19 @@ SERVER = {"url": "http://127.0.0.1:9/v1", "endpoint": "chat"}
 def test_a_folder_is_identified_by_its_files_wherever_it_answers(settings, tiny_model):
     manifest = plan_run(chat_spec(SERVER["url"], model=str(tiny_model)), settings).fresh
     assert manifest.model_id.startswith("sha256:")
+
+
+@pytest.mark.parametrize(
+    ("load", "cores", "senders"),
+    [
+        (None, 64, 1),
+        ({"kind": "poisson", "rate_per_s": 400}, 64, 2),
+        ({"kind": "constant", "rate_per_s": 2600}, 64, 9),
+        ({"kind": "constant", "rate_per_s": 2600}, 8, 6),
+        ({"kind": "constant", "rate_per_s": 2600}, 2, 1),
+        ({"kind": "concurrency", "requests": 2500}, 64, 3),
+    ],
+)
+def test_senders_are_as_many_as_a_load_needs_and_cores_allow(load, cores, senders):
+    spec = chat_spec("http://s/v1", sampling={"max_tokens": 100}, load=load and {"arrival": load})
+    assert count_senders(spec, cores) == senders

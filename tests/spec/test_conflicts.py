@@ -78,6 +78,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("engine.args (max_num_seqs)", {**URL, "engine.args": {"max_num_seqs": 8, "max_model_len": 9}}),
     ("adapter unset and engine.args.default_mm_loras unset", {"engine.args.enable_lora": True}),
     ("engine.server.url", {**URL, "adapter": "a"}),
+    ("engine.server.senders", {**SERVER, "engine.server.senders": 2}),
     ("engine.args.served_model_name", {**SERVER, "engine.args.served_model_name": "x"}),
     (
         RENDERING,
