@@ -32,6 +32,9 @@ _FACTS = """
     union all select 'cuttable', count(truncated) from request
     union all select 'sends', count(due_at_s) from request
     union all select 'media', count(coalesce(images, audios, videos)) from request
+    union all select 'errors', count(*) from request where status = 'error'
+    union all select 'turns', count(turn_index) from request
+    union all select 'drafts', count(acceptance_histogram) from request
     union all select 'sends', count(loop_lags_s) from raw.telemetry where run_id = getvariable('run_id')
     union all select 'stamps', count(token_at_s) from raw.completions where run_id = getvariable('run_id')
     union all select 'scorers', count(*) from raw.scorers where run_id = getvariable('run_id')
@@ -43,11 +46,13 @@ _FACTS = """
     select 'open_loads', count(*) from raw.loads where run_id = getvariable('run_id') and arrival <> 'concurrency'
     union all
     select 'gpus', count(*) from raw.device_telemetry where run_id = getvariable('run_id') and device <> 'host'
+    union all select 'devices', count(*) from raw.device_telemetry where run_id = getvariable('run_id')
+    union all select 'lengths', count(expected_output_tokens) from raw.requests where run_id = getvariable('run_id')
     union all
     select 'prices', count(spec_json ->> '$.price.currency') from raw.runs where run_id = getvariable('run_id')
 """
-"""How much a run has of what statements read: those without anything to read are skipped. As scalar subqueries these
-would take ten times as long to plan."""
+"""How much a run has of what statements and queries read: those without anything to read are skipped. As scalar
+subqueries these would take ten times as long to plan."""
 
 _NEEDS = {
     "30_in_flight": {"times"},
@@ -66,6 +71,11 @@ _NEEDS = {
     "91_answers": {"prices", "scorers"},
 }
 """Facts of which a statement needs all; those that are not named always run."""
+
+
+def list_facts(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """List what a run has any of, in a block of `run_tables`."""
+    return {fact for fact, n in connection.execute(_FACTS).fetchall() if n}
 
 
 def list_statements() -> dict[str, str]:
@@ -106,7 +116,7 @@ def measure_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Insert the rows of `metric_values` of a run, in the caller's transaction."""
     with run_tables(connection, run_id):
         connection.execute("create or replace temp table metric_value as select * from raw.metric_values limit 0")
-        known = {fact for fact, n in connection.execute(_FACTS).fetchall() if n}
+        known = list_facts(connection)
         rows = list[Row]()
         for name, statement in list_statements().items():
             if not _NEEDS.get(name, known) <= known:

@@ -10,7 +10,7 @@ from typing import Any
 
 from assayline.errors import StoreError
 from assayline.store.database import SQL_FOLDER, Connection, Row, read_rows, transaction
-from assayline.store.measure import PERCENTILES, run_tables
+from assayline.store.measure import PERCENTILES, list_facts, run_tables
 from assayline.store.metrics import ensure_metrics, list_warnings, read_metric_table
 
 Values = dict[tuple[str, str | None], Row]
@@ -248,7 +248,8 @@ def _read_rows(connection: Connection, run_id: str) -> ReportRows:
     if not runs:
         raise StoreError(f"Run {run_id} is not in the database. hint: list the runs with `from run`.")
     accuracy = of_run("select * from accuracy where run_id = ? order by ordinal, scorer")
-    devices = read_query(connection, "device_use")[:ENGINES]
+    facts = list_facts(connection)
+    devices = read_query(connection, "device_use")[:ENGINES] if "devices" in facts else []
     connection.execute(f"create or replace temp table activity as {_read_sql('activity')}")
     activity = read_rows(connection, "from activity order by begins_at_s")
     return ReportRows(
@@ -259,22 +260,22 @@ def _read_rows(connection: Connection, run_id: str) -> ReportRows:
         pass_at_k=list_repeats(values, "pass@"),
         majority_vote=list_repeats(values, "majority_vote"),
         percentiles=list_percentiles(values, "ttft_s", "tpot_s", "e2e_s"),
-        turns=read_query(connection, "turn_latency")[:TURNS],
+        turns=read_query(connection, "turn_latency")[:TURNS] if "turns" in facts else [],
         histogram=read_query(connection, "latency_histogram"),
         activity=activity,
         telemetry=read_query(connection, "telemetry_activity") if activity else [],
         devices=devices,
         engines=of_run("select * from engine where run_id = ? order by worker, engine_generation limit ?", ENGINES),
-        drafts=read_query(connection, "draft_use") if ("acceptance_length mean", None) in values else [],
-        forecast=_first(read_query(connection, "length_forecast")),
+        drafts=read_query(connection, "draft_use") if "drafts" in facts else [],
+        forecast=_first(read_query(connection, "length_forecast")) if "lengths" in facts else None,
         first_opened=next(iter(of_run(_FIRST_OPENED)), None),
         events=of_run(_EVENTS, EVENTS),
-        errors=of_run(_ERRORS, ERROR_KINDS),
-        error_samples=of_run(_ERROR_SAMPLES, ERROR_SAMPLES),
+        errors=of_run(_ERRORS, ERROR_KINDS) if "errors" in facts else [],
+        error_samples=of_run(_ERROR_SAMPLES, ERROR_SAMPLES) if "errors" in facts else [],
         slowest=of_run(_SLOWEST, SLOWEST),
-        worst=of_run(_SAMPLES, 1, WORST),
-        best=of_run(_SAMPLES, -1, BEST),
-        groups=of_run("select * replace (left(value, 200) as value) from show_groups(?, ?)", VALUES),
+        worst=of_run(_SAMPLES, 1, WORST) if accuracy else [],
+        best=of_run(_SAMPLES, -1, BEST) if accuracy else [],
+        groups=of_run(_GROUPS, VALUES) if accuracy else [],
         warnings=list_warnings(connection, run_id),
         load=read_load(connection, run_id, values),
         energy=_read_energy(values, devices),
@@ -365,6 +366,7 @@ _SAMPLES = f"""
         option_logprobs[:{OPTIONS}] as option_logprobs
     from show_samples(?, ?, ?)
 """  # noqa: S608 - names are ours
+_GROUPS = "select * replace (left(value, 200) as value) from show_groups(?, ?)"
 _SLOWEST = """
     select request_id, prompt_id, e2e_s, ttft_s, tpot_s, queue_s, prompt_tokens, output_tokens, finish_reason
     from request
