@@ -22,6 +22,7 @@ from assayline.words import (
     show_number,
     show_points,
     show_range,
+    show_rate,
     show_seconds,
     show_share,
     show_value,
@@ -187,15 +188,18 @@ MOST_NAMES = 6
 
 
 def write_headline(rows: BoardRows) -> list[str]:
-    """Return a sentence per task, then the scores that are not compared."""
-    sentences = [say_winner(task) for task in rows.tasks[:MOST_TASKS]]
-    if (more := len(rows.tasks) - MOST_TASKS) > 0:
+    """Return a sentence per task with several models, then the tasks and the scores that are not compared."""
+    told = [task for task in rows.tasks if len(task.compared) > 1] or rows.tasks[:1]
+    sentences = [say_winner(task) for task in told[:MOST_TASKS]]
+    if (more := len(told) - MOST_TASKS) > 0:
         sentences.append(f"{count(more, 'more task')} {'is' if more == 1 else 'are'} below.")
-    left = [(task, cell) for task in rows.tasks for cell in task.cells if cell["obstacle"]]
+    if (alone := len(rows.tasks) - len(told)) > 0:
+        sentences.append(f"{count(alone, 'other task has', 'other tasks have')} no two models with scores to compare.")
+    left = [(task, cell) for task in rows.tasks for cell in task.cells if cell["obstacle"] and cell["mean"] is not None]
     if left:
-        told = [f"{cell['model']} on {task.name}, {cell['note']}" for task, cell in left[:3]]
-        told += ["…"] if len(left) > 3 else []
-        sentences.append(f"{count(len(left), 'score is', 'scores are')} shown but not compared: {'; '.join(told)}.")
+        named = [f"{cell['model']} on {task.name}, {cell['note']}" for task, cell in left[:3]]
+        named += ["…"] if len(left) > 3 else []
+        sentences.append(f"{count(len(left), 'score is', 'scores are')} shown but not compared: {'; '.join(named)}.")
     return sentences
 
 
@@ -203,7 +207,7 @@ def say_winner(task: Task) -> str:
     """Name the model that beats every other one and by how much, or else the candidates."""
     compared = task.compared
     if not compared:
-        return f"{task.name}: no run completed, so there is nothing to compare."
+        return f"{task.name}: no completed run has scores, so there is nothing to compare."
     if len(compared) == 1:
         return f"{task.name}: only {compared[0]['model']} ran this task, so there is nothing to compare."
     winner = next((cell for cell in compared if cell["is_winner"]), None)
@@ -356,9 +360,13 @@ HOW = (
 
 
 def compose_board(rows: BoardRows) -> Document:
-    """Build the leaderboard document."""
-    sections = [Section("board", "Models and tasks", [tabulate_board(rows)])] if len(rows.tasks) > 1 else []
-    sections += [_describe_task(task, number) for number, task in enumerate(rows.tasks, 1)]
+    """Build the leaderboard document: the models × tasks, the tasks with several models, and all runs."""
+    is_one = len(rows.tasks) == 1
+    sections = [] if is_one else [Section("board", "Models and tasks", [tabulate_board(rows)])]
+    sections += [
+        _describe_task(task, number) for number, task in enumerate(rows.tasks, 1) if is_one or len(task.compared) > 1
+    ]
+    sections.append(Section("runs", "Runs", [tabulate_runs(rows)]))
     if rows.judged:
         sections.append(_describe_judged(rows.judged))
     pairs = len(rows.pairs)
@@ -387,7 +395,7 @@ def _choose_figures(rows: BoardRows) -> list[Figure]:
 
 
 def tabulate_board(rows: BoardRows) -> Table:
-    """Tabulate models × tasks, with score, interval and rank in each cell."""
+    """Tabulate models × tasks: score, interval and rank; speed where a run has no score."""
     cells = {(task.name, cell["model"]): cell for task in rows.tasks for cell in task.cells}
 
     def show_cell(task: Task) -> Callable[[str], str]:
@@ -395,9 +403,13 @@ def tabulate_board(rows: BoardRows) -> Table:
             cell = cells.get((task.name, model))
             if cell is None:
                 return DASH
+            if cell["mean"] is None:
+                rate = show_rate(cell["output_tokens_per_s"], "tokens")
+                return f"{rate}, TTFT p50 {show_seconds(cell['ttft_p50_s'])}"
             ends = _show_interval(cell)
-            rank = "not compared" if cell["obstacle"] else f"rank {show_rank(cell)}"
-            return f"{show_share(cell['mean'])}{f' ({ends})' if ends else ''}, {rank}"
+            rank = show_rank(cell)
+            place = "not compared" if cell["obstacle"] else "" if rank == DASH else f"rank {rank}"
+            return ", ".join(filter(None, [f"{show_share(cell['mean'])}{f' ({ends})' if ends else ''}", place]))
 
         return show
 
@@ -408,15 +420,17 @@ def tabulate_board(rows: BoardRows) -> Table:
     return tabulate("Score with 95% interval, and rank", columns, rows.models)
 
 
-def tabulate_task(task: Task) -> Table:
-    """Tabulate a task's models, best score first, with speed and cost."""
-    return tabulate(f"{task.name}: models, highest score first", CELLS, task.cells)
+def tabulate_runs(rows: BoardRows) -> Table:
+    """Tabulate the runs of all tasks, the highest score of each first, with speed and cost."""
+    task = [Column("task", "task", show_name)] if len(rows.tasks) > 1 else []
+    cells = [cell for task in rows.tasks for cell in task.cells]
+    return tabulate("Runs, highest score first", [*CELLS[:2], *task, *CELLS[2:]], cells)
 
 
 def _describe_task(task: Task, number: int) -> Section:
     section = Section(f"task-{number}", task.name, [Paragraph(say_winner(task))])
     drawn = [cell for cell in task.cells if cell["mean"] is not None]
-    if drawn:
+    if len(drawn) > 1:
         pale = " Pale dots are not compared." if any(cell["obstacle"] for cell in drawn) else ""
         section.blocks.append(
             Chart(
@@ -426,7 +440,6 @@ def _describe_task(task: Task, number: int) -> Section:
                 draw_scores(drawn),
             )
         )
-    section.blocks.append(tabulate_task(task))
     if task.pairs:
         section.blocks.append(_tabulate_pairs(task))
     return section

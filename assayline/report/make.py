@@ -14,7 +14,7 @@ from assayline.errors import SpecError
 from assayline.files import replace_file, storing
 from assayline.report.board import BoardRows, compose_board, read_board
 from assayline.report.comparison import FRONTIER
-from assayline.report.document import Chart, Document
+from assayline.report.document import Chart, Document, Section
 from assayline.report.history import compose_history
 from assayline.report.history_rows import HistoryRows, read_history
 from assayline.report.html import draw_picture, list_charts, render_html, write_chart
@@ -93,7 +93,7 @@ def compose_report(
     """
     run = rows.run
     headline, state = write_headline(rows), str(run["state"])
-    compared = []
+    compared: list[Section | None] = []
     figures = choose_figures(rows)
     if comparison is not None:
         if is_worse(comparison, rows.summary["scorer"]):
@@ -105,25 +105,27 @@ def compose_report(
         compared.append(describe_comparison(rows, comparison))
     if judges is not None and (doubts := say_distrust(judges)):
         headline[:0], state = doubts, "worse" if state == "worse" else "not trusted"
+    sections = [
+        *compared,
+        describe_errors(rows),
+        describe_accuracy(rows),
+        describe_judges(judges) if judges else None,
+        describe_load(rows),
+        describe_latency(rows),
+        describe_time(rows),
+        describe_engines(rows),
+        describe_cost(rows),
+        describe_prompts(rows, run_dir),
+        describe_run(rows, [name_source(source) for source in judges.sources] if judges else []),
+        list_metrics(rows),
+    ]
     return Document(
         title=run["name"],
         subtitle=f"{run['model']} on {run['prompt_set']}, run {run['run_id']}",
         state=state,
         headline=headline,
         figures=figures,
-        sections=[
-            *compared,
-            describe_accuracy(rows),
-            *filter(None, [describe_judges(judges) if judges else None, describe_load(rows)]),
-            describe_latency(rows),
-            describe_time(rows),
-            describe_engines(rows),
-            *filter(None, [describe_cost(rows)]),
-            describe_errors(rows),
-            describe_prompts(rows, run_dir),
-            describe_run(rows, [name_source(source) for source in judges.sources] if judges else []),
-            list_metrics(rows),
-        ],
+        sections=list(filter(None, sections)),
     )
 
 

@@ -110,12 +110,10 @@ def print_history(rows: "HistoryRows", console: "Console") -> None:
 
 def print_board(rows: "BoardRows", console: "Console") -> None:
     """Print the tables of models and tasks, and the winners."""
-    from assayline.report.board import tabulate_board, tabulate_task, write_headline
+    from assayline.report.board import tabulate_board, tabulate_runs, write_headline
 
     if len(rows.tasks) > 1:
         print_table(tabulate_board(rows), console)
-    for task in rows.tasks:
-        print_text(task.name, console)
-        print_table(tabulate_task(task), console)
+    print_table(tabulate_runs(rows), console)
     for sentence in write_headline(rows):
         print_text(sentence, console)

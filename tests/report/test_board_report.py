@@ -75,6 +75,22 @@ def test_board_report_marks_excluded_runs_with_the_reason(board):
     assert "not compared" in line and "75%" in line
 
 
+def test_tasks_of_one_model_and_runs_without_scores_share_the_tables(settings, tmp_path):
+    given_nights(settings, [*models_of([30, 20]), NightOf(model="c", model_id="c"), NightOf(model="d", model_id="d")])
+    with connect(settings.database_path, 10) as connection:
+        connection.execute("update runs set prompt_set = model where model in ('c', 'd')")
+        connection.execute("delete from scorers where run_id = 'night-003'")
+        connection.execute("delete from scores where run_id = 'night-003'")
+    written = make_leaderboard(settings, folder=tmp_path)[1]
+    text = read_page(written.html)
+    assert [section.key for section in written.document.sections] == ["board", "task-3", "runs", "how"]
+    assert "2 other tasks have no two models with scores to compare." in text and "shown but not compared" not in text
+    markdown = written.text.replace("\\", "").replace("\u00a0", " ")
+    (line,) = (line for line in markdown.splitlines() if line.startswith("| d |"))
+    assert "tokens/s, TTFT p50" in line and "%" not in line
+    assert all(run_id in markdown for run_id in ("night-000", "night-001", "night-002", "night-003"))
+
+
 def test_charts_have_every_model_of_their_task(board):
     drawn = [
         {row["model"]: row for rows in layers for row in rows if "model" in row}

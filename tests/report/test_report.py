@@ -36,15 +36,16 @@ OK = {
 }
 UNASKED = {"worker": "prepare", "error_kind": "row_error", "error_message": "it was null"}
 SECTIONS = [
+    "Errors",
     "Accuracy",
     "Latency",
     "Over time",
     "Engines",
-    "Errors",
     "Sample prompts",
     "Configuration",
     "All metrics",
 ]
+UNSCORED, UNTIMED = {"Accuracy", "Sample prompts"}, {"Latency", "Over time"}
 HOSTILE = (
     "<script>alert(1)</script></script><script src=//evil.example/x.js></script> <img src=x onerror=alert(1)> "
     "&amp; {{ 7*7 }} ]]> <!-- `code` ```\n```\n# Heading\n| a | b |\n[link](javascript:alert(1)) **bold** ' \" \x00 "
@@ -252,17 +253,32 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("state", "answers", "sentences"),
+    ("state", "lacking", "answers", "sentences"),
     [
-        ("failed", [], ["No request was answered", "No engine was recorded", "Run failed: it broke"]),
-        ("cancelled", [dict(OK), {}], ["Run cancelled", "1 of 2 requests answered", "1 request has no result"]),
-        ("completed", [dict(OK)], ["Nothing was scored", "No samples to show", "no engine telemetry"]),
-        ("completed", [{"text": "quick"}], ["The engine reported no times", "Nothing was scored"]),
+        (
+            "failed",
+            {"Errors", *UNSCORED, *UNTIMED},
+            [],
+            ["No request was answered", "No engine was recorded", "Run failed: it broke"],
+        ),
+        (
+            "cancelled",
+            UNSCORED,
+            [dict(OK), {}],
+            ["Run cancelled", "1 of 2 requests answered", "1 request has no result"],
+        ),
+        ("completed", {"Errors", *UNSCORED}, [dict(OK)], ["Nothing was scored", "no engine telemetry"]),
         (
             "completed",
+            {"Errors", *UNSCORED, *UNTIMED},
+            [{"text": "quick"}],
+            ["No times were reported", "Nothing was scored"],
+        ),
+        (
+            "completed",
+            UNTIMED,
             [{"error_kind": "bad", "error_message": "it was bad", "score": 0.0, "target": "y"}] * 3,
             [
-                "Every request failed",
                 "0 of 3 requests answered",
                 "3 requests failed",
                 "No prompt was answered correctly",
@@ -271,22 +287,24 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
         ),
         (
             "completed",
+            {"Errors"},
             [{**OK, "score": 1.0, "target": "y"}],
             ["Every prompt was answered correctly", "1 of 1 request answered"],
         ),
         (
             "completed",
+            set(),
             [{**OK, "score": 1.0, "target": "y"}, {**UNASKED, "score": 0.0, "target": "y"}],
             ["50% correct by exact_match", "(n 2; 1 row could not be sent)"],
         ),
     ],
     ids=["nothing", "cancelled", "no target", "no times", "all errors", "one request", "not asked"],
 )
-def test_report_lists_missing_data(sad, tmp_path, state, answers, sentences):
+def test_report_shows_no_section_without_data(sad, tmp_path, state, lacking, answers, sentences):
     sad.given("run", state, *map(dict, answers), message="it broke" if state == "failed" else None)
     written = make_report(sad.settings, "run", folder=tmp_path)
     page = html.unescape(text_of(written.html))
-    assert headings(page) == SECTIONS
+    assert headings(page) == [section for section in SECTIONS if section not in lacking]
     for sentence in sentences:
         assert sentence in page.replace("\u00a0", " ")
     assert "None" not in page and "nan" not in page.split("Configuration")[0].lower().split()

@@ -14,7 +14,6 @@ from assayline.records import Media
 from assayline.report.charts import draw_intervals
 from assayline.report.document import Block, Chart, Column, Exhibit, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows
-from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.prompts import MediaSpec
 from assayline.store.database import Row
 from assayline.store.metrics import USUAL_K
@@ -53,13 +52,12 @@ GROUPS = (
 WRONG_ANSWERS = (Column("answer", lambda row: row["value"] or "(empty)"), Column("n", "samples", show_value))
 
 
-def describe_accuracy(rows: ReportRows) -> Section:
-    """Build the accuracy section: mean and interval of each scorer."""
+def describe_accuracy(rows: ReportRows) -> Section | None:
+    """Build the accuracy section: mean and interval of each scorer; None without scores."""
     section = Section("accuracy", "Accuracy")
     scored = [row for row in rows.accuracy if row["mean"] is not None]
     if not scored:
-        section.say(say_unscored(rows))
-        return section
+        return None
     section.add(*_draw(scored))
     section.add(tabulate("Scores", SCORES, scored))
     section.add(*_tabulate_repeats(rows))
@@ -76,12 +74,14 @@ def describe_accuracy(rows: ReportRows) -> Section:
     return section
 
 
-def describe_prompts(rows: ReportRows, run_dir: Path | None = None) -> Section:
-    """Build the section of worst and best prompts, with input, output and media (found in `run_dir`)."""
+def describe_prompts(rows: ReportRows, run_dir: Path | None = None) -> Section | None:
+    """Build the section of worst and best prompts, with input, output and media (found in `run_dir`).
+
+    None without scores.
+    """
     section = Section("prompts", "Sample prompts")
     if not any(row["mean"] is not None for row in rows.accuracy):
-        section.say(f"No samples to show. {say_unscored(rows)}")
-        return section
+        return None
     scorer = rows.accuracy[0]["scorer"]
     section.say(f"Selected by the scorer {scorer}, one answer per prompt.")
     if not rows.worst:
@@ -91,18 +91,6 @@ def describe_prompts(rows: ReportRows, run_dir: Path | None = None) -> Section:
         section.say("No prompt was answered correctly, so there are no best prompts.")
     section.add(*(_show_sample("Best", row, run_dir) for row in rows.best))
     return section
-
-
-def say_unscored(rows: ReportRows) -> str:
-    """Explain why a run has no scores."""
-    if not rows.summary["answered_requests"]:
-        return "No request was answered, so nothing was scored."
-    if rows.run["state"] not in ENDED_WELL:
-        return (
-            "The run has no scores: it has no targets, or it ended before scoring. Score the stored answers "
-            f"with `assayline score {rows.run['run_id']}`."
-        )
-    return "Nothing was scored: the prompts have no targets, or the spec has no scorers."
 
 
 def _tabulate_repeats(rows: ReportRows) -> list[Block]:

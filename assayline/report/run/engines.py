@@ -4,15 +4,18 @@ import json
 
 from assayline.report.document import Column, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ENGINES, ERROR_KINDS, EVENTS, ReportRows
+from assayline.runs.manifest import IMPORTED
 from assayline.store.database import Row
 from assayline.words import count, show_changes, show_number, show_seconds, show_share, show_value
 
 MESSAGE_CHARACTERS = 300
 
 
-def describe_engines(rows: ReportRows) -> Section:
-    """Build the engines section: one line per engine, and one per notable event."""
+def describe_engines(rows: ReportRows) -> Section | None:
+    """Build the engines section: one line per engine, and one per notable event; None for an imported run."""
     section = Section("engines", "Engines")
+    if rows.run["state"] == IMPORTED:
+        return None
     if not rows.engines:
         section.say("No engine was recorded: the run ended before one opened.")
         return section
@@ -127,24 +130,21 @@ COLUMNS = (
 )
 
 
-def describe_errors(rows: ReportRows) -> Section:
-    """Build the errors section: counts by kind, with one example of each."""
+def describe_errors(rows: ReportRows) -> Section | None:
+    """Build the errors section: counts by kind, with one example of each; None if every request was answered."""
     section = Section("errors", "Errors")
-    unsent = rows.summary["unsent_requests"]
+    unsent, missing = rows.summary["unsent_requests"], rows.summary["missing_requests"]
     if unsent:
         said = f"{count(unsent, 'request was', 'requests were')} not sent because the load had ended."
         section.say(f"{said} They do not count as errors.")
-    if not rows.errors:
-        section.say("No request failed.")
-        return section
-    section.add(tabulate("Errors by kind", COLUMNS, rows.errors))
+    if rows.errors:
+        section.add(tabulate("Errors by kind", COLUMNS, rows.errors))
     if len(rows.errors) == ERROR_KINDS:
         section.say(f"Only the {ERROR_KINDS} most frequent kinds are shown; the table request has all errors.")
     section.add(*(_show_example(row) for row in rows.error_samples))
-    missing = rows.summary["missing_requests"]
     if missing:
-        section.say(f"{count(missing, 'more request has', 'more requests have')} no result at all.")
-    return section
+        section.say(f"{count(missing, 'request has', 'requests have')} no result at all.")
+    return section if section.blocks else None
 
 
 def _show_example(row: Row) -> Sample:

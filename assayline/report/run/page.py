@@ -9,6 +9,7 @@ from assayline.report.run.rows import ReportRows
 from assayline.runs.manifest import ENDED_WELL, IMPORTED
 from assayline.store.database import Row
 from assayline.words import (
+    DASH,
     count,
     show_known,
     show_money,
@@ -230,10 +231,10 @@ def write_headline(rows: ReportRows) -> list[str]:
 
 
 def choose_figures(rows: ReportRows) -> list[Figure]:
-    """Return the key figures; a value that was not measured is a dash with the reason."""
+    """Return the key figures that have a value; the first is always that of quality."""
     summary = rows.summary
     interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
-    return [
+    figures = [
         Figure(
             "Mean verdict" if _is_judge(rows) else "Accuracy",
             show_share(summary["accuracy"]),
@@ -244,9 +245,7 @@ def choose_figures(rows: ReportRows) -> list[Figure]:
         Figure(
             "Throughput",
             show_rate(summary["output_tokens_per_s"], "tokens"),
-            f"{show_rate(summary['requests_per_s'], 'requests')}"
-            if summary["requests_per_s"] is not None
-            else "not measured",
+            show_rate(summary["requests_per_s"], "requests"),
         ),
         _latency_figure(rows, "TTFT", "ttft_s"),
         _latency_figure(rows, "E2E latency", "e2e_s"),
@@ -259,10 +258,11 @@ def choose_figures(rows: ReportRows) -> list[Figure]:
         Figure(
             "Engine failures",
             show_value(summary["engine_failures"]),
-            "unknown" if summary["reductions"] is None else count(summary["reductions"], "memory reduction"),
+            count(summary["reductions"] or 0, "memory reduction"),
             is_bad=bool(summary["engine_failures"]),
         ),
     ]
+    return figures[:1] + [figure for figure in figures[1:] if figure.value != DASH]
 
 
 def find_percentile(rows: ReportRows, metric: str, percentile: float) -> Row | None:
@@ -276,7 +276,7 @@ def find_percentile(rows: ReportRows, metric: str, percentile: float) -> Row | N
 def _latency_figure(rows: ReportRows, label: str, metric: str) -> Figure:
     median, tail = find_percentile(rows, metric, 0.5), find_percentile(rows, metric, 0.95)
     if median is None or tail is None:
-        return Figure(f"{label}, median", show_seconds(None), "not measured")
+        return Figure(f"{label}, median", DASH)
     return Figure(f"{label}, median", show_seconds(median["value_s"]), f"p95 {show_seconds(tail['value_s'])}")
 
 
@@ -298,13 +298,24 @@ def _is_judge(rows: ReportRows) -> bool:
 def _say_quality(rows: ReportRows) -> str:
     summary = rows.summary
     if summary["accuracy"] is None:
-        return "Nothing was scored."
+        return _say_unscored(rows)
     interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
     sure = f", 95% interval {interval}" if interval else ""
     n = f"n {summary['scored_samples']:,}"
     share = show_share(summary["accuracy"])
     mean = f"Mean verdict {share}" if _is_judge(rows) else f"{share} correct by {summary['scorer']}"
     return f"{mean}{sure} ({n}{_say_unasked(summary)})."
+
+
+def _say_unscored(rows: ReportRows) -> str:
+    if not rows.summary["answered_requests"]:
+        return "No request was answered, so nothing was scored."
+    if rows.run["state"] not in ENDED_WELL:
+        return (
+            "The run has no scores: it has no targets, or it ended before scoring. Score the stored answers "
+            f"with `assayline score {rows.run['run_id']}`."
+        )
+    return "Nothing was scored: the prompts have no targets, or the spec has no scorers."
 
 
 def _say_unasked(summary: Row) -> str:
@@ -316,7 +327,7 @@ def _say_unasked(summary: Row) -> str:
 def _say_speed(rows: ReportRows) -> str:
     tail = find_percentile(rows, "e2e_s", 0.95)
     if rows.summary["output_tokens_per_s"] is None or tail is None:
-        return "" if rows.summary["ok_requests"] else "No results, so speed is unknown."
+        return "No times were reported." if rows.summary["ok_requests"] else "No results, so speed is unknown."
     rate = show_rate(rows.summary["output_tokens_per_s"], "output tokens")
     return f"{rate}; 95% of requests took at most {show_seconds(tail['value_s'])}."
 

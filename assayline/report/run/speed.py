@@ -20,13 +20,12 @@ from assayline.words import (
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 
 
-def describe_latency(rows: ReportRows) -> Section:
-    """Build the latency section: percentiles with intervals, and distributions."""
+def describe_latency(rows: ReportRows) -> Section | None:
+    """Build the latency section: percentiles with intervals, and distributions; None without times."""
     section = Section("latency", "Latency")
     measured = {row["metric"] for row in rows.percentiles if row["n"]}
     if not measured:
-        section.say(_say_untimed(rows))
-        return section
+        return None
     section.say(
         "Time to first token includes queueing: offline, requests are sent before the engine has room for them. "
         "The 95% intervals allow for requests that wait for each other, and are missing if too few are independent; "
@@ -53,12 +52,11 @@ def describe_latency(rows: ReportRows) -> Section:
     return section
 
 
-def describe_time(rows: ReportRows) -> Section:
-    """Build the section of throughput and concurrency over time, with engine events."""
+def describe_time(rows: ReportRows) -> Section | None:
+    """Build the section of throughput and concurrency over time, with engine events; None without times."""
     section = Section("time", "Over time")
     if not rows.activity:
-        section.say(_say_untimed(rows))
-        return section
+        return None
     stretches = rows.load.stretches if rows.load else []
     moments = {event["at_s"] for event in rows.events if event["event"] in MARKED_EVENTS}
     marked = f"; lines mark {count(len(moments), 'moment')} at which engines changed" if moments else ""
@@ -127,14 +125,6 @@ def _describe_distribution(name: str, percentiles: list[Row]) -> str:
         f"{name} of {count(median['n'], 'request')}: p50 {show_seconds(median['value_s'])}, p99 "
         f"{show_seconds(tail['value_s'])}. The pale last bar holds all longer values."
     )
-
-
-def _say_untimed(rows: ReportRows) -> str:
-    if not rows.summary["answered_requests"]:
-        return "No request was answered, so there are no latencies."
-    if not rows.summary["ok_requests"]:
-        return "Every request failed, and latencies are measured on answers only."
-    return "The engine reported no times for its results."
 
 
 INTERVALS = (
