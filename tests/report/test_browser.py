@@ -216,7 +216,9 @@ def test_pages_of_benchmarks_are_drawn_have_room_for_what_is_on_them_and_warn_of
         NightOf(benchmark_id="b", name=f"n engine.batch_size={i % 2}", temperature=i % 2, request_s=i)
         for i in range(1, 11)
     ]
-    given_nights(settings, [*runs, NightOf(model="org/a-model-with-a-long-name"), NightOf(model="b", right=20)])
+    given_nights(
+        settings, [*runs, NightOf(model="org/a-model-with-a-long-name"), NightOf(model="b", model_id="b", right=20)]
+    )
     configs = "select config_id from runs where benchmark_id = 'b' group by all order by min(started_at)"
     ids = [row["config_id"] for row in open_database(settings).run(lambda connection: read_rows(connection, configs))]
     sizes = {"engine.batch_size": ["1", "0"]}
