@@ -11,7 +11,8 @@ from assayline.errors import DatabaseLockedError, ModelError, PromptError, SpecE
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.resume import NEVER
 from assayline.evaluation.run import read_result
-from assayline.runs.manifest import new_run_id
+from assayline.runs.locks import is_worked_on
+from assayline.runs.manifest import new_run_id, read_manifest
 from assayline.spec.evaluation import EvalSpec
 
 pytestmark = pytest.mark.slow
@@ -62,6 +63,10 @@ def test_run_answers_all_while_another_program_writes_the_database_and_the_next_
         assert f"is locked by process {pid} (" in str(evaluation.try_load()), "the middle of a run does not wait"
         with pytest.raises(DatabaseLockedError, match=rf"locked by process {pid} .*rebuild {evaluation.run_id}"):
             evaluation.finish(counts)
+        evaluation.abandon("failed")  # does not wait again
+        manifest = read_manifest(evaluation.run_dir)
+        assert manifest.state == "failed" and f"assayline db rebuild {evaluation.run_id}" in str(manifest.message)
+        assert not is_worked_on(evaluation.run_dir)
     again = begin_evaluation(spec, settings)
     assert again.run_id == evaluation.run_id and again.is_answered
     again.finish(again.prepare())

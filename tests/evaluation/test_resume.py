@@ -12,7 +12,6 @@ from run_kit import (
     begin_and_vanish,
     complete,
     completion_of,
-    lose_answers,
     part_of,
     query,
     read_line,
@@ -58,12 +57,6 @@ print("looking", flush=True)
 while True:
     is_worked_on(Path(sys.argv[1]))
 """
-HOLD_DATABASE = """
-import sys, duckdb
-connection = duckdb.connect(sys.argv[1])
-print("held", flush=True)
-sys.stdin.readline()
-"""
 
 
 @pytest.fixture
@@ -81,35 +74,6 @@ def check_sound(settings: Settings, requests: int = 30) -> None:
 
 def answers_of(run_dir: Path) -> list[str]:
     return [row["request_id"] for row in rows_of(run_dir, "completions")]
-
-
-def test_resume_skips_answered_requests(spec, settings):
-    before = begin_and_vanish(spec, settings, 8, 3)
-    early = answers_of(before.run_dir)
-    evaluation = begin_evaluation(spec, settings)
-    assert evaluation.run_id == before.run_id
-    assert evaluation.notes == [f"Resuming run {before.run_id}, attempt 2: 11 of 30 requests are already answered."]
-    assert evaluation.order("worker-0").attempt == 2
-    assert [evaluation.order(f"worker-{number}").first_generation for number in range(2)] == [4, 0]
-    counts = evaluation.prepare()
-    assert work(evaluation) == 19
-    result = evaluation.finish(counts)
-    assert result.answered_requests == 30
-    check_sound(settings)
-    texts = dict(query(settings, "select request_id, text from completions"))
-    assert [name for name, text in texts.items() if text == "early"] == sorted(early, key=list(texts).index)
-    assert query(settings, "select attempt, finished_at is not null from runs") == [(2, True)]
-
-
-def test_the_clock_goes_on_from_the_first_attempts_zero(spec, settings):
-    before = begin_and_vanish(spec, settings, 2)
-    evaluation = begin_evaluation(spec, settings)
-    assert evaluation.clock == before.clock
-    assert query(settings, "select count(*) from (select distinct started_at from runs)") == [(1,)]
-    evaluation.prepare()
-    work(evaluation)
-    late = [row["finished_at_s"] for row in rows_of(evaluation.run_dir, "completions") if row["text"] != "early"]
-    assert min(late) > 0
 
 
 def test_database_thread_marks_a_killed_run_as_interrupted_and_leaves_one_at_work(spec, settings):
@@ -287,60 +251,6 @@ def test_a_run_that_is_killed_before_its_first_prompt_and_then_stopped_goes_on(s
         evaluation.finish(counts)
     evaluation.abandon("failed")
     assert complete(spec, settings).run_id == killed.run_id
-    check_sound(settings)
-
-
-def test_a_run_with_every_answer_needs_no_engine(spec, settings):
-    begin_and_vanish(spec, settings, 8, 8, 8, 8)
-    evaluation = begin_evaluation(spec, settings)
-    assert evaluation.is_answered
-    evaluation.finish(evaluation.prepare())
-    check_sound(settings)
-
-
-def test_error_rows_are_answers(make_spec, settings):
-    rows = [{"question": "1 + 1 " * 500}, {"question": "2 + 2?"}, {"question": "3 + 3?"}]
-    prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
-    spec = make_spec(engine=FAKE, prompts=prompts)
-    begin_and_vanish(spec, settings, 1)
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    assert work(evaluation) == 1
-    evaluation.finish(counts)
-    check_sound(settings, requests=3)
-
-
-def test_answers_count_whether_their_parts_were_loaded_or_not(spec, settings):
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    answer_some(evaluation, 5)
-    assert evaluation.try_load() is None
-    part_of(evaluation, "completions", "killed-shard-000000").unlink()  # only the database has it now
-    vanish(evaluation)
-    again = begin_evaluation(spec, settings)
-    assert again.prepare() == counts
-    assert work(again) == 25
-
-
-def test_a_lost_shard_is_prepared_again_and_its_answers_count(spec, settings):
-    before = begin_and_vanish(spec, settings, 8, 3)
-    part_of(before, "requests", "shard-000001").unlink()
-    part_of(before, "prompts", "shard-000002").unlink()
-    evaluation = begin_evaluation(spec, settings)
-    assert any("prepared prompts, requests or media are missing" in note for note in evaluation.notes)
-    counts = evaluation.prepare()
-    assert work(evaluation) == 19
-    evaluation.finish(counts)
-    check_sound(settings)
-
-
-def test_a_torn_file_of_a_killed_writer_is_removed_and_a_database_that_is_gone_is_filled_again(spec, settings):
-    before = begin_and_vanish(spec, settings, 8, 2)
-    settings.database_path.unlink()
-    torn = before.run_dir / "parts" / "completions" / ".x.parquet.writing"
-    torn.write_bytes(b"PAR1")
-    complete(spec, settings)
-    assert not torn.exists()
     check_sound(settings)
 
 
@@ -533,43 +443,6 @@ def test_too_many_errors_fail_the_run_for_good(make_spec, settings):
     with pytest.raises(SpecError, match=r"cannot be resumed: .*prompt_too_long 3"):
         begin_evaluation(spec, settings, evaluation.run_id)
     assert begin_evaluation(spec, settings).run_id != evaluation.run_id
-
-
-def test_a_missing_answer_fails_the_run_which_then_goes_on(spec, settings):
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    work(evaluation)
-    lose_answers(evaluation, 8)
-    with pytest.raises(
-        RunFailedError, match=r"is inconsistent: .*8.*Expected 30 requests.*same command again, which resumes"
-    ):
-        evaluation.finish(counts)
-    assert query(settings, "select state, (select count(*) from completions) from runs") == [("failed", 22)]
-    assert complete(spec, settings).run_id == evaluation.run_id
-    check_sound(settings)
-
-
-def test_end_of_a_run_is_in_the_manifest_when_no_database_can_take_it(spec, settings):
-    impatient = settings.model_copy(update={"database_wait_s": 0.2})
-    evaluation = begin_evaluation(spec, impatient)
-    counts = evaluation.prepare()
-    work(evaluation)
-    holder = start_python(HOLD_DATABASE, settings.database_path)
-    assert read_line(holder) == "held"
-    try:
-        with pytest.raises(StoreError, match=rf"assayline db rebuild {evaluation.run_id}` loads them"):
-            evaluation.finish(counts)
-        evaluation.abandon("failed")  # does not wait again
-        manifest = read_manifest(evaluation.run_dir)
-        assert manifest.state == "failed" and f"assayline db rebuild {evaluation.run_id}" in str(manifest.message)
-        assert not is_worked_on(evaluation.run_dir)
-    finally:
-        holder.kill()
-        holder.communicate()
-    again = begin_evaluation(spec, settings)
-    assert again.run_id == evaluation.run_id and again.is_answered
-    again.finish(again.prepare())
-    check_sound(settings)
 
 
 def test_a_damaged_part_stops_a_resume_and_the_run_stays_as_it_was(spec, settings):
