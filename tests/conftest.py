@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -57,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     The tests' folders are in memory where there is room: each of thousands of small files is synced to its disk.
     """
     is_worker = hasattr(config, "workerinput")
+    if not is_worker:  # a socket's path is short
+        os.environ["FORKED_HOSTS"] = str(Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}")
     if is_worker or not config.getoption("numprocesses", None):
         paths = [str(ROOT / "tests" / "as_users"), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -66,7 +69,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput") and str(config.option.basetemp).startswith(f"{MEMORY}/assayline-tests-"):
+    if hasattr(config, "workerinput"):
+        return
+    for ending in ("", ".lock", ".json", ".log"):
+        Path(os.environ["FORKED_HOSTS"] + ending).unlink(missing_ok=True)
+    if str(config.option.basetemp).startswith(f"{MEMORY}/assayline-tests-"):
         shutil.rmtree(config.option.basetemp, ignore_errors=True)
 
 

@@ -1,16 +1,20 @@
 """Engine hosts that are forked from one process that has imported vLLM, so that a session's engines import it once.
 
 A user's engine host is a process of its own and imports vLLM itself; tests open a hundred. `HOSTS.launch` is a
-`process.Launch`: it forks a host, or starts one as a user's is started if its environment asks for other imports.
+`process.Launch`: it forks a host, or starts one as a user's is started if its environment asks for other imports. The
+workers of a session share a server, at the path in `FORKED_HOSTS`.
 `OutOfMemoryOnce` and `FailingWorker` are classes that vLLM's arguments may name, to fail inside its own processes.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
+import json
 import os
 import pickle
+import runpy
 import select
 import signal
 import socket
@@ -28,6 +32,9 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[1]
 OWN = "ASSAYLINE_"
 """Prefix of the variables that only our modules read, and those again in every host."""
+
+PROGRAM = f"{OWN}TEST_PROGRAM"
+"""The arguments of a program, which a forked process runs in a host's place: it needs the same modules."""
 
 FORK_TIMEOUT_S = 600.0
 LARGEST_REQUEST_BYTES = 1 << 17
@@ -74,42 +81,59 @@ class Forked:
 
 
 class ForkedHosts:
-    """A server process that starts with the first host; `close` ends it, and with it all hosts."""
+    """A server process that starts with the first host, and ends with its last client, and with it all hosts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._env: dict[str, str] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket
-        self._log_path = Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}-{id(self):x}.log"
+        self._control: socket.socket | None = None
+        self.newest = 0
+        """Process id of the host that was forked last."""
 
     def launch(self, env: Mapping[str, str], channel: int, log: int) -> Any:
         """Forks a host that talks through `channel` and prints to `log`."""
         from assayline.engines.process import start_host
 
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._start(env)
+            if self._control is None:
+                self._join(env)
             forked = self._fork(env, channel, log) if self._suits(env) else None
         return forked or start_host(env, channel, log)
 
     def close(self) -> None:
         with self._lock:
-            if self._process is not None:
+            if self._control is not None:
                 self._control.close()
-                self._process.kill()
-                self._process.wait()
-                self._process = None
-                self._log_path.unlink(missing_ok=True)
+                self._control = None
 
-    def _start(self, env: Mapping[str, str]) -> None:
-        self._env = dict(env)
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, open(self._log_path, "wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                env=self._env,
-                pass_fds=[theirs.fileno()],
+    def _join(self, env: Mapping[str, str]) -> None:
+        """Connect to the server, which the first client starts."""
+        default = Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}-{id(self):x}"
+        path = Path(os.environ.get("FORKED_HOSTS", default))
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with open(path.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                self._control.connect(str(path))
+            except OSError:  # there is none yet, or none any more
+                path.unlink(missing_ok=True)
+                # One thread, as tests' engines have, though the first host may be the client of a server.
+                path.with_suffix(".json").write_text(json.dumps({"OMP_NUM_THREADS": "1", **env}))
+                self._start(path)
+                self._control.connect(str(path))
+            self._env = json.loads(path.with_suffix(".json").read_text())
+
+    def _start(self, path: Path) -> None:
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+            open(path.with_suffix(".log"), "w") as log,
+        ):
+            listener.bind(str(path))
+            listener.listen()
+            subprocess.Popen(
+                [sys.executable, __file__, str(listener.fileno())],
+                env=json.loads(path.with_suffix(".json").read_text()),
+                pass_fds=[listener.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -125,6 +149,7 @@ class ForkedHosts:
         return all(name.startswith(OWN) or env.get(name) == os.environ.get(name) for name in differing)
 
     def _fork(self, env: Mapping[str, str], channel: int, log: int) -> Forked | None:
+        assert self._control is not None
         exit_pipe, theirs = os.pipe()
         answer = b""
         try:
@@ -136,8 +161,11 @@ class ForkedHosts:
             os.close(theirs)
         if not answer:
             os.close(exit_pipe)
+            self._control.close()
+            self._control = None
             return None
-        return Forked(int(answer), exit_pipe)
+        self.newest = int(answer)
+        return Forked(self.newest, exit_pipe)
 
 
 HOSTS = ForkedHosts()
@@ -158,21 +186,32 @@ def forking_hosts(hosts: ForkedHosts = HOSTS) -> Iterator[None]:
         yield
 
 
-def serve(control: socket.socket) -> NoReturn:
+def serve(listener: socket.socket) -> NoReturn:
     """The server: imports vLLM, and forks a host for every request."""
     _import_vllm()
     exits: dict[int, tuple[int, int]] = {}  # descriptor of a child → its process id and the pipe for its exit code
+    clients: dict[int, socket.socket] = {}
     poll = select.poll()
-    poll.register(control, select.POLLIN)
+    poll.register(listener, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll():
             if descriptor in exits:
                 poll.unregister(descriptor)
                 _tell_exit(descriptor, *exits.pop(descriptor))
                 continue
+            if descriptor == listener.fileno():
+                client, _ = listener.accept()
+                clients[client.fileno()] = client
+                poll.register(client, select.POLLIN)
+                continue
+            control = clients[descriptor]
             request, fds, _, _ = socket.recv_fds(control, LARGEST_REQUEST_BYTES, 3)
             if not request:
-                os._exit(0)  # the session is over
+                poll.unregister(clients.pop(descriptor))
+                control.close()
+                if not clients:
+                    os._exit(0)  # the session is over
+                continue
             channel, log, exit_pipe = fds
             begun, begin = os.pipe()
             with warnings.catch_warnings():
@@ -182,7 +221,8 @@ def serve(control: socket.socket) -> NoReturn:
                 os.setsid()
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 os.write(begin, b"!")
-                for each in (begun, begin, exit_pipe, control.detach(), *exits, *(pipe for _, pipe in exits.values())):
+                inherited = (listener.detach(), *(client.detach() for client in clients.values()), *exits)
+                for each in (begun, begin, exit_pipe, *inherited, *(pipe for _, pipe in exits.values())):
                     os.close(each)
                 _become_host(pickle.loads(request), channel, log)
             os.close(begin)
@@ -208,7 +248,11 @@ def _become_host(env: dict[str, str], channel: int, log: int) -> NoReturn:
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)
-    main(channel)
+    if PROGRAM in os.environ:
+        sys.argv = json.loads(os.environ.pop(PROGRAM))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        main(channel)
     os._exit(0)
 
 
@@ -301,8 +345,5 @@ def __getattr__(name: str) -> Any:
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
     from assayline.engines.host import __main__ as _  # noqa: F401 - before the first fork
-    from assayline.engines.host.channel import end_with_worker
 
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    threading.Thread(target=end_with_worker, args=[connection.fileno()], name="end", daemon=True).start()
-    serve(connection)
+    serve(socket.socket(fileno=int(sys.argv[1])))

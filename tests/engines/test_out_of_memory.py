@@ -14,16 +14,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import host_kit
-import psutil
 import pyarrow.parquet as pq
 import pytest
-from engine_kit import ROOT, Asker, words_of
+from engine_kit import ROOT, Asker
+from host_kit import HOSTS
 from run_kit import PATIENCE_S, Work
 
 from assayline.engines.devices.claims import cuda_driver_answers
@@ -150,34 +149,23 @@ class Undisturbed:
     """What the whole window takes beyond the warm engine's memory that no file backs."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_hosts() -> Iterator[None]:
-    """Memory measured for a forked host includes its server's: this server has the environment of its hosts."""
-    with host_kit.forking_hosts(host_kit.ForkedHosts()):
-        yield
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tiny_model: Path, asker: Asker, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     run = run_of(long_requests(asker), tiny_model, tmp_path_factory.mktemp("undisturbed"))
     warm: dict[str, int] = {}
     peak = {"VmPeak": 0, "RssAnon": 0}
 
-    def watch(host: psutil.Process) -> None:
+    def watch(host: int) -> None:
         with contextlib.suppress(OSError, KeyError):  # it has ended
             while True:
-                sizes = read_sizes(host.pid)
+                sizes = read_sizes(host)
                 peak.update({name: max(size, sizes[name]) for name, size in peak.items()})
                 time.sleep(0.01)
 
     def measure(event: str, *_: Any) -> None:
         if event == "warmed_up":
-            # Not their children: before it runs its own program, one looks like the host that starts it.
-            servers = [child for child in psutil.Process().children() if host_kit.__file__ in words_of(child)]
-            hosts = [host for server in servers for host in server.children()]
-            host = max(hosts, key=lambda process: process.create_time())  # other tests keep engines open
-            warm.update(read_sizes(host.pid))
-            threading.Thread(target=watch, args=[host], daemon=True).start()
+            warm.update(read_sizes(HOSTS.newest))
+            threading.Thread(target=watch, args=[HOSTS.newest], daemon=True).start()
 
     run.work(measure)
     growth = {name: size - warm[name] for name, size in peak.items()}
@@ -194,6 +182,7 @@ def read_sizes(pid: int) -> dict[str, int]:
 CHILD = """
 import os, pickle, sys
 from pathlib import Path
+os.environ.pop("FORKED_HOSTS", None)  # its engines are in its control group
 sys.path.insert(0, "tests"), sys.path.insert(0, "tests/engines")
 from host_kit import forking_hosts
 from test_out_of_memory import Run

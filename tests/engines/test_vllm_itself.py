@@ -1,16 +1,18 @@
-"""The installed vLLM without an engine: names, flags, refusals. One process imports it for all tests.
+"""The installed vLLM without an engine: names, flags, refusals. One process asks it for all tests.
 
 Errors that vLLM raises after minutes of loading are raised before: device, nested arguments, sampling.
 """
 
 import json
 import math
-import subprocess
-import sys
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from host_kit import HOSTS, PROGRAM
+from run_kit import PATIENCE_S
 
 from assayline.prompts.row import RowError, read_messages
 from assayline.requests.chat import as_parts
@@ -214,11 +216,15 @@ def told(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "chats": [[chat] for chat in CHATS],
     }
     (folder / "asked").write_text(json.dumps(asked))
-    command = [sys.executable, "-c", QUESTIONS, str(folder / "asked"), str(folder / "told")]
-    process = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
-    assert process.returncode == 0, process.stderr
-    found: dict[str, Any] = json.loads((folder / "told").read_text())
-    return {**found, "log": process.stderr}
+    (folder / "questions.py").write_text(QUESTIONS)
+    program = [str(folder / name) for name in ("questions.py", "asked", "told")]
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(folder / "log", "wb") as log:
+        env = {**os.environ, PROGRAM: json.dumps(program)}
+        ended = HOSTS.launch(env, theirs.fileno(), log.fileno()).wait(PATIENCE_S)
+    printed = (folder / "log").read_text()
+    assert ended == 0, printed
+    return {**json.loads((folder / "told").read_text()), "log": printed}
 
 
 def test_the_names_are_those_of_the_installed_vllm(told):
