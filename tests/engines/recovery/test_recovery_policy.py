@@ -1,5 +1,6 @@
 """The policy alone: which size follows from which death. No engine, no clock."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -53,15 +54,137 @@ def changed(reaction: Any) -> dict[str, tuple[Any, Any]]:
     return {name: (change["from"], change["to"]) for name, change in reaction.changes.items()}
 
 
-def test_out_of_device_memory_halves_the_window_and_leaves_room_next_to_the_cache():
-    policy = opened()
-    assert changed(policy.react(died(Kind.DEVICE_OOM), ids(80))) == {
-        "window_requests": (80, 40),
-        "max_num_seqs": (64, 32),
-        "gpu_memory_utilization": (0.92, 0.87),
-    }
-    assert policy.changed_arguments == {"max_num_seqs": 32, "gpu_memory_utilization": 0.87}
-    assert changed(policy.react(died(Kind.DEVICE_OOM), ids(40)))["window_requests"] == (40, 20)
+WINDOW, SEQS, STEP, SHARE = "window_requests", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"
+CACHE, LENGTH = "kv_cache_memory_bytes", "max_model_len"
+HOST, DEVICE = died(Kind.HOST_OOM), died(Kind.DEVICE_OOM)
+START = died(Kind.START_OOM, "start")
+TOO_LONG = died(Kind.LENGTH_TOO_LONG, "start", fitting_model_len=128)
+
+
+def resolved(**chosen: Any) -> RecoveryPolicy:
+    """Before the first engine has opened, and with what vLLM has chosen for it."""
+    policy = RecoveryPolicy(Sizes())
+    policy.resolved({**OPENED, **chosen})
+    return policy
+
+
+def never_opened(**sizes: Any) -> RecoveryPolicy:
+    return RecoveryPolicy(Sizes(**sizes))
+
+
+def open_loop(**options: Any) -> RecoveryPolicy:
+    """No window bounds what runs: vLLM's max_num_seqs does."""
+    policy = RecoveryPolicy(Sizes(), RecoverySpec(**options), has_window=False)
+    policy.opened(OPENED, None)
+    return policy
+
+
+def narrow(window: int, **details: Any) -> RecoveryPolicy:
+    return opened(window=window, details={SEQS: window, **details})
+
+
+DEATHS: dict[str, tuple[RecoveryPolicy, list[tuple[Cause, int, int, Any]], dict[str, Any]]] = {
+    "device memory: a smaller window, and room next to the cache": (opened(), [
+        (DEVICE, 80, 0, {WINDOW: (80, 40), SEQS: (64, 32), SHARE: (0.92, 0.87)}),
+        (DEVICE, 40, 0, {WINDOW: (40, 20), SEQS: (32, 16), SHARE: (0.87, 0.82)}),
+    ], {SEQS: 16, SHARE: 0.82}),
+    "a cache of a given size keeps it and its share": (opened(sizes=Sizes(kv_cache_memory_bytes=2**30)), [
+        (DEVICE, 80, 0, {WINDOW: (80, 40), SEQS: (64, 32)}),
+    ], {SEQS: 32}),
+    "what was in flight, when that was less": (opened(), [(HOST, 10, 0, {WINDOW: (80, 5), SEQS: (64, 5)})], {SEQS: 5}),
+    # One prompt of 1,000 tokens in flight: only fewer tokens than that change anything.
+    "after the window the tokens of a step, then the search": (narrow(2), [
+        (HOST, 2, 0, {WINDOW: (2, 1), SEQS: (2, 1)}), (HOST, 1, 1000, {STEP: (8192, 500)}),
+        (HOST, 1, 1000, {STEP: (500, 250)}), (HOST, 1, 1000, {STEP: (250, 125)}), (HOST, 1, 1000, {STEP: (125, 64)}),
+        (HOST, 1, 1000, Isolate),
+    ], {SEQS: 1, STEP: 64}),
+    "short prompts alone are searched at once": (narrow(1), [(HOST, 1, 30, Isolate)], {}),
+    "without chunked prefill a step takes whole prompts": (
+        narrow(1, enable_chunked_prefill=False), [(HOST, 1, 4000, Isolate)], {}),
+    "the fewest that are allowed": (opened(min_concurrency=30), [
+        (HOST, 80, 0, {WINDOW: (80, 40), SEQS: (64, 32)}), (HOST, 40, 0, {WINDOW: (40, 30), SEQS: (32, 16)}),
+        (HOST, 30, 10, Isolate),
+    ], {SEQS: 16}),
+    "an open loop": (open_loop(), [
+        (HOST, 500, 0, {SEQS: (64, 32)}), (HOST, 500, 0, {SEQS: (32, 16)}), (HOST, 6, 0, {SEQS: (16, 3)}),
+    ], {SEQS: 3}),
+    "memory that came back is asked for again once": (never_opened(), [
+        (died(Kind.MEMORY_TAKEN, "start", free_share=0.25, has_passed=True), 0, 0, {}),
+        # The message has counted our own context.
+        (died(Kind.MEMORY_TAKEN, "start", free_share=0.9, has_passed=True), 0, 0, {SHARE: (None, 0.88)}),
+    ], {SHARE: 0.88}),
+    # On an H100, vLLM's own are 1,024 sequences and 16,384 tokens.
+    "sizes that vLLM had chosen": (resolved(max_num_seqs=1024, max_num_batched_tokens=16384), [
+        (START, 0, 0, {SEQS: (1024, 512), STEP: (16384, 8192), SHARE: (0.92, 0.87)}),
+    ], {SEQS: 512, STEP: 8192, SHARE: 0.87}),
+    # On a CPU every engine has a KV cache of a known size, set by the user or by assayline.
+    "the cache shrinks to one request, and then the rest": (
+        resolved(kv_cache_memory_bytes=1000, min_kv_cache_bytes=300), [
+            (START, 0, 0, {CACHE: (1000, 500)}), (START, 0, 0, {CACHE: (500, 300)}),
+            (START, 0, 0, {SEQS: (64, 32), STEP: (8192, 4096)}),
+        ], {CACHE: 300, SEQS: 32, STEP: 4096}),
+    "memory that others have": (never_opened(), [
+        (died(Kind.MEMORY_TAKEN, "start", free_share=0.5), 0, 0, {SHARE: (None, 0.49)}),
+        (died(Kind.NO_CACHE_ROOM, "start"), 0, 0, {STEP: (None, 4096)}),
+    ], {SHARE: 0.49, STEP: 4096}),
+    "a cache that is too large": (never_opened(), [
+        (died(Kind.CACHE_TOO_LARGE, "start", free_bytes=1000), 0, 0, {CACHE: (None, 980)}),
+    ], {CACHE: 980}),
+    "no room for a cache": (never_opened(), [
+        (died(Kind.NO_CACHE_ROOM, "start"), 0, 0, {SHARE: (None, 0.97)}),
+    ], {SHARE: 0.97}),
+    "a start without memory": (never_opened(), [
+        (START, 0, 0, {SEQS: (None, 128), STEP: (None, 4096), SHARE: (None, 0.87)}),
+    ], {SEQS: 128, STEP: 4096, SHARE: 0.87}),
+    "a disturbed profile": (never_opened(), [(died(Kind.PROFILE_DISTURBED, "start"), 0, 0, {})], {}),
+    "a context that does not fit: more memory, then the length that does": (never_opened(max_model_len=8192), [
+        (TOO_LONG, 0, 0, {SHARE: (None, 0.97)}), (TOO_LONG, 0, 0, {LENGTH: (8192, 128)}), (TOO_LONG, 0, 0, Stop),
+    ], {SHARE: 0.97, LENGTH: 128}),
+    "a model that is too large": (never_opened(), [(died(Kind.MODEL_TOO_LARGE, "start"), 0, 0, Stop)], {}),
+    "a start that no reduction can fix": (never_opened(), [(died(Kind.START_FAILED, "start"), 0, 0, Stop)], {}),
+    "an engine that opens and does not get warm": (opened(), [(died(Kind.START_FAILED, "start"), 0, 0, Stop)], {}),
+    "recovery that is switched off": (opened(enabled=False), [(DEVICE, 80, 0, Stop)], {}),
+}  # fmt: skip
+"""Deaths in their order, each with the requests in flight, the longest prompt and what follows: changes, or a kind of
+reaction. And the arguments of the next engine; what vLLM chose itself is not passed back to it."""
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_react_changes_the_size_that_a_death_calls_for(name):
+    policy, deaths, arguments = copy.deepcopy(DEATHS[name])
+    for cause, in_flight, longest, expected in deaths:
+        reaction = policy.react(cause, ids(in_flight), longest)
+        if isinstance(expected, dict):
+            assert changed(reaction) == expected
+        else:
+            assert isinstance(reaction, expected)
+    assert policy.changed_arguments == arguments
+
+
+def test_sizes_that_vllm_chose_for_an_earlier_engine_are_not_passed_on():
+    policy = opened(sizes=Sizes(max_num_seqs=64), details={CACHE: 1000})
+    assert policy.sizes.max_num_batched_tokens == 8192 and policy.changed_arguments == {}
+    policy = opened(details={CACHE: 1000})
+    policy.resolved({**OPENED, CACHE: 600})
+    assert policy.changed_arguments == {}
+    assert changed(policy.react(START)) == {CACHE: (600, 300)}
+    policy.resolved({})
+    assert policy.changed_arguments == {CACHE: 300}
+
+
+@pytest.mark.parametrize(("runner", "reduced"), [("v1", STEP), ("v2", WINDOW)])
+def test_log_probabilities_of_prompts_grow_with_the_tokens_of_a_step_unless_they_come_in_chunks(runner, reduced):
+    policy = opened(details={"model_runner": runner})
+    assert next(iter(changed(policy.react(HOST, ids(80), 3000, prompt_logprobs=True)))) == reduced
+
+
+def test_an_open_loop_at_its_minimum_searches_the_poison_request_and_undoes_reductions():
+    policy = open_loop(min_concurrency=32)
+    policy.react(HOST, ids(70))
+    for _ in range(7):
+        policy.react(HOST, ids(1))
+    assert policy.react(HOST, ids(1)) == Isolate()
+    assert changed(Rebuild(policy.isolated("r0")))[SEQS] == (32, 64)
 
 
 TIGHT_WEIGHTS, TIGHT_PEAK = 0.885, 0.015
@@ -102,55 +225,6 @@ def test_the_context_keeps_its_length_once_a_request_was_answered():
         assert isinstance(reaction, Stop) and policy.sizes.max_model_len == 32768
 
 
-def test_a_cache_of_a_given_size_keeps_it_and_its_share():
-    policy = opened(sizes=Sizes(kv_cache_memory_bytes=2**30))
-    assert changed(policy.react(died(Kind.DEVICE_OOM), ids(80))) == {
-        "window_requests": (80, 40),
-        "max_num_seqs": (64, 32),
-    }
-
-
-def test_the_next_window_follows_from_what_was_in_flight_when_that_was_less():
-    policy = opened()
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(10))) == {"window_requests": (80, 5), "max_num_seqs": (64, 5)}
-
-
-def test_after_the_window_the_tokens_of_a_step_then_the_search():
-    policy = opened(window=2, details={"max_num_seqs": 2})
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(2))) == {"window_requests": (2, 1), "max_num_seqs": (2, 1)}
-    # One prompt of 1,000 tokens in flight: only fewer tokens than that change anything.
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(1), 1000)) == {"max_num_batched_tokens": (8192, 500)}
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(1), 1000)) == {"max_num_batched_tokens": (500, 250)}
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(1), 1000)) == {"max_num_batched_tokens": (250, 125)}
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(1), 1000)) == {"max_num_batched_tokens": (125, 64)}
-    assert policy.react(died(Kind.HOST_OOM), ids(1), 1000) == Isolate()
-
-
-def test_short_prompts_alone_are_searched_at_once():
-    policy = opened(window=1, details={"max_num_seqs": 1})
-    assert policy.react(died(Kind.HOST_OOM), ids(1), 30) == Isolate()
-
-
-def test_without_chunked_prefill_a_step_takes_whole_prompts():
-    policy = opened(window=1, details={"max_num_seqs": 1, "enable_chunked_prefill": False})
-    assert policy.react(died(Kind.HOST_OOM), ids(1), 4000) == Isolate()
-
-
-@pytest.mark.parametrize(("runner", "reduced"), [("v1", "max_num_batched_tokens"), ("v2", "window_requests")])
-def test_log_probabilities_of_prompts_grow_with_the_tokens_of_a_step_unless_they_come_in_chunks(runner, reduced):
-    policy = opened(details={"model_runner": runner})
-    reaction = policy.react(died(Kind.HOST_OOM), ids(80), 3000, prompt_logprobs=True)
-    assert next(iter(changed(reaction))) == reduced
-
-
-def test_the_window_stays_at_the_fewest_that_are_allowed():
-    policy = opened(min_concurrency=30)
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(80)))["window_requests"] == (80, 40)
-    assert changed(policy.react(died(Kind.HOST_OOM), ids(40)))["window_requests"] == (40, 30)
-    assert policy.react(died(Kind.HOST_OOM), ids(30), 10) == Isolate()
-    assert policy.window_requests == 30
-
-
 def test_a_death_that_is_not_memory_is_answered_by_the_same_size_and_a_second_one_by_a_search():
     policy = opened()
     before = policy.sizes
@@ -185,17 +259,6 @@ def test_an_answer_resets_the_pauses_between_failed_starts():
         assert policy.react(died(Kind.START_FAILED, "start")) == Rebuild({}, pause_s=RESTART_PAUSES_S[0])
 
 
-def test_an_engine_that_opens_but_does_not_get_warm_is_final():
-    assert isinstance(opened().react(died(Kind.START_FAILED, "start")), Stop)
-
-
-def test_memory_that_came_back_is_asked_for_again_once():
-    policy = RecoveryPolicy(Sizes())
-    assert policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.25, has_passed=True)) == Rebuild({})
-    second = policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.9, has_passed=True))
-    assert changed(second) == {"gpu_memory_utilization": (None, 0.88)}, "the message has counted our own context"
-
-
 def test_the_limit_of_the_utilization_is_lifted_when_memory_is_there():
     policy = RecoveryPolicy(Sizes())
     assert policy.lift_utilization() == {}
@@ -203,37 +266,6 @@ def test_the_limit_of_the_utilization_is_lifted_when_memory_is_there():
     policy.opened({**OPENED, "gpu_memory_utilization": 0.24}, 80)
     assert changed(Rebuild(policy.lift_utilization())) == {"gpu_memory_utilization": (0.24, 0.92)}
     assert changed(policy.react(died(Kind.NO_CACHE_ROOM, "start"))) == {"gpu_memory_utilization": (0.92, 0.97)}
-
-
-def test_sizes_that_vllm_had_chosen_are_halved_though_the_engine_never_came_up():
-    """On an H100, vLLM's own are 1,024 sequences and 16,384 tokens."""
-    policy = RecoveryPolicy(Sizes())
-    policy.resolved({**OPENED, "max_num_seqs": 1024, "max_num_batched_tokens": 16384})
-    assert changed(policy.react(died(Kind.START_OOM, "start"))) == {
-        "max_num_seqs": (1024, 512),
-        "max_num_batched_tokens": (16384, 8192),
-        "gpu_memory_utilization": (0.92, 0.87),
-    }
-    policy.resolved({})
-    assert policy.changed_arguments["max_num_seqs"] == 512
-
-
-def test_a_start_without_memory_shrinks_the_cache_to_one_request_and_then_the_rest():
-    """On a CPU every engine has a KV cache of a known size, set by the user or by assayline."""
-    policy = RecoveryPolicy(Sizes())
-    policy.resolved({**OPENED, "kv_cache_memory_bytes": 1000, "min_kv_cache_bytes": 300})
-    oom = died(Kind.START_OOM, "start")
-    assert changed(policy.react(oom)) == {"kv_cache_memory_bytes": (1000, 500)}
-    assert policy.changed_arguments == {"kv_cache_memory_bytes": 500}
-    assert changed(policy.react(oom)) == {"kv_cache_memory_bytes": (500, 300)}
-    assert changed(policy.react(oom)) == {"max_num_seqs": (64, 32), "max_num_batched_tokens": (8192, 4096)}
-
-
-def test_a_cache_that_is_chosen_for_each_engine_is_not_passed_on():
-    policy = opened(details={"kv_cache_memory_bytes": 1000})
-    policy.resolved({**OPENED, "kv_cache_memory_bytes": 600})
-    assert policy.changed_arguments == {}
-    assert changed(policy.react(died(Kind.START_OOM, "start"))) == {"kv_cache_memory_bytes": (600, 300)}
 
 
 def test_sustained_success_earns_another_engine():
@@ -251,10 +283,6 @@ def test_policy_stops_after_50_crashes_without_an_answer():
     assert isinstance(reaction, Stop) and "50 engines in a row" in reaction.reason
 
 
-def test_recovery_can_be_switched_off():
-    assert isinstance(opened(enabled=False).react(died(Kind.DEVICE_OOM), ids(80)), Stop)
-
-
 def test_reductions_are_undone_if_the_poison_request_was_there_each_time():
     policy = opened(window=8, details={"max_num_seqs": 8})
     before = policy.sizes
@@ -270,46 +298,6 @@ def test_the_reductions_stay_if_another_request_was_there():
     policy.react(died(Kind.HOST_OOM), ids(8))
     policy.react(died(Kind.HOST_OOM), ids(4, first=8))
     assert policy.isolated("r8") == {} and policy.window_requests == 2
-
-
-@pytest.mark.parametrize(
-    ("cause", "expected"),
-    [
-        (died(Kind.MEMORY_TAKEN, "start", free_share=0.5), {"gpu_memory_utilization": (None, 0.49)}),
-        (died(Kind.CACHE_TOO_LARGE, "start", free_bytes=1000), {"kv_cache_memory_bytes": (None, 980)}),
-        (died(Kind.NO_CACHE_ROOM, "start"), {"gpu_memory_utilization": (None, 0.97)}),
-        (died(Kind.START_OOM, "start"),
-         {"max_num_seqs": (None, 128), "max_num_batched_tokens": (None, 4096), "gpu_memory_utilization": (None, 0.87)}),
-        (died(Kind.PROFILE_DISTURBED, "start"), {}),
-    ],
-)  # fmt: skip
-def test_a_start_that_fails_is_answered_in_the_direction_that_its_message_calls_for(cause, expected):
-    assert changed(RecoveryPolicy(Sizes()).react(cause)) == expected
-
-
-def test_a_context_that_does_not_fit_gets_more_memory_then_the_length_that_does():
-    policy = RecoveryPolicy(Sizes(max_model_len=8192))
-    cause = died(Kind.LENGTH_TOO_LONG, "start", fitting_model_len=128)
-    assert changed(policy.react(cause)) == {"gpu_memory_utilization": (None, 0.97)}
-    assert changed(policy.react(cause)) == {"max_model_len": (8192, 128)}
-    assert isinstance(policy.react(cause), Stop)
-
-
-def test_memory_that_was_not_there_is_not_asked_for_again():
-    policy = RecoveryPolicy(Sizes())
-    policy.react(died(Kind.MEMORY_TAKEN, "start", free_share=0.5))
-    assert "gpu_memory_utilization" not in changed(policy.react(died(Kind.NO_CACHE_ROOM, "start")))
-
-
-@pytest.mark.parametrize("kind", [Kind.MODEL_TOO_LARGE, Kind.START_FAILED])
-def test_failures_that_no_reduction_can_fix_stop_at_once(kind):
-    assert isinstance(RecoveryPolicy(Sizes()).react(died(kind, "start")), Stop)
-
-
-def test_vllms_own_choices_are_not_passed_back_to_it():
-    policy = opened(sizes=Sizes(max_num_seqs=64))
-    assert policy.sizes.max_num_batched_tokens == 8192
-    assert policy.changed_arguments == {}
 
 
 RUN_DEATH = st.tuples(st.sampled_from([Kind.DEVICE_OOM, Kind.HOST_OOM]), st.integers(0, 300), st.integers(0, 20000))
@@ -349,30 +337,6 @@ def test_any_row_of_failed_starts_ends(causes):
     reactions = [policy.react(cause) for cause in causes]
     assert any(isinstance(reaction, Stop) for reaction in reactions)
     assert 0.1 <= (policy.sizes.gpu_memory_utilization or 0.92) <= 0.97
-
-
-class TestOpenLoop:
-    """No window bounds what runs: vLLM's max_num_seqs does, and is what is reduced."""
-
-    def policy(self, **options: Any) -> RecoveryPolicy:
-        policy = RecoveryPolicy(Sizes(), RecoverySpec(**options), has_window=False)
-        policy.opened(OPENED, None)
-        return policy
-
-    def test_requests_in_flight_are_halved_when_there_is_no_window(self):
-        policy = self.policy()
-        assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (64, 32)}
-        assert changed(policy.react(died(Kind.HOST_OOM), ids(500))) == {"max_num_seqs": (32, 16)}
-        assert changed(policy.react(died(Kind.HOST_OOM), ids(6))) == {"max_num_seqs": (16, 3)}
-        assert policy.sizes.window_requests is None and policy.changed_arguments == {"max_num_seqs": 3}
-
-    def test_policy_at_minimum_size_searches_the_poison_request_and_undoes_reductions(self):
-        policy = self.policy(min_concurrency=32)
-        policy.react(died(Kind.HOST_OOM), ids(70))
-        for _ in range(7):
-            policy.react(died(Kind.HOST_OOM), ids(1))
-        assert policy.react(died(Kind.HOST_OOM), ids(1)) == Isolate()
-        assert changed(Rebuild(policy.isolated("r0")))["max_num_seqs"] == (32, 64)
 
 
 OPEN_LOOP = load_of({"kind": "constant", "rate_per_s": 2.0})
