@@ -248,6 +248,18 @@ def answers_in(engine: OfflineEngine, asker: Asker, output: dict[str, Any], **sa
     return [answers[request.request_id] for request in requests]
 
 
+def answer_seeded(engine: OfflineEngine | StreamingEngine, *seeds: int) -> dict[int, list[int]]:
+    """Tokens by seed, of requests whose prompt an engine with small steps reads in several: vLLM's CPU build cannot
+    sample such requests by itself."""
+    prompt, sampling = [1 + number % 9 for number in range(100)], {"temperature": 1.0, "max_tokens": 8}
+    requests = [
+        plain_request(f"{seed}", prompt_token_ids=prompt, sampling={**sampling, "ignore_eos": True, "seed": seed})
+        for seed in seeds
+    ]
+    answers = by_id(engine.generate(requests))
+    return {seed: list(answers[f"{seed}"].output_token_ids or []) for seed in seeds}
+
+
 def prepare_options(asker: Asker, rows: list[dict[str, Any]], **chat: Any) -> list[PreparedPrompt]:
     """Requests for the likelihood of each row's choices."""
     spec = EvalSpec.model_validate(
@@ -312,6 +324,23 @@ def by_id(answers: Iterable[Completion]) -> dict[str, Completion]:
         assert answer.request_id not in found
         found[answer.request_id] = answer
     return found
+
+
+def check_same(one: AnEngine, other: AnEngine, requests: list[Request]) -> None:
+    """Two engines give these requests the same answers: texts, ids, reasons and log-probabilities."""
+    ours, theirs = by_id(one.generate(requests)), by_id(other.generate(requests))
+    names = ("text", "output_token_ids", "finish_reason", "stop_reason", "prompt_tokens", "output_tokens", "error_kind")
+    assert ours.keys() == theirs.keys() == {request.request_id for request in requests}
+    for answer, known in ((ours[request.request_id], theirs[request.request_id]) for request in requests):
+        for name in names:
+            assert getattr(answer, name) == getattr(known, name), (name, answer, known)
+        for name in ("cumulative_logprob", "option_logprob"):
+            assert getattr(answer, name) == pytest.approx(getattr(known, name), abs=1e-4), name
+        for name in ("logprobs", "prompt_logprobs"):
+            found, expected = getattr(answer, name), getattr(known, name)
+            assert (found is None) == (expected is None), name
+            for position, likely in zip(found or [], expected or [], strict=True):
+                assert position == (likely and pytest.approx(likely, abs=1e-3))
 
 
 def stamps_of(answer: Completion) -> list[float]:

@@ -2,14 +2,27 @@
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import ARGS, GREEDY, Reference, open_async, open_engine, parts_of, with_core
+from engine_kit import (
+    ARGS,
+    GREEDY,
+    Control,
+    Reference,
+    by_id,
+    open_async,
+    open_engine,
+    parts_of,
+    stamps_of,
+    with_core,
+)
 from run_kit import request_of
 
 from assayline.adapter import find_adapter
+from assayline.clock import RunClock
 from assayline.engines.messages import Generate
 from assayline.engines.pool import EnginePool
 from assayline.errors import EngineError, ModelError, SpecError
@@ -17,6 +30,8 @@ from assayline.records import Request
 
 RANK, ALPHA = 4, 8
 TARGETS = ("q_proj", "v_proj")
+BLOCK = 32
+"""Tokens in a block of the prefix cache."""
 
 
 def write_adapter(folder: Path, base: Path, seed: int, scale: float = 0.3, extra: int = 0, **config: Any) -> Path:
@@ -76,7 +91,7 @@ def adapters(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 @pytest.fixture(scope="module")
 def requests() -> list[Request]:
     sampling = {**GREEDY, "max_tokens": 6, "ignore_eos": True}
-    return [request_of(n, [1, 5 + n, 20, 30 + 2 * n, 7], **sampling) for n in range(6)]
+    return [request_of(n, [1, 5 + n, *range(20, 20 + BLOCK), 30 + 2 * n, 7], **sampling) for n in range(6)]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +106,7 @@ def expected(reference: Reference, adapters: dict[str, Path], requests: list[Req
 def lora(folder: Path | None, base: Path) -> dict[str, Any]:
     """The part of an order that a spec's adapter adds."""
     args = find_adapter(str(folder), base).args if folder else {"enable_lora": True, "max_lora_rank": 8}
-    return {"args": {**ARGS, **args}, "adapter": folder and str(folder)}
+    return {"args": {**ARGS, "block_size": BLOCK, **args}, "adapter": folder and str(folder)}
 
 
 @pytest.mark.vllm
@@ -99,20 +114,29 @@ def lora(folder: Path | None, base: Path) -> dict[str, Any]:
 def test_adapters_and_the_base_share_an_engine_and_answer_as_merged_weights_do(
     open_one, tiny_model, adapters, requests, expected, tmp_path
 ):
-    found, hosts = {}, set()
+    """Each run that takes the engine over finds nothing of the run before: no prefixes, no counts, another clock."""
+    found, hosts, control = {}, set(), Control()
     with EnginePool() as pool:
-        for name in ("a", "base", "b", "c", "a"):
-            order = lora(adapters.get(name), tiny_model)
-            with closing(open_one(tiny_model, tmp_path / "engine.log", run_id=name, pool=pool, **order)) as engine:
+        for number, name in enumerate(("a", "base", "b", "c", "a")):
+            order = lora(adapters.get(name), tiny_model) | {"clock": RunClock.start(), "engine_generation": number}
+            log = tmp_path / f"{number}.log"
+            with closing(open_one(tiny_model, log, control, run_id=f"{number}", pool=pool, **order)) as engine:
                 hosts.add(engine.host_pid)
-                answers = {each.request_id: each for each in engine.generate(iter(requests))}
+                assert engine.facts.details.get("kept_from") == ("0" if number else None)
+                control.samples.clear()
+                answers = by_id(engine.generate(requests))
                 found[name] = [answers[request.request_id].output_token_ids for request in requests]
                 assert not any(answer.cached_tokens for answer in answers.values())
+                [again] = engine.generate([replace(requests[0], request_id="again")])
+                assert again.cached_tokens == BLOCK
+                rows = [*answers.values(), again]
+                assert control.samples[-1].output_tokens == sum(row.output_tokens or 0 for row in rows)
+                assert {row.engine_generation for row in rows} == {number}
+                stamps = [stamp for row in rows for stamp in stamps_of(row)]
+                assert 0 <= min(filter(None, stamps)) <= max(filter(None, stamps)) <= order["clock"].now_s()
         assert found == expected and len(hosts) == 1
         with pytest.raises(SpecError, match="changes nothing: the log-probabilities of 16 tokens are the same"):
-            open_one(
-                tiny_model, tmp_path / "engine.log", run_id="zero", pool=pool, **lora(adapters["zero"], tiny_model)
-            )
+            open_one(tiny_model, tmp_path / "zero.log", pool=pool, **lora(adapters["zero"], tiny_model))
 
 
 @pytest.mark.vllm

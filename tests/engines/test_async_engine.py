@@ -19,11 +19,14 @@ from engine_kit import (
     NO_PREEMPTIONS,
     Control,
     Kept,
+    answer_seeded,
     by_id,
+    check_same,
     living_members,
     load_of,
     open_async,
     parts_of,
+    prepare_options,
     stamps_of,
     wait_until_gone,
     words_of,
@@ -67,8 +70,9 @@ def async_control() -> Control:
 def plain(
     tiny_model: Path, tmp_path_factory: pytest.TempPathFactory, async_control: Control
 ) -> Iterator[Kept[StreamingEngine]]:
-    log = tmp_path_factory.mktemp("async") / "engine.log"
-    with closing(Kept(lambda: open_async(tiny_model, log, async_control, run_id="one"))) as kept:
+    """Steps of 64 tokens, so that long prompts come in pieces."""
+    log, args = tmp_path_factory.mktemp("async") / "engine.log", {**ARGS, "max_num_batched_tokens": 64}
+    with closing(Kept(lambda: open_async(tiny_model, log, async_control, run_id="one", args=args))) as kept:
         yield kept
 
 
@@ -107,17 +111,14 @@ def test_answers_are_those_of_the_offline_engine(async_engine, engine, asker):
         {"structured_outputs": {"choice": ["cat", "dog"]}},
     ]
     requests = [asker.ask(f"What is {n} + 4?", **sampling) for n, sampling in enumerate(asked)]
-    streamed, whole = by_id(async_engine.generate(requests)), by_id(engine.generate(requests))
-    for request in requests:
-        one, other = streamed[request.request_id], whole[request.request_id]
-        for name in ("text", "output_token_ids", "finish_reason", "stop_reason", "prompt_tokens", "error_kind"):
-            assert getattr(one, name) == getattr(other, name), (name, request.sampling)
-        assert one.cumulative_logprob == pytest.approx(other.cumulative_logprob, abs=1e-4)
-        for name in ("logprobs", "prompt_logprobs"):
-            ours, theirs = getattr(one, name), getattr(other, name)
-            assert [position and position.keys() for position in ours or []] == [
-                position and position.keys() for position in theirs or []
-            ]
+    [options] = prepare_options(asker, [{"prompt": "What is 3 + 4?", "choices": ["7", "8"]}])
+    check_same(async_engine, engine, [*requests, *options.ready])
+
+
+def test_a_seeded_answer_is_the_same_if_its_prompt_is_read_in_steps(async_engine, engine):
+    assert (
+        answer_seeded(async_engine, 0, 1, 2) == answer_seeded(async_engine, 2, 1, 0) == answer_seeded(engine, 0, 1, 2)
+    )
 
 
 def test_every_token_has_a_stamp_of_its_own_under_load(paced, asker):
@@ -215,26 +216,6 @@ def test_a_bad_prompt_is_one_error_row(async_engine, asker):
         assert answer.sent_at_s is not None and answer.finished_at_s is not None and answer.output_tokens is None
 
 
-def test_the_likelihood_of_options_is_that_of_the_offline_engine(async_engine, engine, asker):
-    ids = asker.ids_of("What is 3 + 4?")
-    sampling = {"max_tokens": 1, "prompt_logprobs": 0}
-    requests = []
-    for option in ("7", "8"):
-        request = asker.send([*ids, asker.token(option)], **sampling)
-        requests.append(
-            plain_request(
-                request.request_id,
-                prompt_token_ids=request.prompt_token_ids,
-                sampling=request.sampling,
-                option_tokens=1,
-            )
-        )
-    ours, theirs = by_id(async_engine.generate(requests)), by_id(engine.generate(requests))
-    for request in requests:
-        name = request.request_id
-        assert ours[name].option_logprob == pytest.approx(theirs[name].option_logprob, abs=1e-4)
-
-
 def test_an_iterator_left_early_aborts_and_leaves_the_engine_usable(async_engine, asker):
     endless = (asker.ask(max_tokens=None, ignore_eos=True) for _ in itertools.count())
     answers = async_engine.generate(endless)
@@ -257,8 +238,9 @@ def test_a_model_is_loaded_once_and_nothing_of_the_run_before_is_left(
         clock, began = RunClock.start(), time.monotonic()
         async_control.samples.clear()
         second = open_async(
-            tiny_model, tmp_path / "2.log", async_control, run_id="two", clock=clock, engine_generation=1, pool=pool
-        )
+            tiny_model, tmp_path / "2.log", async_control, run_id="two", clock=clock, engine_generation=1, pool=pool,
+            args=first._order.engine.args,
+        )  # fmt: skip
         assert (second.host_pid, second.facts.details["kept_from"]) == (first.host_pid, first._order.run_id)
         assert second.facts.load_s <= time.monotonic() - began
         with closing(second):

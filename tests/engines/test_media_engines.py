@@ -26,7 +26,7 @@ from engine_kit import (
 from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.host.core import PREPARERS
 from assayline.engines.pool import EnginePool
-from assayline.errors import EngineDiedError, EngineInterruptedError
+from assayline.errors import EngineDiedError, EngineInterruptedError, SpecError
 from assayline.evaluation.prepare import Preparation
 from assayline.media.load import refer_synthetic
 from assayline.media.references import MediaStore
@@ -278,4 +278,6 @@ def test_a_run_that_takes_an_engine_over_encodes_its_images_again(open_one, tiny
                 assert len(by_id(engine.generate(again(requests)))) == 8
             counted.append(len(encoded.read_text()))
         assert engine.facts.details["kept_from"] == "one"
+        with pytest.raises(SpecError, match="not usable"):
+            open_one(tiny_vlm, tmp_path / "three.log", **options | {"sampling": {"stop_token_ids": "x"}})
     assert counted == [8, 8]

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_kit import ARGS, ONE_CORE, ROOT, Control, Kept, by_id, parts_of, wait_until_gone, words_of
+from engine_kit import ARGS, ONE_CORE, ROOT, Control, Kept, by_id, check_same, parts_of, wait_until_gone, words_of
 from run_kit import plain_request
 
 from assayline.clock import RunClock
@@ -72,12 +72,7 @@ def served(kept: Kept[StreamingEngine]) -> StreamingEngine:
 
 def test_greedy_answers_are_those_of_the_engine(served, engine, asker):
     requests = [asker.ask(row["question"], max_tokens=None) for row in asker.rows[:24]]
-    ours, theirs = by_id(served.generate(requests)), by_id(engine.generate(requests))
-    assert set(ours) == set(theirs) == {request.request_id for request in requests}
-    for request_id, answer in ours.items():
-        other = theirs[request_id]
-        for name in ("text", "output_token_ids", "finish_reason", "prompt_tokens", "output_tokens", "stop_reason"):
-            assert getattr(answer, name) == getattr(other, name), (name, answer, other)
+    check_same(served, engine, [*requests, asker.ask(logprobs=2, max_tokens=4)])
 
 
 def test_every_token_is_stamped_by_our_clock(served, asker):
@@ -88,14 +83,6 @@ def test_every_token_is_stamped_by_our_clock(served, asker):
     assert answer.sent_at_s == answer.arrived_at_s < answer.token_at_s[0]
     assert answer.token_at_s[-1] <= answer.finished_at_s
     assert answer.queued_at_s is None and answer.retries == 0
-
-
-def test_logprobs_are_those_of_the_engine(served, engine, asker):
-    [ours], [theirs] = (list(one.generate([asker.ask(logprobs=2, max_tokens=4)])) for one in (served, engine))
-    assert ours.logprobs is not None and len(ours.logprobs) == len(theirs.logprobs)
-    for mine, other in zip(ours.logprobs, theirs.logprobs, strict=True):
-        assert mine == pytest.approx(other, abs=1e-3)
-    assert ours.cumulative_logprob == pytest.approx(theirs.cumulative_logprob, abs=1e-3)
 
 
 def test_a_form_of_the_output_is_kept(served, asker):
