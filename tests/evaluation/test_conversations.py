@@ -206,6 +206,7 @@ def test_a_server_gets_the_conversation_as_messages(settings, make_spec):
     ]
 
 
+@pytest.mark.rare
 @pytest.mark.vllm
 def test_a_real_engine_finds_the_turn_before_in_its_cache(settings, make_spec):
     """Each begins with more than a block of the cache, and its second turn with what the model itself said."""

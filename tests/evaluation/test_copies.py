@@ -127,7 +127,7 @@ def resume(copy: Copy, spec: EvalSpec, here: Settings, is_finished: bool) -> int
     return before.total()
 
 
-@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.rare)])
+@pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.rare)])
 def test_evaluate_resumes_a_copy_made_at_any_moment_in_any_order(copies, spec, tmp_path, step):
     kept = [
         resume(copy, spec, settings_in(tmp_path / f"copy-{number}"), number % 8 == 0)

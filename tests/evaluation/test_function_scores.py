@@ -34,7 +34,6 @@ ROWS = [{"id": f"q{n}", "question": f"{n} + {n}", "answer": str(2 * n), "unit": 
 ANSWERS = ["0", "3", "four", "6", None, "11"]
 """Two right, two close, one that no function reads, one error of the engine."""
 SCORES = "select scorer, value, extracted, explanation, error_kind from scores order by all"
-VALUES = "select prompt_id, value from scores where scorer = '{}' order by prompt_id"
 MEANS = "select scorer, samples, round(mean, 4), round(mean_without_errors, 4) from accuracy order by ordinal"
 EXPECTED_MEAN, EXPECTED_WITHOUT_ERRORS = round(3 / 6, 4), round(3 / 4, 4)
 
@@ -236,15 +235,3 @@ def test_likelihoods_of_options_are_not_scored_by_a_function(make_spec, settings
     }
     with pytest.raises(SpecError, match="loglikelihood"):
         plan_run(make_spec(engine=FAKE, prompts=prompts, scorers=["loglikelihood", CLOSENESS]), settings)
-
-
-@pytest.mark.parametrize(
-    ("scorer", "sentence"),
-    [
-        ({**CLOSENESS, "function": "own_closeness:missing"}, "has no attribute 'missing'"),
-        ({**CLOSENESS, "function": "nowhere:f"}, "no module 'nowhere'"),
-    ],
-)
-def test_a_scorer_that_cannot_be_used_stops_a_run_at_its_start(make_sums, settings, scorer, sentence):
-    with pytest.raises(SpecError, match=sentence):
-        plan_run(make_sums([scorer]), settings)

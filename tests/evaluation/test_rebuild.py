@@ -90,7 +90,7 @@ def check_sound(settings: Settings) -> None:
     assert found == [(True, "completed", 20, 20)]
 
 
-def test_a_rebuilt_run_is_the_original_row_by_row(run_dir, settings):
+def test_a_rebuilt_run_is_the_original_row_by_row(run_dir, spec, settings):
     original = content(settings.database_path)
     assert {table: len(rows) for table, rows in original.items() if table in ("prompts", "completions", "runs")} == {
         "prompts": 20,
@@ -103,13 +103,10 @@ def test_a_rebuilt_run_is_the_original_row_by_row(run_dir, settings):
         assert rebuilt.rows == {table: len(rows) for table, rows in original.items() if table in TABLES}
         assert content(settings.database_path) == original
     assert (rebuilt.missing, rebuilt.set_aside, rebuilt.manifest) == (0, [], read_manifest(run_dir))
-
-
-def test_other_runs_are_left_alone(run_dir, spec, settings):
     complete(spec, settings)
     original = content(settings.database_path)
     rebuild_run(run_dir, settings.database_path, 10)
-    assert content(settings.database_path) == original
+    assert content(settings.database_path) == original, "the other run is left alone"
 
 
 def test_a_rebuild_killed_at_any_moment_leaves_all_rows_or_the_old_ones(run_dir, settings):

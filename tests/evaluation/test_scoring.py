@@ -1,17 +1,15 @@
 """Scoring as a step: at a run's end, again afterwards, and after a rebuild."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import FAKE, begin_and_vanish, complete, completion_of, query
+from run_kit import FAKE, answer_in_order, begin_and_vanish, complete, copy_run, query, settings_in
 
 from assayline.errors import PromptError, SpecError
-from assayline.evaluation.begin import Evaluation, begin_evaluation, plan_run
-from assayline.evaluation.order import read_shard
+from assayline.evaluation.begin import begin_evaluation, plan_run
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.evaluation.rescore import rescore_run
 from assayline.flows.cli import run
@@ -24,7 +22,6 @@ from assayline.spec.judges import JudgeScorer
 from assayline.store import scoring
 from assayline.store.database import connect
 from assayline.store.metrics import ensure_metrics, forget_metrics, warn_unread
-from assayline.store.parts import write_part
 from assayline.store.score_files import FunctionScores
 from assayline.store.thread import DatabaseThread
 
@@ -50,22 +47,11 @@ def make_sums(make_spec: Any) -> Callable[..., EvalSpec]:
     return make
 
 
-def answer(evaluation: Evaluation, *texts: str | None) -> None:
-    """Answers requests by hand, in the order of their prompts; None is an error."""
-    requests = [request for shard in sorted((evaluation.run_dir / "parts/requests").glob("*.parquet"))
-                for request in read_shard(shard)]  # fmt: skip
-    rows = [
-        completion_of(request.request_id, text=text, error_kind="broken" if text is None else None)
-        for request, text in zip(requests, texts, strict=False)
-    ]
-    write_part(evaluation.run_dir, "completions", f"by-hand-{len(texts)}", rows)
-
-
 def run_with(spec: EvalSpec, settings: Settings, *texts: str | None) -> Path:
     """A completed run with these answers; its folder."""
     evaluation = begin_evaluation(spec, settings, "never")
     counts = evaluation.prepare()
-    answer(evaluation, *texts)
+    answer_in_order(evaluation, *texts)
     evaluation.finish(counts)
     return evaluation.run_dir
 
@@ -154,7 +140,7 @@ def test_a_run_whose_answers_or_targets_are_hardly_read_says_so(make_sums, setti
     spec = make_sums(rows=rows, scorers=[{"kind": "numeric"}])
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
-    answer(evaluation, "The answer is 1.", "1 or 2", "3", "I do not know")
+    answer_in_order(evaluation, "The answer is 1.", "1 or 2", "3", "I do not know")
     result = evaluation.finish(counts)
     assert (
         "numeric found no number in the answer in 25%, only the last of several numbers in 25%, no number in the "
@@ -179,7 +165,7 @@ def test_keys_of_options_are_counted_from_one_if_none_is_zero_and_one_is_the_las
 def test_a_cancelled_run_has_scores_of_what_was_answered_and_a_resumed_one_of_all(make_sums, settings):
     evaluation = begin_evaluation(make_sums(), settings)
     evaluation.prepare()
-    answer(evaluation, "0", "3")
+    answer_in_order(evaluation, "0", "3")
     evaluation.abandon("cancelled")
     assert query(settings, "select scorer, count(*), avg(value) from scores group by scorer") == [
         ("exact_match", 2, 0.5)
@@ -197,6 +183,8 @@ def test_a_cancelled_run_has_scores_of_what_was_answered_and_a_resumed_one_of_al
         ({"kind": "regex", "pattern": "(a)", "group": 2, "name": "mine"}, "of mine has no group 2"),
         ({"kind": "choice", "letters": "AA"}, "expected different letters"),
         ({"kind": "choice", "letters": "A]"}, "expected different letters"),
+        ({"kind": "python", "function": "json:missing"}, "has no attribute 'missing'"),
+        ({"kind": "python", "function": "nowhere:f"}, "no module 'nowhere'"),
     ],
 )
 def test_a_scorer_that_is_none_is_refused_before_an_engine_starts(make_sums, settings, scorer, sentence):
@@ -217,18 +205,14 @@ def test_a_scorer_that_no_row_can_serve_stops_the_run_at_once(make_sums, setting
 
 @pytest.fixture(scope="module")
 def run_once(make_sums: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with one run, which tests have copies of."""
-    folder = tmp_path_factory.mktemp("run-once")
-    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
-    run_with(make_sums(), settings, "0", "so 2", "it is 4.", "7", None, "ten")
-    return settings.data_dir
+    """A run, which tests have copies of."""
+    settings = settings_in(tmp_path_factory.mktemp("run-once"))
+    return run_with(make_sums(), settings, "0", "so 2", "it is 4.", "7", None, "ten")
 
 
 @pytest.fixture
 def run_dir(run_once: Path, settings: Settings) -> Path:
-    shutil.copytree(run_once, settings.data_dir)
-    (folder,) = (settings.data_dir / "runs").iterdir()
-    return folder
+    return copy_run(run_once, settings)
 
 
 def test_a_scorer_is_added_to_a_run_and_outlives_the_database(run_dir, settings, capsys):
@@ -367,7 +351,7 @@ def test_score_rejects_a_scorer_without_any_target(make_sums, settings, capsys):
 
 def test_a_run_that_has_not_finished_is_scored_only_on_demand(make_sums, settings, capsys):
     evaluation = begin_and_vanish(make_sums(), settings)
-    answer(evaluation, "0", "2")
+    answer_in_order(evaluation, "0", "2")
     assert run("score", [evaluation.run_id, "--scorer", "numeric"]) == 2
     assert "has not finished" in capsys.readouterr().err
     rebuild_run(evaluation.run_dir, settings.database_path, 10)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,8 @@ from run_kit import PATIENCE_S, Work, order_of, request_of, rows_of, wait_for, w
 
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.engines.client import OfflineEngine
-from assayline.engines.devices.claims import CLAIM_POLL_INTERVAL_S, claim_device, list_devices
+from assayline.engines.devices import claims
+from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
 from assayline.errors import Death, DeviceError, EngineDiedError, EngineError, SpecError
@@ -368,13 +368,17 @@ def test_parts_have_no_more_rows_than_the_setting_says(tmp_path, settings):
     assert [count_rows(part) for part in list_parts(tmp_path, "completions")] == [30, 30, 30, 10]
 
 
-def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_is_free(tmp_path, settings):
+def test_worker_logs_who_holds_the_device_that_it_waits_for_and_answers_when_it_is_free(
+    tmp_path, settings, monkeypatch
+):
+    looks, look = [], claims._try_claim
+    monkeypatch.setattr(claims, "CLAIM_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(claims, "_try_claim", lambda *given: looks.append(given) or look(*given))
     ids = write_shards(tmp_path, shards=1, per_shard=5)
     work = Work(tmp_path, settings.model_copy(update={"device_wait_s": 60}), engine={"device": "cpu"})
     with claim_device(list_devices("cpu", 1), settings.lock_dir, 0, "run 7 (night)"):
         thread = work.start(open_engine=Spy().open)
-        wait_for(lambda: bool(work.notes))
-        time.sleep(3 * CLAIM_POLL_INTERVAL_S)
+        wait_for(lambda: len(looks) > 5 and work.notes)
         assert len(work.notes) == 1, "a line for every look would fill the log"
         assert thread.is_alive()
     thread.join(PATIENCE_S)
