@@ -155,8 +155,6 @@ class PlayedProcess:
     def evidence(self, exception: str = "", message: str = "", witness: Witness = Witness.EXCEPTION) -> Death:
         return Death(self.phase, self.exit_code, exception, message, witness=witness)
 
-    def relay_log(self) -> None: ...
-
     def kill(self) -> None:
         self.exit_code = -9
 

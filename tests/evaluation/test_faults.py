@@ -54,11 +54,6 @@ def leave_in_database(run: Evaluation) -> None:
     part_of(run, "completions", "killed-shard-000000").unlink()
 
 
-def lose_shards(run: Evaluation) -> None:
-    part_of(run, "requests", "shard-000001").unlink()
-    part_of(run, "prompts", "shard-000002").unlink()
-
-
 def tear(run: Evaluation) -> None:
     run.settings.database_path.unlink()
     (run.run_dir / "parts" / "completions" / ".x.parquet.writing").write_bytes(b"PAR1")
@@ -69,7 +64,8 @@ KILLED: dict[str, tuple[tuple[int, ...], Callable[[Evaluation], object], int]] =
     "with some answers": ((8, 3), lambda run: None, 18),
     "with every answer": ((8, 8, 8, 5), lambda run: None, 0),
     "with answers that only the database has": ((8, 3), leave_in_database, 18),
-    "without some prepared files": ((8, 3), lose_shards, 18),
+    "without a file of requests": ((8, 3), lambda run: part_of(run, "requests", "shard-000001").unlink(), 18),
+    "without a file of prompts": ((8, 3), lambda run: part_of(run, "prompts", "shard-000002").unlink(), 18),
     "with a torn file and without a database": ((8, 3), tear, 18),
 }
 """Answers by shard, what else happened, and how many requests the resumed run sends."""
@@ -85,9 +81,10 @@ def test_a_killed_run_is_resumed_and_sends_only_what_has_no_answer(spec, setting
     vanish(killed)
     run = begin_evaluation(spec, settings)
     assert (run.run_id, run.clock) == (killed.run_id, killed.clock), "its time goes on from the first start"
-    known = f"{REQUESTS - asked} requests" if hurt is lose_shards else f"{REQUESTS - asked} of 30 requests"
+    is_prepared = not case.startswith("without a file")
+    known = f"{REQUESTS - asked} of 30 requests" if is_prepared else f"{REQUESTS - asked} requests"
     assert run.notes[-1] == f"Resuming run {run.run_id}, attempt 2: {known} are already answered."
-    assert any("prepared prompts, requests or media are missing" in note for note in run.notes) == (hurt is lose_shards)
+    assert any("prepared prompts, requests or media are missing" in note for note in run.notes) != is_prepared
     assert run.order("worker-0").attempt == 2
     assert [run.order(f"worker-{number}").first_generation for number in range(2)] == [4, 0]
     assert (run.prepare(), run.is_answered) == (counts, asked == 0)

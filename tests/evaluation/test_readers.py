@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from flow_kit import database_held
-from run_kit import PATIENCE_S, complete, query, wait_for, work
+from run_kit import PATIENCE_S, complete, lose_answers, query, wait_for, work
 
 from assayline import evaluate
 from assayline.engines.fake import FakeEngine
 from assayline.errors import DatabaseLockedError
 from assayline.evaluation.begin import begin_evaluation
+from assayline.evaluation.run import read_result
 from assayline.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -33,19 +34,27 @@ while True:
 """A dashboard: a short connection now and then, tried again when a run is writing. Prints how much is answered."""
 
 
-def test_run_completes_when_a_shell_is_opened_in_its_middle_and_stays_open(make_spec: Any, settings: Settings) -> None:
+def test_run_is_resumed_and_completes_while_a_shell_stays_open(make_spec: Any, settings: Settings) -> None:
     spec = make_spec(engine={"backend": "fake"}, prompts={"limit": 30})
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    work(evaluation)
-    assert evaluation.try_load() is None
+    first = begin_evaluation(spec, settings)
+    counts = first.prepare()
+    work(first)
+    lose_answers(first, 8)
+    assert first.try_load() is None
     with database_held(settings.data_dir, read_only=True) as (_, answers):
-        assert answers == 30, "the shell reads what was loaded"
-        assert isinstance(evaluation.try_load(), DatabaseLockedError), "the middle of a run copies nothing"
-        result = evaluation.finish(counts)
+        assert answers == 22, "the shell reads what was loaded"
+        assert isinstance(first.try_load(), DatabaseLockedError), "the middle of a run copies nothing"
+        first.abandon("cancelled")
+        again = begin_evaluation(spec, settings)
+        assert again.run_id == first.run_id and again.earlier and again.earlier.answered == 22
+        again.prepare()
+        work(again)
+        result = again.finish(counts)
         assert result.metrics and result.database == str(settings.database_path)
-        state = "select state, (select count(*) from completions), (select count(*) > 0 from metric_values) from runs"
-        assert query(settings, state) == [("completed", 30, True)], "the next reader sees the end"
+        counted = "(select count(*) from completions), (select count(*) > 0 from metric_values)"
+        state = f"select attempt, state, {counted} from runs"
+        assert query(settings, state) == [(2, "completed", 30, True)], "the next reader sees the end"
+    assert read_result(again.manifest, settings) == result
 
 
 def test_run_is_neither_blocked_nor_broken_by_short_readers(
