@@ -11,7 +11,6 @@ import pytest
 from engine_kit import SCHEMA, VLLM, answers_in, by_id
 
 from assayline.spec.engine import list_ignored
-from assayline.spec.file import parse_spec
 
 pytestmark = pytest.mark.vllm
 
@@ -68,19 +67,6 @@ def test_structured_output_refused_by_the_engine_is_an_error_row(engine, asker, 
     answers = by_id(engine.generate([good, bad]))
     assert answers[good.request_id].text == "7"
     assert answers[bad.request_id].error_kind == "rejected_by_engine" and answers[bad.request_id].error_message
-
-
-def test_the_spec_s_form_reaches_the_engine(engine, asker):
-    spec = parse_spec(
-        {
-            "model": "m",
-            "output": {"choice": ["cat", "dog"]},
-            "sampling": {"temperature": 0},
-            "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "a"}]}},
-        }
-    )
-    [answer] = engine.generate([asker.send(asker.ids_of("What is 3 + 4?"), **spec.sampling_defaults)])
-    assert answer.text in ("cat", "dog")
 
 
 EXCLUDED = {

@@ -462,14 +462,11 @@ def test_read_shard_names_the_shard_when_it_is_damaged(tmp_path):
         list(read_shard(part))
 
 
-def test_run_rejects_a_data_folder_that_cannot_be_created(spec, settings, tmp_path):
+def test_run_rejects_a_data_or_runs_folder_that_cannot_be_created(spec, settings, tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "data", Path("/proc/data")):
         with pytest.raises(StoreError, match="ASSAYLINE_DATA_DIR"):
             begin_evaluation(spec, settings.model_copy(update={"data_dir": folder}))
-
-
-def test_run_rejects_a_runs_folder_that_cannot_be_created(spec, settings):
     settings.data_dir.mkdir()
     (settings.data_dir / "runs").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match=r"flow\.lock cannot be made or taken: .*ASSAYLINE_DATA_DIR"):

@@ -38,17 +38,17 @@ def write_page(*engines: tuple[float, int, int, int]) -> str:
     return generate_latest(registry).decode()
 
 
-def test_the_four_are_found_and_nothing_else():
-    assert parse_stats(write_page((0.25, 12, 3, 40))) == EngineStats(0.25, 12, 3, 40)
-
-
-def test_engines_behind_one_server_are_added_up_and_their_caches_averaged():
-    assert parse_stats(write_page((0.25, 12, 3, 40), (0.75, 8, 0, 2))) == EngineStats(0.5, 20, 3, 42)
-
-
-@pytest.mark.parametrize("text", ["", "<html>nothing</html>", "python_info 1.0\n"])
-def test_a_page_of_another_kind_tells_nothing(text):
-    assert parse_stats(text) == EngineStats()
+@pytest.mark.parametrize(
+    ("page", "stats"),
+    [
+        (write_page((0.25, 12, 3, 40)), EngineStats(0.25, 12, 3, 40)),
+        (write_page((0.25, 12, 3, 40), (0.75, 8, 0, 2)), EngineStats(0.5, 20, 3, 42)),
+        *((text, EngineStats()) for text in ("", "<html>nothing</html>", "python_info 1.0\n")),
+    ],
+    ids=["one engine", "engines behind one server", "nothing", "a page", "another program"],
+)
+def test_four_numbers_are_read_from_a_page_and_those_of_several_engines_are_added_up(page, stats):
+    assert parse_stats(page) == stats
 
 
 def test_preemptions_are_counted_from_an_earlier_reading():
