@@ -60,60 +60,53 @@ def text(words: str) -> dict[str, str]:
 IMAGE, AUDIO, VIDEO = {"type": "image"}, {"type": "audio"}, {"type": "video"}
 
 
-def test_media_stand_before_the_text_unless_somebody_says_where(folder):
-    row = {"page": "a.png", "prompt": "What is it?"}
-    assert ask(folder, row, columns={"images": "page"}) == ([[IMAGE, text("What is it?")]], [A])
-    assert ask(folder, {**row, "page": None}, columns={"images": "page"}) == (["What is it?"], [])
+TWO = {"x": "a.png", "y": "b.png", "q": "same?"}
+TURNS = "{% for page in pages %}Page {{ loop.index }}: {{ page }}\n{% endfor %}"
 
 
-def test_several_columns_and_lists_keep_their_order(folder):
-    row = {"left": "b.png", "right": ["a.png", "c.png"], "prompt": "p"}
-    contents, digests = ask(folder, row, columns={"images": ["left", "right"]})
-    assert contents == [[IMAGE, IMAGE, IMAGE, text("p")]]
-    assert digests == [B, A, C]
+def shown_by(template: str) -> dict[str, Any]:
+    """A spec for rows with two images."""
+    return {"columns": {"images": ["x", "y"]}, "template": template}
 
 
-def test_kinds_are_put_in_their_order(folder):
-    row = {"i": "a.png", "s": "b.png", "v": "c.png", "prompt": "p"}
-    contents, digests = ask(folder, row, columns={"videos": "v", "audios": "s", "images": "i"})
-    assert contents == [[IMAGE, AUDIO, VIDEO, text("p")]]
-    assert digests == [A, B, C]
+MARKED = {"columns": {"images": "images"}, "media": {"marks": {"image": "<image>"}}}
+PLACES: dict[str, tuple[dict[str, Any], dict[str, Any], Any, list[str]]] = {
+    "before the text": ({"i": "a.png", "prompt": "p"}, {"columns": {"images": "i"}}, [IMAGE, text("p")], [A]),
+    "none": ({"i": None, "prompt": "p"}, {"columns": {"images": "i"}}, "p", []),
+    "columns and lists in their order": (
+        {"left": "b.png", "right": ["a.png", "c.png"], "prompt": "p"}, {"columns": {"images": ["left", "right"]}},
+        [IMAGE, IMAGE, IMAGE, text("p")], [B, A, C],
+    ),
+    "kinds in their order": (
+        {"i": "a.png", "s": "b.png", "v": "c.png", "prompt": "p"},
+        {"columns": {"videos": "v", "audios": "s", "images": "i"}}, [IMAGE, AUDIO, VIDEO, text("p")], [A, B, C],
+    ),
+    "in a template": (TWO, shown_by("Is {{ x }} like {{ y }}?"),
+                      [text("Is "), IMAGE, text(" like "), IMAGE, text("?")], [A, B]),
+    "turned by a template": (TWO, shown_by("{{ y }} or {{ x }}"), [IMAGE, text(" or "), IMAGE], [B, A]),
+    "the next ones": (TWO, shown_by("{{ image }}{{ image }} {{ q }}"), [IMAGE, IMAGE, text(" same?")], [A, B]),
+    "the one left over": (TWO, shown_by("{{ y }}{{ image }}"), [IMAGE, IMAGE], [B, A]),
+    "a template without them": (TWO, shown_by("{{ q }}"), [IMAGE, IMAGE, text("same?")], [A, B]),
+    "columns of the row": (TWO, shown_by("{{ row.x }}{{ row['y'] }}"), [IMAGE, IMAGE], [A, B]),
+    "a walk through a list": (
+        {"pages": ["c.png", "a.png"]}, {"columns": {"images": "pages"}, "template": TURNS},
+        [text("Page 1: "), IMAGE, text("\nPage 2: "), IMAGE, text("\n")], [C, A],
+    ),
+    "the same template without media": (
+        {"x": None, "q": "?"}, {"columns": {"images": "x"}, "template": "{{ image }}{{ x }}{{ q }}"}, "?", [],
+    ),
+    "marks in the text": (
+        {"images": ["a.png", "b.png"], "prompt": "Compare <image> and <image>."}, MARKED,
+        [text("Compare "), IMAGE, text(" and "), IMAGE, text(".")], [A, B],
+    ),
+    "no marks without media": ({"images": None, "prompt": "none"}, MARKED, "none", []),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("template", "parts", "digests"),
-    [
-        ("Is {{ x }} like {{ y }}?", [text("Is "), IMAGE, text(" like "), IMAGE, text("?")], [A, B]),
-        ("Is {{ y }} like {{ x }}?", [text("Is "), IMAGE, text(" like "), IMAGE, text("?")], [B, A]),
-        ("{{ image }}{{ image }} {{ q }}", [IMAGE, IMAGE, text(" same?")], [A, B]),
-        ("{{ y }}{{ image }}", [IMAGE, IMAGE], [B, A]),
-        ("{{ q }}", [IMAGE, IMAGE, text("same?")], [A, B]),
-        ("{{ row.x }}{{ row['y'] }}", [IMAGE, IMAGE], [A, B]),
-    ],
-)
-def test_a_template_says_where_media_stand(template, parts, digests, folder):
-    row = {"x": "a.png", "y": "b.png", "q": "same?"}
-    assert ask(folder, row, columns={"images": ["x", "y"]}, template=template) == ([parts], digests)
-
-
-def test_a_template_walks_through_a_list(folder):
-    template = "{% for page in pages %}Page {{ loop.index }}: {{ page }}\n{% endfor %}"
-    row = {"pages": ["c.png", "a.png"]}
-    contents, digests = ask(folder, row, columns={"images": "pages"}, template=template)
-    assert contents == [[text("Page 1: "), IMAGE, text("\nPage 2: "), IMAGE, text("\n")]]
-    assert digests == [C, A]
-
-
-def test_a_template_is_the_same_for_rows_without_media(folder):
-    row = {"x": None, "q": "?"}
-    assert ask(folder, row, columns={"images": "x"}, template="{{ image }}{{ x }}{{ q }}") == (["?"], [])
-
-
-def test_marks_in_the_text_take_the_next_one(folder):
-    row = {"images": ["a.png", "b.png"], "prompt": "Compare <image> and <image>."}
-    spec = {"columns": {"images": "images"}, "media": {"marks": {"image": "<image>"}}}
-    assert ask(folder, row, **spec) == ([[text("Compare "), IMAGE, text(" and "), IMAGE, text(".")]], [A, B])
-    assert ask(folder, {"images": None, "prompt": "none"}, **spec) == (["none"], [])
+@pytest.mark.parametrize("place", PLACES)
+def test_an_image_stands_where_a_template_or_mark_says_or_before_the_text(place, folder):
+    row, spec, content, digests = PLACES[place]
+    assert ask(folder, row, **spec) == ([content], digests)
 
 
 def parts_of(folder: Path) -> dict[str, dict[str, Any]]:

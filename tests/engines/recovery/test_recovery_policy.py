@@ -136,6 +136,15 @@ DEATHS: dict[str, tuple[RecoveryPolicy, list[tuple[Cause, int, int, Any]], dict[
     "a start without memory": (never_opened(), [
         (START, 0, 0, {SEQS: (None, 128), STEP: (None, 4096), SHARE: (None, 0.87)}),
     ], {SEQS: 128, STEP: 4096, SHARE: 0.87}),
+    "a start without memory at the fewest that are allowed": (
+        RecoveryPolicy(Sizes(max_num_seqs=4), RecoverySpec(min_concurrency=4)), [(START, 0, 0, Stop)], {}),
+    "a start without memory or chunked prefill: a step holds the context": (
+        opened(details={LENGTH: 6000, "enable_chunked_prefill": False}), [
+            (START, 0, 0, {SEQS: (64, 32), STEP: (8192, 6000), WINDOW: (80, 32), SHARE: (0.92, 0.87)}),
+        ], {SEQS: 32, STEP: 6000, SHARE: 0.87}),
+    "a first engine that is killed as it starts is started once more": (never_opened(), [
+        (died(Kind.KILLED, "start"), 0, 0, {}), (died(Kind.KILLED, "start"), 0, 0, Stop),
+    ], {}),
     "a disturbed profile": (never_opened(), [(died(Kind.PROFILE_DISTURBED, "start"), 0, 0, {})], {}),
     "a context that does not fit: more memory, then the length that does": (never_opened(max_model_len=8192), [
         (TOO_LONG, 0, 0, {SHARE: (None, 0.97)}), (TOO_LONG, 0, 0, {LENGTH: (8192, 128)}), (TOO_LONG, 0, 0, Stop),
