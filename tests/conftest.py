@@ -19,7 +19,7 @@ from typing import Any
 import hypothesis
 import pytest
 import vl_convert
-from host_kit import forking_hosts
+from host_kit import forking_hosts, remove_files
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # examples/ is not an installed package
@@ -58,8 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     The tests' folders are in memory where there is room: each of thousands of small files is synced to its disk.
     """
     is_worker = hasattr(config, "workerinput")
-    if not is_worker:  # a socket's path is short
-        os.environ["FORKED_HOSTS"] = str(Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}")
+    if not is_worker:
+        os.environ["FORKED_HOSTS"] = str(Path(tempfile.gettempdir()) / f"forked-hosts-{uuid.uuid4().hex}")
     if is_worker or not config.getoption("numprocesses", None):
         paths = [str(ROOT / "tests" / "as_users"), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -71,8 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
-    for ending in ("", ".lock", ".json", ".log"):
-        Path(os.environ["FORKED_HOSTS"] + ending).unlink(missing_ok=True)
+    remove_files(Path(os.environ["FORKED_HOSTS"]))
     if str(config.option.basetemp).startswith(f"{MEMORY}/assayline-tests-"):
         shutil.rmtree(config.option.basetemp, ignore_errors=True)
 

@@ -2,7 +2,7 @@
 
 A user's engine host is a process of its own and imports vLLM itself; tests open a hundred. `HOSTS.launch` is a
 `process.Launch`: it forks a host, or starts one as a user's is started if its environment asks for other imports. The
-workers of a session share a server, at the path in `FORKED_HOSTS`.
+workers of a session share a server, whose files are at the path in `FORKED_HOSTS`.
 `OutOfMemoryOnce` and `FailingWorker` are classes that vLLM's arguments may name, to fail inside its own processes.
 """
 
@@ -87,6 +87,7 @@ class ForkedHosts:
         self._lock = threading.Lock()
         self._env: dict[str, str] = {}
         self._control: socket.socket | None = None
+        self._own = Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}-{id(self):x}"
         self.newest = 0
         """Process id of the host that was forked last."""
 
@@ -105,22 +106,21 @@ class ForkedHosts:
             if self._control is not None:
                 self._control.close()
                 self._control = None
+                remove_files(self._own)
 
     def _join(self, env: Mapping[str, str]) -> None:
         """Connect to the server, which the first client starts."""
-        default = Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}-{id(self):x}"
-        path = Path(os.environ.get("FORKED_HOSTS", default))
+        path = Path(os.environ.get("FORKED_HOSTS", self._own))
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with open(path.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                self._control.connect(str(path))
+                self._control.connect(address_of(path))
             except OSError:  # there is none yet, or none any more
-                path.unlink(missing_ok=True)
                 # One thread, as tests' engines have, though the first host may be the client of a server.
                 path.with_suffix(".json").write_text(json.dumps({"OMP_NUM_THREADS": "1", **env}))
                 self._start(path)
-                self._control.connect(str(path))
+                self._control.connect(address_of(path))
             self._env = json.loads(path.with_suffix(".json").read_text())
 
     def _start(self, path: Path) -> None:
@@ -128,7 +128,7 @@ class ForkedHosts:
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
             open(path.with_suffix(".log"), "w") as log,
         ):
-            listener.bind(str(path))
+            listener.bind(address_of(path))
             listener.listen()
             subprocess.Popen(
                 [sys.executable, __file__, str(listener.fileno())],
@@ -166,6 +166,16 @@ class ForkedHosts:
             return None
         self.newest = int(answer)
         return Forked(self.newest, exit_pipe)
+
+
+def address_of(path: Path) -> str:
+    """An address without a file, which lives as long as its server."""
+    return f"\0{path.name}"
+
+
+def remove_files(path: Path) -> None:
+    for ending in (".lock", ".json", ".log"):
+        path.with_suffix(ending).unlink(missing_ok=True)
 
 
 HOSTS = ForkedHosts()
