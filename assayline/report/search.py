@@ -20,9 +20,10 @@ _PROBES = """
         cast(round(sum(value * n)) as bigint) as good,
         cast(sum(n) as bigint) as requests,
         bool_or(is_saturated) as is_saturated,
-        coalesce(bool_or(not kept_up), false) as is_late
+        bool_or(overload.run_id is not null) as is_late
     from load_point
     join metric_values using (run_id)
+    left join overload using (run_id)
     where metric = 'good_share' and detail = ? and benchmark_id = ? and n > 0
         and arrival not in ('concurrency', 'all_at_once')
     group by offered_requests_per_s
@@ -43,7 +44,7 @@ def say_search(slo: str, probes: Sequence[Probe]) -> str:
     over = f", and not at {show_rate(bad[0].rate_per_s, 'requests')} ({tell(bad[0])})" if bad else ""
     late = [one for one in probes if one.is_late and not one.is_too_much]
     if late and late[-1].rate_per_s > (good[-1].rate_per_s if good else 0):
-        over += f"; {show_rate(late[-1].rate_per_s, 'requests')} does not count, as its requests were sent late"
+        over += f"; {show_rate(late[-1].rate_per_s, 'requests')} does not count, as its client sent or read late"
     if not good:
         hint = "hint: send more requests per rate, by --seconds or more prompts."
         return f"{slo} is not shown to hold at any rate{over}. {hint}"

@@ -114,7 +114,7 @@ def test_sweep_has_no_knee_when_no_load_between_the_ends_is_trusted(settings, tm
     given_sweep(settings, rates=(6.0,), late_at=6.0)
     written = make_benchmark_report(settings, BENCHMARK, tmp_path)
     assert query(settings, "select count(*) from load_point where is_knee") != [(0,)], "one of the two ends"
-    assert "No knee: no load between one at a time and all at once is valid (6/s: sent late)." in written.text
+    assert "no load between one at a time and all at once is valid (6/s: its client sent late)." in written.text
     assert "The knee is at" not in written.text and "TTFT at the knee" not in written.text
     assert not any(row.get("name") == "knee" for chart in read_charts(written.html) for row in chart)
 
@@ -157,7 +157,7 @@ def test_search_names_the_highest_rate_that_holds_and_the_lowest_that_does_not(s
         "\u00a0", " "
     )
     late = [Probe(14.9, 160, 160, False), Probe(15.4, 160, 160, False, is_late=True)]
-    assert "; 15.4 requests/s does not count, as its requests were sent late. " in say_search("x", late).replace(
+    assert "; 15.4 requests/s does not count, as its client sent or read late. " in say_search("x", late).replace(
         "\u00a0", " "
     )
 

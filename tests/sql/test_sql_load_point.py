@@ -1,5 +1,7 @@
 """load_point: latency against throughput, and where the knee is."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -119,7 +121,7 @@ def test_the_knee_of_each_benchmark(store):
     }
     assert [row["run_id"] for row in rows if row["is_saturated"]] == ["drowned"]
     assert {row["run_id"]: row["knee_obstacle"] for row in rows if row["knee_obstacle"]} == {
-        "high": "fewer than 50 requests", "flattered": "sent late", "drowned": "saturated",
+        "high": "fewer than 50 requests", "flattered": "its client sent late", "drowned": "saturated",
         "piled up": "answered 81% of its load", "short": "fewer than 50 requests", "all": "all at once",
         "failed one": "it is failed", "running one": "it is running", "cancelled one": "it is cancelled",
     }  # fmt: skip
@@ -146,3 +148,29 @@ def test_the_knee_against_plain_python(store):
     found = {row["run_id"]: row["power"] for row in rows}
     for name, expected in best.items():
         assert np.median([found[f"{name}-{i}"] for i in range(3)]) == pytest.approx(expected), name
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "tick_s", "backend", "obstacle"),
+    [
+        (0.0, 0.001, "server", None),
+        (0.5, 0.001, "server", "its client sent late"),
+        (0.0, 0.2, "server", "its client read late"),
+        (0.5, 0.2, "server", "its client sent late and read late"),
+        (0.0, 0.2, "async", None),
+    ],
+)
+def test_values_of_an_overloaded_client_are_not_valid_and_its_run_is_neither_knee_nor_repeat(
+    store, lag_s, tick_s, backend, obstacle
+):
+    given_point(store, "run", "a", 1.0, lag_s=lag_s, spec_json=json.dumps({"engine": {"backend": backend}}))
+    events = ({"run_id": "run", "event": event} for event in ("opened", "warmed_up"))
+    store.given("engine_events", *events)
+    store.given("telemetry", {"run_id": "run", "loop_lags_s": [tick_s] * 9})
+    point = store.row("load_point", "knee_obstacle", "is_knee", run_id="run")
+    assert (point["knee_obstacle"], point["is_knee"]) == (obstacle, obstacle is None)
+    assert store.row("run_conditions", "obstacle", run_id="run")["obstacle"] == obstacle
+    rows = store.connection.execute("select metric, obstacle, is_valid from metric_value").fetchall()
+    found = {metric: reason for metric, reason, is_valid in rows if is_valid == (reason is None)}
+    assert found["ttft_s"] == found["e2e_s"] == found["tpot_s"] == obstacle
+    assert found["output_tokens_per_s"] == (obstacle if lag_s else None) and found["ok_requests"] is None

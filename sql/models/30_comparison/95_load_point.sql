@@ -42,7 +42,7 @@ join_runs as (
         case
             when runs.state <> 'completed' then 'it is ' || runs.state
             when power is null then 'no latency'
-            when not take_values.kept_up then 'sent late'
+            when overload.run_id is not null then overload.obstacle
             when take_values.is_saturated then 'saturated'
             when loads.arrival = 'all_at_once' then 'all at once'
             when loads.arrival <> 'concurrency' and take_values.is_saturated is null then 'fewer than 50 requests'
@@ -52,6 +52,7 @@ join_runs as (
     from raw.runs
     join raw.loads on loads.run_id = runs.run_id
     left join take_values on take_values.run_id = runs.run_id
+    left join internal.overload on overload.run_id = runs.run_id
     where runs.benchmark_id is not null
 ),
 
@@ -95,5 +96,5 @@ comment on column main.load_point.send_lag_p99_s is '99th percentile of send_lag
 comment on column main.load_point.kept_up is 'Whether the generator kept up with its schedule, as in metric_values. NULL if it had none.';
 comment on column main.load_point.is_saturated is 'Whether requests in flight piled up beyond chance, as in metric_values. NULL if it is unknown.';
 comment on column main.load_point.power is 'Throughput / latency, requests/s²: requests_per_s / e2e_p50_s. NULL if either is NULL.';
-comment on column main.load_point.knee_obstacle is 'Why the run cannot be the knee: not completed, no latency, requests sent late, saturated, all requests at once, fewer than 50 requests (is_saturated is NULL), or less than 90% of the offered load answered. NULL if it can.';
+comment on column main.load_point.knee_obstacle is 'Why the run cannot be the knee: not completed, no latency, a client that sent or read late, saturated, all requests at once, fewer than 50 requests (is_saturated is NULL), or less than 90% of the offered load answered. NULL if it can.';
 comment on column main.load_point.is_knee is 'Whether the run is at the knee of its benchmark: a run without a knee_obstacle, of the configuration with the highest median power over such runs.';
