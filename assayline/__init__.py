@@ -10,10 +10,8 @@ from typing import Any
 __version__ = "0.2.0"
 __all__ = ["Answer", "Ask", "Engine", "__version__", "evaluate"]
 
-_HOMES = {"Answer": "engine", "Ask": "engine", "Engine": "engine", "evaluate": "evaluation"}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"assayline.api.{_HOMES[name]}"), name)
+    return getattr(import_module("assayline.api"), name)

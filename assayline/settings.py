@@ -68,6 +68,11 @@ class Settings(BaseSettings):
         description="Show a progress bar instead of log lines in a terminal; hide the engine's own lines.",
     )
     tracebacks: bool = Field(False, description="Show tracebacks of errors that have an error message.")
+    webhook: SecretStr | None = Field(
+        None,
+        description="URL to which nights and nightly suites without Prefect send a message, as JSON with the field "
+        "`text`, if they are worse, suspect or fail.",
+    )
     hf_token: SecretStr | None = Field(None, description="Hugging Face token for gated models; passed on as HF_TOKEN.")
 
     @cached_property

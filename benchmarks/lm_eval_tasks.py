@@ -25,7 +25,7 @@ from typing import Any
 
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
-from assayline.evaluation.resume import NEVER
+from assayline.runs.manifest import NEVER
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect

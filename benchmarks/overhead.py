@@ -38,8 +38,8 @@ from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
-from assayline.evaluation.resume import NEVER
 from assayline.evaluation.worker import Worker, WorkOrder
+from assayline.runs.manifest import NEVER
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec

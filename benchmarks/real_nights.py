@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from assayline.engines.pool import EnginePool
-from assayline.evaluation.resume import NEVER
 from assayline.run.driver import FrontEnd, evaluate
+from assayline.runs.manifest import NEVER
 from assayline.settings import Settings, load_settings
 from assayline.spec.file import parse_spec
 from assayline.stats.nights import FEWEST_NIGHTS, judge_nights, name_lost

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from assayline.benchmark.campaign import Cell
 from assayline.benchmark.decision import JudgedCell, decide
 from assayline.benchmark.frontier import judge_family
-from assayline.benchmark.suite import Cell
 from assayline.comparison.gate import NIGHTS, Check, GateReport
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import parse_spec
+from assayline.spec.identity import canonical_json
 from assayline.spec.suite import Tier
 from assayline.stats.board import compare_pairs
 from assayline.stats.pairs import bound_ratio, find_p, find_reach, judge_drop, judge_mean
@@ -164,7 +165,8 @@ def _make_cell(name: str, tier: Tier, limit: float) -> Cell:
             "gate": {"max_accuracy_drop": limit, "max_slowdown": {}},
         }
     )
-    return Cell(name, "model", tier, 1.0, 1, "stable", spec)
+    names = {"task": name, "variant": "model", "label": name, "config_id": ""}
+    return Cell(**names, tier=tier, baseline="stable", spec_json=canonical_json(spec))
 
 
 def measure_boards(dice: Dice) -> Iterator[Row]:

@@ -17,13 +17,12 @@ from typing import Any, Literal
 from prefect import flow
 
 from assayline.benchmark.configurations import Ask, plan_benchmark
-from assayline.benchmark.plan import write_plan
-from assayline.evaluation.resume import AUTO
 from assayline.flows.evaluate import Resume, SpecParameter, check_deployed_spec, complete, name_by
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import end
 from assayline.flows.live.watch import FlowFront
-from assayline.run.campaign import run_benchmark
+from assayline.run.campaign import BenchmarkResult, run_benchmark
+from assayline.runs.manifest import AUTO
 from assayline.spec.file import as_spec
 
 name_benchmark = name_by(
@@ -45,7 +44,7 @@ def benchmark(
     requests: int | None = None,
     noise: bool = False,
     baseline: str | None = None,
-) -> dict[str, Any]:
+) -> BenchmarkResult:
     """Run every configuration several times, interleaved, and compare them; or sweep the load.
 
     Args:
@@ -68,7 +67,5 @@ def benchmark(
     settings = load_flow_settings()
     if spec is not None:
         check_deployed_spec(spec)
-    plan, configurations = plan_benchmark(ask, settings)
-    write_plan(plan, settings)
-    result = run_benchmark(plan, configurations, FlowFront(settings, complete))
-    return end(result.pop("headline"), result)
+    result = run_benchmark(plan_benchmark(ask, settings), FlowFront(settings, complete))
+    return end(result.headline, result)

@@ -20,15 +20,14 @@ from prefect import flow
 from prefect.runtime import deployment, flow_run
 from pydantic import Field, WithJsonSchema
 
+from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, SpecError
-from assayline.evaluation.resume import AUTO, NEVER
 from assayline.evaluation.run import RunResult
-from assayline.flows.cli.tables import describe_figures
 from assayline.flows.live.logs import load_flow_settings
-from assayline.flows.live.reporting import end, not_trusted
+from assayline.flows.live.reporting import end
 from assayline.flows.live.watch import CancelledInPrefect, FlowFront
 from assayline.run import driver
-from assayline.runs.manifest import Manifest, list_manifests
+from assayline.runs.manifest import AUTO, NEVER, Manifest, Purpose, list_manifests
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile, as_spec, find_lost_template
@@ -92,46 +91,50 @@ def evaluate(spec: SpecParameter, resume: Resume = AUTO) -> dict[str, Any]:
         resume: `auto` resumes the newest unfinished run of this spec, if any; `never` starts a new run, unless
             Prefect retries the flow run; a run id resumes that run.
     """
-    return _evaluate(spec, resume)
+    return _evaluate(spec, Purpose(resume=resume), [])
 
 
-def _evaluate(spec: SpecParameter, resume: str, done: list[RunResult] | None = None, **how: Any) -> dict[str, Any]:
-    """Evaluate, and add the result to `done`, which has it even if Prefect does not return it.
-
-    `how` has further arguments of the driver's `evaluate`.
-    """
+def _evaluate(
+    spec: SpecParameter, purpose: Purpose, done: list[RunResult], engines: EnginePool | None = None
+) -> dict[str, Any]:
+    """Evaluate, and add the result to `done`, which has it even if Prefect does not return it."""
     settings = load_flow_settings()
     check_deployed_spec(spec)
     spec = as_spec(spec)
-    if resume == NEVER and (begun := find_retried(spec.name, settings)) and not is_done(begun):
-        resume = begun.run_id
+    if purpose.resume == NEVER and (begun := find_retried(spec.name, settings)) and not is_done(begun):
+        purpose = dataclasses.replace(purpose, resume=begun.run_id)
     try:
-        result = driver.evaluate(spec, FlowFront(settings, complete), resume, **how)
+        result = driver.evaluate(spec, FlowFront(settings, complete), purpose, engines)
     except JudgeNotTrustedError as error:
-        return not_trusted(error)
+        return end(str(error), error)
     except CancelledInPrefect as error:
         error.end_flow_runs()
         raise
-    if done is not None:
-        done.append(result)
-    return end(describe_figures(result.metrics, spec, result.notes), dataclasses.asdict(result))
+    done.append(result)
+    return end(result.message, dataclasses.asdict(result))
 
 
-def complete(spec: EvalSpec, label: str | None = None, resume: str = AUTO, **how: Any) -> dict[str, Any]:
-    """Evaluate a spec in a flow run of its own, with this name, and return its result.
+def complete_asked(spec: EvalSpec, resume: str) -> RunResult:
+    """Evaluate a spec in a flow run, for a command."""
+    return complete(spec, Purpose(resume=resume))
 
-    `how` has further arguments of the driver's `evaluate`. If Prefect fails once the run is complete, that is a
-    warning.
+
+def complete(
+    spec: EvalSpec, purpose: Purpose, label: str | None = None, engines: EnginePool | None = None
+) -> RunResult:
+    """Evaluate a spec in a flow run of its own, with this name.
+
+    If Prefect fails once the run is complete, that is a warning.
     """
     done: list[RunResult] = []
 
     @flow(name="evaluate", flow_run_name=label or name_run, persist_result=False)
     @functools.wraps(evaluate.fn)
     def evaluate_in(spec: EvalSpec, resume: str) -> dict[str, Any]:  # what is a parameter is stored, and in the form
-        return _evaluate(spec, resume, done, **how)
+        return _evaluate(spec, dataclasses.replace(purpose, resume=resume), done, engines)
 
     try:
-        return evaluate_in(spec, resume)
+        evaluate_in(spec, purpose.resume)
     except AssaylineError:
         raise
     except Exception as error:
@@ -142,4 +145,4 @@ def complete(spec: EvalSpec, label: str | None = None, resume: str = AUTO, **how
             f"{error}. Its UI shows the run as unfinished, without metrics.",
             file=sys.stderr,
         )
-        return dataclasses.asdict(done[0])
+    return done[0]

@@ -7,18 +7,16 @@ state is Inconclusive, which is a completed state. A Prefect automation can send
 (docs/guides/nightly-runs.md).
 """
 
-import dataclasses
 from typing import Any
 
-from prefect import flow, get_run_logger
+from prefect import flow
 
-from assayline.comparison.gate import NIGHTS
+from assayline.comparison.gate import GateReport
 from assayline.flows.evaluate import complete
 from assayline.flows.live.logs import load_flow_settings
-from assayline.flows.live.reporting import end_judged, publish_gate
+from assayline.flows.live.reporting import end_judged
 from assayline.flows.live.watch import FlowFront
-from assayline.run.campaign import remeasure
-from assayline.run.stages import gate_run
+from assayline.run.campaign import gate as judge
 from assayline.runs.manifest import list_run_ids, match_run_id
 
 
@@ -30,7 +28,7 @@ def gate(
     *,
     is_remeasured: bool = False,
     is_nightly: bool = False,
-) -> dict[str, Any]:
+) -> GateReport:
     """Fail if a run is worse than its baseline beyond its limits.
 
     Args:
@@ -42,8 +40,6 @@ def gate(
     """
     settings = load_flow_settings()
     run_id = match_run_id(run_id, list_run_ids(settings.data_dir / "runs")) or run_id
-    if is_remeasured:
-        run_id, baseline = remeasure(FlowFront(settings, complete), run_id, baseline, limits or {})
-    report = gate_run(settings, get_run_logger(), run_id, baseline, limits or {}, nights=NIGHTS if is_nightly else 1)
-    publish_gate(settings, run_id, report.baseline, report.sentence)
-    return end_judged(report.sentence, report, dataclasses.asdict(report))
+    front = FlowFront(settings, complete)
+    report = judge(run_id, front, baseline, limits, is_remeasured=is_remeasured, is_nightly=is_nightly)
+    return end_judged(report.sentence, report, report)

@@ -13,7 +13,7 @@ from prefect import flow
 from assayline.errors import JudgeNotTrustedError
 from assayline.flows.evaluate import complete
 from assayline.flows.live.logs import load_flow_settings
-from assayline.flows.live.reporting import not_trusted
+from assayline.flows.live.reporting import end
 from assayline.flows.live.watch import FlowFront
 from assayline.run import driver
 from assayline.spec.judges import JudgeScorer
@@ -31,4 +31,4 @@ def judge(run_id: str, scorers: list[JudgeScorer]) -> dict[str, Any]:
     try:
         return driver.judge(run_id, scorers, FlowFront(settings, complete))
     except JudgeNotTrustedError as error:
-        return not_trusted(error)
+        return end(str(error), error)

@@ -7,25 +7,21 @@ that need the same engine share it. An interrupted suite goes on where it stoppe
 `suite/suite`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from prefect import flow
 from pydantic import Field, WithJsonSchema
 
 from assayline.benchmark.decision import NoGoError
+from assayline.benchmark.suite import as_suite
 from assayline.flows.evaluate import complete, name_by
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import end
 from assayline.flows.live.watch import FlowFront
-from assayline.run.campaign import run_suite
-from assayline.spec.suite import SuiteSpec, load_suite
+from assayline.run.campaign import SuiteResult, run_suite
+from assayline.spec.suite import SuiteSpec
 
 SuiteParameter = Annotated[str, Field(title="path")] | Annotated[SuiteSpec, WithJsonSchema({"type": "object"})]
-
-
-def as_suite(suite: SuiteParameter) -> SuiteSpec:
-    """Convert the flow's parameter to a suite. Raises SpecError."""
-    return load_suite(suite) if isinstance(suite, str) else suite
 
 
 name_suite = name_by(lambda given: f"suite {as_suite(given['suite']).name}", "suite")
@@ -34,7 +30,7 @@ name_suite = name_by(lambda given: f"suite {as_suite(given['suite']).name}", "su
 @flow(name="suite", flow_run_name=name_suite, persist_result=False)
 def suite(
     suite: SuiteParameter, resume: Literal["auto", "never", "rejudge"] = "auto", *, is_nightly: bool = False
-) -> dict[str, Any]:
+) -> SuiteResult:
     """Run the evaluations of a suite and decide. NO-GO fails.
 
     Args:
@@ -43,10 +39,8 @@ def suite(
             `rejudge` judges the newest complete one again, by today's baselines and limits.
         is_nightly: a schedule starts it every night, so that chance has many opportunities: ask for more evidence.
     """
-    settings = load_flow_settings()
-    settings.pass_on_token()
     try:
-        result = run_suite(as_suite(suite), FlowFront(settings, complete), resume, is_nightly=is_nightly)
+        result = run_suite(suite, FlowFront(load_flow_settings(), complete), resume, is_nightly=is_nightly)
     except NoGoError as error:
         return end(str(error), error, error.verdict)
-    return end(result["headline"], result, "pass" if result["decision"] == "GO" else "inconclusive")
+    return end(result.headline, result, "pass" if result.decision == "GO" else "inconclusive")

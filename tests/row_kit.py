@@ -8,7 +8,7 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,12 @@ import duckdb
 import numpy as np
 import pyarrow
 import pytest
+from run_kit import fake_spec
 
+from assayline.benchmark.campaign import Campaign, Cell, alternate, new_campaign
 from assayline.report.run.rows import list_percentiles, list_repeats, read_values
 from assayline.settings import Settings
+from assayline.spec.identity import canonical_json
 from assayline.store.database import SQL_FOLDER, connect, transaction
 from assayline.store.measure import run_tables
 from assayline.store.metrics import forget_metrics, list_unmeasured, store_metrics
@@ -546,3 +549,18 @@ def read_charts(path: Path) -> list[list[list[Row]]]:
     for spec in specs:
         altair.LayerChart.from_dict(spec)
     return [[layer["data"]["values"] for layer in spec["layer"]] for spec in specs]
+
+
+def plan_of(
+    campaign_id: str, config_ids: Sequence[str], variants: Sequence[str], tasks: Sequence[str] = ("",), **more: Any
+) -> Campaign:
+    """A benchmark of these configurations, those of one variant together; `more` are fields of a campaign."""
+    names = [(task, variant) for variant in variants for task in tasks]
+    spec = fake_spec(name=more.get("name", "benchmark"))
+    repeats = more.pop("repeats", 1)
+    cells = [
+        Cell(task=task, variant=variant, label=variant, config_id=one, repeats=repeats, spec_json=canonical_json(spec))
+        for one, (task, variant) in zip(config_ids, names, strict=True)
+    ]
+    plan = new_campaign("benchmark", more.pop("name", "benchmark"), cells, alternate(cells, repeats), **more)
+    return replace(plan, campaign_id=campaign_id)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from assayline.benchmark.configurations import identify_config
+from assayline.benchmark.campaign import identify_config
 from assayline.digests import digest_json, digest_text
 from assayline.errors import ModelError
 from assayline.model import identify_model, identify_spec_model

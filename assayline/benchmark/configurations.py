@@ -1,55 +1,44 @@
-"""A benchmark: configurations of one spec, each run several times, in a balanced order.
+"""The planner of benchmarks: from what was asked for to the cells of a campaign.
 
-They are combinations of fields (`combine_values`), or the points of a profile (`profile.py`). The plan is a file in the
-benchmark's folder, written before the first run, so that a killed benchmark resumes where it stopped. The manifests of
-its runs have their states.
+They are the combinations of swept fields (`combine_values`), or the points of a profile (`profile.py`).
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from assayline.benchmark.plan import (
-    PLAN_NAME,
-    BenchmarkPlan,
-    Configuration,
-    benchmark_dir,
-    combine_values,
-    count_done,
+from assayline.benchmark.campaign import (
+    Campaign,
+    Cell,
+    Models,
+    alternate,
+    can_share_engine,
     find_unfinished,
-    read_plan_file,
+    make_cell,
+    new_campaign,
+    read_benchmark,
 )
-from assayline.benchmark.profile import (
-    ENDS,
-    NOISE_RUNS,
-    REPEATS,
-    SweepProfile,
-    check_profile,
-    list_points,
-)
-from assayline.clock import RunClock
+from assayline.benchmark.profile import ENDS, NOISE_RUNS, REPEATS, SweepProfile, check_profile, list_points
 from assayline.errors import SpecError
-from assayline.load.arrivals import check_trace
-from assayline.model import identify_spec_model
-from assayline.runs.manifest import new_run_id
 from assayline.settings import Settings
-from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.file import SpecFile, as_spec, override_spec, parse_spec, parse_value, read_yaml
-from assayline.spec.identity import canonical_json, config_id
+from assayline.spec.file import SpecFile, as_spec, override_spec, parse_stored, parse_value, read_yaml
+from assayline.spec.identity import canonical_json
 from assayline.spec.suite import SuiteSpec, parse_suite
-from assayline.store.scoring import check_scorers
 from assayline.words import nearest
 
 LEAST_RUNS = 5
 """Runs that the view `noise_run` needs."""
+AS_GIVEN = "as given"
+"""Variant of a benchmark that varies nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkTask:
-    """One evaluation of a suite that is benchmarked."""
+    """A spec that is benchmarked, or one evaluation of a suite, which has a name."""
 
     name: str
     weight: float
@@ -98,7 +87,7 @@ OF_PROFILE = ("slo", "points", "arrival", "seconds", "requests")
 """Fields that configure a profile."""
 
 
-def plan_benchmark(ask: Ask, settings: Settings) -> tuple[BenchmarkPlan, list[Configuration]]:
+def plan_benchmark(ask: Ask, settings: Settings) -> Campaign:
     """Plan a benchmark, or read the one to resume: by its id, or the newest that was asked for alike and is unfinished.
 
     The prefix cache is off unless the spec or the sweep sets it, because repeats of a prompt set would be answered from
@@ -108,23 +97,21 @@ def plan_benchmark(ask: Ask, settings: Settings) -> tuple[BenchmarkPlan, list[Co
     if ask.resume not in ("auto", "never"):
         if ask.given:
             raise SpecError("--resume uses the benchmark's own plan. hint: leave out SPEC, fields and sweep options.")
-        return read_plan(ask.resume, settings)
+        return read_benchmark(ask.resume, settings)
     if ask.spec is None:
         raise SpecError("No benchmark given. hint: pass a SPEC, or --resume BENCHMARK_ID.")
     tasks, models = load_tasks(ask.spec)
-    plan = _plan_noise(ask, tasks) if ask.noise else _plan_sweep(ask, tasks, models)
-    unfinished = None if ask.resume == "never" else find_unfinished(plan[0], settings)
-    return read_plan(unfinished, settings) if unfinished else plan
+    campaign = _plan_noise(ask, tasks) if ask.noise else _plan_sweep(ask, tasks, models)
+    unfinished = None if ask.resume == "never" else find_unfinished(campaign, settings)
+    return unfinished or campaign
 
 
 def load_tasks(
     given: EvalSpec | SpecFile | SuiteSpec | Mapping[str, Any] | str | Path,
 ) -> tuple[list[BenchmarkTask], list[str]]:
     """Load a spec as the only task, or the evaluations of a suite, with its models. Raises SpecError."""
-    overrides: Mapping[str, Any] = {}
-    found: object = given
-    if isinstance(found, SpecFile):
-        found, overrides = found.file, found.overrides
+    overrides = given.overrides if isinstance(given, SpecFile) else {}
+    found: object = given.file if isinstance(given, SpecFile) else given
     if isinstance(found, Path) or (isinstance(found, str) and not found.startswith("@")):
         found = read_yaml(Path(found))
     if isinstance(found, Mapping) and "evaluations" in found:
@@ -141,9 +128,7 @@ def load_tasks(
     return tasks, found.models
 
 
-def _plan_sweep(
-    ask: Ask, tasks: Sequence[BenchmarkTask], models: Sequence[str]
-) -> tuple[BenchmarkPlan, list[Configuration]]:
+def _plan_sweep(ask: Ask, tasks: Sequence[BenchmarkTask], models: Sequence[str]) -> Campaign:
     sweep = dict(ask.sweep or {})
     if models and "model" not in sweep:
         sweep = {"model": models, **sweep}
@@ -160,22 +145,17 @@ def _plan_sweep(
     swept = {field: [_as_text(field, value) for value in values] for field, values in sweep.items()}
     bases = [replace(task, spec=_turn_cache_off(task.spec)) for task in tasks]
     variants = list_points(bases[0].spec, profile) if profile else combine_values(swept)
-    configurations = list_configurations(bases, variants)
-    plan = BenchmarkPlan(
-        benchmark_id=new_run_id(f"benchmark {bases[0].name or bases[0].spec.name}", RunClock.start()),
-        spec_json=canonical_json(bases[0].spec),
-        sweep=swept,
-        repeats=repeats,
-        config_ids=[configuration.config_id for configuration in configurations],
+    cells = list_cells(bases, variants, repeats)
+    return new_campaign(
+        "benchmark",
+        bases[0].name or bases[0].spec.name,
+        cells,
+        alternate(cells, repeats),
+        runs_per_engine=None if profile else 1 if can_share_engine(cells) else 0,
         profile=profile,
+        swept_json=canonical_json(bases[0].spec) if profile else None,
         baseline=_find_baseline(ask.baseline, [label for label, _ in variants]),
-        tasks=[
-            {"name": base.name, "weight": base.weight, "spec_json": canonical_json(base.spec)}
-            for base in bases
-            if base.name
-        ],
     )
-    return plan, configurations
 
 
 def _turn_cache_off(spec: EvalSpec) -> EvalSpec:
@@ -192,86 +172,61 @@ def _find_baseline(wanted: str | None, labels: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
-def _plan_noise(ask: Ask, tasks: Sequence[BenchmarkTask]) -> tuple[BenchmarkPlan, list[Configuration]]:
-    """Plan runs of the spec as given, so that their config_id is that of its other runs. Two share an engine.
-
-    Engines of servers, of several workers and on Ray are not shared.
-    """
+def _plan_noise(ask: Ask, tasks: Sequence[BenchmarkTask]) -> Campaign:
+    """Plan runs of the spec as given, so that their config_id is that of its other runs. Two share an engine."""
     if len(tasks) > 1:
         raise SpecError("--noise measures one spec, not a suite. hint: pass the spec of one evaluation.")
     if ask.sweep or ask.choose_profile():
         raise SpecError("--noise measures one configuration. hint: leave out the sweep and the profile.")
-    spec, runs = tasks[0].spec, NOISE_RUNS if ask.repeats is None else ask.repeats
+    runs = NOISE_RUNS if ask.repeats is None else ask.repeats
     if runs < LEAST_RUNS:
         raise SpecError(f"--repeats {runs} is below {LEAST_RUNS}, too few runs to measure noise. hint: pass 10.")
-    configurations = list_configurations([BenchmarkTask("", 1.0, spec)], combine_values({}))
-    plan = BenchmarkPlan(
-        benchmark_id=new_run_id(f"noise {spec.name}", RunClock.start()),
-        spec_json=canonical_json(spec),
-        sweep={},
-        repeats=runs,
-        config_ids=[configuration.config_id for configuration in configurations],
-        runs_per_engine=2 if can_share_engine(spec) else 1,
-    )
-    return plan, configurations
+    cells = list_cells(tasks, combine_values({}), runs)
+    shared = 2 if can_share_engine(cells) else 0
+    name = tasks[0].spec.name
+    return new_campaign("benchmark", name, cells, alternate(cells, runs), "noise", runs_per_engine=shared)
 
 
-def can_share_engine(spec: EvalSpec) -> bool:
-    """Return whether another run can use an engine of this spec, and it is the only one of its run."""
-    return spec.engine.is_shareable and (spec.workers, spec.runner) == (1, "local")
+def add_rates(campaign: Campaign, profile: SweepProfile) -> Campaign:
+    """Return the campaign of a load sweep with the cells of the rates that `profile` has."""
+    base, repeats = parse_stored(str(campaign.swept_json)), campaign.cells[0].repeats
+    cells = list_cells([BenchmarkTask("", 1.0, base)], list_points(base, profile), repeats)
+    order = [*alternate(cells[:ENDS], repeats), *alternate(cells[ENDS:], repeats)]
+    return replace(campaign, profile=profile, cells=cells, order=[cell.key for cell in order])
 
 
-def replace_profile(plan: BenchmarkPlan, profile: SweepProfile) -> tuple[BenchmarkPlan, list[Configuration]]:
-    """Return the plan with another profile, such as one with more rates, and its configurations."""
-    base = parse_spec(json.loads(plan.spec_json))
-    configurations = list_configurations([BenchmarkTask("", 1.0, base)], list_points(base, profile))
-    return replace(plan, profile=profile, config_ids=[one.config_id for one in configurations]), configurations
+def combine_values(sweep: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[str, str]]]:
+    """Return every combination with its label; the first field varies slowest."""
+    combinations = [dict(zip(sweep, values, strict=True)) for values in product(*sweep.values())]
+    return [
+        (", ".join(f"{field}={value}" for field, value in combination.items()) or AS_GIVEN, combination)
+        for combination in combinations
+    ]
 
 
-def list_configurations(
-    tasks: Sequence[BenchmarkTask], variants: Sequence[tuple[str, Mapping[str, str]]]
-) -> list[Configuration]:
-    """Build the configuration of each variant and task; those of one variant, which may share an engine, together.
+def list_cells(
+    tasks: Sequence[BenchmarkTask], variants: Sequence[tuple[str, Mapping[str, str]]], repeats: int
+) -> list[Cell]:
+    """Build the cell of each variant and task; those of one variant, which may share an engine, together.
 
     Raises SpecError or ModelError.
     """
-    found: dict[str, Configuration] = {}
-    models: dict[tuple[str, str | None, str], str] = {}
+    found: dict[str, Cell] = {}
+    models: Models = {}
     for label, overrides in variants:
         values = {field: parse_value(field, text) for field, text in overrides.items()}
         for task in tasks:
             varied = override_spec(task.spec, values, origin=label)
             name = f"{task.name or task.spec.name} {label if overrides else 'benchmark'}"
             spec = varied.model_copy(update={"name": name})
-            digest = identify_config(spec, models)
-            if digest in found:
+            cell = make_cell(spec, label, models, task.name, repeats=repeats, weight=task.weight)
+            if other := found.get(cell.config_id):
                 raise SpecError(
-                    f"{label!r} and {found[digest].label!r} of the sweep are the same configuration: the fields that "
+                    f"{label!r} and {other.label!r} of the sweep are the same configuration: the fields that "
                     "differ affect neither answers nor speed. hint: remove one of them."
                 )
-            found[digest] = Configuration(label, spec, digest, task.name)
+            found[cell.config_id] = cell
     return list(found.values())
-
-
-def identify_config(spec: EvalSpec, models: dict[tuple[str, str | None, str], str]) -> str:
-    """Check a spec and return its config_id. The files of a model are read once for all configurations."""
-    check_arguments(spec)
-    check_scorers(spec.scorers or [])
-    check_trace(spec.load, spec.prompts.source)
-    key = (spec.model, spec.revision, spec.model_name)
-    if key not in models:
-        models[key] = identify_spec_model(spec).model_id
-    return config_id(spec, models[key])
-
-
-def order_runs(
-    configurations: Sequence[Configuration], repeats: int, profile: SweepProfile | None = None
-) -> Iterator[Configuration]:
-    """Yield rounds in alternating direction, so that a drifting machine favours none. A sweep's ends come first."""
-    stages = [configurations[:ENDS], configurations[ENDS:]] if profile else [configurations]
-    for stage in stages:
-        for number in range(repeats):
-            yield from stage if number % 2 == 0 else reversed(stage)
 
 
 def parse_sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -303,34 +258,3 @@ def _as_text(field: str, value: Any) -> str:
     """Return the text that `parse_value` reads as the value."""
     is_plain = isinstance(value, str) and parse_value(field, value) == value
     return str(value) if is_plain else json.dumps(value, ensure_ascii=False)
-
-
-def list_left(plan: BenchmarkPlan, configurations: Sequence[Configuration], settings: Settings) -> list[Configuration]:
-    """List the runs still to do, in order. Each completed run counts as the next of its configuration."""
-    done = count_done(plan.benchmark_id, settings)
-    left = []
-    for configuration in order_runs(configurations, plan.repeats, plan.profile):
-        if done[configuration.config_id] > 0:
-            done[configuration.config_id] -= 1
-        else:
-            left.append(configuration)
-    return left
-
-
-def read_plan(benchmark_id: str, settings: Settings) -> tuple[BenchmarkPlan, list[Configuration]]:
-    """Read an existing benchmark. Raises SpecError for an unknown one or changed models, and StoreError."""
-    plan, base = read_plan_file(benchmark_id, settings)
-    origin = str(benchmark_dir(settings, benchmark_id) / PLAN_NAME)
-    tasks = [
-        BenchmarkTask(one["name"], one["weight"], parse_spec(json.loads(one["spec_json"]), origin))
-        for one in plan.tasks
-    ]
-    tasks = tasks or [BenchmarkTask("", 1.0, parse_spec(base, origin=origin))]
-    variants = list_points(tasks[0].spec, plan.profile) if plan.profile else combine_values(plan.sweep)
-    configurations = list_configurations(tasks, variants)
-    if [configuration.config_id for configuration in configurations] != plan.config_ids:
-        raise SpecError(
-            f"Benchmark {benchmark_id} cannot be resumed: the files of a model, or the configurations that this "
-            "version of assayline derives from the spec, have changed. hint: start a new benchmark."
-        )
-    return plan, configurations

@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from assayline.benchmark.suite import Cell, shorten_model
+from assayline.benchmark.campaign import Cell
+from assayline.benchmark.suite import shorten_model
 from assayline.comparison.gate import NIGHTS, Check, GateReport, mark_suspect
 from assayline.comparison.queries import foresee_reach
 from assayline.errors import AssaylineError, SpecError
@@ -35,11 +36,11 @@ WORDS: dict[Verdict, Word] = {"pass": "GO", "fail": "NO-GO", "suspect": "SUSPECT
 
 
 class NoGoError(AssaylineError):
-    """A suite is NO-GO, or SUSPECT. `result` is what its flow returns otherwise."""
+    """A suite is NO-GO, or SUSPECT. `result` is what is returned otherwise."""
 
     exit_code = 1
 
-    def __init__(self, message: str, result: dict[str, Any], verdict: Verdict) -> None:
+    def __init__(self, message: str, result: Any, verdict: Verdict) -> None:
         super().__init__(message)
         self.result, self.verdict = result, verdict
 
@@ -125,7 +126,7 @@ def decide(judged: Sequence[JudgedCell], *, is_nightly: bool = False) -> Decisio
     supporting: dict[str, list[JudgedCell]] = {}
     for one in judged:
         if one.cell.tier == "supporting":
-            supporting.setdefault(one.cell.model, []).append(one)
+            supporting.setdefault(one.cell.variant, []).append(one)
     tests, level = _share_risk([one.cell for one in judged], is_nightly)
     alone = _share_risk([one.cell for one in judged], is_nightly=False)[1]
     return Decision(
@@ -139,7 +140,7 @@ def decide(judged: Sequence[JudgedCell], *, is_nightly: bool = False) -> Decisio
 
 def _share_risk(cells: Sequence[Cell], is_nightly: bool) -> tuple[int, float]:
     """Return the number of tests of a decision, and the largest two-sided p of a failure."""
-    models = {cell.model for cell in cells if cell.tier == "supporting"}
+    models = {cell.variant for cell in cells if cell.tier == "supporting"}
     tests = sum(cell.tests for cell in cells if cell.tier == "critical") + len(models)
     return tests, min(LEVEL, 2 * LEVEL / (max(1, tests) * (NIGHTS if is_nightly else 1)))
 

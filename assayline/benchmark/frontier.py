@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from assayline.benchmark.plan import BenchmarkPlan
+from assayline.benchmark.campaign import Campaign
 from assayline.comparison.queries import compare_scores, read_noise, read_side, store_comparisons
 from assayline.spec.criteria import GateSpec
 from assayline.stats.families import adjust_holm
@@ -26,20 +26,20 @@ NORMAL = NormalDist()
 KIND = "frontier"
 
 
-def name_configs(runs: Sequence[Row], plan: BenchmarkPlan | None) -> dict[str, tuple[str, str]]:
+def name_configs(runs: Sequence[Row], plan: Campaign | None) -> dict[str, tuple[str, str]]:
     """Return the task and the label of each configuration of a benchmark, by its config_id, in the plan's order.
 
     Without a plan, such as after `gate --remeasure`, a prompt set is a task, and a label the run's name, or its
     config_id if several have the name.
     """
-    if plan and plan.names:
-        return plan.names
+    if plan and not plan.profile:
+        return {cell.config_id: (cell.task or plan.name, cell.variant) for cell in plan.cells}
     named = {run["config_id"]: (run["prompt_set"], run["name"]) for run in runs}
     uses = Counter(named.values())
     return {one: name if uses[name] == 1 else (name[0], f"configuration {one[:8]}") for one, name in named.items()}
 
 
-def store_frontier(connection: Connection, benchmark_id: str, plan: BenchmarkPlan | None) -> None:
+def store_frontier(connection: Connection, benchmark_id: str, plan: Campaign | None) -> None:
     """Compare each configuration with the plan's baseline, and store the rows that `frontier` reads.
 
     The default is the first with a run; nothing is compared with a baseline that has none. A reader stores nothing, and
@@ -56,7 +56,7 @@ def store_frontier(connection: Connection, benchmark_id: str, plan: BenchmarkPla
     if not groups:
         return
     base = groups.get(plan.baseline, {}) if plan.baseline else next(iter(groups.values()))
-    weights = {task["name"]: task["weight"] for task in plan.tasks}
+    weights = {cell.task: cell.weight for cell in plan.cells}
     noise = {
         row["config_id"]: row["noise_floor"]
         for row in read_noise(connection, "benchmark_id = ? and metric = 'accuracy'", benchmark_id)

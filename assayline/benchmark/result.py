@@ -15,7 +15,7 @@ from assayline.comparison.queries import (
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection
 
-SHOWN = {
+SHOWN: dict[str, str] = {
     "output_tokens_per_s": "output tokens/s",
     "requests_per_s": "requests/s",
     "ttft_p50_s": "TTFT p50",

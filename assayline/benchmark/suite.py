@@ -1,29 +1,39 @@
-"""The plan of a suite: its evaluations by model, and a file with the runs that are done.
+"""The planner of suites: their evaluations by model, as cells of a campaign."""
 
-The file is in the suite's folder. A suite that was interrupted goes on from it.
-"""
-
-import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from assayline.benchmark.configurations import identify_config
-from assayline.clock import RunClock
-from assayline.digests import digest_json
-from assayline.errors import AssaylineError, SpecError
-from assayline.files import MAKE_ROOM, write_json
-from assayline.runs.manifest import new_run_id, read_manifest, read_spec_json
+from assayline.benchmark.campaign import (
+    Campaign,
+    Cell,
+    Models,
+    alternate,
+    can_share_engine,
+    find_unfinished,
+    identify_config,
+    list_campaigns,
+    make_cell,
+    new_campaign,
+    read_runs,
+)
+from assayline.comparison.baselines import resolve_baseline
+from assayline.comparison.queries import read_side
+from assayline.errors import AssaylineError, SpecError, StoreError
+from assayline.runs.manifest import read_spec_json
 from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_stored
 from assayline.spec.identity import canonical_json
-from assayline.spec.suite import SuiteSpec, Tier
+from assayline.spec.suite import SuiteSpec, load_suite, parse_suite
+from assayline.store.database import Connection
+from assayline.store.thread import DatabaseThread
 
-PLAN_NAME = "suite.json"
+REJUDGE = "rejudge"
 
 
 def shorten_model(model: str) -> str:
@@ -31,54 +41,11 @@ def shorten_model(model: str) -> str:
     return model.rstrip("/").rsplit("/", 1)[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One evaluation with one model."""
-
-    evaluation: str
-    model: str
-    tier: Tier
-    weight: float
-    repeats: int
-    baseline: str | None
-    spec: EvalSpec
-
-    @property
-    def key(self) -> str:
-        return f"{self.evaluation} · {self.model}"
-
-    @property
-    def label(self) -> str:
-        """Its name in the UI, with the last part of the model's path."""
-        return f"{self.evaluation} · {shorten_model(self.model)}"
-
-    @property
-    def measures(self) -> int:
-        """Limits on speed and cost that count for a decision, and for which its baseline is measured again."""
-        gate = self.spec.gate
-        is_counted = self.tier == "critical" and self.baseline is not None
-        return len(gate.max_slowdown) + len(gate.max_cost_increase) if is_counted else 0
-
-    @property
-    def tests(self) -> int:
-        """Tests that can fail a critical cell by chance: of its accuracy, and of its speed and cost as one family."""
-        return 1 + bool(self.spec.gate.max_slowdown or self.spec.gate.max_cost_increase)
-
-
-@dataclass(frozen=True, slots=True)
-class SuitePlan:
-    """The state of a suite, as stored."""
-
-    suite_id: str
-    name: str
-    digest: str
-    """The digest of its cells: a suite whose specs have changed is another one."""
-    runs: dict[str, list[str]] = field(default_factory=dict)
-    """Ids of the completed runs by the key of their cell."""
-    decision: str | None = None
-    """None until it is made."""
-    page: dict[str, Any] = field(default_factory=dict)
-    """Rows and sentences of the decision's page; empty until it is made."""
+def as_suite(given: SuiteSpec | Mapping[str, Any] | str | Path) -> SuiteSpec:
+    """Return a suite from itself, its fields, or the path of a YAML file. Raises SpecError."""
+    if isinstance(given, str | Path):
+        return load_suite(given)
+    return parse_suite(given) if isinstance(given, Mapping) else given
 
 
 def list_cells(suite: SuiteSpec) -> list[Cell]:
@@ -87,91 +54,107 @@ def list_cells(suite: SuiteSpec) -> list[Cell]:
     Raises SpecError or ModelError.
     """
     cells: list[Cell] = []
-    models: dict[tuple[str, str | None, str], str] = {}
+    models: Models = {}
     wanted: list[str | None] = [*suite.models] or [None]
     for model in wanted:
         for one in suite.evaluations:
             spec = one.load(model)
-            identify_config(spec, models)
-            name, baseline = one.name or spec.name, one.baseline or spec.gate.baseline
-            cells.append(Cell(name, spec.model_name, one.tier, one.weight, one.repeats, baseline, spec))
-    names = [(cell.evaluation, cell.model) for cell in cells]
-    if twice := sorted({name for name, model in names if names.count((name, model)) > 1}):
+            name, model_name = one.name or spec.name, spec.model_name
+            values: dict[str, Any] = {
+                "label": f"{name} · {shorten_model(model_name)}",
+                "repeats": one.repeats,
+                "weight": one.weight,
+                "tier": one.tier,
+                "baseline": one.baseline or spec.gate.baseline,
+                "is_measured": False,
+            }
+            cells.append(make_cell(spec, model_name, models, name, **values))
+    names = [cell.key for cell in cells]
+    if twice := sorted({cell.task for cell in cells if names.count(cell.key) > 1}):
         raise SpecError(
             f"Two evaluations of suite {suite.name} are called {', '.join(twice)}. hint: set `name` to a different "
             "name for each."
         )
-    return list(_sort_by_engine(cells))
-
-
-def _sort_by_engine(cells: list[Cell]) -> Iterator[Cell]:
     groups: dict[tuple[str, str], list[Cell]] = {}
-    for model in dict.fromkeys(cell.model for cell in cells):
+    for variant in dict.fromkeys(cell.variant for cell in cells):
         for cell in cells:
-            if cell.model == model:
-                groups.setdefault((model, cell.spec.engine.model_dump_json()), []).append(cell)
-    for group in groups.values():
-        yield from group
+            if cell.variant == variant:
+                groups.setdefault((variant, cell.spec.engine.model_dump_json()), []).append(cell)
+    return [cell for group in groups.values() for cell in group]
 
 
-def digest_cells(cells: list[Cell]) -> str:
-    """Return a digest of all that decides what the suite runs and how it counts."""
-    return digest_json(
-        [[cell.key, cell.tier, cell.weight, cell.repeats, cell.baseline, canonical_json(cell.spec)] for cell in cells]
-    )
+def plan_suite(suite: SuiteSpec, settings: Settings, resume: str, *, is_nightly: bool = False) -> Campaign:
+    """Plan a suite, or return the one to go on with, or with `rejudge` the newest with all its runs.
+
+    The cells of a baseline that is measured again, in turn with its candidate, follow those of the evaluations.
+    Raises SpecError or ModelError.
+    """
+    cells = list_cells(suite)
+    baselines = {} if is_nightly else _find_baselines(cells, settings)
+    if resume == REJUDGE:
+        return _find_complete(suite, cells, baselines, settings)
+    cells = [replace(cell, is_measured=cell.key in baselines) for cell in cells]
+    pairs = [[baselines[cell.key], cell] if cell.key in baselines else [cell] for cell in cells]
+    planned = [*cells, *baselines.values()]
+    order = [one for pair in pairs for one in alternate(pair, pair[0].repeats)]
+    shared = None if can_share_engine(cells) else 0
+    campaign = new_campaign("suite", suite.name, planned, order, runs_per_engine=shared)
+    return (resume == "auto" and find_unfinished(campaign, settings)) or campaign
 
 
-def suite_dir(settings: Settings, suite_id: str) -> Path:
-    """Return the folder of a suite."""
-    return settings.data_dir / "suites" / suite_id
+def name_baseline(cell: Cell) -> str:
+    """Return the key of the cell that measures a cell's baseline again."""
+    return f"{cell.task}, baseline · {cell.variant}"
 
 
-def begin_suite(suite: SuiteSpec, cells: list[Cell]) -> SuitePlan:
-    """Return the plan of a new suite."""
-    return SuitePlan(new_run_id(f"suite {suite.name}", RunClock.start()), suite.name, digest_cells(cells))
+def _find_baselines(cells: list[Cell], settings: Settings) -> dict[str, Cell]:
+    """Return what to run for the baselines of cells with limits on speed, by the key of the cell.
+
+    A baseline of the cell's own configuration is left out, and so is one that cannot run here.
+    """
+
+    def read(connection: Connection, cell: Cell) -> EvalSpec:
+        return parse_stored(read_side(connection, resolve_baseline(connection, str(cell.baseline))).spec_json)
+
+    found: dict[str, Cell] = {}
+    for cell in (cell for cell in cells if cell.measures):
+        try:
+            spec = DatabaseThread(settings).run(partial(read, cell=cell))
+            digest = identify_config(spec, {})
+        except StoreError:
+            raise
+        except AssaylineError:
+            continue  # the gate names an unknown baseline, and one of another session
+        if digest != cell.config_id:
+            name = f"{cell.task}, baseline"
+            label = f"{name} · {shorten_model(spec.model_name)}"
+            own: dict[str, Any] = {"task": name, "label": label, "spec_json": canonical_json(spec), "config_id": digest}
+            found[cell.key] = replace(cell, is_measured=True, is_baseline=True, **own)
+    return found
 
 
-def find_undecided(cells: list[Cell], settings: Settings) -> SuitePlan | None:
-    """Return the newest suite of these cells that has no decision yet."""
-    digest = digest_cells(cells)
-    undecided = (plan for plan in list_suites(settings) if plan.digest == digest and plan.decision is None)
-    return next(undecided, None)
-
-
-def find_complete(cells: list[Cell], settings: Settings) -> SuitePlan:
-    """Return the newest suite that has all runs of these cells, with any baselines and limits. Raises SpecError."""
-    for plan in list_suites(settings):
-        if all(count_runs(plan, cell, settings) >= cell.repeats for cell in cells):
-            return replace(plan, digest=digest_cells(cells), decision=None, page={})
+def _find_complete(suite: SuiteSpec, cells: list[Cell], baselines: dict[str, Cell], settings: Settings) -> Campaign:
+    """Return the newest suite that has all runs of these cells, with any baselines and limits, to judge it again."""
+    for campaign in list_campaigns(settings, "suite"):
+        if all(_count_runs(campaign, cell, settings) >= cell.repeats for cell in cells):
+            again = [one for one in baselines.values() if _count_runs(campaign, one, settings) >= one.repeats]
+            fresh = new_campaign("suite", suite.name, [*cells, *again], [])
+            return replace(fresh, campaign_id=campaign.campaign_id, runs=campaign.runs)
     raise SpecError(
         "No suite has all runs of these evaluations: their specs or models differ, or runs are missing. hint: leave "
         "out --rejudge to run them."
     )
 
 
-def count_runs(plan: SuitePlan, cell: Cell, settings: Settings) -> int:
+def _count_runs(campaign: Campaign, cell: Cell, settings: Settings) -> int:
     """Count the runs of a suite that are of this cell's spec, except its gate, and of its model."""
-    wanted, config = _without_gate(cell.spec), identify_config(cell.spec, {})
     found = 0
-    for run_id in plan.runs.get(cell.key, []):
-        with suppress(AssaylineError):  # a run that was deleted, or is of a spec that is not valid any more
-            run_dir = settings.run_dir(run_id)
-            spec = parse_stored(read_spec_json(run_dir))
-            found += _without_gate(spec) == wanted and read_manifest(run_dir).config_id == config
+    for run in read_runs(campaign, settings).get(cell.key, ()):
+        with suppress(AssaylineError):  # a run of a spec that is not valid any more
+            spec = parse_stored(read_spec_json(settings.run_dir(run.run_id)))
+            found += _without_gate(spec) == _without_gate(cell.spec) and run.config_id == cell.config_id
     return found
 
 
 def _without_gate(spec: EvalSpec) -> str:
     return canonical_json(spec.model_copy(update={"gate": GateSpec()}))
-
-
-def list_suites(settings: Settings) -> Iterator[SuitePlan]:
-    """Yield the stored suites, newest first."""
-    for path in sorted((settings.data_dir / "suites").glob(f"*/{PLAN_NAME}"), reverse=True):
-        with suppress(OSError, ValueError, TypeError):  # of another version, or damaged: its runs are stored anyway
-            yield SuitePlan(**json.loads(path.read_text(encoding="utf-8")))
-
-
-def write_suite(plan: SuitePlan, settings: Settings) -> None:
-    """Write the plan to its file. Raises StoreError."""
-    write_json(suite_dir(settings, plan.suite_id) / PLAN_NAME, asdict(plan), MAKE_ROOM)

@@ -20,13 +20,22 @@ from assayline.engines.devices.claims import count_workers as count_devices_here
 from assayline.engines.devices.claims import name_cpu
 from assayline.errors import DatabaseLockedError, SpecError, StoreError
 from assayline.evaluation.order import keep_lengths
-from assayline.evaluation.resume import AUTO, choose_run, digest_inputs
+from assayline.evaluation.resume import choose_run, digest_inputs
 from assayline.evaluation.run import Evaluation
 from assayline.files import MAKE_ROOM, write_text
 from assayline.load.arrivals import check_trace
 from assayline.model import ModelIdentity, identify_spec_model
 from assayline.runs.locks import lock_run
-from assayline.runs.manifest import ENDED_WELL, SPEC_NAME, Manifest, match_run_id, new_run_id, write_manifest
+from assayline.runs.manifest import (
+    AUTO,
+    ENDED_WELL,
+    SPEC_NAME,
+    Manifest,
+    Purpose,
+    match_run_id,
+    new_run_id,
+    write_manifest,
+)
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments, count_devices
 from assayline.spec.criteria import PriceSpec
@@ -54,38 +63,37 @@ class RunPlan:
     fresh: Manifest
     """The manifest of a new run."""
     model: ModelIdentity
+    purpose: Purpose
 
 
-def plan_evaluation(spec: EvalSpec, settings: Settings, read: RunWork, **facts: Any) -> RunPlan:
+def plan_evaluation(
+    spec: EvalSpec, settings: Settings, read: RunWork, purpose: Purpose | None = None, **facts: Any
+) -> RunPlan:
     """Plan a run, with the ids of the runs that it reads. The arguments are those of `plan_run`. Raises StoreError."""
     settings.pass_on_token()
-    return plan_run(resolve_runs(spec, read), settings, **facts)
+    return plan_run(resolve_runs(spec, read), settings, purpose, **facts)
 
 
 def begin_evaluation(
-    spec: EvalSpec,
-    settings: Settings,
-    resume: str = AUTO,
-    benchmark_id: str | None = None,
-    **facts: Any,
+    spec: EvalSpec, settings: Settings, resume: str = AUTO, purpose: Purpose | None = None, **facts: Any
 ) -> Evaluation:
     """Plan a run and begin it."""
-    plan = plan_evaluation(spec, settings, DatabaseThread(settings).run, benchmark_id=benchmark_id, **facts)
-    return begin_run(plan, settings, resume)
+    purpose = purpose or Purpose(resume=resume)
+    return begin_run(plan_evaluation(spec, settings, DatabaseThread(settings).run, purpose, **facts), settings)
 
 
-def begin_run(plan: RunPlan, settings: Settings, resume: str = AUTO) -> Evaluation:
+def begin_run(plan: RunPlan, settings: Settings) -> Evaluation:
     """Check the database, then create the run's folder or resume an unfinished run.
 
-    `resume` is auto (the newest unfinished run of this spec, if there is one), never, or the id of a run. With auto,
-    deployed flows resume only runs of deployed flows, and others only the others; a suite resumes only its own runs.
+    The plan's purpose names the run to resume: auto (the newest unfinished run of this spec, if there is one), never,
+    or an id. With auto, deployed flows resume only runs of deployed flows, and others only the others.
     Raises SpecError or StoreError.
     """
     spec, manifest, database = plan.spec, plan.fresh, DatabaseThread(settings)
     workers = count_workers(spec)
     runs_dir = settings.data_dir / "runs"
     with ExitStack() as undo:
-        choice = choose_run(manifest, canonical_json(spec), runs_dir, resume)
+        choice = choose_run(manifest, canonical_json(spec), runs_dir, plan.purpose)
         if choice.lock is not None:
             undo.callback(choice.lock.release)
         lengths = None if choice.manifest else _check_database(database, manifest, choice.notes)
@@ -171,12 +179,12 @@ def _find_completed(connection: Connection, given: str) -> str:
     return run_id
 
 
-def plan_run(spec: EvalSpec, settings: Settings, *, purpose: str = "evaluate", **facts: Any) -> RunPlan:
+def plan_run(spec: EvalSpec, settings: Settings, purpose: Purpose | None = None, **facts: Any) -> RunPlan:
     """Check arguments and model of a spec, and plan a new run of it. Raises SpecError or ModelError.
 
-    `purpose` as in runs.purpose; a judge's is judge. `facts` are other fields of its manifest: benchmark_id,
-    suite_id, is_deployed, flow_run_id.
+    `facts` are other fields of its manifest: is_deployed and flow_run_id.
     """
+    purpose = purpose or Purpose()
     spec = add_price(spec, settings)
     check_arguments(spec)
     check_scorers(spec.scorers or [])
@@ -185,7 +193,7 @@ def plan_run(spec: EvalSpec, settings: Settings, *, purpose: str = "evaluate", *
     inputs = digest_inputs(spec)
     clock = RunClock.start()
     manifest = Manifest(
-        run_id=new_run_id(spec.name, clock),
+        run_id=purpose.run_id or new_run_id(spec.name, clock),
         name=spec.name,
         spec_hash=spec_hash(spec),
         config_id=config_id(spec, model.model_id),
@@ -202,10 +210,12 @@ def plan_run(spec: EvalSpec, settings: Settings, *, purpose: str = "evaluate", *
         table_version=TABLE_VERSION,
         is_longest_first=spec.is_longest_first,
         machine=settings.machine or name_cpu(),
-        purpose="judge" if any(scorer.kind == "verdict" for scorer in spec.scorers or ()) else purpose,
+        purpose="judge" if any(scorer.kind == "verdict" for scorer in spec.scorers or ()) else purpose.kind,
+        benchmark_id=purpose.campaign_id if purpose.is_measured else None,
+        suite_id=purpose.campaign_id if purpose.kind == "suite" else None,
         **facts,
     )
-    return RunPlan(spec, manifest, model)
+    return RunPlan(spec, manifest, model, purpose)
 
 
 def count_workers(spec: EvalSpec) -> int:

@@ -13,12 +13,23 @@ from typing import Any
 from assayline.comparison.judges import audit_judges
 from assayline.digests import digest_json
 from assayline.errors import SpecError
-from assayline.evaluation.begin import RunPlan, plan_run
-from assayline.evaluation.resume import AUTO, NEVER, is_complete
+from assayline.evaluation.begin import RunPlan
+from assayline.evaluation.resume import is_complete
+from assayline.model import identify_spec_model
 from assayline.prompts.template import list_variables
 from assayline.runs.locks import is_worked_on
-from assayline.runs.manifest import Manifest, find_run, list_manifests, read_manifest, read_run_scorers, read_spec_json
+from assayline.runs.manifest import (
+    AUTO,
+    NEVER,
+    Manifest,
+    find_run,
+    list_manifests,
+    read_manifest,
+    read_run_scorers,
+    read_spec_json,
+)
 from assayline.settings import Settings
+from assayline.spec.checks import check_arguments
 from assayline.spec.criteria import Scorer
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -27,6 +38,7 @@ from assayline.spec.prompts import AnswersSource
 from assayline.store.answers import ANSWER_COLUMNS, count_answers
 from assayline.store.database import read_rows
 from assayline.store.score_files import FunctionScores, HarnessScore, read_function_scores
+from assayline.store.scoring import check_scorers
 from assayline.store.thread import DatabaseThread
 from assayline.words import nearest
 
@@ -75,7 +87,7 @@ def plan_judge(
     return spec.model_copy(update={"scorers": labelled})
 
 
-def check_judges(plan: RunPlan, settings: Settings) -> list[str]:
+def check_judges(plan: RunPlan) -> list[str]:
     """Check the judges of a run before its model's engine starts: their specs, templates, columns and models.
 
     Return notes for the user. Raises SpecError, PromptError or ModelError.
@@ -97,28 +109,32 @@ def check_judges(plan: RunPlan, settings: Settings) -> list[str]:
                     f"{nearest(unknown[0], sorted(known))}. hint: columns of the judged prompts are available if "
                     "prompts.columns.metadata of the judged spec lists them."
                 )
-            if plan_run(planned, settings).model.model_id == plan.model.model_id:
+            check_arguments(planned)
+            check_scorers(planned.scorers or [])
+            if identify_spec_model(planned).model_id == plan.model.model_id:
                 notes.append(f"{scorer.title}: the judge is the judged model itself, which may prefer its own answers.")
     return notes
 
 
-def find_unreported(plan: RunPlan, settings: Settings, resume: str = AUTO) -> str | None:
+def find_unreported(plan: RunPlan, settings: Settings) -> str | None:
     """Return the newest run of this spec, model and inputs if it only lacks scores of judges or its report; else None.
 
-    `resume` is that of `begin_run`; with a run's id, only that run is considered.
+    If the plan's purpose names a run to resume, only that run is considered.
     """
+    resume = plan.purpose.resume
     if resume == NEVER:
         return None
     runs_dir = settings.data_dir / "runs"
     if resume != AUTO:
         newest: Manifest | None = read_manifest(find_run(runs_dir, resume))
     else:
-        asked = plan.fresh.name, plan.fresh.spec_hash, plan.fresh.owner
-        runs = list_manifests(runs_dir)
-        newest = next((run for run in runs if (run.name, run.spec_hash, run.owner) == asked), None)
+        asked = plan.fresh.name, plan.fresh.spec_hash
+        runs = (run for run in list_manifests(runs_dir) if plan.purpose.owns(run))
+        newest = next((run for run in runs if (run.name, run.spec_hash) == asked), None)
     if newest is None or not is_complete(run_dir := settings.run_dir(newest.run_id), newest) or is_worked_on(run_dir):
         return None
-    if not newest.lacks_report and not _lacks_judges(settings, newest.run_id):
+    is_retried = plan.purpose.kind == "night" and resume == newest.run_id  # its state is missing in Prefect
+    if not newest.lacks_report and not _lacks_judges(settings, newest.run_id) and not is_retried:
         return None
     same = ("model_id", "tokenizer_id", "inputs", "is_deployed")
     if resume == AUTO and any(getattr(newest, name) != getattr(plan.fresh, name) for name in same):
@@ -137,16 +153,15 @@ def _lacks_judges(settings: Settings, run_id: str) -> bool:
     return any(scorer.title not in scored for scorer in list_judges(settings, run_id))
 
 
-def find_judge_run(spec: EvalSpec, settings: Settings) -> str | None:
-    """Return the newest completed and reported run of a judge's spec, with the same model and files, if any."""
+def find_judge_run(plan: RunPlan, settings: Settings) -> Manifest | None:
+    """Return the newest completed and reported run like a judge's, with the same model and files, if any."""
 
     def identify(run: Manifest) -> tuple[object, ...]:
         return run.spec_hash, run.model_id, run.inputs_digest
 
-    planned = plan_run(spec, settings).fresh
     runs = list_manifests(settings.data_dir / "runs")
     ended = (run for run in runs if run.state == "completed" and not run.lacks_report)
-    return next((run.run_id for run in ended if identify(run) == identify(planned)), None)
+    return next((run for run in ended if identify(run) == identify(plan.fresh)), None)
 
 
 def count_unjudged(settings: Settings, run_id: str, judge_run_ids: Sequence[str] = ()) -> int:

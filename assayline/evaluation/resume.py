@@ -17,8 +17,11 @@ from assayline.model import identify_model
 from assayline.prompts.sources.files import find_files
 from assayline.runs.locks import RunLock, is_worked_on, lock_run, name_holder
 from assayline.runs.manifest import (
+    AUTO,
     MANIFEST_NAME,
+    NEVER,
     Manifest,
+    Purpose,
     find_run,
     list_manifests,
     read_manifest,
@@ -83,7 +86,6 @@ def _template_file(template: str) -> Path | None:
     return None
 
 
-AUTO, NEVER = "auto", "never"
 FRESH_HINT = "for a new run of this spec, pass --fresh (in a flow's parameters, resume: never)."
 
 
@@ -96,16 +98,17 @@ class Choice:
     notes: list[str] = field(default_factory=list)
 
 
-def choose_run(fresh: Manifest, spec_json: str, runs_dir: Path, resume: str = AUTO, *, is_dry: bool = False) -> Choice:
+def choose_run(fresh: Manifest, spec_json: str, runs_dir: Path, purpose: Purpose, *, is_dry: bool = False) -> Choice:
     """Find and lock the run to resume; only find it if `is_dry`. `fresh` is the manifest of a new run.
 
-    `resume` is auto, never, or the id of a run. Raises SpecError if that run cannot be resumed, StoreError if its files
+    Raises SpecError if that run cannot be resumed, StoreError if its files
     cannot be read.
     """
+    resume = purpose.resume
     if resume == NEVER:
         return Choice()
     notes: list[str] = []
-    found = _list_candidates(fresh, spec_json, runs_dir, notes)
+    found = _list_candidates(fresh, spec_json, runs_dir, purpose, notes)
     if is_named := resume != AUTO:
         found = iter([_check_named(fresh, spec_json, runs_dir, resume)])
     for manifest in found:
@@ -160,11 +163,13 @@ def describe_way_on(run_dir: Path, manifest: Manifest, error: BaseException, res
     return f"Run {manifest.run_id} is unfinished, {left}. hint: {command} to resume it."
 
 
-def _list_candidates(fresh: Manifest, spec_json: str, runs_dir: Path, notes: list[str]) -> Iterator[Manifest]:
+def _list_candidates(
+    fresh: Manifest, spec_json: str, runs_dir: Path, purpose: Purpose, notes: list[str]
+) -> Iterator[Manifest]:
     """Yield unfinished runs of the same spec, newest first, back to the last one that ended."""
     obstacle = ""
     for manifest in list_manifests(runs_dir):
-        if manifest.name != fresh.name or manifest.owner != fresh.owner:
+        if manifest.name != fresh.name or not purpose.owns(manifest):
             continue
         run_dir = runs_dir / manifest.run_id
         try:

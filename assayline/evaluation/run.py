@@ -18,6 +18,7 @@ from typing import Any
 
 from assayline import __version__
 from assayline.clock import RunClock, utc_now
+from assayline.comparison.gate import GateReport
 from assayline.engines.messages import Open
 from assayline.errors import DatabaseLockedError, PromptsChangedError, RunFailedError, StoreError
 from assayline.evaluation.dispatcher import Dispatcher
@@ -116,6 +117,15 @@ class RunResult:
     """Path of the report page, if it was written."""
     notes: list[str] = field(default_factory=list)
     """Remarks for the user on the location of the results and on scoring."""
+    headline: str = ""
+    """Its figures, and the verdict on a night."""
+    gate: GateReport | None = None
+    """The verdict on a night; None without a baseline."""
+
+    @property
+    def message(self) -> str:
+        """The headline with the notes."""
+        return " ".join([self.headline.removesuffix(".") + ".", *self.notes]) if self.notes else self.headline
 
 
 def read_result(run: Manifest, settings: Settings) -> RunResult:

@@ -33,14 +33,6 @@ class _WroteRequests(Exception):
     """Ends the harness's first pass."""
 
 
-def list_tasks(include_path: str | None = None) -> list[tuple[str, str]]:
-    """List name and kind (task, group or tag) of the harness's tasks, by name. Raises SpecError without lm_eval."""
-    manager = _open_manager(include_path, [])
-    kinds = dict.fromkeys(manager.all_subtasks, "task")
-    kinds |= dict.fromkeys(manager.all_groups, "group") | dict.fromkeys(manager.all_tags, "tag")
-    return sorted(kinds.items())
-
-
 def write_requests(spec: EvalSpec, source: LmEvalSource, apply_template: ApplyTemplate | None) -> Iterator[Any]:
     """Yield the harness's `Instance`s by task and document. Raises PromptError for a task that cannot be opened."""
     manager = _open_manager(source.include_path, source.tasks)
@@ -111,7 +103,7 @@ def _check_names(names: list[str], manager: Any) -> None:
         if name not in manager.all_tasks and not Path(name).is_file():
             raise PromptError(
                 f"Unknown task {name!r} of lm-evaluation-harness: {nearest(name, manager.all_tasks)} hint: list the "
-                "tasks with `assayline list tasks`; set prompts.source.include_path to use your own."
+                "tasks with `lm_eval ls tasks`; set prompts.source.include_path to use your own."
             )
 
 

@@ -6,8 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assayline.benchmark.plan import benchmark_dir, count_left, find_plan
-from assayline.benchmark.suite import SuitePlan, suite_dir
+from assayline.benchmark.campaign import Campaign, campaign_dir, count_left, find_campaign
 from assayline.comparison.baselines import check_run, resolve_baseline
 from assayline.digests import digest_json
 from assayline.errors import SpecError
@@ -183,19 +182,19 @@ def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | 
 
     Raises SpecError for a benchmark without runs, and StoreError.
     """
-    plan = find_plan(benchmark_id, settings)
+    plan = find_campaign(settings, "benchmark", benchmark_id)
     rows = open_database(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id, plan))
-    document = compose_benchmark(rows, count_left(benchmark_id, settings))
-    written = write_report(document, folder or benchmark_dir(settings, benchmark_id), settings)
+    document = compose_benchmark(rows, count_left(plan, settings))
+    written = write_report(document, folder or campaign_dir(settings, "benchmark", benchmark_id), settings)
     drawn = next((chart for chart in list_charts(document) if chart.title == FRONTIER), None)
     if drawn is not None:
         replace_file(written.html.with_name(CHART_NAME), lambda file: file.write(write_chart(drawn)))
     return written
 
 
-def make_suite_report(settings: Settings, plan: SuitePlan) -> Written:
+def make_suite_report(settings: Settings, plan: Campaign) -> Written:
     """Write the page of a suite into its folder. Raises StoreError."""
-    return write_report(compose_suite(plan), suite_dir(settings, plan.suite_id), settings)
+    return write_report(compose_suite(plan), campaign_dir(settings, "suite", plan.campaign_id), settings)
 
 
 def make_history_report(

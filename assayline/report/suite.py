@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from assayline.benchmark.campaign import Campaign
 from assayline.benchmark.decision import Decision, JudgedCell
-from assayline.benchmark.suite import SuitePlan, shorten_model
+from assayline.benchmark.suite import shorten_model
 from assayline.comparison.gate import Check
 from assayline.report.document import Column, Document, Figure, Section, Table, tabulate
 from assayline.stats.worse import OPEN, find_gravest
@@ -68,8 +69,8 @@ def _row(one: JudgedCell) -> dict[str, Any]:
     told = _show_checks(checks, one.accuracy)
     against = one.report.baseline if one.report else one.cell.baseline
     return {
-        "evaluation": one.cell.evaluation,
-        "model": shorten_model(one.cell.model),
+        "evaluation": one.cell.task,
+        "model": shorten_model(one.cell.variant),
         "tier": one.cell.tier,
         "run_id": one.run_id,
         "against": against,
@@ -112,7 +113,7 @@ def describe_decision(decision: Decision) -> dict[str, Any]:
     }
 
 
-def compose_suite(plan: SuitePlan) -> Document:
+def compose_suite(plan: Campaign) -> Document:
     """Build the page of a suite; until the decision is made, it has the runs alone."""
     runs = Section("runs", "Runs")
     if not plan.page:
@@ -121,8 +122,8 @@ def compose_suite(plan: SuitePlan) -> Document:
             evaluation, _, model = key.rpartition(" · ")
             rows += [{"evaluation": evaluation, "model": model, "run_id": one, "against": None} for one in run_ids]
         runs.add(tabulate("Runs", RUNS, rows))
-        said = f"{count(len(rows), 'run is', 'runs are')} complete. The decision follows the last run."
-        return Document(plan.name, f"suite {plan.suite_id}", plan.decision or "undecided", [said], [], [runs])
+        said = f"{count(len(rows), 'run has', 'runs have')} begun. The decision follows the last run."
+        return Document(plan.name, f"suite {plan.campaign_id}", plan.decision or "undecided", [said], [], [runs])
     shown = plan.page["evaluations"]
     evaluations = [row for row in shown if "run_id" in row]
     counted = Counter(plan.page["counted"])
@@ -141,7 +142,7 @@ def compose_suite(plan: SuitePlan) -> Document:
     models = count(len({row["model"] for row in evaluations}), "model")
     return Document(
         title=plan.name,
-        subtitle=f"suite {plan.suite_id}",
+        subtitle=f"suite {plan.campaign_id}",
         state=str(plan.decision),
         headline=plan.page["headline"],
         figures=[

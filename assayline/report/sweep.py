@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from assayline.benchmark.campaign import Campaign
 from assayline.benchmark.frontier import name_configs, store_frontier
-from assayline.benchmark.plan import BenchmarkPlan
 from assayline.benchmark.profile import GOAL
 from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import SpecError
@@ -68,7 +68,7 @@ def read_achieved_rates(connection: Connection, benchmark_id: str, config_ids: S
     return [connection.execute(query, [benchmark_id, one]).fetchall()[0][0] for one in config_ids]
 
 
-def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: BenchmarkPlan | None = None) -> BenchmarkRows:
+def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Campaign | None = None) -> BenchmarkRows:
     """Read a benchmark and store its comparisons. Raises SpecError if the database has no run of it.
 
     `plan` names the baseline and the weights of the tasks.

@@ -1,121 +1,173 @@
-"""Campaign: many runs, one after another, by `do_runs`: the repeats of a benchmark, or the evaluations of a suite.
+"""Campaigns from start to end: benchmarks, suites, and gates that measure again. `do_runs` does the runs of each.
 
 A run that fails is recorded with its reason. The others go on, and the conclusion names what is missing.
 """
 
 import dataclasses
-import json
 from collections import Counter
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assayline.benchmark.configurations import (
-    can_share_engine,
-    identify_config,
-    list_left,
-    order_runs,
-    replace_profile,
-)
-from assayline.benchmark.decision import Decision, JudgedCell, NoGoError, check_repeats, decide
-from assayline.benchmark.plan import BenchmarkPlan, Configuration, benchmark_dir, count_done, write_plan
-from assayline.benchmark.profile import ENDS, Probe, SweepProfile, bisect_rate, space_rates
-from assayline.benchmark.suite import (
+from assayline.benchmark.campaign import (
+    Campaign,
     Cell,
-    SuitePlan,
-    begin_suite,
-    count_runs,
-    find_complete,
-    find_undecided,
-    list_cells,
-    suite_dir,
-    write_suite,
+    alternate,
+    campaign_dir,
+    find_unfinished,
+    is_done,
+    list_left,
+    make_cell,
+    new_campaign,
+    read_runs,
+    write_campaign,
 )
+from assayline.benchmark.configurations import add_rates
+from assayline.benchmark.decision import JudgedCell, NoGoError, check_repeats, decide
+from assayline.benchmark.profile import ENDS, Probe, SweepProfile, bisect_rate, space_rates
+from assayline.benchmark.result import Measured
+from assayline.benchmark.suite import REJUDGE, as_suite, name_baseline, plan_suite
 from assayline.clock import RunClock
-from assayline.comparison.baselines import resolve_baseline
-from assayline.comparison.gate import NIGHTS, find_limits
+from assayline.comparison.gate import NIGHTS, GateReport, find_limits
 from assayline.comparison.queries import read_accuracy, read_side
 from assayline.engines.pool import EnginePool
-from assayline.errors import AssaylineError, RunFailedError, SpecError, StoreError
-from assayline.evaluation.resume import AUTO, NEVER
+from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError, StoreError
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
 from assayline.report.search import read_probes
 from assayline.report.suite import describe_decision
 from assayline.report.sweep import read_achieved_rates, read_benchmark_rows
 from assayline.run.driver import FrontEnd
-from assayline.run.stages import do_runs, gate_run, report_run, try_report
-from assayline.runs.locks import RunLock, lock_run, name_holder
-from assayline.runs.manifest import new_run_id
-from assayline.settings import Settings
+from assayline.run.stages import do_runs, gate_run, report_run, say_page, try_report
+from assayline.runs.locks import lock_run, name_holder
+from assayline.runs.manifest import AUTO, Manifest, Purpose, new_run_id
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_stored
 from assayline.spec.suite import SuiteSpec
 from assayline.stats.repeats import count_repeats_needed
-from assayline.store.database import Connection
+from assayline.store.database import Connection, Row
 from assayline.store.thread import DatabaseThread
 
-REJUDGE = "rejudge"
 RATES = "rates"
 """Label of the sweep points whose rates cannot be computed."""
 
 
-def run_benchmark(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """The measurements of a benchmark."""
+
+    benchmark_id: str
+    headline: str
+    measured: list[Measured]
+    """The configurations; empty for a load sweep, and for several tasks."""
+    frontier: list[Row]
+    """Rows of the view frontier."""
+    report: str | None
+    """Path of the report page, if it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """The decision of a suite."""
+
+    suite_id: str
+    decision: str
+    headline: str
+    risk: str
+    evaluations: list[dict[str, Any]]
+    report: str
+
+
+@contextmanager
+def _holding(campaign: Campaign, front: FrontEnd) -> Iterator[EnginePool]:
+    """Hold the campaign for this process, and return the engines that its runs share."""
+    folder = campaign_dir(front.settings, campaign.kind, campaign.campaign_id)
+    if (lock := lock_run(folder)) is None:
+        what = f"{campaign.kind.capitalize()} {campaign.campaign_id}"
+        raise StoreError(f"{what} is in use by {name_holder(folder)}. hint: wait for its end.")
+    try:
+        with EnginePool() as engines:
+            yield engines
+    finally:
+        lock.release()
+
+
+def _do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> dict[str, str]:
+    """Do the runs that are left, and return the reasons of failures by key.
+
+    The campaign has the id of a run before that begins, and goes on with the runs that it has. An interrupted run whose
+    speed is compared is replaced by a new one.
+    """
+    settings, most = front.settings, campaign.runs_per_engine
+    left, known = list_left(campaign, settings), read_runs(campaign, settings)
+    what = f"{campaign.kind.capitalize()} {campaign.campaign_id}"
+    if known:
+        front.log.info("%s is resumed; --fresh (resume: never) starts a new one.", what)
+    front.log.info("%s: %d of %d runs to do", what, len(left) + campaign.planned, campaign.total)
+    write_campaign(campaign, settings)
+    used: Counter[str] = Counter()
+
+    def complete(cell: Cell, name: str) -> None:
+        if most and used[cell.key] == most:  # a further repeat is of another engine
+            engines.clear()
+            used.clear()
+        used[cell.key] += 1
+        begun = [run for run in known.get(cell.key, ()) if not is_done(run, cell)]
+        purpose = Purpose(
+            kind="suite" if campaign.kind == "suite" else "benchmark",
+            campaign_id=campaign.campaign_id,
+            run_id=new_run_id(cell.spec.name, RunClock.start()),
+            begun=tuple(run.run_id for run in begun if run.state == "completed" or not cell.is_measured),
+            is_measured=cell.is_measured,
+        )
+        before = campaign.runs.get(cell.key, [])
+
+        def keep(*run_ids: str | None) -> None:
+            others = [one for one in before if one not in (run_ids or purpose.begun)]
+            campaign.runs[cell.key] = [*others, *filter(None, run_ids)]
+            write_campaign(campaign, settings)
+
+        keep(purpose.run_id)
+        try:
+            keep(front.complete(cell.spec, purpose, name, None if most == 0 else engines).run_id)
+        except JudgeNotTrustedError:
+            keep()  # a further attempt is a new run
+            raise
+
+    return do_runs(left, campaign.total - campaign.planned, front.log, complete)
+
+
+def run_benchmark(campaign: Campaign, front: FrontEnd) -> BenchmarkResult:
     """Do the remaining runs of a benchmark, and return the measurements.
 
     Raises RunFailedError if a configuration fails, after measuring the others.
     """
-    settings = front.settings
-    lock = _lock("Benchmark", plan.benchmark_id, benchmark_dir(settings, plan.benchmark_id))
-    try:
-        if count_done(plan.benchmark_id, settings):
-            front.log.info("Benchmark %s is resumed; --fresh (resume: never) starts a new one.", plan.benchmark_id)
-        with EnginePool() as engines:
-            failed = _do_benchmark(plan, configurations, front, engines)
-            while plan.profile and not failed:
-                try:
-                    profile = _choose_rates(plan, plan.profile, front)
-                except RunFailedError as error:
-                    failed = {RATES: f"{RATES}: {error}"}
-                    break
-                if profile is None:
-                    break
-                plan, configurations = replace_profile(plan, profile)
-                write_plan(plan, settings)
-                front.log.info("Rates: %s", ", ".join(one.label for one in configurations[ENDS:]))
-                failed = _do_benchmark(plan, configurations, front, engines)
-    finally:
-        lock.release()
-    result = _conclude(plan, configurations, front)
+    with _holding(campaign, front) as engines:
+        failed = _do_campaign(campaign, front, engines)
+        while campaign.profile and not failed:
+            try:
+                profile = _choose_rates(campaign, campaign.profile, front)
+            except RunFailedError as error:
+                failed = {RATES: f"{RATES}: {error}"}
+                break
+            if profile is None:
+                break
+            campaign = add_rates(campaign, profile)
+            front.log.info("Rates: %s", ", ".join(cell.label for cell in campaign.cells[ENDS:]))
+            failed = _do_campaign(campaign, front, engines)
+    result = _conclude(campaign, front)
     if failed:
         raise RunFailedError(
-            f"Benchmark {plan.benchmark_id} has configurations that did not complete. {' '.join(failed.values())} "
-            f"The others are measured. hint: retry with `assayline benchmark --resume {plan.benchmark_id}`."
+            f"Benchmark {campaign.campaign_id} has configurations that did not complete. {' '.join(failed.values())} "
+            f"The others are measured. hint: retry with `assayline benchmark --resume {campaign.campaign_id}`."
         )
+    write_campaign(dataclasses.replace(campaign, is_over=result.report is not None), front.settings)
     return result
 
 
-def _do_benchmark(
-    plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd, engines: EnginePool
-) -> dict[str, str]:
-    left = list_left(plan, configurations, front.settings)
-    front.log.info("Benchmark %s: %d of %d runs to do", plan.benchmark_id, len(left) + plan.planned, plan.total)
-    done: Counter[str] = Counter()
-    can_share = plan.profile or plan.runs_per_engine > 1 or all(can_share_engine(one.spec) for one in configurations)
-    shared = engines if can_share else None
-
-    def complete(one: Configuration, name: str) -> None:
-        if done[one.key] == plan.runs_per_engine and not plan.profile:  # a further repeat is of another engine
-            engines.clear()
-            done.clear()
-        done[one.key] += 1
-        how: dict[str, Any] = {"benchmark_id": plan.benchmark_id, "purpose": "benchmark", "engines": shared}
-        front.complete(one.spec, name, resume=NEVER, **how)
-
-    return do_runs(left, plan.total - plan.planned, front.log, complete)
-
-
-def _choose_rates(plan: BenchmarkPlan, profile: SweepProfile, front: FrontEnd) -> SweepProfile | None:
+def _choose_rates(campaign: Campaign, profile: SweepProfile, front: FrontEnd) -> SweepProfile | None:
     """Return the profile with the rates of a sweep, or with the next rate of a search; None if it has all.
 
     Raises RunFailedError if a sweep has no rates between its two ends.
@@ -124,8 +176,9 @@ def _choose_rates(plan: BenchmarkPlan, profile: SweepProfile, front: FrontEnd) -
         return None
 
     def read(connection: Connection) -> tuple[list[float | None], list[Probe]]:
-        ends = read_achieved_rates(connection, plan.benchmark_id, plan.config_ids[:ENDS])
-        return ends, read_probes(connection, plan.benchmark_id, profile.slo) if profile.slo else []
+        config_ids = [cell.config_id for cell in campaign.cells[:ENDS]]
+        ends = read_achieved_rates(connection, campaign.campaign_id, config_ids)
+        return ends, read_probes(connection, campaign.campaign_id, profile.slo) if profile.slo else []
 
     (synchronous, throughput), probes = DatabaseThread(front.settings).run(read)
     if not profile.slo:
@@ -136,161 +189,145 @@ def _choose_rates(plan: BenchmarkPlan, profile: SweepProfile, front: FrontEnd) -
     return dataclasses.replace(profile, rates_per_s=[*profile.rates_per_s, rate])
 
 
-def _conclude(plan: BenchmarkPlan, configurations: list[Configuration], front: FrontEnd) -> dict[str, Any]:
+def _conclude(campaign: Campaign, front: FrontEnd) -> BenchmarkResult:
     """Write and show the report, and read the measurements."""
+    benchmark_id = campaign.campaign_id
 
     def make(baseline: None) -> Written:
-        return make_benchmark_report(front.settings, plan.benchmark_id)
+        return make_benchmark_report(front.settings, benchmark_id)
 
-    found: dict[str, Any] = {"benchmark_id": plan.benchmark_id}
-    report = try_report(front.log, "report", f"--benchmark {plan.benchmark_id}", make)
+    written = try_report(front.log, "report", f"--benchmark {benchmark_id}", make)
     rows = DatabaseThread(front.settings).run(
-        lambda connection: read_benchmark_rows(connection, plan.benchmark_id, plan)
+        lambda connection: read_benchmark_rows(connection, benchmark_id, campaign)
     )
-    found |= {"measured": [dataclasses.asdict(one) for one in rows.measured], "frontier": rows.frontier}
-    if report is None:
-        return {**found, "headline": ""}
-    headline = report.document.headline[0]
-    front.show_page("benchmark", json.loads(plan.spec_json)["name"], report.document, headline)
-    return {**found, "headline": headline, "report": str(report.html.absolute())}
+    headline, report = "", None
+    if written is not None:
+        headline, report = written.document.headline[0], str(written.html.absolute())
+        front.show_page("benchmark", campaign.name, written.document, headline)
+    return BenchmarkResult(benchmark_id, headline, rows.measured, rows.frontier, report)
 
 
-def remeasure(front: FrontEnd, run_id: str, baseline: str | None, overrides: dict[str, Any]) -> tuple[str, str]:
-    """Run the specs of a run and of its baseline again, interleaved in one session; return the last run of each.
+def gate(
+    run_id: str,
+    front: FrontEnd,
+    baseline: str | None = None,
+    limits: Mapping[str, Any] | None = None,
+    *,
+    is_remeasured: bool = False,
+    is_nightly: bool = False,
+) -> GateReport:
+    """Judge a run against its baseline, and write its report with the verdict.
 
-    Each runs as often as the limits on speed and cost need. Raises SpecError, ModelError or RunFailedError.
+    `limits` override the gate of the run's spec. `is_remeasured`: judge new runs of both specs instead, interleaved in
+    one session, each as often as the limits on speed and cost need. `is_nightly`: judge it as one of many nights.
+    Raises SpecError, ComparisonError, ModelError or RunFailedError.
     """
+    settings, limits = front.settings, dict(limits or {})
+    campaign = _measure_again(front, run_id, baseline, limits) if is_remeasured else None
+    if campaign:
+        baseline, run_id = (_list_done(campaign, cell, front)[-1].run_id for cell in campaign.cells)
+    nights = NIGHTS if is_nightly else 1
+    report = gate_run(settings, front.log, run_id, baseline, limits, nights=nights)
+    if written := report_run(settings, front.log, run_id, report.baseline):
+        front.show_page("gate", written.document.title, written.document, say_page(written.document, report.sentence))
+    if campaign:
+        write_campaign(dataclasses.replace(campaign, is_over=True), settings)
+    return report
 
-    def read(connection: Connection) -> tuple[GateSpec, list[EvalSpec]]:
-        against, limits = find_limits(connection, run_id, baseline, overrides)
-        return limits, [parse_stored(read_side(connection, one).spec_json) for one in (against, run_id)]
+
+def _measure_again(front: FrontEnd, run_id: str, baseline: str | None, limits: dict[str, Any]) -> Campaign:
+    """Run the specs of a baseline and of a run again, in turn."""
+
+    def read(connection: Connection) -> tuple[str, GateSpec, list[EvalSpec]]:
+        against, found = find_limits(connection, run_id, baseline, limits)
+        return against, found, [parse_stored(read_side(connection, one).spec_json) for one in (against, run_id)]
 
     front.settings.pass_on_token()
-    limits, specs = DatabaseThread(front.settings).run(read)
-    names = ("the baseline", "the candidate")
-    sides = [Configuration(name, spec, identify_config(spec, {})) for name, spec in zip(names, specs, strict=True)]
+    against, found, specs = DatabaseThread(front.settings).run(read)
+    metrics = len(found.max_slowdown) + len(found.max_cost_increase)
+    repeats = (metrics and count_repeats_needed(metrics, 0.05)) or 1
+    names = {against: "the baseline", run_id: "the candidate"}
+    sides = [
+        make_cell(spec, name, {}, one, label=name, repeats=repeats)
+        for (one, name), spec in zip(names.items(), specs, strict=True)
+    ]
     if sides[0].config_id == sides[1].config_id:
         raise SpecError(
             f"Run {run_id} and its baseline have the same configuration, so measuring them again compares nothing. "
             "hint: leave out --remeasure."
         )
-    metrics = len(limits.max_slowdown) + len(limits.max_cost_increase)
-    runs = list(order_runs(sides, (metrics and count_repeats_needed(metrics, 0.05)) or 1))
-    session, last = new_run_id(f"gate {specs[1].name}", RunClock.start()), {}
-
-    def complete(side: Configuration, name: str) -> None:
-        result = front.complete(side.spec, name, resume=NEVER, benchmark_id=session, purpose="benchmark")
-        last[side.label] = result.run_id
-
-    if failed := do_runs(runs, len(runs), front.log, complete):
-        raise RunFailedError(f"Run {run_id} cannot be measured again with its baseline. {' '.join(failed.values())}")
-    return last[names[1]], last[names[0]]
+    campaign = new_campaign("gate", specs[1].name, sides, alternate(sides, repeats))
+    campaign = find_unfinished(campaign, front.settings) or campaign
+    with _holding(campaign, front) as engines:
+        if failed := _do_campaign(campaign, front, engines):
+            why = " ".join(failed.values())
+            raise RunFailedError(f"Run {run_id} cannot be measured again with its baseline. {why}")
+    return campaign
 
 
-def run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str = AUTO, *, is_nightly: bool = False) -> dict[str, Any]:
+def _list_done(campaign: Campaign, cell: Cell, front: FrontEnd) -> list[Manifest]:
+    return [run for run in read_runs(campaign, front.settings).get(cell.key, ()) if is_done(run, cell)]
+
+
+def run_suite(
+    given: SuiteSpec | Mapping[str, Any] | str | Path,
+    front: FrontEnd,
+    resume: str = AUTO,
+    *,
+    is_nightly: bool = False,
+) -> SuiteResult:
     """Run the evaluations of a suite and return its decision.
 
     `resume` is auto, to go on with the newest suite of the same specs that was interrupted; never; or rejudge, to judge
     the runs of the newest complete suite again, by today's baselines and limits. `is_nightly`: one of many nights.
     Raises NoGoError, and RunFailedError if runs did not complete, after deciding by the others.
     """
-    settings, cells = front.settings, list_cells(wanted)
+    wanted = as_suite(given)
+    with front.notifying(f"Suite {wanted.name}") if is_nightly else nullcontext():
+        return _run_suite(wanted, front, resume, is_nightly)
+
+
+def _run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str, is_nightly: bool) -> SuiteResult:
+    settings = front.settings
+    settings.pass_on_token()
+    campaign = plan_suite(wanted, settings, resume, is_nightly=is_nightly)
+    by_key = {cell.key: cell for cell in campaign.cells}
+    baselines = {cell.key: by_key[name_baseline(cell)] for cell in campaign.cells if name_baseline(cell) in by_key}
+    cells = [cell for cell in campaign.cells if not cell.is_baseline]
     check_repeats(cells, is_nightly=is_nightly)
-    undecided = find_undecided(cells, settings) if resume == AUTO else None
-    plan = find_complete(cells, settings) if resume == REJUDGE else undecided or begin_suite(wanted, cells)
-    lock = _lock("Suite", plan.suite_id, suite_dir(settings, plan.suite_id))
-    try:
-        with EnginePool() as engines:
-            shared = engines if all(can_share_engine(cell.spec) for cell in cells) else None
-            baselines = {} if is_nightly else _find_baselines(cells, settings)
-            if resume == REJUDGE:
-                baselines = {
-                    key: one for key, one in baselines.items() if count_runs(plan, one, settings) >= one.repeats
-                }
-            failed = _do_cells(plan, cells, baselines, front, AUTO if undecided else NEVER, shared)
+    with _holding(campaign, front) as engines:
+        failed = {} if resume == REJUDGE else _do_campaign(campaign, front, engines)
         nights = NIGHTS if is_nightly else 1
-        judged = [_judge(cell, baselines.get(cell.key), plan, failed, front, nights) for cell in cells]
+        judged = [_judge(cell, baselines.get(cell.key), campaign, failed, front, nights) for cell in cells]
         decision = decide(judged, is_nightly=is_nightly)
-        plan = dataclasses.replace(plan, decision=decision.word, page=describe_decision(decision))
-        written = make_suite_report(settings, plan)
+        page = describe_decision(decision)
+        campaign = dataclasses.replace(campaign, decision=decision.word, page=page, is_over=not failed)
+        written = make_suite_report(settings, campaign)
         if not failed:
-            write_suite(plan, settings)
-    finally:
-        lock.release()
-    front.show_page("suite", plan.name, written.document, decision.headline)
+            write_campaign(campaign, settings)
+    front.show_page("suite", campaign.name, written.document, decision.headline)
+    report = str(written.html.absolute())
     if failed:
         raise RunFailedError(
-            f"Suite {plan.suite_id} is {decision.word}, and runs did not complete. {' '.join(failed.values())} "
-            f"Report: {written.html.absolute()}. hint: run the suite again to retry them."
+            f"Suite {campaign.campaign_id} is {decision.word}, and runs did not complete. {' '.join(failed.values())} "
+            f"Report: {report}. hint: run the suite again to retry them."
         )
-    result = _describe(plan, decision, written)
+    evaluations = campaign.page["evaluations"]
+    result = SuiteResult(campaign.campaign_id, decision.word, decision.headline, decision.risk, evaluations, report)
     if decision.verdict in ("fail", "suspect"):
         raise NoGoError(decision.headline, result, decision.verdict)
     return result
 
 
-def _find_baselines(cells: list[Cell], settings: Settings) -> dict[str, Cell]:
-    """Return what to run for the baselines of cells with limits on speed, by the key of the cell.
-
-    A baseline of the cell's own configuration is left out, and so is one that cannot run here.
-    """
-
-    def read(connection: Connection, cell: Cell) -> EvalSpec:
-        return parse_stored(read_side(connection, resolve_baseline(connection, str(cell.baseline))).spec_json)
-
-    found: dict[str, Cell] = {}
-    for cell in (cell for cell in cells if cell.measures):
-        try:
-            spec = DatabaseThread(settings).run(partial(read, cell=cell))
-            if identify_config(spec, {}) != identify_config(cell.spec, {}):
-                name = f"{cell.evaluation}, baseline"
-                found[cell.key] = dataclasses.replace(cell, evaluation=name, model=spec.model_name, spec=spec)
-        except AssaylineError:
-            continue  # the gate names an unknown baseline, and one of another session
-    return found
-
-
-def _do_cells(
-    plan: SuitePlan,
-    cells: list[Cell],
-    baselines: dict[str, Cell],
-    front: FrontEnd,
-    resume: str,
-    engines: EnginePool | None,
-) -> dict[str, str]:
-    """Do the remaining runs, and store each in the plan. A new suite has new runs only.
-
-    Runs of a cell and of its baseline alternate, and only those of this suite count as their repeats.
-    """
-    left: list[Cell] = []
-    for cell in cells:
-        sides = [baselines[cell.key], cell] if cell.key in baselines else [cell]
-        for number in range(cell.repeats):
-            in_turn = sides if number % 2 == 0 else sides[::-1]
-            left += [side for side in in_turn if number >= len(plan.runs.get(side.key, []))]
-    total = sum(cell.repeats * (1 + (cell.key in baselines)) for cell in cells)
-    apart = {*baselines, *(baseline.key for baseline in baselines.values())}
-    front.log.info("Suite %s: %d of %d runs to do", plan.suite_id, len(left), total)
-    write_suite(plan, front.settings)
-
-    def complete(cell: Cell, name: str) -> None:
-        owner = {"suite_id": plan.suite_id, "benchmark_id": plan.suite_id if cell.key in apart else None}
-        result = front.complete(cell.spec, name, resume=resume, engines=engines, purpose="suite", **owner)
-        plan.runs.setdefault(cell.key, []).append(result.run_id)
-        write_suite(plan, front.settings)
-
-    return do_runs(left, total, front.log, complete)
-
-
 def _judge(
-    cell: Cell, measured: Cell | None, plan: SuitePlan, failed: dict[str, str], front: FrontEnd, nights: int
+    cell: Cell, measured: Cell | None, campaign: Campaign, failed: dict[str, str], front: FrontEnd, nights: int
 ) -> JudgedCell:
     """Judge the newest run of a cell, against the newest of its baseline if that was `measured` again.
 
     A cell that cannot be judged has the reason instead of a report.
     """
-    runs = plan.runs.get(cell.key, [])
-    run_id = runs[-1] if runs else None
+    runs = _list_done(campaign, cell, front)
+    run_id = runs[-1].run_id if runs else None
     why = failed.get(cell.key) or (measured and failed.get(measured.key))
     if why or run_id is None:
         return JudgedCell(cell, run_id, None, why or "It has no run.")
@@ -298,7 +335,7 @@ def _judge(
     if cell.baseline is None:
         why = f"It has no baseline. hint: pin a run, such as `assayline baseline pin NAME {run_id}`, and set baseline."
         return JudgedCell(cell, run_id, None, why, mean)
-    baseline = plan.runs[measured.key][-1] if measured else cell.baseline
+    baseline = _list_done(campaign, measured, front)[-1].run_id if measured else cell.baseline
     limits = cell.spec.gate.model_dump(mode="json")
     try:
         report = gate_run(front.settings, front.log, run_id, baseline, limits, front.flow_run_id, nights)
@@ -310,20 +347,3 @@ def _judge(
         return JudgedCell(cell, run_id, None, why, mean)
     report_run(front.settings, front.log, run_id, baseline)
     return JudgedCell(cell, run_id, report, mean_score=mean)
-
-
-def _describe(plan: SuitePlan, decision: Decision, written: Written) -> dict[str, Any]:
-    return {
-        "suite_id": plan.suite_id,
-        "decision": decision.word,
-        "headline": decision.headline,
-        "risk": decision.risk,
-        "evaluations": plan.page["evaluations"],
-        "report": str(written.html.absolute()),
-    }
-
-
-def _lock(what: str, name: str, folder: Path) -> RunLock:
-    if (lock := lock_run(folder)) is None:
-        raise StoreError(f"{what} {name} is in use by {name_holder(folder)}. hint: wait for its end.")
-    return lock

@@ -1,33 +1,36 @@
 """The driver: complete a run of a spec, from its first prompt to its report. Python, the command line and a Prefect
 flow call `evaluate` with a front end each.
 
-    begin ─► drive: prepare, dispatch, exchange, write, ingest ─► finish: score, measure ─► judge ─► report
+    begin ─► drive: prepare, dispatch, exchange, write, ingest ─► finish: score, measure ─► judge, gate, report, publish
 """
 
 import dataclasses
+import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from assayline.comparison.gate import NIGHTS, GateReport
 from assayline.engines.pool import EnginePool
 from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreError
-from assayline.evaluation.begin import Evaluation, begin_run, plan_evaluation
+from assayline.evaluation.begin import Evaluation, RunPlan, begin_run, plan_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
-from assayline.evaluation.judging import check_judges, find_unreported, list_judges
-from assayline.evaluation.resume import AUTO, describe_way_on
+from assayline.evaluation.judging import check_judges, find_judge_run, find_unreported, list_judges
+from assayline.evaluation.resume import describe_way_on
 from assayline.evaluation.run import RunResult, read_result
 from assayline.evaluation.worker import Exchanger, Worker, WorkOrder
 from assayline.report.document import Document
 from assayline.report.make import Written
-from assayline.run.stages import judge_answers, report_run
+from assayline.run.stages import add_history, describe_result, gate_run, judge_answers, report_run
 from assayline.run.watch import AnyLogger, RunReport
 from assayline.runs.locks import RunLock
-from assayline.runs.manifest import Manifest, PromptCounts, read_manifest, write_manifest
+from assayline.runs.manifest import Manifest, PromptCounts, Purpose, read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.conflicts import list_unused
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
@@ -37,6 +40,7 @@ from assayline.words import count
 
 LOG = logging.getLogger("assayline")
 POLL_INTERVAL_S = 0.5
+NOTIFY_TIMEOUT_S = 10.0
 T = TypeVar("T")
 
 
@@ -78,18 +82,40 @@ class FrontEnd:
         """Join the spec's cluster; None for workers in threads of this process."""
         return nullcontext()
 
-    def complete(self, spec: EvalSpec, label: str | None = None, **how: Any) -> RunResult:
-        """Complete a run that belongs to another one, such as a judge's. `how` is passed to `evaluate`."""
-        return evaluate(spec, self, **how)
+    def complete(
+        self, spec: EvalSpec, purpose: Purpose, label: str | None = None, engines: EnginePool | None = None
+    ) -> RunResult:
+        """Complete a run that belongs to another one, such as a judge's, with this name."""
+        return evaluate(spec, self, purpose, engines)
 
     def begin(self, run_id: str) -> None:
         """Show the id of the run that begins."""
 
-    def publish(self, spec: EvalSpec, result: RunResult, written: Written | None) -> None:
+    def publish(self, plan: RunPlan, result: RunResult, written: Written | None) -> None:
         """Show the result of a completed run."""
 
     def show_page(self, kind: str, name: str, page: Document, headline: str) -> None:
         """Show the report of several runs."""
+
+    def notify(self, message: str) -> None:
+        """Send a message of a night that went wrong, if a webhook is set. A failure to send is logged."""
+        if self.settings.webhook is None:
+            return
+        url, body = self.settings.webhook.get_secret_value(), json.dumps({"text": message}).encode()
+        try:
+            request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+            urllib.request.urlopen(request, timeout=NOTIFY_TIMEOUT_S).close()
+        except (OSError, ValueError) as error:  # the URL is a secret
+            self.log.error("Failed to send a message to ASSAYLINE_WEBHOOK: %s", type(error).__name__)
+
+    @contextmanager
+    def notifying(self, what: str) -> Iterator[None]:
+        """Send a message if the work inside the context fails."""
+        try:
+            yield
+        except Exception as error:
+            self.notify(f"{what}: {error}")
+            raise
 
     def explain(self, cause: BaseException) -> str:
         """Return why a run was cancelled."""
@@ -97,30 +123,24 @@ class FrontEnd:
         return f"Stopped before its end by {by}."
 
 
-def evaluate(
-    spec: EvalSpec,
-    front: FrontEnd,
-    resume: str = AUTO,
-    engines: EnginePool | None = None,
-    purpose: str = "evaluate",
-    **owner: str | None,
-) -> RunResult:
-    """Complete a run of the spec, its judges and its report. The arguments are those of `plan_run` and `begin_run`.
+def evaluate(spec: EvalSpec, front: FrontEnd, purpose: Purpose, engines: EnginePool | None = None) -> RunResult:
+    """Complete a run of the spec, and the stages after its last answer. A judge's run is not repeated if there is one.
 
-    The run takes its engine from `engines` and leaves it there; its judges open engines of their own. `owner` has the
-    benchmark_id or suite_id of a new run.
+    The run takes its engine from `engines` and leaves it there; its judges open engines of their own.
     Raises AssaylineError; JudgeNotTrustedError if the run is complete and a judge agrees too little with the labels.
     """
     settings = front.settings
     database = DatabaseThread(settings)
-    facts = {"is_deployed": front.is_deployed, "flow_run_id": front.flow_run_id, "purpose": purpose, **owner}
-    plan = plan_evaluation(spec, settings, database.run, **facts)
+    facts = {"is_deployed": front.is_deployed, "flow_run_id": front.flow_run_id}
+    plan = plan_evaluation(spec, settings, database.run, purpose, **facts)
     spec = plan.spec
-    if run_id := find_unreported(plan, settings, resume):
+    if purpose.kind == "judge" and (judged := find_judge_run(plan, settings)):
+        return read_result(judged, settings)
+    if run_id := find_unreported(plan, settings):
         front.log.info("Run %s has all its answers; its judges and its report follow.", run_id)
-        return _complete_stages(run_id, spec, front, engines)
-    notes = check_judges(plan, settings)
-    evaluation = begin_run(plan, settings, resume)
+        return _complete_stages(run_id, plan, front, engines)
+    notes = check_judges(plan)
+    evaluation = begin_run(plan, settings)
     front.begin(evaluation.run_id)
     for note in [*evaluation.notes, *list_unused(spec), *notes]:
         front.log.warning(note)
@@ -130,35 +150,38 @@ def evaluate(
         result = evaluation.finish(counts, lacks_report=True)
     except BaseException as error:
         _abandon(evaluation, error, front)
-        way_on = describe_way_on(evaluation.run_dir, evaluation.manifest, error, resume)
-        if way_on and purpose == "evaluate":
+        way_on = describe_way_on(evaluation.run_dir, evaluation.manifest, error, purpose.resume)
+        if way_on and purpose.kind == "evaluate":
             error.add_note(way_on)
         if isinstance(error, Exception):
             report_run(settings, front.log, evaluation.run_id, spec.gate.baseline)
         raise
     for note in result.notes:
         front.log.warning(note)
-    return _complete_stages(evaluation.run_id, spec, front, engines, evaluation.lock, result.notes)
+    return _complete_stages(evaluation.run_id, plan, front, engines, evaluation.lock, result.notes)
 
 
 def _complete_stages(
     run_id: str,
-    spec: EvalSpec,
+    plan: RunPlan,
     front: FrontEnd,
     engines: EnginePool | None,
     lock: RunLock | None = None,
     notes: Sequence[str] = (),
 ) -> RunResult:
-    """Complete the judges of a run that has all its answers, then its metrics and its report, even if a judge failed.
+    """Complete a run that has all its answers: judge, gate, report, publish.
 
+    The report is written even if a judge or the gate failed. A run without judges or a baseline skips these.
     `notes`: remarks for the user on its end, if it has just ended.
     """
-    settings, failure = front.settings, None
+    settings, purpose = front.settings, plan.purpose
+    failure: Exception | None = None
+    gate: GateReport | None = None
 
     def complete(judge: EvalSpec) -> RunResult:
         if engines and judge.engine.needs_device:
             engines.clear()
-        return front.complete(judge)
+        return front.complete(judge, Purpose(kind="judge"))
 
     judges = list_judges(settings, run_id)
     try:
@@ -168,18 +191,27 @@ def _complete_stages(
             judge_answers(settings, front.log, run_id, judges, complete)
         except Exception as error:
             failure = error
-        is_missing = failure and not isinstance(failure, JudgeNotTrustedError)
+        is_missing = failure is not None and not isinstance(failure, JudgeNotTrustedError)
         manifest = _record_missing(settings, run_id, str(failure) if is_missing else None)
-        written = report_run(settings, front.log, run_id, spec.gate.baseline)
+        is_judged = failure is None
+        if purpose.kind == "night" and purpose.baseline and is_judged:
+            try:
+                gate = gate_run(settings, front.log, run_id, purpose.baseline, {}, front.flow_run_id, NIGHTS)
+            except Exception as error:
+                failure = error
+        written = report_run(settings, front.log, run_id, purpose.baseline or plan.spec.gate.baseline)
         if failure and is_missing:
             raise failure
+        if purpose.kind == "night" and written:
+            written = add_history(settings, front.log, run_id, purpose.baseline, written)
         result = read_result(manifest, settings)
         for note in result.notes:
             front.log.warning(note)
         report = str(written.html.absolute()) if written else None
-        result = dataclasses.replace(result, report=report, notes=[*notes, *result.notes])
-        if not failure:
-            front.publish(spec, result, written)
+        result = dataclasses.replace(result, report=report, notes=[*notes, *result.notes], gate=gate)
+        result = dataclasses.replace(result, headline=describe_result(result, plan.spec, purpose))
+        if is_judged:
+            front.publish(plan, result, written)
         write_manifest(settings.run_dir(run_id), dataclasses.replace(manifest, lacks_report=False))
     finally:
         if lock:
@@ -207,7 +239,8 @@ def judge(run_id: str, scorers: Sequence[JudgeScorer], front: FrontEnd) -> dict[
     """
     settings = front.settings
     try:
-        rescored = judge_answers(settings, front.log, run_id, scorers, front.complete, are_new=True)
+        complete = partial(front.complete, purpose=Purpose(kind="judge"))
+        rescored = judge_answers(settings, front.log, run_id, scorers, complete, are_new=True)
     finally:
         report_run(settings, front.log, run_id)
     return {row["scorer"]: row["samples"] for one in rescored for row in one.accuracies}

@@ -1,4 +1,4 @@
-"""Stages after the last answer of a run: judges, then its report. `Evaluation.finish` scores and measures it before.
+"""Stages after the last answer of a run: judges, gate, report, pages. `Evaluation.finish` scores before.
 
 A stage that is missing is what the same command adds: `find_unreported` finds such a run. Judges, and the runs of a
 campaign, are done by the same loop, `do_runs`: a run that fails is recorded with its reason, and the others go on.
@@ -6,7 +6,8 @@ campaign, are done by the same loop, `do_runs`: a run that fails is recorded wit
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,23 +15,26 @@ from typing import Any, NamedTuple
 from assayline.comparison.gate import GateReport, judge_run
 from assayline.comparison.queries import store_comparisons
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError
-from assayline.evaluation.judging import check_trust, count_unjudged, find_judge_run, plan_judge, read_verdicts
+from assayline.evaluation.judging import check_trust, count_unjudged, plan_judge, read_verdicts
 from assayline.evaluation.rescore import Rescored, rescore_run
 from assayline.evaluation.run import RunResult
-from assayline.report.make import Written, make_report
+from assayline.report.board import read_board
+from assayline.report.document import Document, Paragraph, Section
+from assayline.report.make import Written, make_history_report, make_report, open_database, write_board
 from assayline.run.watch import AnyLogger
-from assayline.runs.manifest import read_manifest
+from assayline.runs.manifest import Purpose, read_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import JudgeScorer
 from assayline.store.database import Connection, transaction
 from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
 from assayline.store.thread import DatabaseThread
+from assayline.words import show_rate, show_share
 
 Make = Callable[..., Written | None]
 """Makes a report, compared with the run or pinned name `baseline`; returns None if there is nothing to report."""
 Complete = Callable[[EvalSpec], RunResult]
-"""Completes a run of a spec, or resumes it."""
+"""Completes a run of a spec, resumes it, or finds it complete."""
 
 
 class Judge(NamedTuple):
@@ -87,7 +91,7 @@ def judge_answers(
             if attempt and not count_unjudged(settings, run_id, own):
                 break
             spec = plan_judge(judge.scorer, judge.number, run_id, name, own, attempt)
-            own.append(find_judge_run(spec, settings) or complete(spec).run_id)
+            own.append(complete(spec).run_id)
         asked[judge.label] = own
 
     failed = do_runs(judges, len(judges), log, ask)
@@ -180,6 +184,11 @@ def save_verdicts(connection: Connection, data_dir: Path, report: GateReport, fl
         keep_decisions(data_dir / "runs" / report.candidate, [{"decision": VERDICT, **row} for row in rows])
 
 
+def say_page(document: Document, headline: str) -> str:
+    """Return the summary of a judged run's page: that of the report if the run is worse, else the verdict."""
+    return " ".join(document.headline[:2]) if document.state == "worse" else headline
+
+
 def report_run(settings: Settings, log: AnyLogger, run_id: str, baseline: str | None = None) -> Written | None:
     """Write a run's report. None if that failed, or if no prompt was rendered, as the database then lacks the run."""
 
@@ -188,6 +197,60 @@ def report_run(settings: Settings, log: AnyLogger, run_id: str, baseline: str | 
         return make_report(settings, run_id, baseline) if is_stored else None
 
     return try_report(log, "report", run_id, make, baseline)
+
+
+def add_history(settings: Settings, log: AnyLogger, run_id: str, baseline: str | None, report: Written) -> Written:
+    """Write the history of a run, and return the report with the history's sections after its first."""
+
+    def make(baseline: str | None) -> Written:
+        return make_history_report(settings, run_id, baseline)[1]
+
+    history = try_report(log, "history", f"--history {run_id}", make, baseline)
+    if history is None:
+        return report
+    first, *rest = report.document.sections
+    said = Section("history", "History", [Paragraph(one) for one in history.document.headline])
+    document = replace(report.document, sections=[first, said, *history.document.sections, *rest])
+    return replace(report, document=document)
+
+
+def write_leaderboard(settings: Settings, log: AnyLogger, prompt_set: str) -> Written | None:
+    """Write the leaderboard of a prompt set; None for a single model."""
+
+    def make(baseline: None) -> Written | None:
+        rows = open_database(settings).run(lambda connection: read_board(connection, (prompt_set,)))
+        return write_board(settings, rows) if rows.pairs else None
+
+    return try_report(log, "leaderboard", f"--leaderboard {prompt_set}", make)
+
+
+def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec) -> str:
+    """Return the figures of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`."""
+    first = next(iter(spec.scorers or ()), None)
+    by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # the first scorer wins
+    parts = []
+    if (accuracy := by_source.get("accuracy mean")) and accuracy["value"] is not None:
+        share = show_share(accuracy["value"])
+        named = {"verdict": "mean verdict", "judge": first.title, "code": "pass@1"} if first else {}
+        caption = named.get(first.kind) if first else None
+        parts.append(f"{caption} {share}" if caption else f"{share} correct")
+    if (tokens := by_source.get("output_tokens_per_s mean")) and tokens["value"] is not None:
+        parts.append(show_rate(tokens["value"], "tokens"))
+    if (errors := by_source.get("error_requests total")) and errors["value"]:
+        parts.append(f"{errors['value']:,.0f} of {errors['n']:,.0f} requests failed")
+    return ", ".join(parts)
+
+
+def describe_result(result: RunResult, spec: EvalSpec, purpose: Purpose) -> str:
+    """Return the headline of a run; that of a night ends with its verdict: `98.1% correct; within its limits`."""
+    figures, report = describe_figures(result.metrics, spec), result.gate
+    if purpose.kind != "night":
+        return figures
+    if report is None:
+        return f"{figures}; not judged{'' if purpose.baseline else ': no baseline'}"
+    if any(check.verdict != "pass" for check in report.checks):
+        return f"{figures}. {report.sentence}"
+    return f"{figures}; within its limits against {report.baseline}"
 
 
 def try_report(log: AnyLogger, what: str, command: str, make: Make, baseline: str | None = None) -> Written | None:

@@ -33,6 +33,8 @@ IMPORTED = "imported"
 """State of a run of another tool, and kind of its source. It counts like a completed one."""
 ENDED_WELL = ("completed", IMPORTED)
 
+AUTO, NEVER = "auto", "never"
+"""Which run is resumed: the newest that can be, or none; else the id of one."""
 LAST = "last"
 """Name of the newest run on a command line."""
 SECOND = len("20260101-000000")
@@ -111,10 +113,29 @@ class Manifest:
     """Whether it is completed, but scores of judges, its report or its page in Prefect may be missing; the same command
     adds them."""
 
-    @property
-    def owner(self) -> tuple[str | None, str | None]:
-        """The suite and the benchmark it belongs to, which alone resume it unless its id is given."""
-        return self.suite_id, self.benchmark_id
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purpose:
+    """What a run is for, and which run may be resumed instead of a new one."""
+
+    kind: str = "evaluate"
+    """As in runs.purpose."""
+    resume: str = AUTO
+    campaign_id: str | None = None
+    run_id: str | None = None
+    """The id of a new run, if the campaign chose it."""
+    begun: tuple[str, ...] = ()
+    """Ids of the campaign's runs that may be resumed."""
+    baseline: str | None = None
+    """What a night is judged against, before its report is written."""
+    is_measured: bool = False
+    """Whether its speed is compared with that of other runs of the campaign."""
+
+    def owns(self, run: Manifest) -> bool:
+        """Return whether `auto` may resume the run: a campaign goes on with its own runs, and others with others."""
+        if self.campaign_id is not None:
+            return run.run_id in self.begun
+        return run.suite_id is None and run.benchmark_id is None
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:

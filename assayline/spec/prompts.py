@@ -198,7 +198,7 @@ class LmEvalSource(RemoteSource):
 
     kind: Literal["lm_eval"]
     task: str | list[str] = Field(
-        min_length=1, description="Task, group or tag, or a list of them, as `assayline list tasks` lists them."
+        min_length=1, description="Task, group or tag, or a list of them, as `lm_eval ls tasks` lists them."
     )
     include_path: str | None = Field(None, description="Folder with YAML files of your own tasks.")
     num_fewshot: int | None = Field(None, ge=0, description="Examples before each question (default: the task's own).")

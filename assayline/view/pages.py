@@ -19,8 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from assayline.benchmark.plan import count_left, find_plan
-from assayline.benchmark.suite import list_suites
+from assayline.benchmark.campaign import count_left, find_campaign, list_campaigns
 from assayline.errors import AssaylineError, SpecError
 from assayline.report.board import compose_board, read_board
 from assayline.report.document import Document
@@ -158,7 +157,7 @@ class Pages:
         new = [{**dict.fromkeys(UNKNOWN), **running[run_id]} for run_id in running if run_id not in known]
         listed = [{**row, **running.get(row["run_id"], {})} for row in rows[:PAGE_ROWS]]
         runs = [*(new if number == 1 and not any(given.values()) else ()), *listed]
-        suites = list_suites(self._settings) if any(run["purpose"] == "suite" for run in runs) else ()
+        suites = list_campaigns(self._settings, "suite") if any(run["purpose"] == "suite" for run in runs) else ()
         return self._fill(
             "runs.html",
             title="Runs",
@@ -206,17 +205,18 @@ class Pages:
         name = request.query_params.get("id", "")
 
         def compose(connection: Connection) -> Document:
+            # no folder of a name that only a URL has
             known = read_rows(connection, "select 1 from raw.runs where benchmark_id = ? limit 1", name)
-            plan = find_plan(name, self._settings) if known else None  # no folder of a name that only a URL has
+            plan = find_campaign(self._settings, "benchmark", name) if known else None
             rows = read_benchmark_rows(connection, name, plan)
-            return compose_benchmark(rows, count_left(name, self._settings))
+            return compose_benchmark(rows, count_left(plan, self._settings))
 
         return self._show_document(request, compose)
 
     def show_suite(self, request: Request) -> Response:
         """Show a suite: its decision, or the runs until then."""
         name = request.query_params.get("id", "")
-        plan = next((plan for plan in list_suites(self._settings) if plan.suite_id == name), None)
+        plan = next((one for one in list_campaigns(self._settings, "suite") if one.campaign_id == name), None)
         if plan is None:
             raise SpecError(f"Suite {name!r} is not in the data folder. hint: go back to the list of runs.")
         return HTMLResponse(self._fill_document(compose_suite(plan)))

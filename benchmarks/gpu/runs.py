@@ -17,8 +17,8 @@ from typing import Any
 
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.drive import Listener, drive_worker
-from assayline.evaluation.resume import AUTO
 from assayline.records import EngineEvent
+from assayline.runs.manifest import AUTO
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec

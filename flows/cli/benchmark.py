@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,11 @@ from assayline.benchmark.profile import (
 )
 from assayline.errors import RunFailedError, SpecError
 from assayline.flows.cli.options import add_dry_run, make_parser, parse_with_dry_run
-from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import parse_words, plain_console
 
 if TYPE_CHECKING:
+    from assayline.benchmark.campaign import Campaign, Cell
     from assayline.benchmark.configurations import Ask
-    from assayline.benchmark.plan import BenchmarkPlan, Configuration
     from assayline.settings import Settings
 
 EPILOG = f"""--sweep takes any field of the spec by its dotted name, with comma-separated values or a YAML list in
@@ -94,48 +92,38 @@ def run(arguments: list[str]) -> int:
     """Run the benchmark that the command line describes and print its tables. Return the exit code."""
     known, rest = parse_with_dry_run(PARSER, arguments)
 
+    from assayline.benchmark.campaign import count_left, find_campaign, write_campaign
     from assayline.benchmark.configurations import plan_benchmark
-    from assayline.benchmark.plan import count_left, write_plan
     from assayline.files import check_data_folder
     from assayline.settings import load_settings
 
     settings = load_settings()
     check_data_folder(settings.data_dir)
-    plan, configurations = plan_benchmark(read_ask(known, rest), settings)
+    plan = plan_benchmark(read_ask(known, rest), settings)
     if known.dry_run:
-        print_plan(plan, configurations, settings, known.dry_run == "engine")
+        print_plan(plan, settings, known.dry_run == "engine")
         return 0
-    write_plan(plan, settings)
+    write_campaign(plan, settings)
     from assayline.flows.cli.tables import print_conclusion
+    from assayline.flows.cli.terminal import open_front
 
+    benchmark_id = plan.campaign_id
     try:
-        _do_runs(plan, configurations, settings)
+        with open_front(settings) as call:
+            call("benchmark", resume=benchmark_id)
     except RunFailedError as error:
-        print_conclusion(plan.benchmark_id, settings)
+        print_conclusion(benchmark_id, settings)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except BaseException as error:
         error.add_note(
-            f"Benchmark {plan.benchmark_id} is unfinished: {count_left(plan.benchmark_id, settings)} of "
-            f"{plan.total} runs left. hint: repeat the command to resume it, or pass --resume {plan.benchmark_id}."
+            f"Benchmark {benchmark_id} is unfinished: "
+            f"{count_left(find_campaign(settings, 'benchmark', benchmark_id), settings)} of {plan.total} runs left. "
+            f"hint: repeat the command to resume it, or pass --resume {benchmark_id}."
         )
         raise
-    print_conclusion(plan.benchmark_id, settings)
+    print_conclusion(benchmark_id, settings)
     return 0
-
-
-def _do_runs(plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings") -> None:
-    if find_prefect_api(os.environ) is None:
-        from assayline.flows.cli.terminal import open_terminal
-        from assayline.run import campaign
-
-        with open_terminal(settings) as front:
-            campaign.run_benchmark(plan, configurations, front)
-        return
-    with prefect_api():
-        from assayline.flows.benchmark import benchmark
-
-        benchmark(resume=plan.benchmark_id)
 
 
 def read_ask(known: argparse.Namespace, rest: list[str]) -> "Ask":
@@ -156,34 +144,32 @@ def read_ask(known: argparse.Namespace, rest: list[str]) -> "Ask":
     return Ask(**options)
 
 
-def print_plan(
-    plan: "BenchmarkPlan", configurations: "list[Configuration]", settings: "Settings", asks_vllm: bool
-) -> None:
+def print_plan(plan: "Campaign", settings: "Settings", asks_vllm: bool) -> None:
     """Print the configurations and the order of the runs."""
-    from assayline.benchmark.configurations import list_left
+    from assayline.benchmark.campaign import list_left
     from assayline.flows.cli.dry_run import check_runs
     from assayline.flows.cli.words import print_text
 
-    left = list_left(plan, configurations, settings)
+    left, cells, shared = list_left(plan, settings), plan.cells, plan.runs_per_engine or 0
     console = plain_console()
     points = f" and {plan.profile.points} rates" if plan.planned and plan.profile else ""
     print_text(
-        f"{len(configurations)} configurations{points} × {plan.repeats} repeats, {len(left) + plan.planned} of "
-        f"{plan.total} runs left{f', {plan.runs_per_engine} per engine' if plan.runs_per_engine > 1 else ''}:",
+        f"{len(cells)} configurations{points} × {cells[0].repeats} repeats, {len(left) + plan.planned} of "
+        f"{plan.total} runs left{f', {shared} per engine' if shared > 1 else ''}:",
         console,
     )
-    for configuration in configurations:
-        print_text(f"  {configuration.label}{_show_load(configuration)}", console)
-    print_text(f"engine.args of the first: {json.dumps(configurations[0].spec.engine.args)}", console)
+    for cell in cells:
+        print_text(f"  {cell.label}{_show_load(cell)}", console)
+    print_text(f"engine.args of the first: {json.dumps(cells[0].spec.engine.args)}", console)
     if plan.planned:
         print_text("Then rates evenly spaced between the two achieved rates.", console)
-    for note in check_runs([(one.label, one.spec) for one in configurations], settings, asks_vllm):
+    for note in check_runs([(cell.label, cell.spec) for cell in cells], settings, asks_vllm):
         print_text(note, console)
     print_text("Dry run: nothing was run or stored.", console)
 
 
-def _show_load(configuration: "Configuration") -> str:
+def _show_load(cell: "Cell") -> str:
     """Format the arrival and the limits of a configuration."""
-    if (load := configuration.spec.load) is None:
+    if (load := cell.spec.load) is None:
         return ""
     return f": {json.dumps(load.model_dump(mode='json', exclude_defaults=True))}"

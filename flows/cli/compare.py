@@ -11,8 +11,7 @@ from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
 
 if TYPE_CHECKING:
-    from assayline.report.run.comparison import ComparisonRows
-    from assayline.store.database import Connection, Row
+    from assayline.store.database import Row
 
 EPILOG = """BASELINE is any other run, or a pinned name. A change is RUN_ID minus BASELINE. No limit applies, and
 no verdict is recorded: `assayline gate` judges a run by its limits.
@@ -28,10 +27,10 @@ def run(arguments: list[str]) -> int:
     """Print the comparison of two runs. Return the exit code."""
     known = PARSER.parse_args(arguments)
 
-    from assayline.errors import SpecError
+    from assayline.api import compare
     from assayline.report.document import Column, tabulate
-    from assayline.report.make import check_report_run, find_baseline_run, open_database
-    from assayline.report.run.comparison import SCORES, SPEEDS, introduce, read_comparison, say_conditions, say_verdict
+    from assayline.report.make import open_database
+    from assayline.report.run.comparison import SCORES, SPEEDS, introduce, say_conditions, say_verdict
     from assayline.settings import load_settings
     from assayline.store.database import read_rows
     from assayline.words import show_value
@@ -39,18 +38,9 @@ def run(arguments: list[str]) -> int:
     settings = load_settings()
     run_id, baseline = (complete_run_id(given, settings) for given in (known.run_id, known.baseline))
 
-    def read(connection: "Connection") -> "tuple[Row, ComparisonRows]":
-        check_report_run(connection, run_id)
-        other = find_baseline_run(connection, baseline, run_id)
-        found = read_comparison(connection, run_id, other)
-        query = "select run_id, state from run where run_id in (?, ?) and not coalesce(ok_requests > 0, false)"
-        for one in read_rows(connection, query, run_id, other):
-            raise SpecError(
-                f"Run {one['run_id']} is {one['state']} and has no answers. hint: resume it, or compare another run."
-            )
-        return read_rows(connection, "select * from runs where run_id = ?", run_id)[0], found
-
-    own, found = open_database(settings).run(read)
+    found = compare(run_id, baseline, settings=settings)
+    runs = "select * from runs where run_id = ?"
+    [own] = open_database(settings).run(lambda connection: read_rows(connection, runs, run_id))
     console = plain_console()
     print_text(f"Run {run_id} compared with a baseline. {introduce(own, found)}", console)
     judged = ("limit", "p at the limit", "pairs with an error", "verdict")

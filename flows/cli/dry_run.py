@@ -39,6 +39,7 @@ from assayline.flows.cli.words import print_text
 from assayline.media.load import Hearing, load_all
 from assayline.records import Prompt, Request
 from assayline.requests.build import PreparedPrompt
+from assayline.runs.manifest import Purpose
 from assayline.scorers.process import check_targets
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
@@ -247,7 +248,7 @@ def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings, asks_v
             key = (spec.model, spec.revision, spec.adapter, spec.model_name)
             plan = models[key] = replace(models.get(key) or plan_run(spec, settings), spec=spec)
             check_devices(spec)
-            check_judges(plan, settings)
+            check_judges(plan)
             Trial(plan, database, TRIED_ROWS).check()
             plans[label] = plan
         except AssaylineError as error:
@@ -279,12 +280,12 @@ def print_dry_run(
     Raises the errors of a run, and NothingToAskError if every request would be an error row.
     """
     database = DatabaseThread(settings)
-    plan = plan_evaluation(spec, settings, database.read)
+    plan = plan_evaluation(spec, settings, database.read, Purpose(resume=resume))
     spec, model = plan.spec, plan.model
     runs_dir = settings.data_dir / "runs"
-    choice = choose_run(plan.fresh, canonical_json(spec), runs_dir, resume, is_dry=True)
-    notes = [*choice.notes, *list_unused(spec), *check_judges(plan, settings)]
-    unreported = find_unreported(plan, settings, resume)
+    choice = choose_run(plan.fresh, canonical_json(spec), runs_dir, plan.purpose, is_dry=True)
+    notes = [*choice.notes, *list_unused(spec), *check_judges(plan)]
+    unreported = find_unreported(plan, settings)
     check_devices(spec)
     engine = EngineTrial([plan] if asks_vllm else [], settings)
     trial = Trial(plan, database)

@@ -1,11 +1,9 @@
 """The command line of `evaluate`: `assayline evaluate SPEC [--field value …] [--fresh] [--resume RUN_ID]`."""
 
-import os
 from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError
 from assayline.flows.cli.options import add_dry_run, make_parser, parse_with_dry_run
-from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import complete_run_id, parse_words, plain_console, print_text
 
 if TYPE_CHECKING:
@@ -51,8 +49,8 @@ def run(arguments: list[str]) -> int:
     """Run the spec of a command line and print its result. Return the exit code."""
     known, rest = parse_with_dry_run(PARSER, arguments)
 
-    from assayline.evaluation.resume import AUTO, NEVER
     from assayline.files import check_data_folder
+    from assayline.runs.manifest import AUTO, NEVER
     from assayline.settings import load_settings
     from assayline.spec.file import load_spec
 
@@ -68,22 +66,14 @@ def run(arguments: list[str]) -> int:
 
         print_dry_run(spec, settings, resume, plain_console(), asks_vllm=known.dry_run == "engine")
         return 0
-    if known.prefect or find_prefect_api(os.environ):
-        with prefect_api():
-            from assayline.evaluation.run import RunResult
-            from assayline.flows.evaluate import complete
+    from assayline.flows.cli.terminal import open_front
 
-            result = RunResult(**complete(spec, resume=resume))
-    else:
-        from assayline.flows.cli.terminal import open_terminal
-        from assayline.run import driver
-
-        with open_terminal(settings) as front:
-            result = driver.evaluate(spec, front, resume)
-    from assayline.flows.cli.tables import describe_figures, print_result
+    with open_front(settings, is_flow=known.prefect) as call:
+        result = call("evaluate", spec=spec, resume=resume)
+    from assayline.flows.cli.tables import print_result
 
     print_result(result, spec, plain_console())
-    print_text(describe_figures(result.metrics, spec), plain_console())
+    print_text(result.headline, plain_console())
     return 0
 
 

@@ -1,12 +1,10 @@
 """The command line of `gate`: limits as options, and the table at the end."""
 
 import logging
-import os
 import sys
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import complete_run_id, parse_words, plain_console
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ def run(arguments: list[str]) -> int:
     """Judge the run that the command line names and print the table of limits. Return the exit code."""
     known, rest = PARSER.parse_known_args(arguments)
 
-    from assayline.comparison.gate import NIGHTS, Check, GateFailedError, GateReport, judge_run
+    from assayline.comparison.gate import NIGHTS, GateFailedError, judge_run
     from assayline.settings import load_settings
     from assayline.spec.file import parse_value
     from assayline.store.thread import DatabaseThread
@@ -58,35 +56,21 @@ def run(arguments: list[str]) -> int:
         PARSER.error("--remeasure runs and records; leave out --dry-run")
     if known.dry_run:
         judged = DatabaseThread(settings).run(lambda opened: judge_run(opened, run_id, known.baseline, limits, nights))
-        return _end(judged, known.detailed_exit_code)
-    if find_prefect_api(os.environ) is None:
-        from assayline.flows.cli.terminal import open_terminal
-        from assayline.run.campaign import remeasure
-        from assayline.run.stages import gate_run, report_run
+        return print_verdict(judged, known.detailed_exit_code)
+    from assayline.flows.cli.terminal import open_front
 
-        level = logging.INFO if known.remeasure else logging.CRITICAL  # the verdicts are printed at the end
-        with open_terminal(settings, level) as front:
-            judged_id, against = run_id, known.baseline
-            if known.remeasure:
-                judged_id, against = remeasure(front, run_id, against, limits)
-            report = gate_run(settings, front.log, judged_id, against, limits, nights=nights)
-            report_run(settings, front.log, judged_id, report.baseline)
-        return _end(report, known.detailed_exit_code)
-    os.environ.setdefault(
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL"
-    )  # the flow's log lines are printed at the end
-    with prefect_api():
-        from assayline.flows.gate import gate
-
+    level = logging.INFO if known.remeasure else logging.CRITICAL  # the verdicts are printed at the end
+    with open_front(settings, level) as call:
+        asked = {"run_id": run_id, "baseline": known.baseline, "limits": limits}
         try:
-            found = gate(run_id, known.baseline, limits, is_remeasured=known.remeasure, is_nightly=known.nightly)
-            report = GateReport(**{**found, "checks": [Check(**check) for check in found["checks"]]})
+            report = call("gate", **asked, is_remeasured=known.remeasure, is_nightly=known.nightly)
         except GateFailedError as failure:
             report = failure.report
-        return _end(report, known.detailed_exit_code)
+    return print_verdict(report, known.detailed_exit_code)
 
 
-def _end(report: "GateReport", is_detailed: bool) -> int:
+def print_verdict(report: "GateReport", is_detailed: bool = False) -> int:
+    """Print the limits and the verdict. Return the exit code."""
     from assayline.comparison.gate import INCONCLUSIVE_EXIT_CODE, GateFailedError, SuspectError
     from assayline.flows.cli.tables import print_gate
 

@@ -13,6 +13,7 @@ COMMANDS = {
     "init": "Create a project: a spec, questions, a scorer, a schedule and settings.",
     "doctor": "Check what this machine can run.",
     "evaluate": "Evaluate a model on a prompt set.",
+    "night": "Evaluate a spec, judge the run as one of many nights, and write its history.",
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
     "compare": "Print how two runs differ: scores by prompt, changed answers, speed and cost.",
@@ -27,7 +28,6 @@ COMMANDS = {
     "list runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
     "list baselines": "List pinned baselines.",
     "list benchmarks": "List named benchmarks, such as @gsm8k.",
-    "list tasks": "List the tasks of lm-evaluation-harness.",
     "db rebuild": "Rebuild runs in the database from their manifests and part files.",
     "db export": "Export the tables of runs as Parquet files.",
 }

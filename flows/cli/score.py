@@ -6,7 +6,6 @@
 It takes seconds and writes one transaction, except for judges, whose runs are like those of `evaluate`.
 """
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +109,7 @@ def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool, conso
 
     from assayline.errors import SpecError
     from assayline.evaluation.rescore import rescore_run
-    from assayline.flows.cli.process import find_prefect_api, prefect_api
+    from assayline.flows.cli.terminal import open_front
     from assayline.runs.manifest import find_run, read_manifest
     from assayline.settings import load_settings
     from assayline.spec.judges import JudgeScorer
@@ -124,24 +123,15 @@ def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool, conso
         raise SpecError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
     if is_dry:
         from assayline.evaluation.judging import plan_judge
-        from assayline.evaluation.resume import NEVER
         from assayline.flows.cli.dry_run import print_dry_run
+        from assayline.runs.manifest import NEVER
 
         for number in range(len(scorer.judges)):
             planned = plan_judge(scorer, number, run_id, read_manifest(run_dir).name)
             print_dry_run(planned, settings, NEVER, console)
         return 0
-    if find_prefect_api(os.environ) is None:
-        from assayline.flows.cli.terminal import open_terminal
-        from assayline.run import driver
-
-        with open_terminal(settings) as front:
-            driver.judge(run_id, [scorer], front)
-    else:
-        with prefect_api():
-            from assayline.flows.judge import judge
-
-            judge(run_id, [scorer])
+    with open_front(settings) as call:
+        call("judge", run_id=run_id, scorers=[scorer])
     _print_rescored(rescore_run(run_dir, settings, [scorer], keep=False), console)
     print_text(f"Database: {settings.database_path}", console)
     return 0

@@ -5,13 +5,12 @@ characters.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 
-from assayline.benchmark.configurations import LEAST_RUNS, read_plan
-from assayline.benchmark.plan import benchmark_dir
+from assayline.benchmark.campaign import campaign_dir, read_benchmark
+from assayline.benchmark.configurations import LEAST_RUNS
 from assayline.comparison.gate import GateReport
 from assayline.evaluation.run import RunResult
 from assayline.flows.cli.words import plain_console, print_table, print_text
@@ -30,8 +29,6 @@ from assayline.words import (
     show_metric,
     show_number,
     show_range,
-    show_rate,
-    show_share,
 )
 
 METRICS = (
@@ -125,17 +122,17 @@ POINT_HEADERS = (
 
 def print_conclusion(benchmark_id: str, settings: Settings) -> None:
     """Print the tables at the end of a command."""
-    plan, configurations = read_plan(benchmark_id, settings)
+    plan = read_benchmark(benchmark_id, settings)
     console = plain_console()
     rows = DatabaseThread(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id, plan))
     if plan.profile is None:
         print_benchmark(rows, [] if rows.noise else compose_benchmark(rows).headline, console)
-        if len(configurations) == 1 and plan.repeats >= LEAST_RUNS:
+        if len(plan.cells) == 1 and plan.cells[0].repeats >= LEAST_RUNS:
             noise = rows.noise or DatabaseThread(settings).run(lambda connection: read_noise(connection, benchmark_id))
-            print_noise(noise, configurations[0].spec, console)
+            print_noise(noise, plan.cells[0].spec, console)
     else:
         print_points(rows, console)
-    report = benchmark_dir(settings, benchmark_id) / HTML_NAME
+    report = campaign_dir(settings, "benchmark", benchmark_id) / HTML_NAME
     if report.exists():
         print_text(f"Report: {report}", console)
 
@@ -147,20 +144,3 @@ def print_points(rows: BenchmarkRows, console: Console) -> None:
     print_table(tabulate("Points", columns, label_points(rows.points)), console)
     if rows.search:
         print_text(rows.search, console)
-
-
-def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec, notes: Sequence[str] = ()) -> str:
-    """Return the headline of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`, and its notes."""
-    first = next(iter(spec.scorers or ()), None)
-    by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # the first scorer wins
-    parts = []
-    if (accuracy := by_source.get("accuracy mean")) and accuracy["value"] is not None:
-        share = show_share(accuracy["value"])
-        named = {"verdict": "mean verdict", "judge": first.title, "code": "pass@1"} if first else {}
-        caption = named.get(first.kind) if first else None
-        parts.append(f"{caption} {share}" if caption else f"{share} correct")
-    if (tokens := by_source.get("output_tokens_per_s mean")) and tokens["value"] is not None:
-        parts.append(show_rate(tokens["value"], "tokens"))
-    if (errors := by_source.get("error_requests total")) and errors["value"]:
-        parts.append(f"{errors['value']:,.0f} of {errors['n']:,.0f} requests failed")
-    return " ".join([", ".join(parts) + "." * bool(notes), *notes])

@@ -5,11 +5,14 @@ If stderr is not a terminal, all log lines but the engine's are printed; ASSAYLI
 """
 
 import contextlib
+import importlib
 import logging
+import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,6 +21,7 @@ from rich.text import Text
 
 from assayline.errors import AssaylineError
 from assayline.evaluation.progress import RunStatus
+from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import has_bar, print_text
 from assayline.run.driver import LOG, Cluster, FrontEnd
 from assayline.run.watch import AnyLogger, EngineFilter, RunReport, count_workers, log_engine_line
@@ -86,6 +90,34 @@ def open_terminal(settings: Settings, level: int = logging.INFO) -> Iterator[Ter
     finally:
         LOG.removeHandler(handler)
         LOG.setLevel(before)
+
+
+Call = Callable[..., Any]
+"""Does what a command asks: an operation's name, and its arguments."""
+
+
+@contextlib.contextmanager
+def open_front(settings: Settings, level: int = logging.INFO, *, is_flow: bool = False) -> Iterator[Call]:
+    """Decide whether a command's work is a flow run, and yield the function that does it.
+
+    It is if Prefect's API is configured, or if `is_flow`, on a temporary server if need be. Flows and operations
+    have the same names and arguments. The log is printed from this level on.
+    """
+    if is_flow or find_prefect_api(os.environ):
+        if level > logging.INFO:
+            os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", logging.getLevelName(level))
+        with prefect_api():
+            yield _call_flow
+        return
+    from assayline.api import operations
+
+    with open_terminal(settings, level) as front:
+        yield lambda name, **asked: getattr(operations, name)(front=front, **asked)
+
+
+def _call_flow(name: str, **asked: Any) -> Any:
+    module, flow = {"evaluate": ("evaluate", "complete_asked"), "night": ("nightly", "nightly")}.get(name, (name, name))
+    return getattr(importlib.import_module(f"assayline.flows.{module}"), flow)(**asked)
 
 
 class ShareColumn(TimeRemainingColumn):

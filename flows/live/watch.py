@@ -23,16 +23,20 @@ from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled
 
+from assayline.engines.pool import EnginePool
+from assayline.evaluation.begin import RunPlan
 from assayline.evaluation.progress import RunStatus
 from assayline.evaluation.run import RunResult
 from assayline.flows.cli.process import Terminated
-from assayline.flows.cli.tables import describe_figures, tabulate_metrics
+from assayline.flows.cli.tables import tabulate_metrics
 from assayline.flows.live.reporting import publish_page
 from assayline.report.document import Document
 from assayline.report.make import Written
 from assayline.report.markdown import render_table
 from assayline.run.driver import Cluster, FrontEnd
+from assayline.run.stages import say_page
 from assayline.run.watch import AnyLogger, EngineFilter, RunReport, log_engine_line
+from assayline.runs.manifest import Purpose
 from assayline.runs.viewer import find_viewer
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -139,7 +143,7 @@ class FlowReport(RunReport):
 class FlowFront(FrontEnd):
     """Runs whose work is tasks, and whose judges and cells are flow runs, which `complete_by` starts."""
 
-    def __init__(self, settings: Settings, complete_by: Callable[..., dict[str, Any]]) -> None:
+    def __init__(self, settings: Settings, complete_by: Callable[..., RunResult]) -> None:
         super().__init__(settings, get_run_logger())
         self.is_deployed = deployment.id is not None
         self.flow_run_id = str(flow_run.root_flow_run_id)
@@ -167,24 +171,34 @@ class FlowFront(FrontEnd):
     def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
         return open_cluster(spec, self.settings)
 
-    def complete(self, spec: EvalSpec, label: str | None = None, **how: Any) -> RunResult:
-        return RunResult(**self._complete_by(spec, label, **how))
+    def complete(
+        self, spec: EvalSpec, purpose: Purpose, label: str | None = None, engines: EnginePool | None = None
+    ) -> RunResult:
+        return self._complete_by(spec, purpose, label, engines)
 
     def begin(self, run_id: str) -> None:
         rename_flow_run(f"{flow_run.name} · {run_id[-4:]}")
 
-    def publish(self, spec: EvalSpec, result: RunResult, written: Written | None) -> None:
+    def publish(self, plan: RunPlan, result: RunResult, written: Written | None) -> None:
         """Attach the report to the flow run."""
+        spec = plan.spec
         if not self._is_reachable:
             self.log.error("Run stored, but its page in Prefect lacks the metrics: the API does not answer.")
             return
         page = written.document if written else render_table(tabulate_metrics(result))
+        if plan.purpose.kind == "night" and written:
+            said = say_page(written.document, result.headline)
+            publish_page("night", written.document.title, page, said)
+            return
         viewer = find_viewer(self.settings.data_dir, result.run_id)
-        figures = [describe_figures(result.metrics, spec, result.notes), *([f"[viewer]({viewer})"] if viewer else [])]
+        figures = [result.message, *([f"[viewer]({viewer})"] if viewer else [])]
         publish_page("report", spec.name, page, ", ".join(figures))
 
     def show_page(self, kind: str, name: str, page: Document, headline: str) -> None:
         publish_page(kind, name, page, headline)
+
+    def notify(self, message: str) -> None:
+        """Leave the message to Prefect's automations (`assayline notify`)."""
 
     def explain(self, cause: BaseException) -> str:
         if isinstance(cause, CancelledInPrefect):

@@ -8,22 +8,23 @@ from typing import Any, cast
 
 import pytest
 from run_kit import FAKE, begin_and_vanish, work
+from run_kit import complete as complete_run
 
-from assayline.benchmark.configurations import (
-    Ask,
+from assayline.benchmark.campaign import (
+    Campaign,
+    Cell,
+    campaign_dir,
+    count_done,
     list_left,
-    load_tasks,
-    order_runs,
-    parse_sweep,
-    plan_benchmark,
-    read_plan,
+    read_benchmark,
+    write_campaign,
 )
+from assayline.benchmark.configurations import Ask, load_tasks, parse_sweep, plan_benchmark
 from assayline.benchmark.frontier import name_configs
-from assayline.benchmark.plan import PLAN_NAME, benchmark_dir, count_done, write_plan
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.resume import NEVER
-from assayline.run.campaign import _do_benchmark
+from assayline.run.campaign import _do_campaign
+from assayline.runs.manifest import Purpose
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile
@@ -38,16 +39,26 @@ def spec(make_spec: Any) -> EvalSpec:
     return found
 
 
-def run(spec: EvalSpec, settings: Settings, benchmark_id: str) -> str:
-    evaluation = begin_evaluation(spec, settings, NEVER, benchmark_id)
+def run(cell: Cell, settings: Settings, campaign: Campaign) -> Campaign:
+    """The campaign with one more run, which is complete."""
+    run_id = f"run-{sum(map(len, campaign.runs.values()))}"
+    purpose = Purpose(kind="benchmark", campaign_id=campaign.campaign_id, run_id=run_id, is_measured=True)
+    evaluation = begin_evaluation(cell.spec, settings, purpose=purpose)
     counts = evaluation.prepare()
     work(evaluation)
-    return evaluation.finish(counts).run_id
+    evaluation.finish(counts)
+    runs = {**campaign.runs, cell.key: [*campaign.runs.get(cell.key, ()), run_id]}
+    write_campaign(found := dataclasses.replace(campaign, runs=runs), settings)
+    return found
+
+
+def cells_of(settings: Settings, **asked: Any) -> list[Cell]:
+    return plan_benchmark(Ask(**asked), settings).cells
 
 
 def test_every_combination_is_a_configuration(spec, settings):
     sweep = parse_sweep(["engine.max_concurrency=4,8", "engine.args.max_num_seqs=[16, 32]"])
-    plan, found = plan_benchmark(Ask(spec=spec, sweep=sweep, repeats=5), settings)
+    found = cells_of(settings, spec=spec, sweep=sweep, repeats=5)
     assert [(one.spec.engine.max_concurrency, one.spec.engine.args["max_num_seqs"]) for one in found] == [
         (4, 16),
         (4, 32),
@@ -55,17 +66,14 @@ def test_every_combination_is_a_configuration(spec, settings):
         (8, 32),
     ]
     assert found[0].label == "engine.max_concurrency=4, engine.args.max_num_seqs=16"
-    plain, _ = plan_benchmark(
-        Ask(spec=spec, sweep={"engine.max_concurrency": [4, 8], "engine.args.max_num_seqs": [16, 32]}, repeats=5),
-        settings,
-    )
-    assert (plain.sweep, plain.config_ids) == (plan.sweep, plan.config_ids)
-    assert plan.config_ids == [one.config_id for one in found] and len(set(plan.config_ids)) == 4
+    plain = {"engine.max_concurrency": [4, 8], "engine.args.max_num_seqs": [16, 32]}
+    assert cells_of(settings, spec=spec, sweep=plain) == found
+    assert len({one.config_id for one in found}) == 4
 
 
 def test_without_a_sweep_there_is_one_configuration(spec, settings):
-    plan, (only,) = plan_benchmark(Ask(spec=spec, sweep={}, repeats=5), settings)
-    assert only.label == "as given" and plan.repeats == 5
+    (only,) = cells_of(settings, spec=spec)
+    assert only.label == "as given" and only.repeats == 5
 
 
 def test_models_can_be_swept(spec, settings, tiny_model, tmp_path):
@@ -74,15 +82,15 @@ def test_models_can_be_swept(spec, settings, tiny_model, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny_model, other)
     (other / "config.json").write_text((other / "config.json").read_text() + "\n")
-    _, found = plan_benchmark(Ask(spec=spec, sweep={"model": [str(tiny_model), str(other)]}, repeats=1), settings)
+    found = cells_of(settings, spec=spec, sweep={"model": [str(tiny_model), str(other)]})
     assert [one.spec.model for one in found] == [str(tiny_model), str(other)]
 
 
 def test_cache_is_off_unless_it_is_set(spec, settings):
-    _, (found,) = plan_benchmark(Ask(spec=spec), settings)
+    (found,) = cells_of(settings, spec=spec)
     assert found.spec.engine.args["enable_prefix_caching"] is False and found.spec.engine.warmup
     sweep = {"engine.args.enable_prefix_caching": [True, False]}
-    _, both = plan_benchmark(Ask(spec=spec, sweep=sweep), settings)
+    both = cells_of(settings, spec=spec, sweep=sweep)
     assert [one.spec.engine.args["enable_prefix_caching"] for one in both] == [True, False]
 
 
@@ -105,15 +113,17 @@ def test_evaluations_of_a_suite_are_measured_with_every_combination(spec, settin
     ]
     assert models == [str(tiny_model), "small"]
     asked = Ask(spec="suite.yaml", sweep={"model": [str(tiny_model)], "engine.max_concurrency": [1, 2]}, repeats=2)
-    plan, found = plan_benchmark(
+    plan = plan_benchmark(
         dataclasses.replace(asked, baseline=f"model={tiny_model}, engine.max_concurrency=2"), settings
     )
     variants = [f"model={tiny_model}, engine.max_concurrency={size}" for size in (1, 2)]
-    assert [one.spec.name for one in found] == [f"{task} {variant}" for variant in variants for task in ("sums", "few")]
-    assert list(plan.names.values()) == [(one.task, one.variant) for one in found]
+    assert [one.spec.name for one in plan.cells] == [
+        f"{task} {variant}" for variant in variants for task in ("sums", "few")
+    ]
+    assert [(one.task, one.variant) for one in plan.cells[:2]] == [("sums", variants[0]), ("few", variants[0])]
     assert plan.baseline == variants[1]
-    write_plan(plan, settings)
-    assert read_plan(plan.benchmark_id, settings) == (plan, found)
+    write_campaign(plan, settings)
+    assert read_benchmark(plan.campaign_id, settings) == plan
     for wanted in ("3", "model=x"):
         with pytest.raises(SpecError, match=f"--baseline '{wanted}' is not a configuration: known: model="):
             plan_benchmark(dataclasses.replace(asked, baseline=wanted), settings)
@@ -122,41 +132,42 @@ def test_evaluations_of_a_suite_are_measured_with_every_combination(spec, settin
 
 
 def test_same_command_resumes_a_benchmark_and_a_complete_or_other_or_fresh_one_is_new(spec, settings):
-    def plan(is_fresh: bool = False, sizes: tuple[int, ...] = (1, 2)) -> str:
+    def plan(is_fresh: bool = False, sizes: tuple[int, ...] = (1, 2)) -> Campaign:
         sweep = {"engine.max_concurrency": sizes}
-        asked = Ask(spec=spec, sweep=sweep, repeats=1, resume="never" if is_fresh else "auto")
-        found, _ = plan_benchmark(asked, settings)
-        write_plan(found, settings)
-        return found.benchmark_id
+        found = plan_benchmark(Ask(spec=spec, sweep=sweep, repeats=1, resume="never" if is_fresh else "auto"), settings)
+        write_campaign(found, settings)
+        return found
 
     first = plan()
-    for one in read_plan(first, settings)[1]:
-        assert plan() == first
-        run(one.spec, settings, first)
-    assert plan() == first, "it lacks its report"
-    (benchmark_dir(settings, first) / "report.html").touch()
+    for cell in first.cells:
+        run(cell, settings, plan())
+    again = plan()
+    assert again.campaign_id == first.campaign_id and not list_left(again, settings), "it lacks its report"
+    write_campaign(dataclasses.replace(again, is_over=True), settings)
     second = plan()
-    assert second != first and plan() == second
-    assert plan(sizes=(1, 3)) not in (first, second) and plan(is_fresh=True) not in (first, second)
+    assert second.campaign_id != first.campaign_id and plan() == second
+    assert len({first.campaign_id, second.campaign_id, plan(sizes=(1, 3)).campaign_id, plan(True).campaign_id}) == 4
 
 
 def test_configurations_share_an_engine_within_a_round(spec, settings):
-    plan, found = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=2), settings)
+    plan = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=2), settings)
     happened: list[str] = []
     engines = SimpleNamespace(clear=lambda: happened.append("new engine"))
 
-    def complete(one: EvalSpec, name: str, **how: Any) -> None:
-        assert how["engines"] is engines
+    def complete(one: EvalSpec, purpose: Purpose, name: str, given: Any) -> Any:
+        assert given is engines and purpose.is_measured
         happened.append(str(one.engine.max_concurrency))
+        return SimpleNamespace(run_id=purpose.run_id)
 
     front: Any = SimpleNamespace(settings=settings, log=logging.getLogger(), complete=complete)
-    assert _do_benchmark(plan, found, front, cast("Any", engines)) == {}
+    assert _do_campaign(plan, front, cast("Any", engines)) == {}
     assert happened == ["1", "2", "3", "new engine", "3", "2", "1"]
+    assert [len(run_ids) for run_ids in plan.runs.values()] == [2, 2, 2]
 
 
 def test_rounds_alternate_so_that_drift_is_shared(spec, settings):
-    _, found = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=4), settings)
-    order = [one.spec.engine.max_concurrency for one in order_runs(found, 4)]
+    plan = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=4), settings)
+    order = [int(key[-1]) for key in plan.order]
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3, 3, 2, 1]
     times = {window: [i for i, other in enumerate(order) if other == window] for window in (1, 2, 3)}
     assert len({sum(positions) for positions in times.values()}) == 1, "on average all run at the same time"
@@ -199,32 +210,30 @@ def test_read_plan_rejects_an_invalid_plan(sweep, repeats, sentence, spec, setti
 
 
 def test_list_left_skips_completed_runs(spec, settings):
-    plan, (one, two) = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2]}, repeats=2), settings)
-    write_plan(plan, settings)
-    assert list_left(plan, [one, two], settings) == [one, two, two, one]
-    run(one.spec, settings, plan.benchmark_id)
-    run(two.spec, settings, plan.benchmark_id)
-    run(two.spec, settings, "another benchmark")
+    plan = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2]}, repeats=2), settings)
+    one, two = plan.cells
+    assert list_left(plan, settings) == [one, two, two, one]
+    plan = run(two, settings, run(one, settings, plan))
     begin_and_vanish(two.spec, settings, 1)
-    again, found = read_plan(plan.benchmark_id, settings)
-    assert again == plan and found == [one, two]
-    assert list_left(again, found, settings) == [two, one]
-    assert count_done(plan.benchmark_id, settings) == {one.config_id: 1, two.config_id: 1}
+    complete_run(two.spec, settings)
+    again = read_benchmark(plan.campaign_id, settings)
+    assert again == plan and list_left(again, settings) == [two, one], "runs of others do not count"
+    assert count_done(plan, settings) == {one.key: 1, two.key: 1}
 
 
 def test_resume_rejects_a_benchmark_that_cannot_continue(spec, settings, monkeypatch):
     with pytest.raises(SpecError, match=r"no benchmark 'b'.*there is none yet"):
-        read_plan("b", settings)
-    plan, _ = plan_benchmark(Ask(spec=spec, sweep={}, repeats=1), settings)
-    write_plan(plan, settings)
-    with pytest.raises(SpecError, match=f"newest: {plan.benchmark_id}"):
-        read_plan("b", settings)
-    monkeypatch.setattr("assayline.benchmark.configurations.config_id", lambda spec, model_id: "changed")
+        read_benchmark("b", settings)
+    plan = plan_benchmark(Ask(spec=spec, repeats=1), settings)
+    write_campaign(plan, settings)
+    with pytest.raises(SpecError, match=f"newest: {plan.campaign_id}"):
+        read_benchmark("b", settings)
+    monkeypatch.setattr("assayline.benchmark.campaign.config_id", lambda spec, model_id: "changed")
     with pytest.raises(SpecError, match="files of a model"):
-        read_plan(plan.benchmark_id, settings)
-    (benchmark_dir(settings, plan.benchmark_id) / PLAN_NAME).write_text("{")
+        read_benchmark(plan.campaign_id, settings)
+    (campaign_dir(settings, "benchmark", plan.campaign_id) / "benchmark.json").write_text("{")
     with pytest.raises(StoreError, match="cannot be read"):
-        read_plan(plan.benchmark_id, settings)
+        read_benchmark(plan.campaign_id, settings)
 
 
 @pytest.mark.parametrize(

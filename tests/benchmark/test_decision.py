@@ -9,12 +9,14 @@ import pytest
 import yaml
 from scipy.stats import norm
 
+from assayline.benchmark.campaign import Cell
 from assayline.benchmark.decision import Decision, JudgedCell, check_repeats, decide
-from assayline.benchmark.suite import Cell
 from assayline.comparison.gate import Check, GateReport, Verdict, judge_speed
 from assayline.errors import SpecError
 from assayline.spec.criteria import GateSpec
+from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import override_spec, parse_spec
+from assayline.spec.identity import canonical_json
 from assayline.spec.suite import Tier
 from assayline.stats.repeats import compare_repeats
 
@@ -22,12 +24,19 @@ SPEC = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt
 MEAN = 0.7
 
 
+def cell_of(name: str, spec: EvalSpec, **more: Any) -> Cell:
+    spec_json = canonical_json(spec)
+    return Cell(
+        task=name, variant="models/m", label=f"{name} · m", config_id="", baseline="stable", spec_json=spec_json, **more
+    )
+
+
 def cell(
     name: str, tier: Tier = "critical", *, weight: float = 1, limit: float = 0.01, speed: float | None = None
 ) -> Cell:
     slowdown = {} if speed is None else {"output_tokens_per_s": speed}
     spec = parse_spec({**SPEC, "gate": {"max_accuracy_drop": limit, "max_slowdown": slowdown}})
-    return Cell(name, "models/m", tier, weight, 1, "stable", spec)
+    return cell_of(name, spec, tier=tier, weight=weight)
 
 
 def judged(
@@ -114,7 +123,7 @@ def test_check_repeats_refuses_suites_that_no_slowdown_stops(repeats):
     compared = compare_repeats(rows, limits)
     checks = [judge_speed(metric, limit, compared[metric]) for metric, limit in limits.items()]
     for evaluations in range(1, 21):
-        cells = [Cell(str(i), "models/m", "critical", 1, repeats, "stable", spec) for i in range(evaluations)]
+        cells = [cell_of(str(i), spec, repeats=repeats) for i in range(evaluations)]
         decision = decide([JudgedCell(one, "run", GateReport("run", "stable", checks)) for one in cells])
         try:
             check_repeats(cells)
@@ -125,7 +134,7 @@ def test_check_repeats_refuses_suites_that_no_slowdown_stops(repeats):
             assert fix == f"repeats: {needed[1]}"
             check_repeats([replace(one, **yaml.safe_load(fix)) for one in cells])
             unlimited = override_spec(spec, yaml.safe_load(other)["overrides"], origin="the suite")
-            check_repeats([replace(one, spec=unlimited) for one in cells])
+            check_repeats([replace(one, spec_json=canonical_json(unlimited)) for one in cells])
         else:
             assert decision.word == "NO-GO"
 
@@ -159,7 +168,7 @@ def test_supporting_evaluations_count_by_their_weighted_mean():
     assert check.candidate == pytest.approx(MEAN + mean) and check.baseline == pytest.approx(MEAN)
     assert (check.low, check.high) == pytest.approx(norm.interval(0.95, mean, error))
     assert check.limit == pytest.approx(np.average(limits, weights=weights))
-    strict = [replace(one, cell=replace(one.cell, spec=cell("", limit=0).spec)) for one in cells]
+    strict = [replace(one, cell=replace(one.cell, spec_json=cell("", limit=0).spec_json)) for one in cells]
     (worse,) = decide(strict).weighted.values()
     assert worse.p_value == pytest.approx(2 * norm.sf(-mean / error)), "that of a mean exactly at its limit"
 
@@ -181,7 +190,7 @@ def test_a_failure_of_one_supporting_evaluation_is_outweighed():
 
 
 def test_each_model_has_its_own_weighted_mean():
-    cells = [cell("a", "supporting"), replace(cell("a", "supporting"), model="models/other")]
+    cells = [cell("a", "supporting"), replace(cell("a", "supporting"), variant="models/other", label="a · other")]
     decision = decide([judged(cells[0], "pass"), judged(cells[1], "fail", -0.2, p_value=1e-9)])
     assert reasons(decision) == {"supporting evaluations · m": "pass", "supporting evaluations · other": "fail"}
     assert decision.tests == 2

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from run_kit import FAKE
 
-from assayline.benchmark.configurations import Ask, list_left, plan_benchmark, read_plan, replace_profile
-from assayline.benchmark.plan import write_plan
+from assayline.benchmark.campaign import list_left, read_benchmark, write_campaign
+from assayline.benchmark.configurations import Ask, add_rates, plan_benchmark
 from assayline.benchmark.profile import (
     MOST_POINTS,
     SECONDS,
@@ -101,23 +101,25 @@ def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec):
 
 
 def test_rates_are_known_once_and_kept(spec, settings):
-    plan, ends = plan_benchmark(Ask(spec=spec, repeats=2, profile="sweep", points=3), settings)
+    plan = plan_benchmark(Ask(spec=spec, repeats=2, profile="sweep", points=3), settings)
+    ends = plan.cells
     assert (len(ends), plan.planned, plan.total) == (2, 6, 10)
-    assert [one.label for one in list_left(plan, ends, settings)] == [
+    assert [one.label for one in list_left(plan, settings)] == [
         "synchronous",
         "throughput",
         "throughput",
         "synchronous",
     ]
-    write_plan(plan, settings)
-    assert read_plan(plan.benchmark_id, settings) == (plan, ends)
-    whole, points = replace_profile(plan, space_rates(plan.profile, 1.0, 4.0))
+    write_campaign(plan, settings)
+    assert read_benchmark(plan.campaign_id, settings) == plan
+    whole = add_rates(plan, space_rates(plan.profile, 1.0, 4.0))
+    points = whole.cells
     assert [one.label for one in points] == ["synchronous", "throughput", "2/s", "3/s", "4/s"]
-    assert points[:2] == ends and whole.config_ids[:2] == plan.config_ids
+    assert points[:2] == ends
     assert (whole.planned, whole.total) == (0, 10)
-    write_plan(whole, settings)
-    assert read_plan(plan.benchmark_id, settings) == (whole, points)
-    assert [one.label for one in list_left(whole, points, settings)][4:] == ["2/s", "3/s", "4/s", "4/s", "3/s", "2/s"]
+    write_campaign(whole, settings)
+    assert read_benchmark(plan.campaign_id, settings) == whole
+    assert [one.label for one in list_left(whole, settings)][4:] == ["2/s", "3/s", "4/s", "4/s", "3/s", "2/s"]
 
 
 def probe(rate: float, seats: int, service_s: float, limit_s: float, requests: int) -> Probe:
@@ -185,8 +187,8 @@ def test_profile_rejects_windows_that_cover_a_whole_point(make_spec, settings):
 def test_the_example_can_be_swept(settings, tiny_model, monkeypatch):
     monkeypatch.chdir(ROOT)
     spec = load_spec("examples/sweep.yaml", {"model": str(tiny_model)})
-    plan, ends = plan_benchmark(Ask(spec=spec, profile="sweep"), settings)
-    _, points = replace_profile(plan, space_rates(plan.profile, 1.0, 9.0))
+    plan = plan_benchmark(Ask(spec=spec, profile="sweep"), settings)
+    points = add_rates(plan, space_rates(plan.profile, 1.0, 9.0)).cells
     arrivals = [point.spec.load.arrival.kind for point in points if point.spec.load]
     assert arrivals == ["concurrency", "all_at_once", *["poisson"] * 8]
-    assert spec.slos and spec.engine.is_streaming and len(ends) == 2
+    assert spec.slos and spec.engine.is_streaming and len(plan.cells) == 2

@@ -14,7 +14,7 @@ from media_kit import encode, picture
 from run_kit import FAKE, complete, query, rows_of, settings_in, vanish, work
 
 from assayline import files
-from assayline.api.evaluation import evaluate
+from assayline.api import evaluate
 from assayline.errors import StoreError
 from assayline.evaluation.begin import begin_evaluation
 from assayline.evaluation.order import LENGTHS_NAME

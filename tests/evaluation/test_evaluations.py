@@ -9,10 +9,9 @@ from run_kit import FAKE, complete, query, work
 from assayline.clock import RunClock
 from assayline.errors import DatabaseLockedError, ModelError, PromptError, SpecError
 from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.resume import NEVER
 from assayline.evaluation.run import read_result
 from assayline.runs.locks import is_worked_on
-from assayline.runs.manifest import new_run_id, read_manifest
+from assayline.runs.manifest import NEVER, new_run_id, read_manifest
 from assayline.spec.evaluation import EvalSpec
 
 pytestmark = pytest.mark.slow

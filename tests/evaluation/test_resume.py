@@ -27,9 +27,9 @@ from assayline.evaluation.begin import begin_evaluation, plan_evaluation
 from assayline.evaluation.judging import find_unreported
 from assayline.evaluation.order import read_shard
 from assayline.evaluation.prepare import _ShardWriter
-from assayline.evaluation.resume import AUTO, NEVER, choose_run, describe_left, describe_way_on
+from assayline.evaluation.resume import choose_run, describe_left, describe_way_on
 from assayline.runs.locks import is_worked_on, lock_run
-from assayline.runs.manifest import read_manifest, write_manifest
+from assayline.runs.manifest import AUTO, NEVER, Purpose, read_manifest, write_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -118,14 +118,15 @@ def test_begin_evaluation_leaves_a_run_to_the_kind_of_flow_that_began_it(spec, s
     again.abandon("cancelled")
 
 
-OWNERS = [{}, {"suite_id": "s"}, {"suite_id": "t"}, {"benchmark_id": "b"}]
+CAMPAIGNS = [{}, {"kind": "suite", "campaign_id": "s"}, {"kind": "suite", "campaign_id": "t"}, {"campaign_id": "b"}]
 
 
 @pytest.mark.parametrize("state", ["unfinished", "without its report"])
-def test_runs_of_one_spec_are_resumed_by_their_owner_alone_whatever_others_did_since(spec, settings, state):
+def test_runs_of_one_spec_are_resumed_by_their_campaign_alone_whatever_others_did_since(spec, settings, state):
     runs = {}
-    for owner in OWNERS:
-        begun = begin_evaluation(spec, settings, **owner)
+    for number, owner in enumerate(CAMPAIGNS):
+        chosen = {"run_id": f"chosen-{number}", "is_measured": owner.get("campaign_id") == "b"} if owner else {}
+        begun = begin_evaluation(spec, settings, purpose=Purpose(**owner, **chosen))
         counts = begun.prepare()
         if state == "unfinished":
             answer_some(begun, 4)
@@ -135,12 +136,14 @@ def test_runs_of_one_spec_are_resumed_by_their_owner_alone_whatever_others_did_s
             begun.finish(counts, lacks_report=True)
             begun.lock.release()
         runs[begun.run_id] = owner
-    assert len(runs) == len(OWNERS)
+    assert len(runs) == len(CAMPAIGNS)
     for run_id, owner in runs.items():
-        plan = plan_evaluation(spec, settings, DatabaseThread(settings).run, **owner)
+        purpose = Purpose(**owner, begun=(run_id,) if owner else ())
+        plan = plan_evaluation(spec, settings, DatabaseThread(settings).run, purpose)
         if state == "unfinished":
-            chosen = choose_run(plan.fresh, canonical_json(spec), settings.data_dir / "runs", is_dry=True).manifest
-            assert chosen and chosen.run_id == run_id
+            runs_dir = settings.data_dir / "runs"
+            found = choose_run(plan.fresh, canonical_json(spec), runs_dir, purpose, is_dry=True).manifest
+            assert found and found.run_id == run_id
         else:
             assert find_unreported(plan, settings) == run_id
 

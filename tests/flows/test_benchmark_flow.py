@@ -9,7 +9,6 @@ import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
 from assayline.benchmark.configurations import Ask, plan_benchmark
-from assayline.benchmark.plan import write_plan
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError, SpecError
 from assayline.flows.benchmark import benchmark
@@ -54,17 +53,17 @@ def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_re
     completed = Counter(row for row in flow_kit.query(data_dir, RUNS) if row[2] == "completed")
     measured_once = {(benchmark_id, window, "completed"): 1 for window in (7, 20)}
     assert completed == measured_once, "what was completed is not measured again"
-    first, second = result["measured"]
-    assert (first["repeats"], second["repeats"]) == (1, 1)
-    compared = first["comparisons"].keys() | second["comparisons"].keys()
+    first, second = result.measured
+    assert (first.repeats, second.repeats) == (1, 1)
+    compared = first.comparisons.keys() | second.comparisons.keys()
     assert {"output_tokens_per_s", "e2e_p95_s", "accuracy"} <= compared, "each with the best"
-    assert [row["repeats"] for row in result["frontier"]] == [1, 1]
-    assert first["metrics"]["accuracy"]["median_value"] == 1.0
+    assert [row["repeats"] for row in result.frontier] == [1, 1]
+    assert first.metrics["accuracy"]["median_value"] == 1.0
     compared = flow_kit.query(
         data_dir,
         "select candidate_repeats, baseline_repeats from compare_configs(?, ?) where metric = 'output_tokens_per_s'",
-        second["config_id"],
-        first["config_id"],
+        second.config_id,
+        first.config_id,
     )
     assert compared == [(1, 1)]
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[state.state_details.flow_run_id]))
@@ -93,10 +92,9 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
 def test_a_missing_file_costs_its_configuration_only(fake_spec, data_dir):
     there = fake_spec["prompts"]["source"]["path"]
     sweep = {"prompts.source.path": ["gone.jsonl", there]}
-    plan, configurations = plan_benchmark(Ask(spec=fake_spec, sweep=sweep, repeats=1), load_settings())
-    write_plan(plan, load_settings())
+    plan = plan_benchmark(Ask(spec=fake_spec, sweep=sweep, repeats=1), load_settings())
     with pytest.raises(RunFailedError, match=r"did not complete\. .*=gone\.jsonl: .*gone\.jsonl does not exist"):
-        run_benchmark(plan, configurations, FrontEnd(load_settings()))
+        run_benchmark(plan, FrontEnd(load_settings()))
     assert [ended for _, _, ended in flow_kit.query(data_dir, RUNS)] == ["completed"], "the other is measured"
 
 

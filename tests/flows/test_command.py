@@ -119,8 +119,8 @@ def test_a_data_folder_that_cannot_be_written_is_found_before_anything_starts(sp
         raise AssertionError("nothing may start")
 
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", "/proc/data")
+    monkeypatch.setattr("assayline.flows.cli.terminal.find_prefect_api", begin)
     for command in "evaluate", "benchmark":
-        monkeypatch.setattr(f"assayline.flows.cli.{command}.find_prefect_api", begin)
         refused = flow_kit.run_here(command, spec_file, *arguments)
         assert_refused(refused, 6, "Cannot write to the data folder /proc/data: ", "hint: set ASSAYLINE_DATA_DIR to")
 

@@ -82,9 +82,9 @@ def test_an_unknown_command_is_one_message(capsys, words, sentence):
 @pytest.mark.parametrize(
     ("words", "code", "shown"),
     [
-        ([], 2, "list tasks"),
-        (["list"], 2, "list tasks"),
-        (["list", "--help"], 0, "list tasks"),
+        ([], 2, "list runs"),
+        (["list"], 2, "list runs"),
+        (["list", "--help"], 0, "list runs"),
         (["db"], 2, "db export"),
     ],
 )

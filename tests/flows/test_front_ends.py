@@ -14,12 +14,15 @@ import pytest
 from media_kit import encode, picture
 from run_kit import PATIENCE_S, begin_and_vanish
 
-from assayline import evaluate
+from assayline import api, evaluate
+from assayline.comparison.baselines import pin_baseline
 from assayline.errors import RunFailedError
 from assayline.flows import cli
 from assayline.flows.evaluate import evaluate as evaluate_flow
+from assayline.flows.nightly import nightly
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec
+from assayline.store.database import connect
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("prefect_client")]
 
@@ -129,3 +132,37 @@ def test_front_ends_write_the_same_rows(change, fake_spec, tmp_path, monkeypatch
         assert change != "media" or all(".png" in row for row in found[name]["requests"])
     assert found["command"] == found["python"]
     assert found["flow"] == found["python"]
+
+
+NIGHTS: dict[str, Callable[[Path], object]] = {
+    "python": lambda spec: api.night(spec, "stable"),
+    "command": lambda spec: cli.run("night", [str(spec), "--baseline", "stable"]),
+    "flow": lambda spec: nightly(str(spec), "stable", return_state=True),
+}
+
+
+def test_a_night_is_judged_and_told_alike_by_every_front(fake_spec, tmp_path, monkeypatch, charts):
+    """Without Prefect, a webhook hears of a night that is worse; with it, automations do."""
+    good = flow_kit.write_spec(tmp_path / "good.yaml", fake_spec)
+    wrong = {**fake_spec, "chat": {"template": "{{ messages[0].content }} what"}, "gate": {"max_slowdown": {}}}
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", wrong)
+    found, told = {}, {}
+    for name, start in NIGHTS.items():
+        with monkeypatch.context() as patch, flow_kit.listening(heard := []) as url:
+            patch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / name))
+            patch.setenv("ASSAYLINE_WEBHOOK", url)
+            if name == "command":
+                patch.setenv("PREFECT_API_URL", "")
+            stable = evaluate(good).run_id
+            with connect(load_settings().database_path, 20) as connection:
+                pin_baseline(connection, tmp_path / name, "stable", stable)
+            start(spec)
+        rows = "select limit_on, verdict, candidate_value, baseline_value, limit_value from verdicts order by ordinal"
+        purposes = "select purpose, state from runs order by started_at"
+        found[name] = flow_kit.query(tmp_path / name, rows), flow_kit.query(tmp_path / name, purposes)
+        told[name] = [json.loads(message)["text"].partition(", run")[0] for message in heard]
+        assert (tmp_path / name / "histories" / "trial" / "report.html").exists()
+    assert ("accuracy, exact_match", "fail", 0.0, 1.0, 0.01) in found["python"][0]
+    assert found["python"][1] == [("evaluate", "completed"), ("night", "completed")]
+    assert found["command"] == found["flow"] == found["python"]
+    assert told == {"python": ["Night of trial"], "command": ["Night of trial"], "flow": []}

@@ -16,7 +16,6 @@ from run_kit import begin_and_vanish
 
 from assayline import evaluate
 from assayline.benchmark.configurations import Ask, plan_benchmark
-from assayline.benchmark.plan import write_plan
 from assayline.engines import client
 from assayline.engines.fake import FakeEngine
 from assayline.engines.pool import EnginePool
@@ -26,6 +25,7 @@ from assayline.flows import cli
 from assayline.flows.evaluate import evaluate as evaluate_flow
 from assayline.run import driver, stages
 from assayline.run.campaign import run_benchmark, run_suite
+from assayline.runs.manifest import Purpose
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
 from assayline.spec.suite import parse_suite
@@ -90,9 +90,7 @@ def test_rebuild_makes_a_lost_database_again_table_by_table(fake_spec, data_dir,
     limits = {"baseline": "good", "max_slowdown": {}}
     gated = flow_kit.write_spec(tmp_path / "gated.yaml", {**fake_spec, "gate": limits})
     run_suite(parse_suite({"name": "s", "evaluations": [{"spec": str(gated)}]}), front)
-    plan, configurations = plan_benchmark(Ask(spec=fake_spec, repeats=1), settings)
-    write_plan(plan, settings)
-    run_benchmark(plan, configurations, front)
+    run_benchmark(plan_benchmark(Ask(spec=fake_spec, repeats=1), settings), front)
     assert cli.run("score", [judged, "--scorer", "contains"]) == 0
     sample = {
         "run_id": judged,
@@ -339,7 +337,7 @@ def test_workers_of_a_judge_have_their_own_devices_next_to_an_idle_engine(
     flow_kit.write_spec(path, {**judge, "workers": 2, "output": {"regex": VERDICT}, "sampling": {"max_tokens": 60}})
     spec = parse_spec({**judged_by(fake_spec, path), **served})
     with EnginePool() as engines:
-        result = driver.evaluate(spec, driver.FrontEnd(load_settings()), engines=engines)
+        result = driver.evaluate(spec, driver.FrontEnd(load_settings()), Purpose(), engines)
         assert [host for host in hosts if host.exit_code is None] == []
     assert read_scores(data_dir, result.run_id)
     devices = re.findall(r"Opening an engine for \S+ on (\S+)", caplog.text)

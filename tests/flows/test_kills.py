@@ -32,14 +32,14 @@ import pyarrow.parquet, duckdb, transformers.models.auto.tokenization_auto, toke
 from transformers import PreTrainedTokenizerFast
 import assayline.requests.chat, assayline.evaluation.prepare, vl_convert
 for line in sys.stdin:
-    spec, folder, points = json.loads(line)
+    words, folder, points = json.loads(line)
     child = os.fork()
     if child == 0:
         output = os.open(folder + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1), os.dup2(output, 2)
         os.environ["ASSAYLINE_DATA_DIR"] = folder
         sitecustomize.kill_at(folder, points)
-        os._exit(assayline.flows.cli.run("evaluate", [spec]))
+        os._exit(assayline.flows.cli.run(words[0], words[1:]))
     _, status, usage = os.wait4(child, 0)
     print(json.dumps([os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime]), flush=True)
 """
@@ -47,7 +47,7 @@ for line in sys.stdin:
 
 
 @contextmanager
-def forking(env: dict[str, str], spec: Path) -> Iterator[Any]:
+def forking(env: dict[str, str], *command: str | Path) -> Iterator[Any]:
     """Yield a function that runs the command in a data folder, to its end or to a point; it returns its exit code
     and CPU-seconds."""
     with subprocess.Popen(
@@ -57,7 +57,7 @@ def forking(env: dict[str, str], spec: Path) -> Iterator[Any]:
 
         def run(folder: Path, *points: tuple[str, str, int]) -> Any:
             assert process.stdin is not None and process.stdout is not None
-            print(json.dumps([str(spec), str(folder), points]), file=process.stdin, flush=True)
+            print(json.dumps([[*map(str, command)], str(folder), points]), file=process.stdin, flush=True)
             return json.loads(process.stdout.readline())
 
         yield run
@@ -109,6 +109,67 @@ def is_done(data_dir: Path) -> bool:
     return any(run["state"] == "completed" and not run["lacks_report"] for run in manifests)
 
 
+def read_campaign(data_dir: Path, kind: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the one campaign of a kind, and the ids of its complete runs."""
+    (path,) = data_dir.glob(f"{kind}s/*/{kind}.json")
+    campaign: dict[str, Any] = json.loads(path.read_text())
+    manifests = [data_dir / "runs" / one / "run.json" for ids in campaign["runs"].values() for one in ids]
+    runs = [json.loads(one.read_text()) for one in manifests if one.exists()]
+    return campaign, [run["run_id"] for run in runs if run["state"] == "completed" and not run["lacks_report"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("suite", 150),
+        ("gate", 120),
+        pytest.param("suite", 1, marks=pytest.mark.rare),
+        pytest.param("gate", 1, marks=pytest.mark.rare),
+    ],
+)
+def test_campaign_killed_before_a_file_event_goes_on_with_its_runs(
+    kind, step, command_env, modest_model, charts, tmp_path
+):
+    """A suite of two judged evaluations, and a gate that measures two runs again. Each answer is there once."""
+    spec, first = write_spec(modest_model, tmp_path, kind == "suite"), tmp_path / "first"
+    command: list[str | Path] = ["suite", tmp_path / "suite.yaml"]
+    first.mkdir()
+    (first / "cache").symlink_to(charts)
+    if kind == "suite":
+        other = {"spec": str(spec), "name": "other", "overrides": {"sampling.max_tokens": 3}}
+        flow_kit.write_spec(tmp_path / "suite.yaml", {"evaluations": [{"spec": str(spec)}, other]})
+    else:
+        ends = []
+        for more in ("4", "3"):
+            with forking(command_env, "evaluate", spec, "--sampling.max_tokens", more) as run:
+                assert run(first)[0] == 0, first.with_suffix(".log").read_text()
+            ends += [one.name for one in (first / "runs").iterdir() if one.name not in ends]
+        command = ["gate", ends[1], "--baseline", ends[0], "--remeasure", "--max_slowdown", "{}"]
+    with forking(command_env, *command) as run:
+        for point in itertools.count(1, step):
+            data_dir = tmp_path / f"killed-{point}"
+            shutil.copytree(first, data_dir, symlinks=True)
+            code, _ = run(data_dir, ("flow", f"{data_dir}/*", point))
+            log = data_dir.with_suffix(".log")
+            assert code in (0, 13, -signal.SIGKILL), log.read_text()
+            has_begun = any(data_dir.glob(f"{kind}s/*/{kind}.json"))
+            campaign, before = read_campaign(data_dir, kind) if has_begun else ({"is_over": False}, [])
+            if not campaign["is_over"]:
+                again, _ = run(data_dir)
+                assert again in (0, 13), f"point {point}: {log.read_text()}"
+            campaign, ended = read_campaign(data_dir, kind)
+            assert campaign["is_over"] and set(before) <= set(ended), f"point {point}: no run is lost"
+            assert len(ended) == 2, f"point {point}: no run is new"
+            for run_id in ended:
+                assert len(read_answers(data_dir, run_id)) == 60
+            whole = "select count(*) from runs where state = 'completed'"
+            assert flow_kit.query(data_dir, whole) == [4], f"point {point}"
+            shutil.rmtree(data_dir)
+            if code in (0, 13):
+                break
+    print(json.dumps({"events": point, "step": step}))
+
+
 @pytest.mark.parametrize(
     ("is_judged", "step"),
     [(True, 80), pytest.param(True, 4, marks=pytest.mark.rare), pytest.param(False, 1, marks=pytest.mark.rare)],
@@ -118,7 +179,7 @@ def test_command_killed_before_a_file_event_goes_on_with_its_run(
 ):
     """Each `step`-th point of a run of 60 rows is that of a run of its own, which the same command then completes."""
     spec, seconds = write_spec(modest_model, tmp_path, is_judged), 0.0
-    with forking(command_env, spec) as run:
+    with forking(command_env, "evaluate", spec) as run:
         for point in itertools.count(1, step):
             data_dir = tmp_path / f"killed-{point}"
             data_dir.mkdir()

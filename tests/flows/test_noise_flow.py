@@ -7,14 +7,15 @@ import flow_kit
 import pytest
 from run_kit import complete
 
-from assayline.benchmark.configurations import Ask, plan_benchmark, read_plan
+from assayline.benchmark.campaign import read_benchmark
+from assayline.benchmark.configurations import Ask, plan_benchmark
 from assayline.engines.fake import FakeEngine
 from assayline.engines.pool import EnginePool
 from assayline.errors import EngineError, SpecError
-from assayline.evaluation.resume import NEVER
 from assayline.flows.cli.benchmark import run
 from assayline.flows.evaluate import complete as complete_in_flow
 from assayline.report.make import make_report
+from assayline.runs.manifest import NEVER, Purpose
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
 
@@ -50,7 +51,7 @@ def test_failed_measurement_is_resumed_with_new_pairs_and_comparisons_show_the_n
         failed = flow_kit.run_here("benchmark", spec, "--noise", "--repeats", "5")
         assert failed.code == 7 and "did not complete" in failed.err
     (folder,) = (data_dir / "benchmarks").iterdir()
-    assert read_plan(folder.name, load_settings())[0].runs_per_engine == 2
+    assert read_benchmark(folder.name, load_settings()).runs_per_engine == 2
     measured = flow_kit.run_here("benchmark", "--resume", folder.name)
     assert number_engines(data_dir) == [0, 1, 1, 2, 2]
     assert "5 equal runs on 3 engines." in measured.out
@@ -70,10 +71,10 @@ def test_failed_measurement_is_resumed_with_new_pairs_and_comparisons_show_the_n
 @pytest.mark.prefect
 def test_flow_runs_hand_an_engine_on_and_store_no_parameter_of_it(prefect_client, fake_spec, data_dir):
     fake_spec["prompts"]["limit"] = 4
-    how: dict[str, Any] = {"resume": NEVER, "benchmark_id": "noise", "purpose": "benchmark"}
+    purpose = Purpose(kind="benchmark", resume=NEVER, campaign_id="noise", is_measured=True)
     with EnginePool() as engines:
         for number in range(2):
-            complete_in_flow(parse_spec(fake_spec), f"run {number}", engines=engines, **how)
+            complete_in_flow(parse_spec(fake_spec), purpose, f"run {number}", engines)
     assert number_engines(data_dir) == [0, 0]
     stored = {name for run in prefect_client.read_flow_runs() for name in run.parameters}
     assert "spec" in stored and "engines" not in stored
@@ -94,15 +95,16 @@ def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_
         ({"backend": "fake"}, {}, 2),
         ({"backend": "offline"}, {}, 2),
         ({"backend": "async"}, {}, 2),
-        ({"backend": "server"}, {}, 1),
-        ({"backend": "fake"}, {"workers": 2}, 1),
-        ({"backend": "fake"}, {"runner": "ray"}, 1),
-        ({"backend": "offline", "args": {"distributed_executor_backend": "ray"}}, {}, 1),
+        ({"backend": "server"}, {}, 0),
+        ({"backend": "fake"}, {"workers": 2}, 0),
+        ({"backend": "fake"}, {"runner": "ray"}, 0),
+        ({"backend": "offline", "args": {"distributed_executor_backend": "ray"}}, {}, 0),
     ],
     ids=json.dumps,
 )
 def test_plan_noise_shares_engines_that_can_be_kept(fake_spec, data_dir, engine, more, shared):
     spec = parse_spec({**fake_spec, "engine": {**fake_spec["engine"], **engine}, **more})
-    plan, (only,) = plan_benchmark(Ask(spec=spec, noise=True), load_settings())
-    assert (plan.runs_per_engine, plan.repeats) == (shared, 10)
+    plan = plan_benchmark(Ask(spec=spec, noise=True), load_settings())
+    (only,) = plan.cells
+    assert (plan.runs_per_engine, only.repeats) == (shared, 10)
     assert only.spec.engine == spec.engine

@@ -1,14 +1,18 @@
 """One ask from each front end: the same plan, whatever the words of the front."""
 
-import json
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import flow_kit
 import pytest
 
+from assayline import api
+from assayline.benchmark.campaign import Campaign
 from assayline.flows import cli
 from assayline.flows.benchmark import benchmark
+from assayline.run.campaign import BenchmarkResult
+from assayline.spec.file import SpecFile
 
 ASKS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "suite with models": (["suite.yaml"], {"spec": "suite.yaml"}),
@@ -29,12 +33,6 @@ ASKS: dict[str, tuple[list[str], dict[str, Any]]] = {
 }
 
 
-def read_plans(data_dir: Path) -> list[Any]:
-    """Plans of benchmarks, without their ids."""
-    found = [json.loads(path.read_text()) for path in sorted(data_dir.glob("benchmarks/*/benchmark.json"))]
-    return [{**plan, "benchmark_id": None} for plan in found]
-
-
 @pytest.mark.parametrize("ask", ASKS)
 def test_every_front_plans_the_same_benchmark(ask, fake_spec, tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -46,26 +44,32 @@ def test_every_front_plans_the_same_benchmark(ask, fake_spec, tiny_model, tmp_pa
     cells = {"models": [str(tiny_model), "another"], "evaluations": [{"spec": "sums.yaml"}, {"spec": "cold.yaml"}]}
     cells["evaluations"][1] |= {"name": "cold", "overrides": {"prompts.limit": 3}}
     flow_kit.write_spec(tmp_path / "suite.yaml", cells)
-    monkeypatch.setattr("assayline.benchmark.configurations.identify_spec_model", lambda spec: Named(spec.model))
+    monkeypatch.setattr("assayline.benchmark.campaign.identify_spec_model", lambda spec: Named(spec.model))
+    plans: dict[str, Campaign] = {}
     for name in ("assayline.run.campaign", "assayline.flows.benchmark"):
-        monkeypatch.setattr(f"{name}.run_benchmark", lambda *_: {"headline": ""})
+        monkeypatch.setattr(f"{name}.run_benchmark", lambda plan, front: plans.update({way: plan}) or NOTHING)
     monkeypatch.setattr("assayline.flows.benchmark.FlowFront", lambda *_: None)
     monkeypatch.setattr("assayline.flows.cli.tables.print_conclusion", lambda *_: None)
     words, parameters = ASKS[ask]
-    plans = {}
-    for front in ("command", "flow"):
-        monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / front))
-        if front == "command":
-            assert cli.run("benchmark", words) == 0
-        else:
-            given = benchmark.validate_parameters(parameters)
-            benchmark.fn(**given)
-        (plans[front],) = read_plans(tmp_path / front)
-    assert plans["flow"] == plans["command"]
-    specs = [json.loads(one["spec_json"]) for one in plans["flow"]["tasks"] or [plans["flow"]]]
-    wanted = {"suite with models": [True, False], "sweep": [True], "profile": [True], "noise": [True]}
-    assert [one["engine"].get("warmup", True) for one in specs] == wanted.get(ask, [False])
-    assert len(plans["flow"]["config_ids"]) == {"suite with models": 4, "sweep": 2, "profile": 2}.get(ask, 1)
+    given = parameters["spec"]
+    python = {**parameters, "spec": SpecFile(**given) if isinstance(given, dict) else given}
+    ways: dict[str, Callable[[], object]] = {
+        "command": lambda: cli.run("benchmark", words),
+        "flow": lambda: benchmark.fn(**benchmark.validate_parameters(parameters)),
+        "python": lambda: api.benchmark(**python),
+    }
+    for way, start in ways.items():
+        monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / way))
+        start()
+    asked = {way: replace(plan, campaign_id="") for way, plan in plans.items()}
+    assert asked["flow"] == asked["command"] == asked["python"]
+    warm = {cell.task: cell.spec.engine.warmup for cell in plans["flow"].cells}
+    assert list(warm.values()) == WARM.get(ask, [True])
+    assert len(plans["flow"].cells) == {"suite with models": 4, "sweep": 2, "profile": 2}.get(ask, 1)
+
+
+NOTHING = BenchmarkResult("", "", [], [], None)
+WARM = {"suite with models": [True, False], "warm-up off on the way": [False], "warm-up off in the file": [False]}
 
 
 class Named:

@@ -10,8 +10,8 @@ from prefect import Flow
 
 from assayline import flows
 from assayline.flows.cli.notify import AUTOMATIONS
-from assayline.flows.cli.tables import describe_figures
 from assayline.flows.live import reporting
+from assayline.run.stages import describe_figures
 from assayline.spec.file import parse_spec
 
 

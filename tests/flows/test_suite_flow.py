@@ -10,9 +10,9 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from run_kit import complete
 
 from assayline import evaluate
+from assayline.benchmark.campaign import write_campaign
 from assayline.benchmark.decision import NoGoError
-from assayline.benchmark.suite import begin_suite, list_cells
-from assayline.benchmark.suite import write_suite as write_plan
+from assayline.benchmark.suite import plan_suite
 from assayline.comparison.baselines import pin_baseline
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError
@@ -61,13 +61,12 @@ def write_suite(path: Path, *evaluations: dict[str, Any]) -> Path:
 def run_ahead(file: Path, data_dir: Path) -> None:
     """Complete all runs of a suite without Prefect, each different one once."""
     settings, wanted = Settings(data_dir=data_dir), load_suite(file)
-    cells = list_cells(wanted)
-    plan = begin_suite(wanted, cells)
+    plan = plan_suite(wanted, settings, "never")
     known = {name: run_id for run_id, name in flow_kit.query(data_dir, "select run_id, spec_json from runs")}
-    for cell in cells:
+    for cell in plan.cells:
         done = known.get(canonical_json(cell.spec)) or complete(cell.spec, settings, "never").run_id
         plan.runs[cell.key] = [done]
-    write_plan(plan, settings)
+    write_campaign(plan, settings)
 
 
 def test_command_prints_the_decision_and_exits_with_its_code(path, data_dir):
@@ -191,7 +190,7 @@ def test_suite_goes_on_where_a_failure_stopped_it(path, data_dir, monkeypatch):
     assert flow_kit.query(data_dir, few) == [2], "a new suite does not resume a run that is not its own"
     before = flow_kit.query(data_dir, "select run_id from runs where state = 'completed' order by run_id")
     result = run_suite(wanted, FrontEnd(load_settings()))
-    assert (result["suite_id"], result["decision"]) == (folder.name, "GO")
+    assert (result.suite_id, result.decision) == (folder.name, "GO")
     after = flow_kit.query(data_dir, "select run_id from runs where state = 'completed' order by run_id")
     assert flow_kit.query(data_dir, few) == [2], "an undecided suite resumes its run"
     assert len(before) == 2 and len(after) == 3, "what was completed is not run again"

@@ -288,4 +288,4 @@ def test_a_task_s_prompt_set_is_named_by_it():
 def test_judge_error_names_the_missing_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SpecError, match=r"pip install 'assayline\[lm-eval\]'"):
-        tasks.list_tasks()
+        tasks._open_manager(None, [])

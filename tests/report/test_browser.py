@@ -16,9 +16,9 @@ from typing import Any
 
 import flow_kit
 import pytest
-from row_kit import BENCHMARK, NAME, NIGHT, NIGHT_BEFORE, NightOf, given_nights, given_sweep, noisy_nights
+from row_kit import BENCHMARK, NAME, NIGHT, NIGHT_BEFORE, NightOf, given_nights, given_sweep, noisy_nights, plan_of
 
-from assayline.benchmark.plan import BenchmarkPlan, write_plan
+from assayline.benchmark.campaign import write_campaign
 from assayline.report.make import (
     make_benchmark_report,
     make_history_report,
@@ -221,8 +221,7 @@ def test_pages_of_benchmarks_are_drawn_have_room_for_what_is_on_them_and_warn_of
     )
     configs = "select config_id from runs where benchmark_id = 'b' group by all order by min(started_at)"
     ids = [row["config_id"] for row in open_database(settings).run(lambda connection: read_rows(connection, configs))]
-    sizes = {"engine.batch_size": ["1", "0"]}
-    write_plan(BenchmarkPlan("b", '{"name": "arithmetic"}', sizes, repeats=5, config_ids=ids), settings)
+    write_campaign(plan_of("b", ids, ["engine.batch_size=1", "engine.batch_size=0"], repeats=5), settings)
     sweep = make_benchmark_report(settings, BENCHMARK, tmp_path / "sweep").html
     document = browser.open(sweep)
     assert browser.proxy.asked_by_page == []

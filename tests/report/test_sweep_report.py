@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import row_kit
-from row_kit import BENCHMARK, RATES, NightOf, given_nights, given_sweep, text_of
+from row_kit import BENCHMARK, RATES, NightOf, given_nights, given_sweep, plan_of, text_of
 from run_kit import settings_in
 
-from assayline.benchmark.plan import BenchmarkPlan, write_plan
+from assayline.benchmark.campaign import write_campaign
 from assayline.benchmark.profile import Probe
 from assayline.flows.cli import run
 from assayline.report.charts import draw_frontier
@@ -205,9 +205,9 @@ def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:
     with connect(settings.database_path, 10) as connection:
         connection.execute("update runs set spec_json = json_merge_patch(spec_json, ?)", [json.dumps(limits)])
         found = connection.execute("select config_id from runs group by all order by min(started_at)").fetchall()
-    spec = json.dumps({"name": "benchmark"})
     configs = [config_id for (config_id,) in found]
-    write_plan(BenchmarkPlan("b", spec, {"engine.max_concurrency": [*seconds]}, 1, configs), settings)
+    variants = [f"engine.max_concurrency={size}" for size in seconds]
+    write_campaign(plan_of("b", configs, variants), settings)
 
 
 def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tmp_path):
@@ -283,9 +283,9 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Written]:
         ids = "select name, any_value(config_id) from runs where benchmark_id = 'b' group by name"
         config_ids = dict(connection.execute(ids).fetchall())
     models = [f"models/{size}" for size in SIZES]
-    tasks = [{"name": task, "weight": 1.0, "spec_json": "{}"} for task in ("sums", "words")]
-    order = [config_ids[f"{task['name']} model={model}"] for model in models for task in tasks]
-    write_plan(BenchmarkPlan("b", '{"name": ""}', {"model": models}, 5, order, tasks=tasks), settings)
+    tasks, variants = ["sums", "words"], [f"model={model}" for model in models]
+    order = [config_ids[f"{task} {variant}"] for variant in variants for task in tasks]
+    write_campaign(plan_of("b", order, variants, tasks, repeats=5), settings)
     return settings, make_benchmark_report(settings, "b", folder)
 
 
@@ -322,7 +322,7 @@ def test_frontier_compares_with_the_baseline_of_the_plan_whatever_the_names_are(
     given_nights(settings, nights)
     with connect(settings.database_path, 10) as connection:
         order = [row for (row,) in connection.execute("select config_id from runs order by model_id").fetchall()]
-        plan = BenchmarkPlan("b", json.dumps({"name": name}), {"model": models}, 1, order, baseline=wanted)
+        plan = plan_of("b", order, [f"model={model}" for model in models], name=name, baseline=wanted)
         rows = read_benchmark_rows(connection, "b", plan)
     verdicts = {row["configuration"]: row["verdict"] for row in rows.frontier}
     assert {one.label for one in rows.measured} == {f"model={model}" for model in models}

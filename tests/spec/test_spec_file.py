@@ -8,8 +8,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from assayline.benchmark.configurations import Ask, parse_sweep, plan_benchmark, read_plan
-from assayline.benchmark.plan import write_plan
+from assayline.benchmark.campaign import read_benchmark, write_campaign
+from assayline.benchmark.configurations import Ask, parse_sweep, plan_benchmark
 from assayline.errors import SpecError
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments
@@ -248,9 +248,9 @@ def read_in(place: str, text: str, folder: Path, model: Path, monkeypatch: pytes
             spec = load_suite(folder / "suite.yaml").evaluations[0].load(None)
         case "sweep":
             ask = Ask(spec=path, sweep=parse_sweep([f"chat.kwargs.x=[{text}]"]), repeats=1)
-            plan, _ = plan_benchmark(ask, Settings(data_dir=folder))
-            write_plan(plan, Settings(data_dir=folder))
-            (spec,) = (one.spec for one in read_plan(plan.benchmark_id, Settings(data_dir=folder))[1])
+            plan = plan_benchmark(ask, Settings(data_dir=folder))
+            write_campaign(plan, Settings(data_dir=folder))
+            (spec,) = (one.spec for one in read_benchmark(plan.campaign_id, Settings(data_dir=folder)).cells)
         case "judge":
             return JudgeScorer(kind="judge", spec=[str(path)]).judges[0]["chat"]["kwargs"]["x"]
         case "rubric":

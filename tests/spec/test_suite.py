@@ -1,12 +1,14 @@
 """Suites as YAML: what is refused, and which runs they are."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from run_kit import ROOT
 
-from assayline.benchmark.suite import SuitePlan, begin_suite, digest_cells, find_undecided, list_cells, write_suite
+from assayline.benchmark.campaign import write_campaign
+from assayline.benchmark.suite import list_cells, plan_suite
 from assayline.errors import SpecError
 from assayline.settings import Settings
 from assayline.spec.file import load_spec
@@ -80,7 +82,7 @@ def test_each_evaluation_runs_with_each_model_and_equal_engines_follow_each_othe
         }
     )
     cells = list_cells(suite)
-    assert [(cell.evaluation, Path(cell.model).name) for cell in cells] == [
+    assert [(cell.task, Path(cell.variant).name) for cell in cells] == [
         (name, model) for model in (modest_model.name, "other") for name in "acb"
     ]
     assert [cell.baseline for cell in cells[:3]] == ["stable", "run-1", "stable"]
@@ -93,22 +95,21 @@ def test_adapters_of_one_base_are_two_models(spec, modest_model, tmp_path):
         (tmp_path / name / "adapter_config.json").write_text(f'{{"peft_type": "LORA", "r": {rank}}}')
         (tmp_path / name / "adapter_model.bin").touch()
     cells = list_cells(parse_suite({"models": named, "evaluations": [{"spec": str(spec)}]}))
-    assert sorted(cell.model for cell in cells) == sorted(named)
+    assert sorted(cell.variant for cell in cells) == sorted(named)
 
 
 def test_a_suite_goes_on_until_it_is_decided_or_a_spec_changes(spec, tmp_path):
     settings = Settings(data_dir=tmp_path / "data")
     suite = parse_suite({"evaluations": [{"spec": str(spec)}]})
-    cells = list_cells(suite)
-    assert find_undecided(cells, settings) is None
-    plan = begin_suite(suite, cells)
-    plan.runs[cells[0].key] = ["run-1"]
-    write_suite(plan, settings)
-    assert find_undecided(cells, settings) == plan
-    assert begin_suite(suite, cells).suite_id != plan.suite_id
-    changed = list_cells(parse_suite({"evaluations": [{"spec": str(spec), "overrides": {"prompts.limit": 1}}]}))
-    assert find_undecided(changed, settings) is None
-    write_suite(SuitePlan(plan.suite_id, "suite", digest_cells(cells), decision="GO"), settings)
-    assert find_undecided(cells, settings) is None
-    (tmp_path / "data" / "suites" / plan.suite_id / "suite.json").write_text("{")
-    assert find_undecided(cells, settings) is None, "a damaged file"
+    plan = plan_suite(suite, settings, "auto")
+    assert plan_suite(suite, settings, "auto").campaign_id != plan.campaign_id, "it has not begun"
+    plan.runs[plan.cells[0].key] = ["run-1"]
+    write_campaign(plan, settings)
+    assert plan_suite(suite, settings, "auto") == plan
+    assert plan_suite(suite, settings, "never").campaign_id != plan.campaign_id
+    changed = parse_suite({"evaluations": [{"spec": str(spec), "overrides": {"prompts.limit": 1}}]})
+    assert plan_suite(changed, settings, "auto").campaign_id != plan.campaign_id
+    write_campaign(replace(plan, is_over=True), settings)
+    assert plan_suite(suite, settings, "auto").campaign_id != plan.campaign_id
+    (tmp_path / "data" / "suites" / plan.campaign_id / "suite.json").write_text("{")
+    assert plan_suite(suite, settings, "auto").campaign_id != plan.campaign_id, "a damaged file"

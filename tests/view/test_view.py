@@ -21,11 +21,10 @@ import uvicorn
 from judge_kit import give_judge, give_judge_run, vote
 from markupsafe import escape
 from media_kit import encode, encode_sound, picture, tone
-from row_kit import NIGHT, NIGHT_BEFORE, Sad, Store
+from row_kit import NIGHT, NIGHT_BEFORE, Sad, Store, plan_of
 from run_kit import ROOT, completion_of, manifest_of, wait_for
 
-from assayline.benchmark.plan import BenchmarkPlan, write_plan
-from assayline.benchmark.suite import SuitePlan, write_suite
+from assayline.benchmark.campaign import new_campaign, write_campaign
 from assayline.errors import StoreError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.media.references import MediaStore
@@ -102,8 +101,10 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     figures = dict.fromkeys(("candidate", "baseline", "difference"), 0.5)
     judged = {**row, **figures, **dict.fromkeys(("verdict", "interval", "p_value", "failed", "open"), HOSTILE)}
     page = {"headline": [HOSTILE], "counted": ["fail"], "evaluations": [judged], "limits": [[HOSTILE, HOSTILE]]}
-    write_suite(SuitePlan(SUITE, "release", "", {"sums · m": [NIGHT]}, "NO-GO", page), settings)
-    write_suite(SuitePlan(f"{SUITE}-b", "release", "", {"sums · m": ["other"]}), settings)
+    suite = new_campaign("suite", "release", [], [], runs={"sums · m": [NIGHT]}, decision="NO-GO", page=page)
+    write_campaign(replace(suite, campaign_id=SUITE), settings)
+    suite = new_campaign("suite", "release", [], [], runs={"sums · m": ["other"]})
+    write_campaign(replace(suite, campaign_id=f"{SUITE}-b"), settings)
     listener = socket.create_server(("127.0.0.1", 0))
     guard = make_guard(settings, "127.0.0.1", listener.getsockname()[1])
     server = uvicorn.Server(uvicorn.Config(guard, lifespan="off", log_level="warning"))
@@ -262,9 +263,9 @@ def test_benchmarks_and_suites_link_to_their_runs_and_back(viewer: Viewer) -> No
     for path in ("/benchmark?id=none", "/benchmark?id=../runs", "/suite?id=none", "/suite?id=../suites"):
         assert viewer.client.get(path).status_code == 404
     assert f'<a href="/run?run={NIGHT}">{NIGHT}</a>' in viewer.client.get(f"/suite?id={SUITE}").text
-    assert "1 run is complete. The decision follows the last run." in viewer.client.get(f"/suite?id={SUITE}-b").text
+    assert "1 run has begun. The decision follows the last run." in viewer.client.get(f"/suite?id={SUITE}-b").text
     assert BENCHMARK not in viewer.client.get("/?purpose=suite").text
-    write_plan(BenchmarkPlan("planned", '{"name": "sums"}', {}, 9, ["c"]), viewer.settings)
+    write_campaign(plan_of("planned", ["c"], ["as given"], repeats=9), viewer.settings)
     with connect(viewer.settings.database_path, 30) as connection:
         connection.execute("update raw.runs set benchmark_id = 'planned' where run_id = 'sad'")
     assert "9 runs are left to do" in viewer.client.get("/benchmark?id=planned").text

@@ -1,0 +1,148 @@
+"""The operations of the command line, with typed results: each plans what was asked for, and drives its runs.
+
+All arguments but `settings` and `front` are those of the command and the flow of the same name, which call these
+functions. `settings` are the machine's (default: ASSAYLINE_* environment variables), and `front` shows the work. Each
+function raises the errors that have exit codes; a repeated call goes on after an interruption.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from assayline.benchmark.configurations import Ask, plan_benchmark
+from assayline.comparison.gate import GateReport
+from assayline.errors import SpecError
+from assayline.evaluation.run import RunResult
+from assayline.report.make import check_report_run, find_baseline_run, open_database
+from assayline.report.run.comparison import ComparisonRows, read_comparison
+from assayline.run import campaign, driver
+from assayline.run.campaign import BenchmarkResult, SuiteResult
+from assayline.run.night import night as spend_night
+from assayline.runs.manifest import AUTO, NEVER, Purpose, list_run_ids, match_run_id
+from assayline.settings import Settings, load_settings
+from assayline.spec.evaluation import EvalSpec
+from assayline.spec.file import SpecFile, as_spec
+from assayline.spec.judges import JudgeScorer
+from assayline.spec.suite import SuiteSpec
+from assayline.store.database import Connection, read_rows
+
+AnySpec = EvalSpec | SpecFile | Mapping[str, Any] | str | Path
+"""A spec, its fields, the path of a YAML file, or {file, overrides}."""
+
+
+def evaluate(
+    spec: AnySpec, resume: str = AUTO, *, settings: Settings | None = None, front: driver.FrontEnd | None = None
+) -> RunResult:
+    """Evaluate a model on a prompt set, judge the answers, write the report, and return the run's id and metrics.
+
+    `resume`: `auto` resumes an unfinished run of the same spec, `never` starts a new run, a run id resumes that run.
+    Raises SpecError, ModelError, PromptError, EngineError, StoreError, RunFailedError or JudgeNotTrustedError.
+    """
+    return driver.evaluate(_load(spec, front), _front(settings, front), Purpose(resume=resume))
+
+
+def night(
+    spec: AnySpec,
+    baseline: str | None = None,
+    resume: str = NEVER,
+    *,
+    settings: Settings | None = None,
+    front: driver.FrontEnd | None = None,
+) -> RunResult:
+    """Evaluate a spec, and judge the run, as one of many nights, against a baseline, with its history and leaderboard.
+
+    `baseline`: a pinned name or a run id (default: gate.baseline of the spec; without either, the run is not judged).
+    Raises the errors of `evaluate`, and ComparisonError.
+    """
+    return spend_night(_load(spec, front), _front(settings, front), baseline, resume)
+
+
+def benchmark(
+    spec: AnySpec | SuiteSpec | None = None,
+    *,
+    repeats: int | None = None,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+    resume: str = AUTO,
+    profile: Literal["sweep", "slo"] | None = None,
+    slo: str | None = None,
+    points: int | None = None,
+    arrival: Literal["constant", "poisson"] | None = None,
+    seconds: float | None = None,
+    requests: int | None = None,
+    noise: bool = False,
+    baseline: str | None = None,
+    settings: Settings | None = None,
+    front: driver.FrontEnd | None = None,
+) -> BenchmarkResult:
+    """Run every configuration of a spec, or of a suite's evaluations, several times, interleaved, and compare them.
+
+    Raises the errors of `evaluate`.
+    """
+    asked = {name: value for name, value in locals().items() if name not in ("settings", "front")}
+    own = _front(settings, front)
+    return campaign.run_benchmark(plan_benchmark(Ask(**asked), own.settings), own)
+
+
+def suite(
+    suite: SuiteSpec | Mapping[str, Any] | str | Path,
+    resume: str = AUTO,
+    *,
+    is_nightly: bool = False,
+    settings: Settings | None = None,
+    front: driver.FrontEnd | None = None,
+) -> SuiteResult:
+    """Run the evaluations of a suite, and decide by all of them. Raises the errors of `evaluate`, and NoGoError."""
+    return campaign.run_suite(suite, _front(settings, front), resume, is_nightly=is_nightly)
+
+
+def gate(
+    run_id: str,
+    baseline: str | None = None,
+    limits: Mapping[str, Any] | None = None,
+    *,
+    is_remeasured: bool = False,
+    is_nightly: bool = False,
+    settings: Settings | None = None,
+    front: driver.FrontEnd | None = None,
+) -> GateReport:
+    """Judge a run by its limits against a baseline; the report has the verdict. Raises SpecError or ComparisonError."""
+    own, how = _front(settings, front), {"is_remeasured": is_remeasured, "is_nightly": is_nightly}
+    return campaign.gate(_find(run_id, own.settings), own, baseline, limits, **how)
+
+
+def compare(run_id: str, baseline: str, *, settings: Settings | None = None) -> ComparisonRows:
+    """Compare two runs: scores by prompt, changed answers, speed and cost. Raises SpecError."""
+    settings = settings or load_settings()
+    run_id = _find(run_id, settings)
+
+    def read(connection: Connection) -> ComparisonRows:
+        check_report_run(connection, run_id)
+        other = find_baseline_run(connection, baseline, run_id)
+        query = "select run_id, state from run where run_id in (?, ?) and not coalesce(ok_requests > 0, false)"
+        for one in read_rows(connection, query, run_id, other):
+            raise SpecError(
+                f"Run {one['run_id']} is {one['state']} and has no answers. hint: resume it, or compare another run."
+            )
+        return read_comparison(connection, run_id, other)
+
+    return open_database(settings).run(read)
+
+
+def judge(run_id: str, scorers: Sequence[JudgeScorer], *, front: driver.FrontEnd) -> dict[str, int]:
+    """Add judges to a run. Return the number of scores by judge."""
+    return driver.judge(run_id, scorers, front)
+
+
+def _front(settings: Settings | None, front: driver.FrontEnd | None) -> driver.FrontEnd:
+    return front or driver.FrontEnd(settings or load_settings())
+
+
+def _load(given: AnySpec, front: driver.FrontEnd | None) -> EvalSpec:
+    spec = as_spec(given)
+    if front is None and spec.runner != "local":
+        raise SpecError(f"runner: {spec.runner} needs `assayline evaluate`. hint: set runner: local")
+    return spec
+
+
+def _find(run_id: str, settings: Settings) -> str:
+    return match_run_id(run_id, list_run_ids(settings.data_dir / "runs")) or run_id
