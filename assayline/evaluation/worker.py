@@ -68,7 +68,7 @@ def order_engine(spec: EvalSpec, model: ModelIdentity, clock: RunClock, run_id: 
 
 
 REQUESTS_PER_SENDER_S, TOKENS_PER_SENDER_S, IN_FLIGHT_PER_SENDER = 500, 30_000, 1_000
-"""What one process sends and reads with about half a core to spare (docs/design/performance.md)."""
+"""Load that one process bears with about half a core to spare (docs/design/performance.md)."""
 
 
 def count_senders(spec: EvalSpec, cores: int) -> int:
