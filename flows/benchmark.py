@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from prefect import flow
 
-from assayline.benchmark.configurations import Ask, plan_benchmark
+from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.flows.evaluate import Resume, SpecParameter, check_deployed_spec, complete, name_by
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import end
@@ -63,7 +63,7 @@ def benchmark(
         baseline: configuration to compare with, such as model=base (default: the first in quality, else the best).
         noise: measure how much the spec differs from itself; excludes sweep and profile.
     """
-    ask = Ask(**locals())
+    ask = BenchmarkAsk(**locals())
     settings = load_flow_settings()
     if spec is not None:
         check_deployed_spec(spec)

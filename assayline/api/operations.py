@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from assayline.benchmark.configurations import Ask, plan_benchmark
+from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.comparison.gate import GateReport
 from assayline.errors import SpecError
 from assayline.evaluation.run import RunResult
@@ -80,7 +80,7 @@ def benchmark(
     """
     asked = {name: value for name, value in locals().items() if name not in ("settings", "front")}
     own = _front(settings, front)
-    return campaign.run_benchmark(plan_benchmark(Ask(**asked), own.settings), own)
+    return campaign.run_benchmark(plan_benchmark(BenchmarkAsk(**asked), own.settings), own)
 
 
 def suite(

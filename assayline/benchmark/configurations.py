@@ -46,8 +46,8 @@ class BenchmarkTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """What a command line, a flow's parameters or a Python call asks of a benchmark. None: not given."""
+class BenchmarkAsk:
+    """Words of a command line, a flow's parameters or a Python call that ask for a benchmark. None: not given."""
 
     spec: EvalSpec | SpecFile | SuiteSpec | Mapping[str, Any] | str | Path | None = None
     """A spec or a suite, or the path of one, with or without overrides of fields of the spec."""
@@ -87,8 +87,8 @@ OF_PROFILE = ("slo", "points", "arrival", "seconds", "requests")
 """Fields that configure a profile."""
 
 
-def plan_benchmark(ask: Ask, settings: Settings) -> Campaign:
-    """Plan a benchmark, or read the one to resume: by its id, or the newest that was asked for alike and is unfinished.
+def plan_benchmark(ask: BenchmarkAsk, settings: Settings) -> Campaign:
+    """Plan a benchmark, or read the one to resume: by its id, or the newest unfinished one of an equal ask.
 
     The prefix cache is off unless the spec or the sweep sets it, because repeats of a prompt set would be answered from
     it. Raises SpecError, ModelError or StoreError.
@@ -128,7 +128,7 @@ def load_tasks(
     return tasks, found.models
 
 
-def _plan_sweep(ask: Ask, tasks: Sequence[BenchmarkTask], models: Sequence[str]) -> Campaign:
+def _plan_sweep(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask], models: Sequence[str]) -> Campaign:
     sweep = dict(ask.sweep or {})
     if models and "model" not in sweep:
         sweep = {"model": models, **sweep}
@@ -172,7 +172,7 @@ def _find_baseline(wanted: str | None, labels: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
-def _plan_noise(ask: Ask, tasks: Sequence[BenchmarkTask]) -> Campaign:
+def _plan_noise(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask]) -> Campaign:
     """Plan runs of the spec as given, so that their config_id is that of its other runs. Two share an engine."""
     if len(tasks) > 1:
         raise SpecError("--noise measures one spec, not a suite. hint: pass the spec of one evaluation.")

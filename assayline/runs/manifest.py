@@ -116,7 +116,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purpose:
-    """What a run is for, and which run may be resumed instead of a new one."""
+    """The purpose of a run, and which run may be resumed instead of a new one."""
 
     kind: str = "evaluate"
     """As in runs.purpose."""
@@ -127,7 +127,7 @@ class Purpose:
     begun: tuple[str, ...] = ()
     """Ids of the campaign's runs that may be resumed."""
     baseline: str | None = None
-    """What a night is judged against, before its report is written."""
+    """Name or id of the run that a night is judged against, before its report is written."""
     is_measured: bool = False
     """Whether its speed is compared with that of other runs of the campaign."""
 

@@ -19,7 +19,7 @@ from assayline.flows.cli.words import parse_words, plain_console
 
 if TYPE_CHECKING:
     from assayline.benchmark.campaign import Campaign, Cell
-    from assayline.benchmark.configurations import Ask
+    from assayline.benchmark.configurations import BenchmarkAsk
     from assayline.settings import Settings
 
 EPILOG = f"""--sweep takes any field of the spec by its dotted name, with comma-separated values or a YAML list in
@@ -126,9 +126,9 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def read_ask(known: argparse.Namespace, rest: list[str]) -> "Ask":
+def read_ask(known: argparse.Namespace, rest: list[str]) -> "BenchmarkAsk":
     """Return what the command line asks for. Raises SpecError."""
-    from assayline.benchmark.configurations import Ask, parse_sweep
+    from assayline.benchmark.configurations import BenchmarkAsk, parse_sweep
     from assayline.spec.file import SpecFile, parse_value
 
     path, texts = parse_words(rest, vars(known))
@@ -141,7 +141,7 @@ def read_ask(known: argparse.Namespace, rest: list[str]) -> "Ask":
         "sweep": parse_sweep(known.sweep) or None,
         "resume": known.resume or ("never" if known.fresh else "auto"),
     }
-    return Ask(**options)
+    return BenchmarkAsk(**options)
 
 
 def print_plan(plan: "Campaign", settings: "Settings", asks_vllm: bool) -> None:

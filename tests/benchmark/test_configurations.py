@@ -19,7 +19,7 @@ from assayline.benchmark.campaign import (
     read_benchmark,
     write_campaign,
 )
-from assayline.benchmark.configurations import Ask, load_tasks, parse_sweep, plan_benchmark
+from assayline.benchmark.configurations import BenchmarkAsk, load_tasks, parse_sweep, plan_benchmark
 from assayline.benchmark.frontier import name_configs
 from assayline.errors import SpecError, StoreError
 from assayline.evaluation.begin import begin_evaluation
@@ -53,7 +53,7 @@ def run(cell: Cell, settings: Settings, campaign: Campaign) -> Campaign:
 
 
 def cells_of(settings: Settings, **asked: Any) -> list[Cell]:
-    return plan_benchmark(Ask(**asked), settings).cells
+    return plan_benchmark(BenchmarkAsk(**asked), settings).cells
 
 
 def test_every_combination_is_a_configuration(spec, settings):
@@ -112,7 +112,9 @@ def test_evaluations_of_a_suite_are_measured_with_every_combination(spec, settin
         ("few", 1, 7),
     ]
     assert models == [str(tiny_model), "small"]
-    asked = Ask(spec="suite.yaml", sweep={"model": [str(tiny_model)], "engine.max_concurrency": [1, 2]}, repeats=2)
+    asked = BenchmarkAsk(
+        spec="suite.yaml", sweep={"model": [str(tiny_model)], "engine.max_concurrency": [1, 2]}, repeats=2
+    )
     plan = plan_benchmark(
         dataclasses.replace(asked, baseline=f"model={tiny_model}, engine.max_concurrency=2"), settings
     )
@@ -128,13 +130,15 @@ def test_evaluations_of_a_suite_are_measured_with_every_combination(spec, settin
         with pytest.raises(SpecError, match=f"--baseline '{wanted}' is not a configuration: known: model="):
             plan_benchmark(dataclasses.replace(asked, baseline=wanted), settings)
     with pytest.raises(SpecError, match="--profile needs one spec, not a suite"):
-        plan_benchmark(Ask(spec="suite.yaml", profile="sweep"), settings)
+        plan_benchmark(BenchmarkAsk(spec="suite.yaml", profile="sweep"), settings)
 
 
 def test_same_command_resumes_a_benchmark_and_a_complete_or_other_or_fresh_one_is_new(spec, settings):
     def plan(is_fresh: bool = False, sizes: tuple[int, ...] = (1, 2)) -> Campaign:
         sweep = {"engine.max_concurrency": sizes}
-        found = plan_benchmark(Ask(spec=spec, sweep=sweep, repeats=1, resume="never" if is_fresh else "auto"), settings)
+        found = plan_benchmark(
+            BenchmarkAsk(spec=spec, sweep=sweep, repeats=1, resume="never" if is_fresh else "auto"), settings
+        )
         write_campaign(found, settings)
         return found
 
@@ -150,7 +154,7 @@ def test_same_command_resumes_a_benchmark_and_a_complete_or_other_or_fresh_one_i
 
 
 def test_configurations_share_an_engine_within_a_round(spec, settings):
-    plan = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=2), settings)
+    plan = plan_benchmark(BenchmarkAsk(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=2), settings)
     happened: list[str] = []
     engines = SimpleNamespace(clear=lambda: happened.append("new engine"))
 
@@ -166,7 +170,7 @@ def test_configurations_share_an_engine_within_a_round(spec, settings):
 
 
 def test_rounds_alternate_so_that_drift_is_shared(spec, settings):
-    plan = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=4), settings)
+    plan = plan_benchmark(BenchmarkAsk(spec=spec, sweep={"engine.max_concurrency": [1, 2, 3]}, repeats=4), settings)
     order = [int(key[-1]) for key in plan.order]
     assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3, 3, 2, 1]
     times = {window: [i for i, other in enumerate(order) if other == window] for window in (1, 2, 3)}
@@ -206,11 +210,11 @@ def test_sweep_rejects_invalid_fields(texts, sentence):
 )
 def test_read_plan_rejects_an_invalid_plan(sweep, repeats, sentence, spec, settings):
     with pytest.raises(SpecError, match=sentence):
-        plan_benchmark(Ask(spec=spec, sweep=sweep, repeats=repeats), settings)
+        plan_benchmark(BenchmarkAsk(spec=spec, sweep=sweep, repeats=repeats), settings)
 
 
 def test_list_left_skips_completed_runs(spec, settings):
-    plan = plan_benchmark(Ask(spec=spec, sweep={"engine.max_concurrency": [1, 2]}, repeats=2), settings)
+    plan = plan_benchmark(BenchmarkAsk(spec=spec, sweep={"engine.max_concurrency": [1, 2]}, repeats=2), settings)
     one, two = plan.cells
     assert list_left(plan, settings) == [one, two, two, one]
     plan = run(two, settings, run(one, settings, plan))
@@ -224,7 +228,7 @@ def test_list_left_skips_completed_runs(spec, settings):
 def test_resume_rejects_a_benchmark_that_cannot_continue(spec, settings, monkeypatch):
     with pytest.raises(SpecError, match=r"no benchmark 'b'.*there is none yet"):
         read_benchmark("b", settings)
-    plan = plan_benchmark(Ask(spec=spec, repeats=1), settings)
+    plan = plan_benchmark(BenchmarkAsk(spec=spec, repeats=1), settings)
     write_campaign(plan, settings)
     with pytest.raises(SpecError, match=f"newest: {plan.campaign_id}"):
         read_benchmark("b", settings)

@@ -8,7 +8,7 @@ import pytest
 from run_kit import FAKE
 
 from assayline.benchmark.campaign import list_left, read_benchmark, write_campaign
-from assayline.benchmark.configurations import Ask, add_rates, plan_benchmark
+from assayline.benchmark.configurations import BenchmarkAsk, add_rates, plan_benchmark
 from assayline.benchmark.profile import (
     MOST_POINTS,
     SECONDS,
@@ -101,7 +101,7 @@ def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec):
 
 
 def test_rates_are_known_once_and_kept(spec, settings):
-    plan = plan_benchmark(Ask(spec=spec, repeats=2, profile="sweep", points=3), settings)
+    plan = plan_benchmark(BenchmarkAsk(spec=spec, repeats=2, profile="sweep", points=3), settings)
     ends = plan.cells
     assert (len(ends), plan.planned, plan.total) == (2, 6, 10)
     assert [one.label for one in list_left(plan, settings)] == [
@@ -169,25 +169,25 @@ def test_probe_holds_when_it_is_shown_and_the_engine_is_not_saturated():
 )
 def test_profile_rejects_invalid_options(given, sentence, spec, settings):
     with pytest.raises(SpecError, match=sentence):
-        plan_benchmark(Ask(**{"spec": spec, "profile": "sweep", **given}), settings)
+        plan_benchmark(BenchmarkAsk(**{"spec": spec, "profile": "sweep", **given}), settings)
 
 
 def test_an_engine_without_arrivals_cannot_be_swept(make_spec, settings):
     with pytest.raises(SpecError, match=r"engine\.backend is fake\. hint: pass --engine\.backend async"):
-        plan_benchmark(Ask(spec=make_spec(engine=FAKE, prompts=ROWS), profile="sweep"), settings)
+        plan_benchmark(BenchmarkAsk(spec=make_spec(engine=FAKE, prompts=ROWS), profile="sweep"), settings)
 
 
 def test_profile_rejects_windows_that_cover_a_whole_point(make_spec, settings):
     load = {"arrival": {"kind": "constant", "rate_per_s": 1}, "warmup_s": 5, "cooldown_s": 5}
     spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
     with pytest.raises(SpecError, match=r"synchronous is not a valid spec:\n.*leave nothing of max_duration_s 8"):
-        plan_benchmark(Ask(spec=spec, profile="sweep", seconds=8), settings)
+        plan_benchmark(BenchmarkAsk(spec=spec, profile="sweep", seconds=8), settings)
 
 
 def test_the_example_can_be_swept(settings, tiny_model, monkeypatch):
     monkeypatch.chdir(ROOT)
     spec = load_spec("examples/sweep.yaml", {"model": str(tiny_model)})
-    plan = plan_benchmark(Ask(spec=spec, profile="sweep"), settings)
+    plan = plan_benchmark(BenchmarkAsk(spec=spec, profile="sweep"), settings)
     points = add_rates(plan, space_rates(plan.profile, 1.0, 9.0)).cells
     arrivals = [point.spec.load.arrival.kind for point in points if point.spec.load]
     assert arrivals == ["concurrency", "all_at_once", *["poisson"] * 8]

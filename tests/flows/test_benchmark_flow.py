@@ -8,7 +8,7 @@ import flow_kit
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
-from assayline.benchmark.configurations import Ask, plan_benchmark
+from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.engines.fake import FakeEngine
 from assayline.errors import EngineError, RunFailedError, SpecError
 from assayline.flows.benchmark import benchmark
@@ -92,7 +92,7 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
 def test_a_missing_file_costs_its_configuration_only(fake_spec, data_dir):
     there = fake_spec["prompts"]["source"]["path"]
     sweep = {"prompts.source.path": ["gone.jsonl", there]}
-    plan = plan_benchmark(Ask(spec=fake_spec, sweep=sweep, repeats=1), load_settings())
+    plan = plan_benchmark(BenchmarkAsk(spec=fake_spec, sweep=sweep, repeats=1), load_settings())
     with pytest.raises(RunFailedError, match=r"did not complete\. .*=gone\.jsonl: .*gone\.jsonl does not exist"):
         run_benchmark(plan, FrontEnd(load_settings()))
     assert [ended for _, _, ended in flow_kit.query(data_dir, RUNS)] == ["completed"], "the other is measured"

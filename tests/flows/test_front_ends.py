@@ -141,7 +141,7 @@ NIGHTS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_a_night_is_judged_and_told_alike_by_every_front(fake_spec, tmp_path, monkeypatch, charts):
+def test_every_front_judges_and_tells_of_a_night_in_one_way(fake_spec, tmp_path, monkeypatch, charts):
     """Without Prefect, a webhook hears of a night that is worse; with it, automations do."""
     good = flow_kit.write_spec(tmp_path / "good.yaml", fake_spec)
     wrong = {**fake_spec, "chat": {"template": "{{ messages[0].content }} what"}, "gate": {"max_slowdown": {}}}

@@ -15,7 +15,7 @@ import yaml
 from run_kit import begin_and_vanish
 
 from assayline import evaluate
-from assayline.benchmark.configurations import Ask, plan_benchmark
+from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.engines import client
 from assayline.engines.fake import FakeEngine
 from assayline.engines.pool import EnginePool
@@ -90,7 +90,7 @@ def test_rebuild_makes_a_lost_database_again_table_by_table(fake_spec, data_dir,
     limits = {"baseline": "good", "max_slowdown": {}}
     gated = flow_kit.write_spec(tmp_path / "gated.yaml", {**fake_spec, "gate": limits})
     run_suite(parse_suite({"name": "s", "evaluations": [{"spec": str(gated)}]}), front)
-    run_benchmark(plan_benchmark(Ask(spec=fake_spec, repeats=1), settings), front)
+    run_benchmark(plan_benchmark(BenchmarkAsk(spec=fake_spec, repeats=1), settings), front)
     assert cli.run("score", [judged, "--scorer", "contains"]) == 0
     sample = {
         "run_id": judged,

@@ -8,7 +8,7 @@ import pytest
 from run_kit import complete
 
 from assayline.benchmark.campaign import read_benchmark
-from assayline.benchmark.configurations import Ask, plan_benchmark
+from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.engines.fake import FakeEngine
 from assayline.engines.pool import EnginePool
 from assayline.errors import EngineError, SpecError
@@ -104,7 +104,7 @@ def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_
 )
 def test_plan_noise_shares_engines_that_can_be_kept(fake_spec, data_dir, engine, more, shared):
     spec = parse_spec({**fake_spec, "engine": {**fake_spec["engine"], **engine}, **more})
-    plan = plan_benchmark(Ask(spec=spec, noise=True), load_settings())
+    plan = plan_benchmark(BenchmarkAsk(spec=spec, noise=True), load_settings())
     (only,) = plan.cells
     assert (plan.runs_per_engine, only.repeats) == (shared, 10)
     assert only.spec.engine == spec.engine

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from assayline.benchmark.campaign import read_benchmark, write_campaign
-from assayline.benchmark.configurations import Ask, parse_sweep, plan_benchmark
+from assayline.benchmark.configurations import BenchmarkAsk, parse_sweep, plan_benchmark
 from assayline.errors import SpecError
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments
@@ -247,7 +247,7 @@ def read_in(place: str, text: str, folder: Path, model: Path, monkeypatch: pytes
             (folder / "suite.yaml").write_text(entry)
             spec = load_suite(folder / "suite.yaml").evaluations[0].load(None)
         case "sweep":
-            ask = Ask(spec=path, sweep=parse_sweep([f"chat.kwargs.x=[{text}]"]), repeats=1)
+            ask = BenchmarkAsk(spec=path, sweep=parse_sweep([f"chat.kwargs.x=[{text}]"]), repeats=1)
             plan = plan_benchmark(ask, Settings(data_dir=folder))
             write_campaign(plan, Settings(data_dir=folder))
             (spec,) = (one.spec for one in read_benchmark(plan.campaign_id, Settings(data_dir=folder)).cells)
