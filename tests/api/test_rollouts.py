@@ -16,7 +16,7 @@ ARGS = {**ENGINE_ARGS, "max_num_seqs": 8}
 @pytest.mark.vllm
 def test_the_rollout_loop_of_the_docs_runs(tiny_model, tmp_path, monkeypatch):
     page = (ROOT / "docs" / "guides" / "python-api.md").read_text(encoding="utf-8")
-    (loop, _) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    loop, *_ = re.findall(r"```python\n(.*?)```", page, flags=re.S)
     assert len(loop.splitlines()) <= 20
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()

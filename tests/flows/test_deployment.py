@@ -279,7 +279,7 @@ def test_a_night_whose_process_is_killed_is_crashed_and_the_next_is_green(story,
     ended = end_of(prefect_client, story.killed)
     assert ended.state is not None and ended.state.type == StateType.CRASHED, ended.state
     message = heard(story, "status code -9")
-    assert message.startswith("trial against stable: Flow run ")
+    assert re.match(r"trial against stable · \w+: Flow run ", message)
     after = end_of(prefect_client, story.begin(prefect_client, story.spec))
     assert after.state is not None and after.state.is_completed(), worker.read_text()
     assert after.state.name == "Inconclusive", "40 prompts cannot show a drop as small as the limit"

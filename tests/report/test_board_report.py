@@ -13,6 +13,7 @@ from assayline.flows.cli import run
 from assayline.flows.live import reporting
 from assayline.report.board import BoardRows
 from assayline.report.make import Written, make_leaderboard
+from assayline.run.stages import write_leaderboard
 from assayline.settings import Settings
 from assayline.store.database import connect
 
@@ -166,16 +167,16 @@ def test_an_empty_database_has_no_leaderboard(settings):
 def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked_them(settings, monkeypatch, caplog):
     shown: list[dict[str, str]] = []
     monkeypatch.setattr(reporting, "create_markdown_artifact", lambda **page: shown.append(page))
-    monkeypatch.setattr(reporting, "get_run_logger", lambda: logging.getLogger("night"))
-    monkeypatch.setattr(reporting, "load_settings", lambda: settings)
+    log = logging.getLogger("night")
     winner, other = models_of([40, 12])
     given_nights(settings, [winner])
-    reporting.write_leaderboard("sums")
-    assert shown == [] and caplog.messages == [] and not (settings.data_dir / "leaderboards").exists()
-    reporting.write_leaderboard("products")
+    assert write_leaderboard(settings, log, "sums") is None
+    assert caplog.messages == [] and not (settings.data_dir / "leaderboards").exists()
+    assert write_leaderboard(settings, log, "products") is None
     assert "Failed to write the leaderboard: SpecError: " in caplog.messages[0]
     given_nights(settings, [other], first=1)
-    reporting.write_leaderboard("sums")
+    board = write_leaderboard(settings, log, "sums")
+    reporting.publish_page("leaderboard", "sums", board.document, board.document.headline[0])
     [page] = shown
     text, headline = page["markdown"], page["description"]
     assert page["key"] == "leaderboard-sums" and "a beats every other model" in headline

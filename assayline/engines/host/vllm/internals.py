@@ -152,7 +152,8 @@ def adapting(tell: Callable[[OpenedDetails], object] = lambda sizes: None) -> It
         if config.model_config is None:
             return
         if config.device_config.device_type == "cpu":
-            _let_generators_rewind()
+            if config.parallel_config.worker_cls == "vllm.v1.worker.cpu_worker.CPUWorker":
+                config.parallel_config.worker_cls = "assayline.engines.host.vllm.cpu_worker.RewindingWorker"
             if given_bytes is not None:
                 cache.kv_cache_memory_bytes = given_bytes  # VLLM_CPU_KVCACHE_SPACE would override it
             elif cache.kv_cache_memory_bytes is None:
@@ -229,27 +230,6 @@ def _share_of_cores() -> float:
     spans = re.findall(r"(\d+)(?:-(\d+))?", os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""))
     bound = sum(int(last or first) - int(first) + 1 for first, last in spans)
     return min(1.0, bound / len(os.sched_getaffinity(0))) if bound else 1.0
-
-
-def _let_generators_rewind() -> None:
-    """Let the random generators of a CPU go back, which torch offers for GPUs only.
-
-    If vLLM reads the prompt of a request with a seed in several steps, it samples after each, and undoes the draw by
-    moving the generator's offset back. As no output token has been drawn by then, going back is to start at the seed.
-    """
-    import torch
-
-    if not torch.Generator.__module__.startswith("torch"):
-        return  # done by an earlier engine of this process
-
-    class Generator(torch.Generator):  # type: ignore[misc]
-        def get_offset(self) -> int:
-            return 0
-
-        def set_offset(self, offset: int) -> None:
-            self.manual_seed(self.initial_seed())
-
-    torch.Generator = Generator
 
 
 def read_sizes(config: Any) -> OpenedDetails:
