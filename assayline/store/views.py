@@ -97,8 +97,3 @@ def _copy_comments(connection: duckdb.DuckDBPyConnection, source: str, view: str
 def quote_text(text: str) -> str:
     """Quote a text for SQL statements that take no parameters."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def quote_name(name: str) -> str:
-    """Quote the name of a database for SQL statements."""
-    return '"' + name.replace('"', '""') + '"'

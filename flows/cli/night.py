@@ -7,7 +7,7 @@ EPILOG = """A night is a new run of the spec, judged by its gate as one of 60 ni
 the leaderboard (docs/guides/nightly-runs.md). If ASSAYLINE_WEBHOOK is set, a night that is worse, suspect or failed
 sends a message to that URL. Override any field of the spec by --FIELD VALUE.
 
-Exit codes: 0 no limit fails, or there is no baseline, 1 a limit fails, 15 no limit fails, and one comparison alone
+Exit codes: 0 no limit fails, or no baseline is given, 1 a limit fails, 15 no limit fails, and one comparison alone
 would fail, 8 the runs cannot be compared; 2 to 7 and 12 are those of `assayline evaluate`."""
 PARSER = make_parser("night", EPILOG, "%(prog)s SPEC [--baseline NAME|RUN_ID] [--resume] [--FIELD VALUE ...]")
 PARSER.add_argument(

@@ -8,7 +8,7 @@ with samples as (
     where run_id = getvariable('run_id')
 ),
 
--- Of scorers that extract all of the text, in which two samples rarely agree, there is no vote.
+-- Scorers that extract all of the text have no vote: two such samples rarely agree.
 votes as (
     select scorer, own_cluster, prompt_id, occurrence, extracted, count(*) as votes,
         min(repeat_index) as first_repeat, arg_min(value, repeat_index) as value
