@@ -89,7 +89,7 @@ class ForkedHosts:
         self._control: socket.socket | None = None
         self._own = Path(tempfile.gettempdir()) / f"forked-hosts-{os.getpid()}-{id(self):x}"
         self.newest = 0
-        """Process id of the host that was forked last."""
+        """Process id of the host that was launched last."""
 
     def launch(self, env: Mapping[str, str], channel: int, log: int) -> Any:
         """Forks a host that talks through `channel` and prints to `log`."""
@@ -99,7 +99,9 @@ class ForkedHosts:
             if self._control is None:
                 self._join(env)
             forked = self._fork(env, channel, log) if self._suits(env) else None
-        return forked or start_host(env, channel, log)
+        launched = forked or start_host(env, channel, log)
+        self.newest = launched.pid
+        return launched
 
     def close(self) -> None:
         with self._lock:
@@ -164,8 +166,7 @@ class ForkedHosts:
             self._control.close()
             self._control = None
             return None
-        self.newest = int(answer)
-        return Forked(self.newest, exit_pipe)
+        return Forked(int(answer), exit_pipe)
 
 
 def address_of(path: Path) -> str:
