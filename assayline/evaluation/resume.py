@@ -138,6 +138,11 @@ def describe_left(run_dir: Path, manifest: Manifest) -> str:
     )
 
 
+def has_all_answers(run_dir: Path, manifest: Manifest) -> bool:
+    """Return True if each request of a run has an answer in its parts."""
+    return manifest.prompts is not None and count_table(run_dir, ANSWERS) >= manifest.prompts.requests
+
+
 def is_complete(run_dir: Path, manifest: Manifest) -> bool:
     """Return True if a run is completed and no part of it is missing, as in an unfinished copy of its folder."""
     if manifest.state != "completed" or (counts := manifest.prompts) is None:

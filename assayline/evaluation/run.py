@@ -242,7 +242,7 @@ class Evaluation:
         self.generations = dict(answers.first_generations)
         self.dispatcher.progress.errors = answers.sent_errors + answers.prepared_errors
         self.change(
-            attempt=before.attempt + 1,
+            attempt=before.attempt if counts and self.is_answered else before.attempt + 1,
             state="running",
             finished_at=None,
             message=None,

@@ -34,6 +34,7 @@ from assayline.comparison.gate import NIGHTS, GateReport, find_limits
 from assayline.comparison.queries import read_accuracy, read_side
 from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError, StoreError
+from assayline.evaluation.resume import has_all_answers
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
 from assayline.report.search import read_probes
 from assayline.report.suite import describe_decision
@@ -97,8 +98,8 @@ def _holding(campaign: Campaign, front: FrontEnd) -> Iterator[EnginePool]:
 def _do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> dict[str, str]:
     """Do the runs that are left, and return the reasons of failures by key.
 
-    The campaign has the id of a run before that begins, and goes on with the runs that it has. An interrupted run whose
-    speed is compared is replaced by a new one.
+    The campaign has the id of a run before that begins, and goes on with the runs that it has. A run whose speed is
+    compared, and which was interrupted before its last answer, is replaced by a new one.
     """
     settings, most = front.settings, campaign.runs_per_engine
     left, known = list_left(campaign, settings), read_runs(campaign, settings)
@@ -109,17 +110,23 @@ def _do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> di
     write_campaign(campaign, settings)
     used: Counter[str] = Counter()
 
+    def can_go_on(run: Manifest, cell: Cell) -> bool:
+        """Whether a run that was killed keeps its speed if it goes on: it has all its answers, or none is compared."""
+        is_killed = run.state == "running" and run.attempt == 1
+        is_answered = is_killed and has_all_answers(settings.run_dir(run.run_id), run)
+        return not cell.is_measured or run.state == "completed" or is_answered
+
     def complete(cell: Cell, name: str) -> None:
         if most and used[cell.key] == most:  # a further repeat is of another engine
             engines.clear()
             used.clear()
         used[cell.key] += 1
-        begun = [run for run in known.get(cell.key, ()) if not is_done(run, cell)]
+        begun = [run for run in known.get(cell.key, ()) if not is_done(run, cell) and can_go_on(run, cell)]
         purpose = Purpose(
             kind="suite" if campaign.kind == "suite" else "benchmark",
             campaign_id=campaign.campaign_id,
             run_id=new_run_id(cell.spec.name, RunClock.start()),
-            begun=tuple(run.run_id for run in begun if run.state == "completed" or not cell.is_measured),
+            begun=tuple(run.run_id for run in begun),
             is_measured=cell.is_measured,
         )
         before = campaign.runs.get(cell.key, [])
