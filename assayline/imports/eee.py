@@ -1,13 +1,15 @@
 """Logs in the format of every_eval_ever 0.3: a document with its `NAME_samples.jsonl` next to it.
 
 A sample has a line per metric. Only the first one with its id makes a prompt and an answer. Lines that assayline wrote
-name the prompt's id and the repeat in their metadata, and have timestamps.
+name the prompt's id and the repeat in their metadata, and have timestamps. Of several data sets each has scorers of its
+own, after the one of all tasks.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from assayline.harness.judge import ALL_TASKS
 from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, read_json, read_lines, read_time, score
 from assayline.prompts.targets import write_target
 
@@ -46,11 +48,21 @@ def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], data: dict[str
     rows, library = RowMaker(TOOL), data["eval_library"]
     results = data["evaluation_results"]
     ids = {one.get("evaluation_result_id"): one["metric_config"].get("metric_id") for one in results}
+    sets = {
+        one["evaluation_name"]: (one.get("source_data") or {}).get("dataset_name") or one["evaluation_name"]
+        for one in results
+    }
     answered: set[Any] = set()
+    firsts: dict[str, str] = {}  # data set → its first metric
+    if has_several := len(set(sets.values())) > 1:
+        described = describe_scorer(library["name"], library.get("version"), ALL_TASKS)
+        scorers[ALL_TASKS] = {**described, "tasks": firsts}
     for line in read_lines(samples):
         own = metadata if (metadata := line.get("metadata") or {}).keys() >= OWN else {}
         name, repeat_index = line["sample_id"], int(own.get("repeat_index", 0))
-        sample = (own["prompt_id"], own["occurrence"]) if own else name
+        metric = line.get("evaluation_result_id") or line["evaluation_name"]
+        task = sets.get(line["evaluation_name"], line["evaluation_name"])
+        sample = (own["prompt_id"], own["occurrence"]) if own else (task, name)
         if sample not in rows.known:
             asked = line["input"]
             messages = [{"role": "user", "content": asked["raw"]}]
@@ -61,12 +73,15 @@ def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], data: dict[str
         if (sample, repeat_index) not in answered:
             answered.add((sample, repeat_index))
             yield from rows.answer(rows.known[sample], repeat_index, **_read_answer(line, own))
-        metric = line.get("evaluation_result_id") or line["evaluation_name"]
+        title = f"{task}: {metric}" if has_several else metric
         described = describe_scorer(library["name"], library.get("version"), metric)
-        scorers.setdefault(metric, {**described, "metric_id": ids.get(metric)})
+        scorers.setdefault(title, {**described, "metric_id": ids.get(metric)})
         extracted = [one["extracted_value"] for one in line["answer_attribution"] if one["is_terminal"]]
         found = {"extracted": next(iter(extracted), None), "error_kind": _read_error(line, own)}
-        yield score(metric, rows.known[sample], line["evaluation"]["score"], repeat_index, **found)
+        found |= {"value": line["evaluation"]["score"], "repeat_index": repeat_index}
+        yield score(title, rows.known[sample], **found)
+        if has_several and firsts.setdefault(task, title) == title:
+            yield score(ALL_TASKS, rows.known[sample], **found)
 
 
 def _read_error(line: dict[str, Any], own: dict[str, str]) -> str | None:

@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from assayline.digests import digest_json
+from assayline.harness.judge import ALL_TASKS
 from assayline.records import NOT_SENT, Completion, Json, Prompt, Request
 from assayline.requests.build import make_request_id
 from assayline.store.score_files import HarnessScore
@@ -83,7 +84,7 @@ def check_rows(imported: Imported) -> Rows:
             repeated[name] += 1
             continue
         seen.add(key)
-        found[name] += 1
+        found[name] += getattr(row, "scorer", None) != ALL_TASKS
         where = f"{name} {found[name]:,}"
         checked = {field: _check(where, field, getattr(row, field), kinds) for field, kinds in types[type(row)].items()}
         if isinstance(row, HarnessScore):

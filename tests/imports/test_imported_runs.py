@@ -188,6 +188,32 @@ def write_lm_eval(folder: Path, **right: int) -> Path:
     return folder
 
 
+def write_eee(folder: Path, **right: int) -> Path:
+    """Write the same results, whose samples have the same ids in each data set."""
+    folder.mkdir()
+    metrics = {task: (f"{FIRST[task]},none", "other,none") for task in right}
+    results = [
+        {"evaluation_name": f"{task} {name}", "evaluation_result_id": name, "metric_config": {},
+         "source_data": {"dataset_name": task}}
+        for task, names in metrics.items() for name in names
+    ]  # fmt: skip
+    lines = [
+        {"evaluation_name": f"{task} {name}", "evaluation_result_id": name, "sample_id": str(at),
+         "input": {"raw": f"{task} {at}", "reference": ["x"]}, "output": {"raw": ["x"]}, "answer_attribution": [],
+         "evaluation": {"score": at % 2 if name == "other,none" else float(at < right[task])}}
+        for task, names in metrics.items() for at in range(100) for name in names
+    ]  # fmt: skip
+    (folder / "log_samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    log = {
+        "schema_version": "0.3.0", "model_info": {"id": "m"}, "eval_library": {"name": "x"},
+        "evaluation_timestamp": sum(right.values()), "evaluation_results": results,
+        "detailed_evaluation_results": {"file_path": "log_samples.jsonl", "total_rows": len(lines)},
+    }  # fmt: skip
+    (folder / "log.json").write_text(json.dumps(log))
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "write"), [("lm-eval", write_lm_eval), ("eee", write_eee)])
 @pytest.mark.parametrize(
     ("before", "after", "failed"),
     [
@@ -196,8 +222,8 @@ def write_lm_eval(folder: Path, **right: int) -> Path:
     ],
     ids=["the second of two", "one that another makes up for"],
 )
-def test_gate_judges_every_task_of_a_file_and_all_together(settings, tmp_path, before, after, failed):
-    (old,), (new,) = (add(settings, "lm-eval", write_lm_eval(tmp_path / str(at), **right))
+def test_gate_judges_every_task_of_a_file_and_all_together(settings, tmp_path, kind, write, before, after, failed):
+    (old,), (new,) = (add(settings, kind, write(tmp_path / str(at), **right))
                       for at, right in enumerate((before, after)))  # fmt: skip
     report = DatabaseThread(settings).run(lambda connection: judge_run(connection, new, old))
     assert [check.check for check in report.failed] == [f"accuracy, {name}" for name in failed]
