@@ -78,10 +78,10 @@ def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], data: dict[str
         scorers.setdefault(title, {**described, "metric_id": ids.get(metric)})
         extracted = [one["extracted_value"] for one in line["answer_attribution"] if one["is_terminal"]]
         found = {"extracted": next(iter(extracted), None), "error_kind": _read_error(line, own)}
-        found |= {"value": line["evaluation"]["score"], "repeat_index": repeat_index}
-        yield score(title, rows.known[sample], **found)
+        scored = score(title, rows.known[sample], line["evaluation"]["score"], repeat_index, **found)
+        yield scored
         if has_several and firsts.setdefault(task, title) == title:
-            yield score(ALL_TASKS, rows.known[sample], **found)
+            yield scored._replace(scorer=ALL_TASKS)
 
 
 def _read_error(line: dict[str, Any], own: dict[str, str]) -> str | None:
