@@ -111,7 +111,7 @@ def _do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> di
     used: Counter[str] = Counter()
 
     def can_go_on(run: Manifest, cell: Cell) -> bool:
-        """Whether a run that was killed keeps its speed if it goes on: it has all its answers, or none is compared."""
+        """Return whether a killed run may go on: its speed is not compared, or it has all its answers."""
         is_killed = run.state == "running" and run.attempt == 1
         is_answered = is_killed and has_all_answers(settings.run_dir(run.run_id), run)
         return not cell.is_measured or run.state == "completed" or is_answered
