@@ -39,7 +39,11 @@ PARTS: dict[str, dict[str, Callable[[np.random.Generator], Iterator[Row]]]] = {
         "choices": statistics_accuracy.measure_choices,
     },
     "clusters": {"clusters": statistics_clusters.measure_clusters},
-    "speed": {"sessions": statistics_speed.measure_sessions, "noise": statistics_speed.measure_noise},
+    "speed": {
+        "sessions": statistics_speed.measure_sessions,
+        "noise": statistics_speed.measure_noise,
+        "repeats": statistics_speed.measure_repeats,
+    },
     "nights": {"nights": statistics_nights.measure_speed, "accuracy nights": statistics_nights.measure_accuracy},
     "history": {"own history": statistics_history.measure_history},
     "levels": {"levels": statistics_levels.measure_stable, "shifts": statistics_levels.measure_shifted},

@@ -20,14 +20,13 @@ from assayline.comparison.gate import NIGHTS
 from assayline.spec.criteria import GateSpec
 from assayline.stats.families import adjust_holm
 from assayline.stats.pairs import judge_drop
-from assayline.stats.repeats import find_level, find_p_beyond
+from assayline.stats.repeats import FEWEST_NIGHTS, find_level, find_p, spread_nights
 from benchmarks.statistics_accuracy import compare, list_rows
 
 Dice = np.random.Generator
 Found = dict[str, Any]
 BASELINE_NIGHTS = 10
 WINDOW_NIGHTS = 10
-FEWEST = 5
 FAULT_AFTER = 20
 WITHIN_NIGHTS = 20
 LEVEL = find_level(NIGHTS)
@@ -83,15 +82,15 @@ def find_share(failed: np.ndarray, fault: float) -> float:
 
 def judge_speed(nights: np.ndarray) -> np.ndarray:
     """Return whether a limit fails: periods × nights, of seconds by period × metric × night."""
+    nights = np.log(nights)
     old = nights[..., :BASELINE_NIGHTS]
     failed = np.zeros((len(nights), NIGHTS), dtype=bool)
-    for night in range(FEWEST, NIGHTS + 1):
+    for night in range(FEWEST_NIGHTS, NIGHTS + 1):
         end = BASELINE_NIGHTS + night
         new = nights[..., max(BASELINE_NIGHTS, end - WINDOW_NIGHTS) : end]
-        is_slower = np.median(new[..., :, None] - old[..., None, :], axis=(-2, -1)) > 0
-        p_values = [find_p_beyond(new[:, i], old[:, i], limit, NIGHTS) for i, limit in enumerate(LIMITS)]
-        adjusted = adjust_holm(np.where(is_slower, np.stack(p_values, axis=-1), 1))
-        failed[:, night - 1] = (adjusted <= LEVEL).any(axis=1)
+        error, degrees, _ = spread_nights(new, old)
+        p_values = find_p(new.mean(axis=-1) - old.mean(axis=-1) - np.log1p(LIMITS), error, degrees)
+        failed[:, night - 1] = (adjust_holm(p_values) <= LEVEL).any(axis=1)
     return failed
 
 

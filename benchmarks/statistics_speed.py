@@ -1,7 +1,8 @@
-"""Part `speed` of `benchmarks.statistics`: the gate on speed over five repeats a side, and the noise floor.
+"""Part `speed` of `benchmarks.statistics`: the gate on speed over repeats, and the noise floor.
 
 The three default limits are those of latencies; metrics of a run are correlated by 0.8. Sessions differ by a normal
-factor that all runs of one share. A history has eight sessions of the baseline's configuration.
+factor that all runs of one share. A history has eight sessions of the baseline's configuration. Repeats of one session
+run in turn, and a drift is over all of them.
 """
 
 import itertools
@@ -21,22 +22,53 @@ LIMITS = {str(metric): limit for metric, limit in GateSpec().max_slowdown.items(
 REPEATS, KNOWN, PAIRS = 5, 8, 1_000
 
 
-def draw(dice: Dice, runs: int, spread: float) -> np.ndarray:
-    """Draw logarithms of runs × metrics."""
-    shape = (runs, len(LIMITS))
-    return spread * (0.8**0.5 * dice.standard_normal((runs, 1)) + 0.2**0.5 * dice.standard_normal(shape))
+def draw(dice: Dice, runs: int, spread: float, *, is_heavy: bool = False) -> np.ndarray:
+    """Draw logarithms of runs × metrics; heavy tails are t with 3 degrees of freedom."""
+
+    def one(columns: int) -> np.ndarray:
+        shape = (runs, columns)
+        return dice.standard_t(3, shape) / 3**0.5 if is_heavy else dice.standard_normal(shape)
+
+    return np.asarray(spread * (0.8**0.5 * one(1) + 0.2**0.5 * one(len(LIMITS))))
 
 
 def judge(new: np.ndarray, old: np.ndarray, sessions: dict[str, Sessions] | None) -> list[str]:
-    """Return the verdicts on seconds, runs × metrics."""
+    """Return the verdicts on logarithms of seconds, runs × metrics, whose runs took turns unless they are apart."""
+    is_new = order_sides(len(new)) if sessions is None else np.repeat([False, True], len(new))
+    seconds = np.empty((len(is_new), len(LIMITS)))
+    seconds[is_new], seconds[~is_new] = np.exp(new), np.exp(old)
     rows = [
-        {"metric": metric, "unit": "s", "higher_is_better": False, "position": place}
-        | {"is_candidate": place >= len(old), "value": float(value)}
+        {"metric": metric, "unit": "s", "higher_is_better": False, "is_candidate": bool(side), "value": value}
         for column, metric in enumerate(LIMITS)
-        for place, value in enumerate(np.exp(np.concatenate([old, new])[:, column]))
+        for side, value in zip(is_new, seconds[:, column].tolist(), strict=True)
     ]
     found = compare_repeats(rows, LIMITS, sessions=sessions)
     return [judge_speed(metric, limit, found[metric]).verdict for metric, limit in LIMITS.items()]
+
+
+def order_sides(repeats: int) -> np.ndarray:
+    """Return whether each run of two sides that take turns is the candidate's: A B B A A B …."""
+    return np.array([(place % 4) in (1, 2) for place in range(2 * repeats)])
+
+
+def measure_repeats(dice: Dice) -> Iterator[Row]:
+    """Verdicts on 1,000 pairs a cell of one session: shares in which a limit fails or passes."""
+    for repeats, noise, drift in itertools.product((3, 5, 10), ("normal", "t(3)"), (0.0, 0.08)):
+        row: Row = {"repeats": repeats, "noise": noise, "drift": f"{drift:.0%}"}
+        is_new = order_sides(repeats)
+        for name, times, verdict in (
+            ("equal fail", 0, "fail"), ("at the limit fail", 1, "fail"), ("at the limit pass", 1, "pass"),
+            ("twice the limit fail", 2, "fail"), ("equal pass", 0, "pass"),
+        ):  # fmt: skip
+            hits = 0
+            for _ in range(PAIRS):
+                runs = draw(dice, 2 * repeats, 0.02, is_heavy=noise != "normal")
+                runs += drift * np.linspace(-1.7, 1.7, 2 * repeats)[:, None]
+                slower = np.log1p(times * np.array([*LIMITS.values()]))
+                found = judge(runs[is_new] + slower, runs[~is_new], None)
+                hits += (found.count(verdict) / len(found)) if verdict == "pass" else verdict in found
+            row[name] = hits / PAIRS
+        yield row
 
 
 def measure_sessions(dice: Dice) -> Iterator[Row]:

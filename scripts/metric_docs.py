@@ -47,7 +47,7 @@ UNITS = [
     (r"rankings?\.(value|low|high)", "see `kind`"),
     (r"acceptance_length", "tokens/step"),
     (r"draft_acceptance", "share"),
-    (r"(run_metric|line_up_repeats|metric_values?)\.(value|low|high)", "see `unit`"),
+    (r"(run_metric|metric_values?)\.(value|low|high)", "see `unit`"),
     (r"verdict_prompt\.chance", "probability"),
     (r"noise\.mean", "see `unit`"),
     (r"noise\.\w+_square", "see `unit`, squared"),
@@ -77,7 +77,7 @@ UNITS = [
     (r".*requests_per_(attempted_)?s", "requests/s"),
     (r".*_per_step", "tokens/step"),
     (r"(.*_)?(low|high|value)_s|.*_s|second", "s"),
-    (r".*_share|.*_rate|accuracy(_\w+)?|gpu_memory_utilization|relative_shift|minimum_effect", "share"),
+    (r".*_share|.*_rate|accuracy(_\w+)?|gpu_memory_utilization|relative_shift", "share"),
     (
         r"(.*_)?(mean|mean_without_errors|standard_error|mean_low|mean_high|mean_value|wilson_\w+)|(candidate|baseline)_mean",
         "score, 0 to 1",

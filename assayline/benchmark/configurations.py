@@ -135,7 +135,7 @@ def _plan_sweep(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask], models: Seque
     profile = ask.choose_profile()
     repeats = ask.repeats if ask.repeats is not None else 1 if profile else REPEATS
     if repeats < 1:
-        raise SpecError(f"--repeats {repeats} is below 1. hint: pass at least 1; a comparison needs at least 5.")
+        raise SpecError(f"--repeats {repeats} is below 1. hint: pass at least 1; a comparison needs at least 3.")
     if profile:
         if len(tasks) > 1:
             raise SpecError("--profile needs one spec, not a suite. hint: pass the spec of one evaluation.")

@@ -27,7 +27,7 @@ from assayline.comparison.gate import NIGHTS, Check, GateReport, mark_suspect
 from assayline.comparison.queries import foresee_reach
 from assayline.errors import AssaylineError, SpecError
 from assayline.stats.pairs import judge_mean
-from assayline.stats.repeats import FEWEST, MOST, count_repeats_needed
+from assayline.stats.repeats import FEWEST, FEWEST_NIGHTS
 from assayline.stats.worse import LEVEL, Verdict, find_gravest, say_worse
 from assayline.words import count, show_points, show_range, show_share, show_size
 
@@ -156,26 +156,14 @@ def foresee_reaches(cells: Sequence[Cell], prompts: Mapping[str | None, int]) ->
 
 
 def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:
-    """Raise SpecError if limits on speed and cost cannot fail, however much worse a model is: for lack of repeats."""
-    tests, level = _share_risk(cells, is_nightly)
-    few: list[str] = []
-    wanted: list[int | None] = []
-    for cell in cells:
-        if not cell.measures:
-            continue
-        # A t-test judges nights: its p has no lower bound.
-        needed = FEWEST if is_nightly else count_repeats_needed(cell.measures, level)
-        if needed is None or cell.repeats < needed:
-            lacks = f"{cell.repeats} of {needed} repeats" if needed else f"even {MOST} repeats are too few"
-            few.append(f"{cell.label} ({lacks})")
-            wanted.append(needed)
+    """Raise SpecError if limits on speed and cost cannot be judged for lack of repeats."""
+    needed = FEWEST_NIGHTS if is_nightly else FEWEST
+    few = [f"{cell.label} ({cell.repeats})" for cell in cells if cell.measures and cell.repeats < needed]
     if few:
-        numbers = [needed for needed in wanted if needed is not None]
-        more = f"set `repeats: {max(numbers)}` for each, or " if len(numbers) == len(wanted) else ""
         raise SpecError(
-            f"Limits on speed or cost cannot be decided with so few repeats: {', '.join(few)}. {count(tests, 'test')} "
-            f"share the risk of a false NO-GO, so each needs p ≤ {level:.2g}. hint: in the suite, {more}set "
-            "`overrides: {gate.max_slowdown: {}, gate.max_cost_increase: {}}` to leave speed and cost out."
+            f"Limits on speed or cost need {needed} repeats: {', '.join(few)}. hint: in the suite, set `repeats: "
+            f"{needed}` for each, or set `overrides: {{gate.max_slowdown: {{}}, gate.max_cost_increase: {{}}}}` to "
+            "leave speed and cost out."
         )
 
 

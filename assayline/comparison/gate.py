@@ -39,9 +39,9 @@ from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.runs.manifest import ENDED_WELL, IMPORTED
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
-from assayline.stats.nights import FEWEST_NIGHTS
+from assayline.stats.nights import FEWEST_NIGHTS as FEWEST_PAST
 from assayline.stats.pairs import find_lost, judge_drop
-from assayline.stats.repeats import find_level
+from assayline.stats.repeats import FEWEST, FEWEST_NIGHTS, find_level
 from assayline.stats.worse import LEVEL, OPEN, ROUNDING, Verdict, decide_worse, find_gravest, say_worse
 from assayline.store.database import Connection
 from assayline.words import SPACE, count, show_metric, show_points, show_range, show_share, show_size, show_value
@@ -280,7 +280,7 @@ def _check_accuracy(
         row = rows[scorer]
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
     past = list_nights(connection, new.run_id, old.run_id, scorer)
-    tests, runs = 2 if len(past) >= FEWEST_NIGHTS else 1, max(1, len(averaged))
+    tests, runs = 2 if len(past) >= FEWEST_PAST else 1, max(1, len(averaged))
     tasks: dict[str, str | None] = json.loads(new.tasks_json or "{}") if scorer == new.scorers[0] else {}
     halves = 2 if tasks else 1  # all tasks together, and each of them
 
@@ -443,35 +443,37 @@ def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str 
     counts = f"{new} and {old} repeats"
     values = {"candidate": row["candidate_median"], "baseline": row["baseline_median"], "unit": row["unit"]}
     if row["verdict"] == "too_few":
-        lacks = " and of ".join(side for side, has in (("the run", new), ("the baseline", old)) if has < 5)
+        needed = "three" if nights == 1 else "five"
+        fewest = FEWEST if nights == 1 else FEWEST_NIGHTS
+        lacks = " and of ".join(side for side, has in (("the run", new), ("the baseline", old)) if has < fewest)
         words = (
-            f"{few or metric}: not judged, because five repeats of {lacks} are needed, and there are {new} of the run "
-            f"and {old} of the baseline. hint: `assayline gate RUN_ID --remeasure` measures both."
+            f"{few or metric}: not judged, because {needed} repeats of {lacks} are needed, and there are {new} of the "
+            f"run and {old} of the baseline. hint: `assayline gate RUN_ID --remeasure` measures both."
         )
         return Check(metric, "waiting" if nights > 1 else "inconclusive", words, limit=limit, **values)
     if not row["baseline_median"]:
         words = f"{metric} is 0 in the baseline, and a limit in percent has no meaning there."
         return Check(metric, "inconclusive", words, limit=limit, **values)
-    ends = (row["shift_low"], row["shift_high"])
-    least, most = sorted(-end for end in ends) if row["higher_is_better"] and None not in ends else ends
-    base, change = abs(row["baseline_median"]), _say_change(row["worsening_share"])
+    least, most, worsening = row["low"], row["high"], row["difference"]
+    if row["higher_is_better"]:
+        least, most, worsening = most and -most, least and -least, -worsening
     neighbors = "" if row["correlation"] is None else f", correlation of nights {row['correlation']:.2g}"
     interval = "no interval: too few sessions are known"
     if most is not None:
-        interval = f"95% CI {_say_change(least / base)} to {_say_change(most / base)}"
-    is_worse = (row["shift"] < 0) == row["higher_is_better"]
+        interval = f"95% CI {_say_change(least)} to {_say_change(most)}"
+    is_worse = worsening > 0
     medians = [show_metric(row[f"{side}_median"], row["unit"]) for side in ("candidate", "baseline")]
     p_beyond, level = row["beyond_p"] if is_worse else 1.0, find_level(nights)
     words = (
-        f"{metric} is {change} ({interval}, medians {medians[0]} and {medians[1]} over {counts}, Holm-adjusted p "
-        f"{p_beyond:.2g} at the limit{neighbors}); the limit is {limit:.1%}."
+        f"{metric} is {_say_change(worsening)} ({interval}, medians {medians[0]} and {medians[1]} over {counts}, "
+        f"Holm-adjusted p {p_beyond:.2g} at the limit{neighbors}); the limit is {limit:.1%}."
     )
-    verdict = decide_worse(p_beyond, most, limit * base * (1 + ROUNDING), level)
+    verdict = decide_worse(p_beyond, most, limit, level)
     if verdict == "inconclusive" and p_beyond <= LEVEL:
         words += f" {_say_not_enough(level, nights, 1)}"
     else:
-        words += f" It is {say_worse(verdict, 1 if is_worse else -1, row['holm_p'], level)}."
-    values |= {"is_worse": is_worse and (row["holm_p"] or 1.0) <= level, "compared": describe_repeats(row)}
+        words += f" It is {say_worse(verdict, worsening, row['p_value'], level)}."
+    values |= {"is_worse": is_worse and row["p_value"] <= level, "compared": describe_repeats(row)}
     return Check(metric, verdict, words, limit=limit, p_value=p_beyond, **values)
 
 

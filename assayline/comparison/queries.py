@@ -11,7 +11,7 @@ from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.noise import find_floors
 from assayline.stats.pairs import count_prompts_needed, find_p, find_p_beyond, find_reach
-from assayline.stats.repeats import FEWEST, compare_repeats, spread_sessions
+from assayline.stats.repeats import FEWEST_NIGHTS, compare_repeats, spread_sessions
 from assayline.stats.worse import LEVEL, Verdict, name_change
 from assayline.store.database import Connection, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
@@ -175,14 +175,14 @@ def say_few_repeats(connection: Connection, run_id: str) -> str | None:
         return f"Speed cannot be judged against it: {side.obstacle}. {hint}, or pin another run."
     ensure_repeats(connection, run_id)
     ((has,),) = connection.execute("select coalesce(max(repeats), 1) from show_band(?)", [run_id]).fetchall()
-    if has >= FEWEST:
+    if has >= FEWEST_NIGHTS:
         return None
     more = (
         "Later runs add none, because it is of a benchmark or suite"
         if side.benchmark_id
-        else "Equal runs that follow are its repeats until there are five, and speed is judged five runs later"
+        else "Equal runs that follow are its repeats until there are five, and a schedule judges speed five runs later"
     )
-    return f"Limits on speed need five repeats of the baseline; it has {has}. {more}. {hint}."
+    return f"Limits on speed need three repeats of the baseline, and five on a schedule; it has {has}. {more}. {hint}."
 
 
 def say_selected(connection: Connection, run_id: str) -> str | None:
@@ -214,19 +214,16 @@ def compare_accuracy(
 ) -> dict[str, Any]:
     """Compare the accuracy of two configurations by prompt, with the mean over their repeats.
 
-    Returns the columns of a row of compare_repeats that differ; empty if the scores have no common prompts. `limit` is
-    the change that matters, as an absolute share; p is multiplied by `rivals`.
+    Returns the columns of a row of compare_repeats that differ, with changes as differences of shares; empty if the
+    scores have no common prompts. p is multiplied by `rivals`.
     """
     scorers = read_side(connection, candidates[-1]).scorers
     rows = compare_scores(connection, candidates[-1], baselines[-1], "auto", baselines, candidates)
     row = rows.get(scorers[0]) if scorers else None
     if row is None or not row["prompts"]:
         return {}
-    base, drop, low, high = row["baseline_mean"], -row["difference"], row["low"], row["high"]
-    found = {"shift": -drop, "shift_low": low, "shift_high": high, "minimum_effect": limit, "p_value": row["p_value"]}
-    ratios = {"ratio": -drop, "ratio_low": low, "ratio_high": high}
-    found |= {name: 1 + end / base if base and end is not None else None for name, end in ratios.items()}
-    found |= {"relative_shift": -drop / base if base else None, "worsening_share": drop / base if base else None}
+    drop, low, high = -row["difference"], row["low"], row["high"]
+    found = {"difference": -drop, "low": low, "high": high, "limit": limit, "p_value": row["p_value"]}
     beyond = find_p_beyond({**row, "difference": -abs(drop)}, limit)
     beyond = None if beyond is None else min(1.0, rivals * beyond)
     most = None if low is None else max(-low, high)
@@ -271,10 +268,7 @@ def describe_repeats(row: Mapping[str, Any]) -> dict[str, Any]:
         "metric": row["metric"],
         "value": row["candidate_median"],
         "baseline_value": row["baseline_median"],
-        "difference": row["shift"],
-        "low": row["shift_low"],
-        "high": row["shift_high"],
-        "p_value": row["p_value"] if row["holm_p"] is None else row["holm_p"],
+        **{name: row[name] for name in ("difference", "low", "high", "p_value")},
         "n": row["candidate_repeats"] + row["baseline_repeats"],
         "method": "prompts" if is_scored else "repeats" if row["correlation"] is None else "nights",
     }
@@ -338,10 +332,17 @@ def compare_speed(
         levels.setdefault(row["metric"], {}).setdefault(row["config_id"], []).append(row["level"])
         counts.setdefault(row["metric"], Counter()).update(new=row["is_new"], old=row["is_old"])
     sessions = {metric: spread_sessions(levels[metric], **counts[metric]) for metric in levels} if is_apart else None
-    query = "from line_up_repeats(?::varchar[], ?::varchar[])"
-    return compare_repeats(
-        read_rows(connection, query, *sides), limits, nights=nights, sessions=sessions, rivals=rivals
-    )
+    rows = read_rows(connection, _REPEATS, *sides)
+    return compare_repeats(rows, limits, nights=nights, sessions=sessions, rivals=rivals)
+
+
+_REPEATS = """
+    select metric, unit, higher_is_better, list_contains($1::varchar[], run_id) as is_candidate, value
+    from run_metric
+    where value is not null and list_contains($1::varchar[] || $2::varchar[], run_id)
+    order by metric, run_id
+"""
+"""Values of the repeats of two sides, in the order of their runs, whose ids begin with their start times."""
 
 
 _SESSIONS = """

@@ -44,17 +44,14 @@ def show_label(label: str) -> str:
 def _show_interval(row: Row) -> str:
     """Format the interval of the ratio as a change. It is computed on logarithms, so no decrease exceeds 100%."""
     if row["metric"] == "accuracy":
-        return show_range(show_points(row["shift_low"]), show_points(row["shift_high"]))
-    low, high = row["ratio_low"], row["ratio_high"]
-    if low is not None and high >= 2:
-        return f"×{low:.3g} to ×{high:.3g}"
-    return show_range(*(show_change(None if end is None else end - 1) for end in (low, high)))
+        return show_range(show_points(row["low"]), show_points(row["high"]))
+    if row["low"] is not None and row["high"] >= 1:
+        return f"×{1 + row['low']:.3g} to ×{1 + row['high']:.3g}"
+    return show_range(show_change(row["low"]), show_change(row["high"]))
 
 
 def _show_change(row: Row) -> str:
-    if row["metric"] == "accuracy":
-        return show_points(row["shift"])
-    return show_change(row["relative_shift"] if row["ratio"] is None else row["ratio"] - 1)
+    return (show_points if row["metric"] == "accuracy" else show_change)(row["difference"])
 
 
 MEDIANS = (
@@ -169,7 +166,7 @@ def say_best(measured: Sequence[Measured], metric: str = "output_tokens_per_s") 
     doubt = ""
     if row is not None and row["reference"] in (first.label, second.label):
         doubt = {
-            "too_few": "Whether that is more than noise is unknown: five repeats each allow a test.",
+            "too_few": "Whether that is more than noise is unknown: three repeats each allow a test.",
             "unclear": "The next is not shown to differ by more than noise and the limit; more repeats may.",
             "same": "The next is equivalent within the limit.",
         }.get(row["verdict"], "That is more than noise.")
@@ -302,7 +299,7 @@ def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row], fr
     if any(one.comparisons for one in measured):
         speed.add(tabulate_comparisons(measured))
         speed.say(
-            "Changes are ratios over all pairs of repeats. Worse and better are shown beyond the limit of "
+            "Changes are ratios of geometric means over repeats. Worse and better are shown beyond the limit of "
             "gate.max_slowdown or max_accuracy_drop, or beyond 2%. With the best of a metric, p is multiplied by the "
             "number of its rivals; the metrics of max_slowdown are one family of tests (Holm)."
         )

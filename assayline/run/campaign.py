@@ -47,7 +47,7 @@ from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_stored
 from assayline.spec.suite import SuiteSpec
-from assayline.stats.repeats import count_repeats_needed
+from assayline.stats.repeats import FEWEST_PAIRS
 from assayline.store.database import Connection, Row
 from assayline.store.thread import DatabaseThread
 
@@ -251,8 +251,7 @@ def _measure_again(front: FrontEnd, run_id: str, baseline: str | None, limits: d
 
     front.settings.pass_on_token()
     against, found, specs = DatabaseThread(front.settings).run(read)
-    metrics = len(found.max_slowdown) + len(found.max_cost_increase)
-    repeats = (metrics and count_repeats_needed(metrics, 0.05)) or 1
+    repeats = FEWEST_PAIRS if found.max_slowdown or found.max_cost_increase else 1
     names = {against: "the baseline", run_id: "the candidate"}
     sides = [
         make_cell(spec, name, {}, one, label=name, repeats=repeats)

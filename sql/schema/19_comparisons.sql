@@ -25,10 +25,10 @@ comment on column raw.comparisons.metric is 'The metric, as in metric_value; acc
 comment on column raw.comparisons.detail is 'The scorer for accuracy. In a frontier, the configuration. NULL for other metrics, and in benchmarks.';
 comment on column raw.comparisons.value is 'Mean score over the pairs, or the median over the repeats.';
 comment on column raw.comparisons.baseline_value is 'The same of the baseline.';
-comment on column raw.comparisons.difference is 'Mean difference by prompt, or the shift between repeats (Hodges and Lehmann). Of recoveries, value / baseline_value.';
+comment on column raw.comparisons.difference is 'Mean difference by prompt, or between repeats the change of the geometric mean as a share. Of recoveries, value / baseline_value.';
 comment on column raw.comparisons.low is 'Lower end of its 95% interval. NULL if there are too few prompts or repeats.';
 comment on column raw.comparisons.p_value is 'Two-sided p of no difference; in leaderboards adjusted for all pairs, and of speeds for all limits. NULL without a test.';
 comment on column raw.comparisons.n is 'Pairs of prompts, or repeats of both sides.';
-comment on column raw.comparisons.method is 'prompts: scores in pairs; repeats: a permutation test; nights: a t-test of correlated nights.';
+comment on column raw.comparisons.method is 'prompts: scores in pairs; repeats: a t-test of logarithms; nights: the same of correlated nights.';
 comment on column raw.comparisons.verdict is 'pass, fail, suspect or inconclusive by a gate; otherwise worse, better, same, unclear or too_few; in a frontier baseline, pass, fail or inconclusive, and compared for its tasks.';
 comment on column raw.comparisons.compared_at is 'UTC wall clock of the comparison.';

@@ -371,7 +371,7 @@ def test_nightly_is_suspect_of_a_drop_that_a_gate_by_hand_fails(prefect_client, 
 
 def test_gate_remeasures_both_interleaved_in_one_session(runs, data_dir, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setattr(campaign, "count_repeats_needed", lambda metrics, level: 2)
+    monkeypatch.setattr(campaign, "FEWEST_PAIRS", 2)
     limits = ["--max_accuracy_drop", "1", "--max_slowdown", "{output_tokens_per_s: 0.9}"]
     said = flow_kit.run_here("gate", runs.bad, "--remeasure", *limits).out
     assert "there are 2 of the run and 2 of the baseline" in said

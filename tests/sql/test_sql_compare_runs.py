@@ -441,4 +441,4 @@ def test_compare_accuracy_counts_copies_of_an_answer_once(store):
     sides = ([f"{side}{repeat}" for repeat in range(5)] for side in "ab")
     row = compare_accuracy(store.connection, *sides, 0.02)
     assert (row["verdict"], row["p_value"]) == ("unclear", pytest.approx(0.0625))
-    assert row["shift_low"] < -0.05 and row["shift_high"] > 0
+    assert row["low"] < -0.05 and row["high"] > 0

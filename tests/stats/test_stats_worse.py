@@ -138,7 +138,7 @@ def test_judge_speed_fails_few_slowdowns_at_the_limit_and_most_far_beyond_it():
     for slowdown in failed:
         for _ in range(400):
             rows = [
-                {"metric": "e2e_p95_s", "unit": "s", "higher_is_better": False, "position": i, "is_candidate": i < 6}
+                {"metric": "e2e_p95_s", "unit": "s", "higher_is_better": False, "is_candidate": i < 6}
                 | {"value": dice.normal(1 + slowdown * (i < 6), 0.02)}
                 for i in range(12)
             ]
@@ -161,7 +161,6 @@ def test_compare_repeats_judges_sides_of_different_sessions_by_their_spread(know
                 "metric": "x",
                 "unit": "s",
                 "higher_is_better": False,
-                "position": i,
                 "is_candidate": i < 5,
                 "value": value,
             }

@@ -1,7 +1,7 @@
 -- Grain: one row per metric of run_metric that both configurations have a value for, in one unit.
 --
 -- Repeats are all runs of a configuration without an obstacle (run_conditions), in the environment in which it ran
--- last; the newest ten with a value count. Accuracy is left out, as compare_runs compares it by prompt. Tests and
+-- last. Accuracy is left out, as compare_runs compares it by prompt. Tests and
 -- intervals are those of a benchmark and of the gate.
 --
 -- metric: the metric, as in run_metric.
@@ -19,17 +19,10 @@ create or replace macro main.compare_configs(candidate, baseline) as table
 with
 
 list_repeats as (
-    select config_id, list(run_id order by run_id) filter (environment = last_environment) as runs
-    from (
-        select
-            config_id,
-            run_id,
-            environment,
-            last(environment order by started_at, run_id) over (partition by config_id) as last_environment
-        from internal.run_conditions
-        where config_id in (candidate, baseline) and obstacle is null
-    )
-    group by config_id
+    select config_id = candidate as is_candidate, run_id
+    from internal.run_conditions
+    where config_id in (candidate, baseline) and obstacle is null
+    qualify environment = last(environment order by started_at, run_id) over (partition by config_id)
 ),
 
 describe_sides as (
@@ -45,11 +38,9 @@ describe_sides as (
         min(value) filter (not is_candidate) as baseline_lowest,
         max(value) filter (not is_candidate) as baseline_highest,
         (candidate_median - baseline_median) / nullif(abs(baseline_median), 0) as relative_shift
-    from internal.line_up_repeats(
-        (select runs from list_repeats where config_id = candidate),
-        (select runs from list_repeats where config_id = baseline)
-    )
-    where metric <> 'accuracy'
+    from list_repeats
+    join internal.run_metric using (run_id)
+    where metric <> 'accuracy' and value is not null
     group by metric
     having candidate_repeats > 0 and baseline_repeats > 0 and count(distinct unit) = 1
 )
