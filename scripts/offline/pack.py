@@ -4,7 +4,8 @@
 
 The machine must have Python 3.12, torch 2.11 (CUDA 13), a Hopper GPU, and packages common with torch and transformers
 (numpy, pyarrow, psutil, rich, pytest, …). vLLM 0.26 is the newest for that torch. Only the parts for dense models in
-bf16 are packed: no Rust front end, and no kernels for mixture-of-experts models, other attention or other GPUs.
+bf16 are packed: no Rust front end, no guidance for structured outputs but xgrammar, and no kernels for
+mixture-of-experts models, other attention or other GPUs.
 packages.txt lists the other packages. OUT gets site.tar.xz, project.tar.xz and boot.sh; unpack them on the machine with
 `source boot.sh`.
 """
@@ -32,9 +33,10 @@ LEFT_OUT = (
     "vllm/vllm_flash_attn/cute", "vllm/_flashmla*.so", "vllm/_qutlass_C.abi3.so",
     "vllm/_moe_C_stable_libtorch.abi3.so", "vllm/third_party/deep_gemm", "vllm/third_party/fmha_sm100",
     "vllm/third_party/tml_fa4", "vllm/entrypoints/serve/instrumentator/static", "xgrammar/include",
-    "**/*.a", "**/*.pyi",
+    "scipy/[a-r]*", "scipy/si*", "scipy/spa*", "scipy/st*", "scipy/special/cython_special*", "scipy/**/tests",
+    "scipy.libs/libgfortran-8f1e9814*", "scipy.libs/libquadmath-828275a7*", "**/*.a", "**/*.pyi",
 )  # fmt: skip
-"""Paths below site that dense models in bf16 on Hopper do not need."""
+"""Paths below site that dense models in bf16 on Hopper do not need. Of SciPy, a run's metrics need special alone."""
 
 TRIMMED = "vllm/_C_stable_libtorch.abi3.so"
 
@@ -110,11 +112,11 @@ def is_stripped(path: Path) -> bool:
 
 
 def pack_project(work: Path, out: Path) -> None:
-    """Archive the repository as committed."""
+    """Archive the repository as committed, without documentation and tests."""
     folder = work / "project"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    archive = subprocess.run(["git", "archive", "HEAD", ".", ":!docs", ":!tests"], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x"], cwd=folder, input=archive, check=True)
     pack(folder, "project", out)
 
@@ -127,7 +129,8 @@ def pack(folder: Path, name: str, out: Path) -> None:
         member.uname = member.gname = ""
         return member
 
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 192 * 2**20}]
+    filters: list[dict[str, int]] = [{"id": lzma.FILTER_X86}]
+    filters += [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 192 * 2**20}]
     with lzma.open(out, "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w|") as archive:
         archive.add(folder, name, filter=plain)
 
