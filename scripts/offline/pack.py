@@ -116,7 +116,9 @@ def pack_project(work: Path, out: Path) -> None:
     folder = work / "project"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    archive = subprocess.run(["git", "archive", "HEAD", ".", ":!docs", ":!tests"], cwd=ROOT, check=True, capture_output=True).stdout
+    archive = subprocess.run(
+        ["git", "archive", "HEAD", ".", ":!docs", ":!tests"], cwd=ROOT, check=True, capture_output=True
+    ).stdout
     subprocess.run(["tar", "-x"], cwd=folder, input=archive, check=True)
     pack(folder, "project", out)
 
