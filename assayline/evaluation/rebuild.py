@@ -14,7 +14,7 @@ from assayline.evaluation.run import conclude_run
 from assayline.files import storing
 from assayline.runs.locks import lock_run, name_holder
 from assayline.runs.manifest import (
-    IMPORTED,
+    IMPORTS,
     Manifest,
     read_manifest,
     read_run_scorers,
@@ -92,7 +92,7 @@ def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = 
 
 def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebuilt) -> None:
     before = rebuilt.manifest
-    if before.template_id is None and before.state != IMPORTED:
+    if before.template_id is None and before.purpose not in IMPORTS:
         return  # a run enters the database when its first prompt is rendered
     scorers = read_run_scorers(run_dir, json.loads(spec_json))
     judged, functions = read_harness_scores(run_dir), read_function_scores(run_dir)
@@ -111,7 +111,7 @@ def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebu
 
 def _judge_again(run: Manifest, outcome: RunOutcome, max_error_share: float) -> Manifest:
     """Return the manifest with its state corrected, judged as at the end of a run. An unfinished run stays one."""
-    if run.state == IMPORTED:
+    if run.purpose in IMPORTS:
         return run
     if run.prompts is None:
         if run.state != "completed":

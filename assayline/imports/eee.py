@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from assayline.harness.judge import ALL_TASKS
-from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, read_json, read_lines, read_time, score
+from assayline.imports.rows import (
+    Imported,
+    RowMaker,
+    Rows,
+    Total,
+    describe_scorer,
+    read_json,
+    read_lines,
+    read_time,
+    score,
+)
+from assayline.imports.totals import SHARE, make_score
 from assayline.prompts.targets import write_target
 
 TOOL = "eee"
@@ -25,9 +36,7 @@ def read_log(path: Path) -> Iterator[Imported]:
     if not str(data["schema_version"]).startswith(f"{VERSION}."):
         raise ValueError(f"{path.name} has schema_version {data['schema_version']}, expected {VERSION}")
     detailed = data.get("detailed_evaluation_results")
-    if not detailed:
-        raise ValueError(f"{path.name} has no detailed_evaluation_results: totals alone cannot be imported")
-    samples = path.with_name(Path(detailed["file_path"]).name)
+    samples = path.with_name(Path(detailed["file_path"]).name) if detailed else None
     library = data["eval_library"]
     scorers: dict[str, dict[str, Any]] = {}
     yield Imported(
@@ -35,23 +44,43 @@ def read_log(path: Path) -> Iterator[Imported]:
         version=data["schema_version"],
         model=data["model_info"]["id"],
         prompt_set=", ".join(dict.fromkeys(one["evaluation_name"] for one in data["evaluation_results"])),
-        files=[path, samples],
-        rows=_read_rows(samples, scorers, data),
+        files=[path, *([samples] if samples else [])],
+        rows=_read_rows(samples, scorers, data) if samples else (),
+        totals=list(_read_scores(data)),
         started_s=read_time(data.get("evaluation_timestamp")),
-        counts={"scores": detailed.get("total_rows")},
+        counts={"scores": detailed.get("total_rows")} if detailed else {},
         settings={"eval_library": library, "inference_engine": data["model_info"].get("inference_engine")},
         scorers=scorers,
     )
+
+
+def _name_sets(data: dict[str, Any]) -> dict[str, str]:
+    """Return the data set of each evaluation."""
+    return {
+        one["evaluation_name"]: (one.get("source_data") or {}).get("dataset_name") or one["evaluation_name"]
+        for one in data["evaluation_results"]
+    }
+
+
+def _read_scores(data: dict[str, Any]) -> Iterator[Total]:
+    sets = _name_sets(data)
+    for one in data["evaluation_results"]:
+        details, config = one["score_details"], one["metric_config"]
+        name = one.get("evaluation_result_id") or one["evaluation_name"]
+        scorer = f"{sets[one['evaluation_name']]}: {name}" if len(set(sets.values())) > 1 else name
+        spread = details.get("uncertainty") or {}
+        n, error = spread.get("num_samples"), (spread.get("standard_error") or {}).get("value")
+        is_better = not config.get("lower_is_better", False)
+        yield make_score(scorer, config.get("metric_id") or scorer, details["score"], n, is_better)
+        if error is not None:
+            yield Total("standard_error", "accuracy", error, SHARE, n, scorer)
 
 
 def _read_rows(samples: Path, scorers: dict[str, dict[str, Any]], data: dict[str, Any]) -> Rows:
     rows, library = RowMaker(TOOL), data["eval_library"]
     results = data["evaluation_results"]
     ids = {one.get("evaluation_result_id"): one["metric_config"].get("metric_id") for one in results}
-    sets = {
-        one["evaluation_name"]: (one.get("source_data") or {}).get("dataset_name") or one["evaluation_name"]
-        for one in results
-    }
+    sets = _name_sets(data)
     answered: set[Any] = set()
     firsts: dict[str, str] = {}  # data set → its first metric
     if has_several := len(set(sets.values())) > 1:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.imports.rows import Imported, RowMaker, Rows, describe_load, read_json, read_time
+from assayline.imports.totals import read_totals
 from assayline.records import NOT_SENT
 
 TOOL = "guidellm"
@@ -22,6 +23,7 @@ def read_report(path: Path) -> Iterator[Imported]:
         strategy = {name: value for name, value in benchmark["config"]["strategy"].items() if value is not None}
         kind, totals = strategy["type_"], (benchmark.get("metrics") or {}).get("request_totals") or {}
         pace = strategy.get("streams") or strategy.get("rate")
+        has_rows = any((benchmark.get("requests") or {}).values())
         yield Imported(
             tool=TOOL,
             version=report["metadata"]["guidellm_version"],
@@ -29,7 +31,8 @@ def read_report(path: Path) -> Iterator[Imported]:
             prompt_set=" ".join(map(str, filter(None, [TOOL, kind, pace]))),
             files=[path],
             part=str(number),
-            rows=_read_rows(benchmark, has_schedule=kind in PATTERNS),
+            rows=_read_rows(benchmark, has_schedule=kind in PATTERNS) if has_rows else (),
+            totals=read_totals(TOOL, benchmark, totals.get("successful"))[0],
             started_s=read_time(benchmark["start_time"]),
             finished_s=read_time(benchmark["end_time"]),
             counts={name: totals.get(own) for name, own in COUNTS.items()},

@@ -12,7 +12,19 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from assayline.imports.rows import Imported, RowMaker, Rows, describe_scorer, join_text, read_json, read_time, score
+from assayline.imports.rows import (
+    Imported,
+    RowMaker,
+    Rows,
+    Total,
+    describe_scorer,
+    join_text,
+    read_json,
+    read_number,
+    read_time,
+    score,
+)
+from assayline.imports.totals import SHARE, make_score
 from assayline.prompts.targets import write_target
 from assayline.records import Prompt
 
@@ -32,10 +44,10 @@ def read_log(path: Path) -> Iterator[Imported]:
         raise ValueError(f"{path.name} is not a finished log of Inspect")
     about, stats, results = header["eval"], header.get("stats") or {}, header.get("results") or {}
     samples_wanted = results.get("total_samples") or _count_asked(about)
-    if samples_wanted is None and header.get("status", "success") != "success":
-        raise ValueError(f"its status is {header['status']}, so samples may be missing. hint: run `inspect eval-retry`")
-    samples = iter(header["samples"]) if path.suffix == ".json" else _read_members(path, "samples/")
-    version = about.get("packages", {}).get("inspect_ai")
+    status = header.get("status", "success")
+    is_text, version = path.suffix == ".json", about.get("packages", {}).get("inspect_ai")
+    samples = iter(header.get("samples") or ()) if is_text else _read_members(path, "samples/")
+    has_rows = bool(header.get("samples")) if is_text else _has_samples(path)
     scorers: dict[str, dict[str, Any]] = {}
     generation = {name: value for name, value in about.get("model_generate_config", {}).items() if value is not None}
     yield Imported(
@@ -44,13 +56,37 @@ def read_log(path: Path) -> Iterator[Imported]:
         model=about["model"],
         prompt_set=about["task"],
         files=[path],
-        rows=_read_rows(samples, scorers, version),
+        rows=_read_rows(samples, scorers, version) if has_rows else (),
+        totals=list(_read_scores(results)),
+        ended="" if status == "success" else f"its status is {status}",
         started_s=read_time(stats.get("started_at") or about["created"]),
         finished_s=read_time(stats.get("completed_at") or None),
         counts={"requests": samples_wanted},
         settings={"task_version": about.get("task_version"), "task_args": about.get("task_args"), **generation},
         scorers=scorers,
     )
+
+
+def _has_samples(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.startswith("samples/") for name in archive.namelist())
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _read_scores(results: dict[str, Any]) -> Iterator[Total]:
+    for one in results.get("scores") or ():
+        n = one.get("scored_samples") or results.get("completed_samples")
+        for name, metric in one["metrics"].items():
+            if (value := read_number(metric["value"])) is None:
+                continue
+            if name == "stderr":
+                yield Total("standard_error", "accuracy", value, SHARE, n, one["name"])
+            elif name in ("accuracy", "mean"):
+                yield make_score(one["name"], name, value, n)
+            else:
+                yield Total(name, "mean", value, "", n, one["name"])
 
 
 def _count_asked(about: dict[str, Any]) -> int | None:

@@ -13,7 +13,18 @@ from typing import Any
 
 from assayline.harness.build import identify_document, name_document
 from assayline.harness.judge import join_tasks
-from assayline.imports.rows import Imported, RowMaker, Rows, read_json, read_lines, read_number, read_time, score
+from assayline.imports.rows import (
+    Imported,
+    RowMaker,
+    Rows,
+    Total,
+    read_json,
+    read_lines,
+    read_number,
+    read_time,
+    score,
+)
+from assayline.imports.totals import SHARE, make_score
 from assayline.prompts.targets import write_target
 from assayline.records import Prompt
 from assayline.store.score_files import HarnessScore
@@ -29,17 +40,21 @@ def read_results(path: Path) -> Iterator[Imported]:
     samples = _find_samples(path, list(data["configs"]))
     seconds, started_s = read_number(data.get("total_evaluation_time_seconds")), read_time(data.get("date"))
     scorers: dict[str, dict[str, Any]] = {}
-    sizes: list[Any] = [(data.get("n-samples", {}).get(task) or {}).get("effective") for task in samples]
+    counted = {task: (sizes or {}).get("effective") for task, sizes in data.get("n-samples", {}).items()}
+    sizes: list[Any] = [counted.get(task) for task in data["configs"]]
     yield Imported(
         tool=TOOL,
         version=data.get("lm_eval_version"),
         model=data.get("model_name") or data["config"]["model_args"]["pretrained"],
         prompt_set=_name_tasks(data),
         files=[path, *samples.values()],
-        rows=_read_rows(data, samples, scorers),
+        rows=_read_rows(data, samples, scorers) if samples else (),
+        totals=list(_read_scores(data, counted)),
         started_s=started_s,
         finished_s=None if started_s is None or seconds is None else started_s + seconds,
-        settings={name: {task: data.get(name, {}).get(task) for task in samples} for name in ("n-shot", "versions")},
+        settings={
+            name: {task: data.get(name, {}).get(task) for task in data["configs"]} for name in ("n-shot", "versions")
+        },
         scorers=scorers,
         counts={"prompts": None if None in sizes else sum(sizes)},
     )
@@ -51,11 +66,29 @@ def _name_tasks(data: dict[str, Any]) -> str:
     return "+".join(task for task in {**data["results"], **data.get("groups", {})} if task not in members)
 
 
+def _read_scores(data: dict[str, Any], counted: dict[str, Any]) -> Iterator[Total]:
+    """Yield the averages of groups and tasks, and their standard errors."""
+    several = len(data["results"]) > 1
+    for task, values in {**data.get("groups", {}), **data["results"]}.items():
+        better = (data.get("higher_is_better") or {}).get(task) or {}
+        for name, value in values.items():
+            metric, _, chosen = name.partition(",")
+            number = None if isinstance(value, str) else read_number(value)
+            if number is None or not chosen:
+                continue
+            of = metric.removesuffix("_stderr")
+            scorer = f"{task}: {of},{chosen}" if several else f"{of},{chosen}"
+            if of != metric:
+                yield Total("standard_error", "accuracy", number, SHARE, counted.get(task), scorer)
+            else:
+                yield make_score(scorer, metric, number, counted.get(task), better.get(metric, True))
+
+
 def _find_samples(results: Path, tasks: list[str]) -> dict[str, Path]:
     stamp = results.stem.removeprefix("results_")
     names = {task: "samples_{}_{}.jsonl".format(re.sub(r"\W", "_", task), stamp) for task in tasks}
     samples = {task: results.with_name(name) for task, name in names.items() if results.with_name(name).exists()}
-    if missing := [name for task, name in names.items() if task not in samples]:
+    if samples and (missing := [name for task, name in names.items() if task not in samples]):
         raise ValueError(f"there is no {missing[0]} next to it. hint: run lm_eval with --log_samples")
     return samples
 

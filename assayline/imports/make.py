@@ -4,12 +4,13 @@ The id of a run ends with the digest of its files, so a second import adds nothi
 folder is written aside and renamed when it is complete, so a damaged file leaves nothing.
 """
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +26,28 @@ from assayline.evaluation.rebuild import rebuild_run
 from assayline.files import MAKE_ROOM, check_data_folder, storing, write_json
 from assayline.imports import KINDS, eee, inspect
 from assayline.imports.guidellm import read_report
+from assayline.imports.kinds import find_files
 from assayline.imports.lm_eval import read_results
 from assayline.imports.openai_batch import read_batch
-from assayline.imports.rows import Imported, Rows, check_rows
+from assayline.imports.rows import ZONE, Imported, Rows, check_rows, describe_scorer
+from assayline.imports.totals import read_stage, read_values
 from assayline.imports.vllm_bench import read_benchmark
 from assayline.records import Completion, Prompt, Request
 from assayline.runs.locks import lock_run
 from assayline.runs.manifest import (
     IMPORTED,
+    IMPORTS,
     SPEC_NAME,
     Manifest,
     PromptCounts,
+    find_run,
     read_manifest,
+    read_spec_json,
     slugify,
     write_manifest,
 )
 from assayline.settings import Settings
-from assayline.store.database import TABLE_VERSION, Connection
+from assayline.store.database import TABLE_VERSION, Connection, read_rows
 from assayline.store.metrics import ensure_metrics
 from assayline.store.parts import PartWriter
 from assayline.store.score_files import IMPORTED_SCORERS, IMPORTED_SCORES, HarnessScore
@@ -50,14 +56,17 @@ from assayline.store.thread import DatabaseThread
 ASIDE = ".import-"
 ROWS_PER_PART = 20_000
 DIGEST_DIGITS = 12
-READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Iterator[Imported]]]] = {
-    "lm-eval": (("results_*.json",), read_results),
-    "vllm-bench": (("*.json",), read_benchmark),
-    "guidellm": (("*.json",), read_report),
-    "inspect": (("*.eval", "*.json"), inspect.read_log),
-    "eee": (("*.json",), eee.read_log),
+FIGURES = ("accuracy", "output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "ttft_p50_s")
+READERS: dict[str, Callable[[Path], Iterator[Imported]]] = {
+    "lm-eval": read_results,
+    "vllm-bench": read_benchmark,
+    "guidellm": read_report,
+    "inspect": inspect.read_log,
+    "eee": eee.read_log,
+    "inference-perf": read_stage,
+    "values": read_values,
 }
-"""Names of the files in a folder, and the reader of one, by kind. A batch alone has several files."""
+"""Reader of a file by kind. A batch alone has several files."""
 SCORES = pa.schema([
     ("scorer", pa.string()), ("prompt_id", pa.string()), ("occurrence", pa.int32()), ("value", pa.float64()),
     ("extracted", pa.string()), ("explanation", pa.string()), ("error_kind", pa.string()),
@@ -74,42 +83,57 @@ class Outcome:
     """False if the same files had been imported before."""
     notes: list[str] = field(default_factory=list)
     """Sentences about rows and scores that are left out."""
+    figures: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Value and unit of its most important metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Names given by the user; None keeps those of the file."""
+
+    model: str | None = None
+    name: str | None = None
+    """Name of the run and of its prompt set."""
+    machine: str | None = None
+    """Speeds of runs that name the same machine are compared."""
+
+
+NO_NAMES = Names()
 
 
 def import_files(
     settings: Settings,
-    kind: str,
+    kind: str | None,
     paths: list[Path],
-    machine: str | None = None,
+    names: Names = NO_NAMES,
+    zone: tzinfo = UTC,
     show: Callable[[int], object] = lambda rows: None,
 ) -> Iterator[Outcome]:
-    """Import the runs in files of a kind, one after another. `show` receives the number of prompts read so far.
+    """Import the runs in files, one after another, of a kind or, if it is None, of the kinds found.
 
-    With a `machine`, speeds of runs that name the same one are compared.
-
-    Raises SpecError for a missing file, PromptError for one that cannot be read, and StoreError.
+    Times without an offset are those of `zone`. `show` receives the number of prompts read so far. Raises SpecError for
+    a missing file, PromptError for one that cannot be read, and StoreError.
     """
     for path in paths:
         if not path.exists():
-            raise SpecError(f"{path} does not exist. hint: pass {KINDS[kind]}.")
+            raise SpecError(f"{path} does not exist. hint: pass files or folders{f': {KINDS[kind]}' if kind else ''}.")
     check_data_folder(settings.data_dir)
-    for imported in _read_files(kind, paths):
-        yield _import_run(settings, imported, machine, show)
+    notes: list[str] = []
+    ZONE.set(zone)
+    for found, files in find_files(paths, kind, notes):
+        for imported in _read_files(found, files):
+            imported.model, imported.prompt_set = names.model or imported.model, names.name or imported.prompt_set
+            with _reading(str(imported.files[0]), found):
+                imported.check()
+            outcome = _import_run(settings, imported, names, show)
+            outcome.notes += notes
+            notes.clear()
+            yield outcome
 
 
-def _read_files(kind: str, paths: list[Path]) -> Iterator[Imported]:
-    if kind == "openai-batch":
-        with _reading(", ".join(map(str, paths)), kind):
-            yield from read_batch(paths)
-        return
-    patterns, read = READERS[kind]
-    for path in paths:
-        found = sorted(file for pattern in patterns for file in path.rglob(pattern)) if path.is_dir() else [path]
-        if not found:
-            raise PromptError(f"There is no {' or '.join(patterns)} in {path}. hint: pass {KINDS[kind]}.")
-        for file in found:
-            with _reading(str(file), kind):
-                yield from read(file)
+def _read_files(kind: str, files: list[Path]) -> Iterator[Imported]:
+    with _reading(", ".join(map(str, files)), kind):
+        yield from read_batch(files) if kind == "openai-batch" else READERS[kind](files[0])
 
 
 @contextmanager
@@ -128,15 +152,14 @@ def _reading(name: str, kind: str) -> Iterator[None]:
         ) from error
 
 
-def _import_run(settings: Settings, imported: Imported, machine: str | None, show: Callable[[int], object]) -> Outcome:
+def _import_run(settings: Settings, imported: Imported, names: Names, show: Callable[[int], object]) -> Outcome:
     runs_dir = settings.data_dir / "runs"
-    digest = digest_json([imported.tool, imported.part, *map(digest_file, imported.files)])[:DIGEST_DIGITS]
+    content = [*map(digest_file, imported.files)] if imported.content is None else [imported.content]
+    digest = digest_json([imported.tool, imported.part, *content])[:DIGEST_DIGITS]
     for known in runs_dir.glob(f"*-{digest}"):
-        run, notes = read_manifest(known), []
-        if machine not in (None, run.machine):
-            run, notes = replace(run, machine=machine), [f"Its machine is now {machine}."]
-            write_manifest(known, run)
-        return Outcome(run, _load(settings, known, is_changed=bool(notes)) and not notes, notes)
+        run, notes = _rename(known, names)
+        is_missing, figures = _load(settings, known, is_changed=bool(notes))
+        return Outcome(run, is_missing and not notes, notes, figures)
     runs_dir.mkdir(parents=True, exist_ok=True)
     with storing(f"The run cannot be written to {runs_dir}", MAKE_ROOM), ExitStack() as stack:
         for left in settings.data_dir.glob(f"{ASIDE}*"):
@@ -150,16 +173,44 @@ def _import_run(settings: Settings, imported: Imported, machine: str | None, sho
         run_dir.mkdir()
         counts, has_times = _write_rows(run_dir, imported, show)
         spec = _describe(imported, digest, has_times)
-        run = replace(_make_manifest(imported, spec, digest, counts), machine=machine)
+        run = replace(_make_manifest(imported, spec, digest, counts), machine=names.machine)
         write_json(run_dir / SPEC_NAME, spec, MAKE_ROOM)
         write_manifest(run_dir, run)
         place = run_dir.rename(runs_dir / run.run_id)
-    _load(settings, place)  # if it fails, the same import completes it
-    return Outcome(run, True, imported.notes)
+    _, figures = _load(settings, place)  # if it fails, the same import completes it
+    if imported.ended:
+        imported.notes.append(f"It is partial, and no gate passes it: {imported.ended}.")
+    return Outcome(run, True, imported.notes, figures)
 
 
-def _load(settings: Settings, run_dir: Path, *, is_changed: bool = False) -> bool:
-    """Load a run and its metrics into the database, unless it has them; return whether it lacked the run."""
+def rename_run(settings: Settings, run_id: str, names: Names) -> Outcome:
+    """Give an imported run other names, which decide the runs that it is compared with.
+
+    Raises SpecError for an unknown run and for one that was not imported, and StoreError.
+    """
+    run_dir = find_run(settings.data_dir / "runs", run_id)
+    if read_manifest(run_dir).purpose not in IMPORTS:
+        raise SpecError(f"Run {run_id} is of assayline, which names its model by its content. hint: name imported runs.")
+    run, notes = _rename(run_dir, names)
+    return Outcome(run, False, notes, _load(settings, run_dir, is_changed=bool(notes))[1])
+
+
+def _rename(run_dir: Path, names: Names) -> tuple[Manifest, list[str]]:
+    """Store the names that differ from those of a run; return it, and a sentence about each."""
+    run, spec = read_manifest(run_dir), json.loads(read_spec_json(run_dir))
+    wanted = {"model": names.model, "name": names.name, "machine": names.machine}
+    changed = {what: name for what, name in wanted.items() if name not in (None, getattr(run, what))}
+    if changed:
+        spec |= {what: name for what, name in changed.items() if what != "machine"}
+        spec["prompts"]["name"] = spec["name"]
+        run = replace(run, **changed, prompt_set=spec["name"], spec_hash=digest_json(spec), config_id=_identify(spec))
+        write_json(run_dir / SPEC_NAME, spec, MAKE_ROOM)
+        write_manifest(run_dir, run)
+    return run, [f"Its {what} is now {name}." for what, name in changed.items()]
+
+
+def _load(settings: Settings, run_dir: Path, *, is_changed: bool = False) -> tuple[bool, dict[str, tuple[float, str]]]:
+    """Load a run and its metrics into the database, unless it has them; return whether it lacked it, and figures."""
 
     def read(connection: Connection) -> bool:
         return not connection.execute("select 1 from runs where run_id = ?", [run_dir.name]).fetchall()
@@ -167,8 +218,20 @@ def _load(settings: Settings, run_dir: Path, *, is_changed: bool = False) -> boo
     database = DatabaseThread(settings)
     if (is_missing := database.run(read)) or is_changed:  # an import was killed, or the database was lost
         rebuild_run(run_dir, settings.database_path, settings.database_wait_s)
-    database.run(lambda connection: ensure_metrics(connection, [run_dir.name]))
-    return is_missing
+
+    def measure(connection: Connection) -> dict[str, tuple[float, str]]:
+        ensure_metrics(connection, [run_dir.name])
+        rows = read_rows(connection, "select metric, value, unit from run_metric where run_id = ?", run_dir.name)
+        known = {row["metric"]: (row["value"], row["unit"]) for row in rows if row["value"] is not None}
+        return {name: known[name] for name in FIGURES if name in known}
+
+    return is_missing, database.run(measure)
+
+
+def _identify(spec: dict[str, Any]) -> str:
+    source = spec["prompts"]["source"]
+    decides = [source["tool"], source["version"], spec["model"], spec["name"], source["settings"], spec.get("load")]
+    return digest_json(decides)
 
 
 def _describe(imported: Imported, digest: str, has_times: bool) -> dict[str, Any]:
@@ -177,7 +240,10 @@ def _describe(imported: Imported, digest: str, has_times: bool) -> dict[str, Any
     return {
         "name": imported.prompt_set, "model": imported.model, "scorers": [],
         "prompts": {"name": imported.prompt_set, "source": {"kind": IMPORTED, **tool}},
-        "imported": {"digest": digest, "files": [file.name for file in imported.files], "part": imported.part},
+        "imported": {
+            "digest": digest, "files": [file.name for file in imported.files], "part": imported.part,
+            **({} if imported.has_rows else {"totals": [one._asdict() for one in imported.totals]}),
+        },
         **({"load": imported.load} if imported.load else {}),
         **({} if has_times else {"gate": {"max_slowdown": {}}}),
     }  # fmt: skip
@@ -185,12 +251,11 @@ def _describe(imported: Imported, digest: str, has_times: bool) -> dict[str, Any
 
 def _make_manifest(imported: Imported, spec: dict[str, Any], digest: str, counts: PromptCounts) -> Manifest:
     started_s = imported.files[0].stat().st_mtime if imported.started_s is None else imported.started_s
-    decides = [imported.tool, imported.version, imported.model, imported.prompt_set, imported.settings, imported.load]
     return Manifest(
         run_id=f"{datetime.fromtimestamp(started_s, UTC):%Y%m%d-%H%M%S}-{slugify(imported.prompt_set)}-{digest}",
         name=imported.prompt_set,
         spec_hash=digest_json(spec),
-        config_id=digest_json(decides),
+        config_id=_identify(spec),
         prompt_set=imported.prompt_set,
         model=imported.model,
         model_id=None,
@@ -202,8 +267,9 @@ def _make_manifest(imported: Imported, spec: dict[str, Any], digest: str, counts
         host_name=UNKNOWN,
         assayline_version=__version__,
         table_version=TABLE_VERSION,
-        purpose="import",
-        state=IMPORTED,
+        purpose="import" if imported.has_rows else "totals",
+        state="cancelled" if imported.ended else IMPORTED,
+        message=f"It is partial: {imported.ended}." if imported.ended else None,
         is_final=True,
         finished_at=(
             None
@@ -216,7 +282,7 @@ def _make_manifest(imported: Imported, spec: dict[str, Any], digest: str, counts
 
 def _write_rows(run_dir: Path, imported: Imported, show: Callable[[int], object]) -> tuple[PromptCounts, bool]:
     """Write the rows to parts. Return their counts, and whether there are times."""
-    has_times = False
+    has_times = any(one.metric.endswith("_s") for one in imported.totals) and not imported.has_rows
     prompts = duplicates = requests = 0
     scores: list[HarnessScore] = []
     outside: dict[str, float] = {}
@@ -224,7 +290,7 @@ def _write_rows(run_dir: Path, imported: Imported, show: Callable[[int], object]
     path.parent.mkdir()
     parts = PartWriter(run_dir, "import", ROWS_PER_PART, float("inf"))
     with pq.ParquetWriter(path, SCORES, compression="zstd") as score_file:
-        for row in _read_rows(imported):
+        for row in _read_rows(imported) if imported.has_rows else ():
             if isinstance(row, HarnessScore):
                 if not 0 <= row.value <= 1:
                     outside.setdefault(row.scorer, row.value)
@@ -247,8 +313,11 @@ def _write_rows(run_dir: Path, imported: Imported, show: Callable[[int], object]
     imported.notes.extend(
         f"{one} has no scores: a value is {value:g}, expected 0 to 1." for one, value in outside.items()
     )
-    write_json(run_dir / IMPORTED_SCORERS, imported.scorers, MAKE_ROOM)
-    return PromptCounts(prompts, duplicates, requests, failed_requests=0, shards=0), has_times
+    stated = () if imported.has_rows else [one.detail for one in imported.totals if one.metric == "accuracy"]
+    scorers = {name: describe_scorer(imported.tool, imported.version, name) for name in stated if name}
+    write_json(run_dir / IMPORTED_SCORERS, imported.scorers or scorers, MAKE_ROOM)
+    asked = max(requests, imported.counts.get("requests") or 0)
+    return PromptCounts(prompts, duplicates, asked, failed_requests=0, shards=0), has_times
 
 
 def _read_rows(imported: Imported) -> Rows:

@@ -7,12 +7,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from assayline.digests import digest_json
 from assayline.harness.judge import ALL_TASKS
@@ -31,11 +32,28 @@ KEYS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     Completion: ("answer", attrgetter("request_id")),
     HarnessScore: ("score", attrgetter("scorer", "prompt_id", "occurrence", "repeat_index")),
 }
+WHOLES = ("prompts", "requests", "scores")
+"""Counts that a partial file does not reach."""
+ZONE: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
+"""Time zone of times without an offset."""
 LAST_S = 2.0**33
 """A Unix time beyond this, in the year 2242, is not in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Total(NamedTuple):
+    """A number that a file states, as a row of `metric_values` without an interval."""
+
+    metric: str
+    statistic: str
+    value: float
+    unit: str
+    n: int | None = None
+    detail: str | None = None
+    """The scorer of a score."""
+    higher_is_better: bool | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class Imported:
     """One run of another tool."""
 
@@ -45,8 +63,14 @@ class Imported:
     prompt_set: str
     files: list[Path]
     """The files that it is read from; their digests identify it."""
-    rows: Rows
+    rows: Rows | tuple[()] = ()
     """Each prompt comes before its requests, and each request before its answer. Read once."""
+    totals: list[Total] = field(default_factory=list)
+    """The numbers that the file states. They are stored if it has no rows."""
+    content: Json = None
+    """What identifies the run instead of its files, if several files may state it."""
+    ended: str = ""
+    """How it ended, if not well; rows may be missing then."""
     part: str = ""
     """Name of this run among several in the same files."""
     started_s: float | None = None
@@ -63,16 +87,25 @@ class Imported:
     notes: list[str] = field(default_factory=list)
     """Sentences for the user about rows that are not as expected."""
 
-    def __post_init__(self) -> None:
-        for what, text in (("a model", self.model), ("a task or data set", self.prompt_set)):
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has requests; else it has totals alone."""
+        return not isinstance(self.rows, tuple)
+
+    def check(self) -> None:
+        """Raise ValueError for a file without a name of its model or task, or without any number."""
+        for what, option, text in (("model", "model", self.model), ("task or data set", "name", self.prompt_set)):
             if not isinstance(text, str) or not text.strip():
-                raise ValueError(f"it does not name {what}")
+                raise ValueError(f"it does not name a {what}. hint: pass --{option} NAME")
+        if not self.has_rows and not self.totals:
+            raise ValueError("it has neither requests nor numbers")
 
 
 def check_rows(imported: Imported) -> Rows:
     """Yield each row of a file once, with None for NaN; repeated rows are counted in `imported.notes`.
 
-    Raises ValueError for a value that cannot be stored, and for other counts than the file's own.
+    A file with fewer rows than its own count is partial, which `imported.ended` describes. Raises ValueError for a
+    value that cannot be stored, and for more rows than the file's own counts.
     """
     seen: set[int] = set()
     repeated: Counter[str] = Counter()
@@ -98,7 +131,10 @@ def check_rows(imported: Imported) -> Rows:
         raise ValueError("it has no requests")
     for what, wanted in imported.counts.items():
         has = found[name := what.removesuffix("s")]
-        if wanted not in (None, has, has + repeated[name]):
+        if what in WHOLES and wanted is not None and has < wanted != has + repeated[name]:
+            imported.ended = f"{has:,} of {count(wanted, name)} {'is' if has == 1 else 'are'} in the file"
+        is_part = imported.ended and wanted is not None and has < wanted
+        if wanted not in (None, has, has + repeated[name]) and not is_part:
             raise ValueError(
                 f"its own count of {what} is {wanted:,}, and {has:,} are in it. hint: pass a complete file"
             )
@@ -218,11 +254,11 @@ def read_number(value: Any) -> float | None:
 
 
 def read_time(value: Any) -> float | None:
-    """Convert an ISO 8601 or Unix time to Unix time. Without an offset, the time is UTC. Raises ValueError."""
-    at = read_number(value)
+    """Convert an ISO 8601 or Unix time to Unix time. Without an offset, the time is that of ZONE. Raises ValueError."""
+    at = None if isinstance(value, str) and len(value) == len("20260101") else read_number(value)
     if at is None and isinstance(value, str) and value and value.lower() != "nan":
         moment = datetime.fromisoformat(value)
-        at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        at = (moment if moment.tzinfo else moment.replace(tzinfo=ZONE.get())).timestamp()
     if at is not None and not 0 <= at < LAST_S:
         raise ValueError(f"the time {value} is not in seconds since 1970")
     return at

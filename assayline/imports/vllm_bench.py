@@ -1,6 +1,6 @@
-"""Results of `vllm bench serve --save-result --save-detailed`: times and lengths of each request, without its prompt.
+"""Results of `vllm bench` and of its client in Rust: totals, and with `--save-detailed` times and lengths of requests.
 
-A prompt is identified by its number and length, so that runs over the same prompts pair.
+Prompts are not in them. A prompt is identified by its number and length, so that runs over the same prompts pair.
 """
 
 from collections.abc import Iterator
@@ -10,33 +10,46 @@ from typing import Any
 
 from assayline.digests import digest_json
 from assayline.imports.rows import Imported, RowMaker, Rows, describe_load, read_json, read_time
+from assayline.imports.totals import name_others, read_totals
 
 TOOL = "vllm-bench"
 ARRAYS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
-SETTINGS = ("backend", "num_prompts", "request_rate", "burstiness", "max_concurrency")
+LOAD = ("request_rate", "burstiness", "max_concurrency")
+NO_SETTINGS = ("date", "model_id", "vllm_version", "run_number")
+ELSE = {"elapsed_time": "throughput", "avg_latency": "latency"}
+"""Commands without a load, by a number that only they state."""
 
 
 def read_benchmark(path: Path) -> Iterator[Imported]:
-    """Yield the run of a file."""
-    data = read_json(path)
-    if missing := [name for name in ARRAYS if name not in data]:
-        raise ValueError(
-            f"{path.name} has no {', '.join(missing)}. hint: run `vllm bench serve` with --save-detailed; totals "
-            "alone, as of `vllm bench throughput`, cannot be imported"
-        )
-    when = read_time(data["date"])
-    yield Imported(
+    """Yield the run of a file, or those of a summary of a sweep."""
+    found = read_json(path)
+    for data in found if isinstance(found, list) else [found]:
+        yield _read_run(path, data)
+
+
+def _read_run(path: Path, data: dict[str, Any]) -> Imported:
+    when, seconds = read_time(data.get("date")), data.get("duration")
+    has_rows = all(name in data for name in ARRAYS)
+    totals, others = read_totals(TOOL, data, data.get("completed") or len(data.get("latencies", ())) or None)
+    numbers, settings = name_others({name: value for name, value in others.items() if name not in LOAD})
+    rate, seats = data.get("request_rate"), data.get("max_concurrency")
+    pace = f"concurrency {seats}" if rate == "inf" and seats else f"rate {rate}"
+    command = next((word for name, word in ELSE.items() if name in data), pace)
+    return Imported(
         tool=TOOL,
         version=data.get("vllm_version"),
         model=data["model_id"],
-        prompt_set=" ".join(filter(None, [TOOL, data.get("label"), f"rate {data.get('request_rate')}"])),
+        prompt_set=" ".join(filter(None, [TOOL, data.get("label"), command])),
         files=[path],
-        rows=_read_rows(data),
-        started_s=None if when is None else read_time(when - data["duration"]),  # the date is that of the end
+        rows=_read_rows(data) if has_rows else (),
+        totals=[*totals, *numbers],
+        content=None if has_rows else data,
+        started_s=None if when is None else read_time(when - (seconds or 0)),  # the date is that of the end
         finished_s=when,
         counts={name: data.get(name) for name in ("completed", "failed")},
-        settings={name: data.get(name) for name in SETTINGS},
-        load=_read_load(data),
+        settings={name: data.get(name) for name in LOAD}
+        | {name: value for name, value in settings.items() if name not in NO_SETTINGS},
+        load=_read_load(data) if rate is not None else None,
     )
 
 

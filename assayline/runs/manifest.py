@@ -32,6 +32,8 @@ SPEC_NAME = "spec.json"
 IMPORTED = "imported"
 """State of a run of another tool, and kind of its source. It counts like a completed one."""
 ENDED_WELL = ("completed", IMPORTED)
+IMPORTS = ("import", "totals")
+"""Purposes of imported runs: with the rows of their files, and with numbers alone. A partial one is `cancelled`."""
 
 AUTO, NEVER = "auto", "never"
 """Which run is resumed: the newest that can be, or none; else the id of one."""

@@ -22,6 +22,8 @@ from assayline.store.database import SQL_FOLDER, Row, list_models, read_rows
 COLUMNS = ("source", "metric", "statistic", "detail", "value", "low", "high", "n", "unit", "higher_is_better")
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 LATENCIES = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "e2e_s")
+STATED = "95_totals"
+"""The statement of a run with numbers of its file alone, which has no other."""
 TABLES = ("request", "engine", "stretch")
 SPARSE = frozenset({"70_media", "80_energy", "90_cost", "91_answers"})
 """Statements whose rows without a value are not stored."""
@@ -50,6 +52,8 @@ _FACTS = """
     union all select 'lengths', count(expected_output_tokens) from raw.requests where run_id = getvariable('run_id')
     union all
     select 'prices', count(spec_json ->> '$.price.currency') from raw.runs where run_id = getvariable('run_id')
+    union all
+    select 'totals', count(*) from raw.runs where run_id = getvariable('run_id') and purpose = 'totals'
 """
 """How much a run has of what statements and queries read: those without anything to read are skipped. As scalar
 subqueries these would take ten times as long to plan."""
@@ -119,6 +123,8 @@ def measure_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
         known = list_facts(connection)
         rows = list[Row]()
         for name, statement in list_statements().items():
+            if ("totals" in known) != (name == STATED):
+                continue
             if not _NEEDS.get(name, known) <= known:
                 rows += _name_source(name, _MISSING.get(name, []))
                 continue

@@ -23,6 +23,7 @@ COMMANDS = {
     "view": "Show runs and their answers in a browser, compare two runs, and label answers.",
     "baseline": "Pin runs as baselines.",
     "import": "Import result files of other tools as runs.",
+    "rename": "Rename the model, task or machine of an imported run.",
     "export": "Export a run in the format of another tool.",
     "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",
     "list runs": "List runs, newest first: id, model, state, accuracy, speed and age.",

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 import run_kit
 
-from assayline.errors import PromptError, StoreError
+from assayline.comparison.gate import judge_run
+from assayline.errors import ComparisonError, PromptError, StoreError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.flows.cli import run
-from assayline.imports.make import import_files
+from assayline.imports.make import Names, import_files
 from assayline.settings import Settings
+from assayline.store.thread import DatabaseThread
 
 FILES = Path(__file__).resolve().parents[1] / "fixtures" / "imports"
 SAMPLE = {
@@ -32,7 +34,7 @@ Edit = Callable[[Any], object]
 
 
 def add(settings: Settings, kind: str, *paths: Path, machine: str | None = None) -> Any:
-    (outcome,) = import_files(settings, kind, list(paths), machine)
+    (outcome,) = import_files(settings, kind, list(paths), Names(machine=machine))
     return outcome
 
 
@@ -166,41 +168,58 @@ def deep(folder: Path) -> Path:
 
 
 REFUSED: dict[str, tuple[str, Callable[[Path], Path], str]] = {
-    "cut": (
-        "inspect",
-        inspect(lambda log: log.update(results={"total_samples": 2340})),
-        "its own count of requests is 2,340, and 2 are",
-    ),
-    "cancelled": ("inspect", inspect(lambda log: log.update(status="cancelled")), "its status is cancelled"),
-    "asked for more": (
-        "inspect",
-        inspect(lambda log: (log.update(status="error"), log["eval"].update(dataset={"sample_ids": [1, 2, 3]}))),
-        "its own count of requests is 3, and 2",
-    ),
     "no model": ("inspect", inspect(lambda log: log["eval"].update(model="")), "does not name a model"),
     "year 1": ("inspect", inspect(lambda log: log["eval"].update(created="0001-01-01T00:00:00")), "0001-01-01"),
     "tokens as text": ("inspect", inspect(output={"usage": {"input_tokens": "3"}}), "answer 1: prompt_tokens is '3'"),
     "tokens below 0": ("inspect", inspect(output={"usage": {"output_tokens": -3e9}}), "output_tokens is -3"),
     "error without text": ("inspect", inspect(error={"message": {"a": 1}}), "error_message is {'a': 1}, expected str"),
     "nested": ("inspect", deep, "recursion"),
+    "too many": ("inspect", inspect(lambda log: log.update(results={"total_samples": 1})), "is 1, and 2 are"),
     "torn zip": ("inspect", write_zip(damage=tear), "Error -3"),
     "encrypted": ("inspect", write_zip(damage=encrypt), "encrypted"),
     "unknown method": ("inspect", write_zip(damage=use_unknown_method), "compression method"),
     "bomb": ("inspect", write_zip(blanks=256), "samples/1.json has 268,435,[0-9]+ bytes"),
     "completed": ("vllm-bench", change("vllm_bench", lambda data: data.update(completed=11)), "11, and 12"),
     "infinite": ("vllm-bench", change("vllm_bench", lambda data: data.update(duration=math.inf)), "-inf"),
-    "none": ("vllm-bench", change("vllm_bench", lambda data: [data.update({k: []}) for k in VECTORS]), "no requests"),
-    "sampled": (
-        "guidellm",
-        change("guidellm", lambda data: data["benchmarks"][0]["metrics"]["request_totals"].update(total=300)),
-        "its own count of requests is 300, and 6",
-    ),
+    "none": ("vllm-bench", change("vllm_bench", lambda data: [data.update({k: []}) for k in VECTORS]), "12, and 0"),
     "milliseconds": (
         "guidellm",
         change("guidellm", lambda data: data["benchmarks"][0].update(start_time=1767225600000)),
         "1767225600000",
     ),
 }
+PARTIAL: dict[str, tuple[str, Callable[[Path], Path], int, str]] = {
+    "cut": ("inspect", inspect(lambda log: log.update(results={"total_samples": 2340})), 2340, "2 of 2,340 requests"),
+    "cancelled": ("inspect", inspect(lambda log: log.update(status="cancelled")), 2, "its status is cancelled"),
+    "asked for more": (
+        "inspect",
+        inspect(lambda log: (log.update(status="error"), log["eval"].update(dataset={"sample_ids": [1, 2, 3]}))),
+        3,
+        "2 of 3 requests are in the file",
+    ),
+    "sampled": (
+        "guidellm",
+        change("guidellm", lambda data: (
+            data["benchmarks"][0]["metrics"]["request_totals"].update(total=300), data["benchmarks"].pop()
+        )),
+        300,
+        "6 of 300 requests",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_a_partial_file_is_stored_as_such_and_no_gate_passes_it(settings, tmp_path, name):
+    kind, write, expected, reason = PARTIAL[name]
+    outcome = add(settings, kind, write(tmp_path))
+    assert (outcome.run.state, outcome.run.prompts.requests) == ("cancelled", expected)
+    assert reason in outcome.run.message and reason in outcome.notes[-1]
+    rebuild_run(settings.run_dir(outcome.run.run_id), settings.database_path, 5)
+    whole = add(settings, "inspect", FILES / "inspect.json").run.run_id
+    with pytest.raises(ComparisonError, match="is cancelled, not completed"):
+        DatabaseThread(settings).run(lambda connection: judge_run(connection, outcome.run.run_id, whole))
+
+
 VECTORS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
 
 
@@ -312,6 +331,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from assayline.settings import Settings
+from assayline.store.thread import DatabaseThread
 import assayline.evaluation.rebuild, assayline.imports.make as make
 module = sys.modules["assayline." + sys.argv[1]]
 setattr(module, sys.argv[2], lambda *a, **k: os._exit(9))
