@@ -118,7 +118,10 @@ def compare(run_id: str, baseline: str, *, settings: Settings | None = None) -> 
     def read(connection: Connection) -> ComparisonRows:
         check_report_run(connection, run_id)
         other = find_baseline_run(connection, baseline, run_id)
-        query = "select run_id, state from run where run_id in (?, ?) and not coalesce(ok_requests > 0, false)"
+        query = (
+            "select run_id, state from run where run_id in (?, ?) and not coalesce(ok_requests > 0, false) "
+            "and purpose not in ('import', 'totals')"
+        )
         for one in read_rows(connection, query, run_id, other):
             raise SpecError(
                 f"Run {one['run_id']} is {one['state']} and has no answers. hint: resume it, or compare another run."

@@ -35,8 +35,9 @@ from assayline.comparison.queries import (
     say_pairing,
     say_reach,
 )
+from assayline.comparison.totals import is_stated, limit_stated
 from assayline.errors import AssaylineError, ComparisonError, SpecError
-from assayline.runs.manifest import ENDED_WELL, IMPORTED
+from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.nights import FEWEST_NIGHTS as FEWEST_PAST
@@ -155,8 +156,8 @@ def find_limits(
     check_run(connection, run_id)
     side = read_side(connection, run_id)
     stored = side.spec_json
-    if side.state == IMPORTED:  # of a spec it has the gate alone
-        own = json.loads(stored)
+    own = json.loads(stored)
+    if own.get("imported"):  # of a spec it has the gate alone
         prompts = {"source": {"kind": "inline", "rows": [{}]}}
         stored = json.dumps({"model": own["model"], "prompts": prompts, "gate": own.get("gate", {})})
     spec = parse_stored(stored, f"the spec of run {run_id}")
@@ -179,17 +180,15 @@ def judge_run_against(
         raise ComparisonError(f"Run {candidate} is its own baseline. hint: pass another baseline, or a newer run.")
     new, old = read_side(connection, candidate), read_side(connection, baseline)
     _check_ended(new, old)
-    overlaps = read_overlaps(connection, candidate, baseline, limits.min_overlap)
-    pairing = choose_pairing(overlaps, limits.pair_by)
-    ways = ", ".join(f"by {name} {row['overlap_share'] or 0:.4g}" for name, row in overlaps.items())
-    _check_overlap(overlaps[pairing], new, old, limits.min_overlap, ways=ways)
-    repeats = choose_repeats(connection, candidate, baseline)
-    pinned = list_pinned(repeats, baseline)
-    checks = [
-        *_check_shares(new, old, limits),
-        *_check_accuracy(connection, new, old, limits, overlaps[pairing], pinned, nights),
-        *_check_speed(connection, new, old, limits, repeats, nights),
-    ]
+    repeats, checks = choose_repeats(connection, candidate, baseline), [*_check_shares(new, old, limits)]
+    if not is_stated(new, old):
+        overlaps = read_overlaps(connection, candidate, baseline, limits.min_overlap)
+        pairing = choose_pairing(overlaps, limits.pair_by)
+        ways = ", ".join(f"by {name} {row['overlap_share'] or 0:.4g}" for name, row in overlaps.items())
+        _check_overlap(overlaps[pairing], new, old, limits.min_overlap, ways=ways)
+        pinned = list_pinned(repeats, baseline)
+        checks += _check_accuracy(connection, new, old, limits, overlaps[pairing], pinned, nights)
+    checks += _check_speed(connection, new, old, limits, repeats, nights)
     checks += _check_cost(connection, new, limits)
     return GateReport(candidate, baseline, checks, limits.model_dump(mode="json"))
 
@@ -399,7 +398,7 @@ def _check_speed(
     repeats: tuple[list[str], list[str]],
     nights: int,
 ) -> Iterator[Check]:
-    wanted: dict[str, float] = {}
+    wanted = limit_stated(connection, new, old, limits)
     for worsenings in (limits.max_slowdown, limits.max_cost_increase):
         wanted.update({str(metric): limit for metric, limit in worsenings.items()})
     if not wanted:

@@ -65,7 +65,9 @@ def _name_sets(data: dict[str, Any]) -> dict[str, str]:
 def _read_scores(data: dict[str, Any]) -> Iterator[Total]:
     sets = _name_sets(data)
     for one in data["evaluation_results"]:
-        details, config = one["score_details"], one["metric_config"]
+        if not (details := one.get("score_details")):
+            continue
+        config = one["metric_config"]
         name = one.get("evaluation_result_id") or one["evaluation_name"]
         scorer = f"{sets[one['evaluation_name']]}: {name}" if len(set(sets.values())) > 1 else name
         spread = details.get("uncertainty") or {}

@@ -1,7 +1,7 @@
 """Kinds of result files: found by their content, so that a folder may mix them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ SWEEP = "summary.json"
 """File of a sweep that repeats its `run=N.json`."""
 
 
-def find_files(paths: list[Path], kind: str | None, notes: list[str]) -> Iterator[tuple[str, list[Path]]]:
-    """Yield the files of each run or report with their kind (default: found). `notes` gets a sentence on other files.
+def find_files(paths: list[Path], kind: str | None, say: Callable[[str], object]) -> Iterator[tuple[str, list[Path]]]:
+    """Yield the files of each run or report with their kind (default: found). `say` receives a sentence on other files.
 
     The files of a batch are one run, those of a folder together. Raises PromptError for a path without any.
     """
@@ -56,7 +56,7 @@ def find_files(paths: list[Path], kind: str | None, notes: list[str]) -> Iterato
         yield "openai-batch", files
     if others and not kind:
         shown = ", ".join(file.name for file in others[:3]) + ", …" * (len(others) > 3)
-        notes.append(f"Left out, as of no known kind: {shown}.")
+        say(f"Left out, as of no known kind: {shown}.")
 
 
 def find_kind(path: Path) -> str | None:

@@ -108,27 +108,25 @@ def import_files(
     names: Names = NO_NAMES,
     zone: tzinfo = UTC,
     show: Callable[[int], object] = lambda rows: None,
+    say: Callable[[str], object] = lambda sentence: None,
 ) -> Iterator[Outcome]:
     """Import the runs in files, one after another, of a kind or, if it is None, of the kinds found.
 
-    Times without an offset are those of `zone`. `show` receives the number of prompts read so far. Raises SpecError for
-    a missing file, PromptError for one that cannot be read, and StoreError.
+    Times without an offset are those of `zone`. `show` receives the number of prompts read so far, and `say` a
+    sentence about files of no kind. Raises SpecError for a missing file, PromptError for one that cannot be read, and
+    StoreError.
     """
     for path in paths:
         if not path.exists():
             raise SpecError(f"{path} does not exist. hint: pass files or folders{f': {KINDS[kind]}' if kind else ''}.")
     check_data_folder(settings.data_dir)
-    notes: list[str] = []
     ZONE.set(zone)
-    for found, files in find_files(paths, kind, notes):
+    for found, files in find_files(paths, kind, say):
         for imported in _read_files(found, files):
             imported.model, imported.prompt_set = names.model or imported.model, names.name or imported.prompt_set
             with _reading(str(imported.files[0]), found):
                 imported.check()
-            outcome = _import_run(settings, imported, names, show)
-            outcome.notes += notes
-            notes.clear()
-            yield outcome
+            yield _import_run(settings, imported, names, show)
 
 
 def _read_files(kind: str, files: list[Path]) -> Iterator[Imported]:
@@ -190,7 +188,7 @@ def rename_run(settings: Settings, run_id: str, names: Names) -> Outcome:
     """
     run_dir = find_run(settings.data_dir / "runs", run_id)
     if read_manifest(run_dir).purpose not in IMPORTS:
-        raise SpecError(f"Run {run_id} is of assayline, which names its model by its content. hint: name imported runs.")
+        raise SpecError(f"Run {run_id} was not imported, so its spec names it. hint: rename imported runs.")
     run, notes = _rename(run_dir, names)
     return Outcome(run, False, notes, _load(settings, run_dir, is_changed=bool(notes))[1])
 
@@ -198,7 +196,7 @@ def rename_run(settings: Settings, run_id: str, names: Names) -> Outcome:
 def _rename(run_dir: Path, names: Names) -> tuple[Manifest, list[str]]:
     """Store the names that differ from those of a run; return it, and a sentence about each."""
     run, spec = read_manifest(run_dir), json.loads(read_spec_json(run_dir))
-    wanted = {"model": names.model, "name": names.name, "machine": names.machine}
+    wanted: dict[str, Any] = {"model": names.model, "name": names.name, "machine": names.machine}
     changed = {what: name for what, name in wanted.items() if name not in (None, getattr(run, what))}
     if changed:
         spec |= {what: name for what, name in changed.items() if what != "machine"}

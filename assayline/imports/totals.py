@@ -1,4 +1,4 @@
-"""Numbers that files state: for each tool, how its names are those of `metric_value`; and readers of files without rows.
+"""Numbers that files state: their names in `metric_value` by tool, and readers of files that have no rows.
 
 A latency in milliseconds becomes seconds; nothing else is computed, and no number gets an interval.
 """

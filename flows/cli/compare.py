@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
+from assayline.report.document import Column
+from assayline.words import show_metric, show_number
 
 if TYPE_CHECKING:
-    from assayline.store.database import Row
+    from collections.abc import Mapping
+
+    from assayline.store.database import Connection, Row
 
 EPILOG = """BASELINE is any other run, or a pinned name. A change is RUN_ID minus BASELINE. No limit applies, and
 no verdict is recorded: `assayline gate` judges a run by its limits.
@@ -21,6 +25,12 @@ PARSER = make_parser("compare", EPILOG)
 PARSER.add_argument("run_id", metavar="RUN_ID", help="run id, as listed by `assayline list runs`")
 PARSER.add_argument("baseline", metavar="BASELINE", help="run id or pinned name to compare with")
 FLIPS = (("prompt", "prompt"), ("target", "target"), ("this run", "candidate_answer"), ("baseline", "baseline_answer"))
+STATED = (
+    Column("metric", lambda row: f"{row['metric']} ({row['detail']})" if row["detail"] else row["metric"]),
+    Column("statistic", "statistic"),
+    Column("this run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
+    Column("baseline", lambda row: show_metric(row["baseline_value"], row["unit"]), show_number),
+)
 
 
 def run(arguments: list[str]) -> int:
@@ -28,7 +38,9 @@ def run(arguments: list[str]) -> int:
     known = PARSER.parse_args(arguments)
 
     from assayline.api import compare
-    from assayline.report.document import Column, tabulate
+    from assayline.comparison.gate import judge_speed
+    from assayline.comparison.totals import LIMIT
+    from assayline.report.document import tabulate
     from assayline.report.make import open_database
     from assayline.report.run.comparison import SCORES, SPEEDS, introduce, say_conditions, say_verdict
     from assayline.settings import load_settings
@@ -39,6 +51,7 @@ def run(arguments: list[str]) -> int:
     run_id, baseline = (complete_run_id(given, settings) for given in (known.run_id, known.baseline))
 
     found = compare(run_id, baseline, settings=settings)
+    stated = open_database(settings).run(partial(_read_stated, candidate=run_id, baseline=found.baseline["run_id"]))
     runs = "select * from runs where run_id = ?"
     [own] = open_database(settings).run(lambda connection: read_rows(connection, runs, run_id))
     console = plain_console()
@@ -55,6 +68,13 @@ def run(arguments: list[str]) -> int:
         columns = [score, *(Column(header, partial(_shorten, key=key)) for header, key in FLIPS)]
         print_table(tabulate("Changed most", columns, flips), console)
         print_text(f"All changed answers: assayline view {run_id} {found.baseline['run_id']}", console)
+    if stated:
+        values, judged, words = stated
+        print_table(tabulate("Stated values", STATED, values), console)
+        for metric, row in judged.items():
+            print_text(judge_speed(metric, LIMIT, row).words, console)
+        print_text(words, console)
+        return 0
     measured = [row for row in found.metrics if (row["candidate_value"], row["baseline_value"]) != (None, None)]
     if measured:  # an imported run may have no times
         print_table(tabulate("Speed and cost", SPEEDS, measured), console)
@@ -62,6 +82,17 @@ def run(arguments: list[str]) -> int:
         print_text(words, console)
     print_text(say_verdict(found, is_judged=False), console)
     return 0
+
+
+def _read_stated(
+    connection: "Connection", candidate: str, baseline: str
+) -> "tuple[list[Row], Mapping[str, Row], str] | None":
+    """Return the numbers of two runs, one of which has nothing else; None for runs with requests."""
+    from assayline.comparison.queries import read_side
+    from assayline.comparison.totals import compare_stated, is_stated
+
+    sides = [read_side(connection, run_id) for run_id in (candidate, baseline)]
+    return compare_stated(connection, candidate, baseline) if is_stated(*sides) else None
 
 
 def _shorten(row: "Row", key: str) -> str:

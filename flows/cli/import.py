@@ -52,10 +52,10 @@ def run(arguments: list[str]) -> int:
 
     names = Names(model=known.model, name=known.name, machine=known.machine)
     runs: list[Manifest] = []
-    for outcome in import_files(load_settings(), kind, paths, names, zone, _show):
+    for outcome in import_files(load_settings(), kind, paths, names, zone, _show, _say):
         print(describe(outcome))
         for note in outcome.notes:
-            print(note, file=sys.stderr)
+            _say(note)
         runs.append(outcome.run)
     print(f"Next: {_choose_next(runs)}")
     return 0
@@ -69,6 +69,10 @@ def _choose_next(runs: "list[Manifest]") -> str:
     if oldest is newest:
         return f"assayline {'report' if newest.purpose == 'totals' else 'view'} {newest.run_id}"
     return f"assayline compare {newest.run_id} {oldest.run_id}"
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
 
 
 def _show(rows: int) -> None:

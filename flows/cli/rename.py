@@ -1,6 +1,6 @@
 """rename: give an imported run the names by which it is compared.
 
-    assayline rename RUN_ID [--model NAME] [--name NAME] [--machine NAME]
+assayline rename RUN_ID [--model NAME] [--name NAME] [--machine NAME]
 """
 
 from assayline.flows.cli.options import make_parser

@@ -181,7 +181,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     "bomb": ("inspect", write_zip(blanks=256), "samples/1.json has 268,435,[0-9]+ bytes"),
     "completed": ("vllm-bench", change("vllm_bench", lambda data: data.update(completed=11)), "11, and 12"),
     "infinite": ("vllm-bench", change("vllm_bench", lambda data: data.update(duration=math.inf)), "-inf"),
-    "none": ("vllm-bench", change("vllm_bench", lambda data: [data.update({k: []}) for k in VECTORS]), "12, and 0"),
+    "none": ("vllm-bench", change("vllm_bench", lambda data: [data.update({k: []}) for k in VECTORS]), "no requests"),
     "milliseconds": (
         "guidellm",
         change("guidellm", lambda data: data["benchmarks"][0].update(start_time=1767225600000)),
@@ -235,9 +235,7 @@ def test_an_impossible_file_is_one_error_that_names_it_and_stores_nothing(settin
 def test_the_damaged_file_of_a_folder_is_named_and_the_runs_before_it_are_stored(settings, tmp_path):
     write_log(tmp_path / "a.json", ["C"])
     (tmp_path / "b.json").write_text('{"half')
-    with pytest.raises(
-        PromptError, match=r"/b\.json cannot be .*Nothing of this run, or of files after it, was stored"
-    ):
+    with pytest.raises(PromptError, match=r"/b\.json cannot be .*Nothing of it, or of files after it, was stored"):
         list(import_files(settings, "inspect", [tmp_path]))
     assert run_kit.query(settings, "select count(*) from runs") == [(1,)]
 

@@ -4,7 +4,7 @@ import json
 
 from assayline.report.document import Column, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ENGINES, ERROR_KINDS, EVENTS, ReportRows
-from assayline.runs.manifest import IMPORTED
+from assayline.runs.manifest import IMPORTS
 from assayline.store.database import Row
 from assayline.words import count, show_changes, show_number, show_seconds, show_share, show_value
 
@@ -14,7 +14,7 @@ MESSAGE_CHARACTERS = 300
 def describe_engines(rows: ReportRows) -> Section | None:
     """Build the engines section: one line per engine, and one per notable event; None for an imported run."""
     section = Section("engines", "Engines")
-    if rows.run["state"] == IMPORTED:
+    if rows.run["purpose"] in IMPORTS:
         return None
     if not rows.engines:
         section.say("No engine was recorded: the run ended before one opened.")

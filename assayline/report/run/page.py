@@ -6,7 +6,7 @@ from typing import Any
 
 from assayline.report.document import Column, Figure, Quote, Section, tabulate
 from assayline.report.run.rows import ReportRows
-from assayline.runs.manifest import ENDED_WELL, IMPORTED
+from assayline.runs.manifest import ENDED_WELL, IMPORTS
 from assayline.store.database import Row
 from assayline.words import (
     DASH,
@@ -78,7 +78,7 @@ def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tu
         "engine arguments given": _compact(engine.get("args")),
         **(
             {"imported from": f"{source['tool']} {source['version'] or ''}", "settings": _compact(source["settings"])}
-            if run["state"] == IMPORTED
+            if run["purpose"] in IMPORTS
             else {"engine": f"{engine.get('backend')}, {engine.get('mode')}, {spec.get('workers')} workers"}
         ),
         "spec digest": run["spec_hash"],

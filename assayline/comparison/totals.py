@@ -1,0 +1,51 @@
+"""Runs that are numbers of a file alone: without scores or times by request, only repeats tell how much they vary."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from assayline.comparison.queries import Side, choose_repeats, compare_speed, read_accuracy
+from assayline.spec.criteria import GateSpec
+from assayline.store.database import Connection, Row, read_rows
+from assayline.store.metrics import ensure_metrics
+
+LIMIT = 0.02
+"""Relative change that matters, if no gate sets a limit."""
+
+
+def is_stated(*sides: Side) -> bool:
+    """Return whether one of these runs is of totals, so that no prompts pair."""
+    return any("totals" in json.loads(side.spec_json).get("imported", {}) for side in sides)
+
+
+def limit_stated(connection: Connection, new: Side, old: Side, limits: GateSpec) -> dict[str, float]:
+    """Return the limit on accuracy as a share of the baseline's, by metric; empty for runs with prompts."""
+    accuracy = read_accuracy(connection, old.run_id) if is_stated(new, old) else None
+    return {"accuracy": limits.max_accuracy_drop / accuracy} if accuracy else {}
+
+
+def compare_stated(connection: Connection, candidate: str, baseline: str) -> tuple[list[Row], Mapping[str, Any], str]:
+    """Return the numbers that both runs state, rows of `compare_speed` with enough repeats, and a conclusion."""
+    ensure_metrics(connection, [candidate, baseline])
+    repeats = choose_repeats(connection, candidate, baseline)
+    found = compare_speed(connection, *repeats, {}, is_apart=True) if all(repeats) else {}
+    judged = {metric: row for metric, row in found.items() if row["verdict"] != "too_few"}
+    new, old = (max(1, len(side)) for side in repeats)
+    words = (
+        f"Repeats that are compared: {new} of this run and {old} of the baseline."
+        if judged
+        else f"Nothing can be concluded from {new} and {old}: without scores or times by request, only repeats show "
+        "how much equal runs differ. hint: import five results or more of each configuration with `--machine NAME`, or "
+        "results with their samples or requests."
+    )
+    return read_rows(connection, _STATED, candidate, baseline), judged, words
+
+
+_STATED = """
+    select metric, statistic, new.detail as detail, unit, new.value as candidate_value, old.value as baseline_value
+    from metric_values as new
+    join metric_values as old using (metric, statistic, unit)
+    where new.run_id = ? and old.run_id = ? and new.detail is not distinct from old.detail
+        and coalesce(new.value, old.value) is not null
+    order by metric <> 'accuracy', metric, statistic, new.detail
+"""

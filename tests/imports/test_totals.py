@@ -1,0 +1,196 @@
+"""Files without requests and samples become runs of the numbers that they state, and of no other number.
+
+`totals/` has results of vLLM 0.32 and GuideLLM 0.8.1 for the tiny model on a CPU, and the forms of `vllm bench latency`
+and of a stage of inference-perf.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_kit
+
+from assayline.comparison.gate import judge_run
+from assayline.comparison.totals import compare_stated
+from assayline.errors import PromptError
+from assayline.imports.make import Names, import_files
+from assayline.settings import Settings
+from assayline.store.thread import DatabaseThread
+
+FILES = Path(__file__).resolve().parents[1] / "fixtures" / "imports"
+TOTALS = FILES / "totals"
+Values = dict[tuple[str, str, str | None], tuple[float, int | None]]
+
+
+def add(settings: Settings, *paths: Path, kind: str | None = None, **names: str) -> list[Any]:
+    return list(import_files(settings, kind, list(paths), Names(**names)))
+
+
+def read_values(settings: Settings, run_id: str) -> Values:
+    rows = run_kit.query(
+        settings, f"select metric, statistic, detail, value, n, low, high from metric_value where run_id = '{run_id}'"
+    )
+    assert all((low, high) == (None, None) for *_, low, high in rows), "no interval that the file does not state"
+    return {(metric, statistic, detail): (value, n) for metric, statistic, detail, value, n, *_ in rows}
+
+
+def write(path: Path, content: Any) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def drop_samples(folder: Path) -> Path:
+    results = min((FILES / "lm_eval").glob("results_*"))
+    data = json.loads(results.read_text())
+    data["results"]["choices"] |= {"acc_stderr,none": 0.0847, "word_perplexity,none": 12.5}
+    return write(folder / results.name, data)
+
+
+def drop_log(folder: Path) -> Path:
+    log = json.loads((FILES / "inspect.json").read_text())
+    del log["samples"]
+    return write(folder / "log.json", log)
+
+
+def drop_eee(folder: Path) -> Path:
+    log = json.loads((FILES / "eee" / "choices.json").read_text())
+    del log["detailed_evaluation_results"]
+    return write(folder / "choices.json", log)
+
+
+SERVE = json.loads((TOTALS / "serve.json").read_text())
+STATED: dict[str, tuple[Any, Values]] = {
+    "vllm bench serve": (TOTALS / "serve.json", {
+        ("ttft_s", "p50", None): (SERVE["median_ttft_ms"] / 1e3, 12),
+        ("ttft_s", "p99", None): (SERVE["p99_ttft_ms"] / 1e3, 12),
+        ("e2e_s", "mean", None): (SERVE["mean_e2el_ms"] / 1e3, 12),
+        ("itl_s", "sd", None): (SERVE["std_itl_ms"] / 1e3, 12),
+        ("output_tokens_per_s", "mean", None): (SERVE["output_throughput"], 12),
+        ("output_tokens_per_s", "max", None): (SERVE["max_output_tokens_per_s"], 12),
+        ("ok_requests", "total", None): (12, None),
+    }),
+    "its client in Rust": (
+        lambda folder: write(folder / "rust.json", {
+            **SERVE, "max_model_len": None, "input_throughput": 12.25, "steady_state": {"mean_ttft_ms": 2.5},
+        }),
+        {
+            ("prompt_tokens_per_s", "mean", None): (12.25, 12),
+            ("steady_state_mean_ttft_ms", "value", None): (2.5, None),
+        },
+    ),
+    "vllm bench throughput": (TOTALS / "throughput.json", {
+        ("total_tokens_per_s", "mean", None): (
+            json.loads((TOTALS / "throughput.json").read_text())["tokens_per_second"], None,
+        ),
+    }),
+    "vllm bench latency": (TOTALS / "latency.json", {
+        ("batch_latency_s", "p90", None): (
+            json.loads((TOTALS / "latency.json").read_text())["percentiles"]["90"], 5,
+        ),
+    }),
+    "guidellm": (TOTALS / "guidellm.json", {
+        ("ttft_s", "p99.9", None): (
+            json.loads((TOTALS / "guidellm.json").read_text())["benchmarks"][0]["metrics"]["time_to_first_token_ms"][
+                "successful"
+            ]["percentiles"]["p999"] / 1e3, 10,
+        ),
+        ("ok_requests", "total", None): (10, None),
+    }),
+    "inference-perf": (TOTALS / "stage_0_lifecycle_metrics.json", {
+        ("tpot_s", "p90", None): (0.0125, 40), ("requests_per_s", "mean", None): (3.75, 40),
+        ("error_requests", "total", None): (2, None), ("send_lag_s", "mean", None): (0.0005, 40),
+    }),
+    "lm-eval": (drop_samples, {
+        ("accuracy", "mean", "choices: acc,none"): (0.7916666666666666, 24),
+        ("standard_error", "accuracy", "choices: acc,none"): (0.0847, 24),
+        ("word_perplexity", "mean", "choices: word_perplexity,none"): (12.5, 24),
+    }),
+    "inspect": (drop_log, {
+        ("accuracy", "mean", "match"): (0.35, 20),
+        ("standard_error", "accuracy", "match"): (0.10942433098048308, 20),
+    }),
+    "eee": (drop_eee, {}),
+    "values": (
+        lambda folder: write(folder / "ci.csv", "date,name,value,unit,n\n2026-09-01,gsm8k,0.85,share,200\n"
+                             "2026-09-01,ttft_s,0.25,,\n"),
+        {("accuracy", "mean", "gsm8k"): (0.85, 200), ("ttft_s", "mean", None): (0.25, None)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", STATED)
+def test_every_number_of_a_file_without_rows_is_stored_as_it_is_stated(settings, tmp_path, form):
+    given, stated = STATED[form]
+    path = given if isinstance(given, Path) else given(tmp_path)
+    names = {"model": "m"} if form in ("inference-perf", "values") else {}
+    (outcome,) = add(settings, path, **names)
+    assert (outcome.run.purpose, outcome.run.state, outcome.notes) == ("totals", "imported", [])
+    values = read_values(settings, outcome.run.run_id)
+    assert {key: values[key] for key in stated} == {
+        key: (pytest.approx(value), n) for key, (value, n) in stated.items()
+    }
+    assert ("missing_requests", "total", None) not in values, "no number of assayline's"
+    (again,) = add(settings, path, **names)
+    assert not again.is_new and again.run.run_id == outcome.run.run_id
+
+
+def test_a_file_that_names_no_model_needs_one(settings):
+    with pytest.raises(PromptError, match=r"does not name a model.*hint: pass --model NAME"):
+        add(settings, TOTALS / "stage_0_lifecycle_metrics.json")
+
+
+def make_night(night: int, better: float = 1.0) -> dict[str, Any]:
+    """Return a result whose speeds vary by some percent."""
+    factor = better * (1 + 0.01 * (night * 7 % 5 - 2))
+    speeds = {name: SERVE[name] * factor for name in ("output_throughput", "request_throughput")}
+    return {**SERVE, **speeds, "date": f"202609{night + 1:02}-020000"}
+
+
+def test_a_folder_mixes_kinds_and_a_sweep_counts_once(settings, tmp_path):
+    nights = [make_night(night) for night in range(3)]
+    shutil.copytree(FILES / "lm_eval", tmp_path / "lm_eval")
+    (tmp_path / "sweep").mkdir()
+    for number, night in enumerate(nights[:2]):
+        write(tmp_path / "sweep" / f"run={number}.json", night)
+    write(tmp_path / "sweep" / "summary.json", nights[:2])
+    write(tmp_path / "notes.json", {"anything": 1})
+    said: list[str] = []
+    outcomes = list(import_files(settings, None, [tmp_path], say=said.append))
+    assert [outcome.run.purpose for outcome in outcomes] == ["import", "import", "totals", "totals"]
+    assert said == ["Left out, as of no known kind: notes.json."]
+    summary = write(tmp_path / "summary.json", nights)
+    assert [outcome.is_new for outcome in add(settings, summary)] == [False, False, True]
+    with pytest.raises(PromptError, match="no result file of inspect"):
+        add(settings, tmp_path / "sweep", kind="inspect")
+
+
+def test_a_table_that_grew_adds_its_new_nights(settings, tmp_path):
+    rows = [{"date": f"2026-09-{night:02}", "name": "accuracy", "value": 0.5} for night in range(1, 4)]
+    table = write(tmp_path / "ci.json", rows[:2])
+    assert [outcome.is_new for outcome in add(settings, table, model="m")] == [True, True]
+    write(table, rows)
+    assert [outcome.is_new for outcome in add(settings, table, model="m")] == [False, False, True]
+
+
+def test_two_results_conclude_nothing_and_repeats_of_each_are_judged(settings, tmp_path):
+    old = [write(tmp_path / f"old{night}.json", make_night(night)) for night in range(6)]
+    new = [write(tmp_path / f"new{night}.json", {**make_night(10 + night, 0.8), "tag": "new"}) for night in range(6)]
+
+    def import_all(**names: str) -> tuple[str, str]:
+        runs = [outcome.run.run_id for outcome in add(settings, *old, *new, **names)]
+        return runs[-1], runs[5]
+
+    def compare(pair: tuple[str, str]) -> Any:
+        return DatabaseThread(settings).run(lambda connection: compare_stated(connection, *pair))
+
+    values, judged, words = compare(import_all())
+    assert not judged and "Nothing can be concluded from 1 and 1" in words and "--machine" in words
+    shown = next(row for row in values if row["metric"] == "requests_per_s")
+    assert shown["candidate_value"] < shown["baseline_value"]
+    pair = import_all(machine="a")
+    _, judged, words = compare(pair)
+    assert judged["output_tokens_per_s"]["verdict"] == "worse" and "6 of this run and 6 of the baseline" in words
+    report = DatabaseThread(settings).run(lambda connection: judge_run(connection, *pair))
+    assert [check.check for check in report.failed] == ["output_tokens_per_s"]
