@@ -68,7 +68,7 @@ class Imported:
     totals: list[Total] = field(default_factory=list)
     """The numbers that the file states. They are stored if it has no rows."""
     content: Json = None
-    """What identifies the run instead of its files, if several files may state it."""
+    """Content that identifies the run instead of its files, if several files may state it."""
     ended: str = ""
     """How it ended, if not well; rows may be missing then."""
     part: str = ""
@@ -89,7 +89,7 @@ class Imported:
 
     @property
     def has_rows(self) -> bool:
-        """Whether it has requests; else it has totals alone."""
+        """Return whether it has requests; without them it has totals alone."""
         return not isinstance(self.rows, tuple)
 
     def check(self) -> None:

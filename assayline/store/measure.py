@@ -7,6 +7,7 @@ read the rows of earlier ones in `metric_value`.
 
 import hashlib
 import inspect
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -22,8 +23,6 @@ from assayline.store.database import SQL_FOLDER, Row, list_models, read_rows
 COLUMNS = ("source", "metric", "statistic", "detail", "value", "low", "high", "n", "unit", "higher_is_better")
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 LATENCIES = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "e2e_s")
-STATED = "95_totals"
-"""The statement of a run with numbers of its file alone, which has no other."""
 TABLES = ("request", "engine", "stretch")
 SPARSE = frozenset({"70_media", "80_energy", "90_cost", "91_answers"})
 """Statements whose rows without a value are not stored."""
@@ -121,10 +120,8 @@ def measure_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     with run_tables(connection, run_id):
         connection.execute("create or replace temp table metric_value as select * from raw.metric_values limit 0")
         known = list_facts(connection)
-        rows = list[Row]()
-        for name, statement in list_statements().items():
-            if ("totals" in known) != (name == STATED):
-                continue
+        rows = _read_stated(connection) if "totals" in known else []
+        for name, statement in () if "totals" in known else list_statements().items():
             if not _NEEDS.get(name, known) <= known:
                 rows += _name_source(name, _MISSING.get(name, []))
                 continue
@@ -136,6 +133,13 @@ def measure_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
         _insert_rows(connection, run_id, rows)
         connection.execute("insert into raw.metric_values by name from temp.metric_value")
         connection.execute("drop table temp.metric_value")
+
+
+def _read_stated(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Return the numbers that the file of an imported run without requests states."""
+    query = "select spec_json -> '$.imported.totals' from raw.runs where run_id = getvariable('run_id')"
+    ((totals,),) = connection.execute(query).fetchall()
+    return [{"source": "totals", **row} for row in json.loads(totals)]
 
 
 def _name_source(source: str, rows: Sequence[Row]) -> list[Row]:

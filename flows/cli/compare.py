@@ -69,11 +69,11 @@ def run(arguments: list[str]) -> int:
         print_table(tabulate("Changed most", columns, flips), console)
         print_text(f"All changed answers: assayline view {run_id} {found.baseline['run_id']}", console)
     if stated:
-        values, judged, words = stated
+        values, tested, conclusion = stated
         print_table(tabulate("Stated values", STATED, values), console)
-        for metric, row in judged.items():
+        for metric, row in tested.items():
             print_text(judge_speed(metric, LIMIT, row).words, console)
-        print_text(words, console)
+        print_text(conclusion, console)
         return 0
     measured = [row for row in found.metrics if (row["candidate_value"], row["baseline_value"]) != (None, None)]
     if measured:  # an imported run may have no times

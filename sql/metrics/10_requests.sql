@@ -28,9 +28,9 @@ with counts as (
 ),
 
 runs as (
-    select *, coalesce(expected_requests, prepared) as expected, case when purpose is distinct from 'import' then 0 end as ours
+    select *, coalesce(expected_requests, prepared) as expected, case when state <> 'imported' and purpose is distinct from 'import' then 0 end as ours
     from counts
-    cross join (select expected_requests, purpose, attempt from raw.runs where run_id = getvariable('run_id'))
+    cross join (select expected_requests, state, purpose, attempt from raw.runs where run_id = getvariable('run_id'))
 )
 
 select unnest(metric_rows([

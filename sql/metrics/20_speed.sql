@@ -76,7 +76,7 @@ runs as (
     select
         *,
         case when requests > 0 or measured_ok = 0 then requests / nullif(measured_s, 0) end as requests_per_s,
-        (select case when purpose is distinct from 'import' then 0 end from raw.runs where run_id = getvariable('run_id')) as ours
+        (select case when state <> 'imported' and purpose is distinct from 'import' then 0 end from raw.runs where run_id = getvariable('run_id')) as ours
     from seconds, starts, finished
 )
 

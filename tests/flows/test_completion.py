@@ -22,7 +22,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ("words", "offered"),
     [
         (["eva"], ["evaluate"]),
-        (["re"], ["report"]),
+        (["repo"], ["report"]),
         (["db", "re"], ["rebuild"]),
         (["--comp"], ["--completion"]),
         (["--completion", "b"], ["bash"]),
