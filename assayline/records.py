@@ -256,3 +256,22 @@ class DeviceSample:
     memory_clock_mhz: int | None = None
     throttle_reasons: str | None = None
     """Reasons for reduced clocks, comma-separated, by their NVML names; empty if clocks are not reduced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A token of a stored answer, as an engine that reads the answer sees it."""
+
+    request_id: str
+    position: int
+    """0-based, in the answer."""
+    token_id: int
+    logprob: float
+    """Natural logarithm, at temperature 1."""
+    rank: int | None
+    """1 for the engine's first choice; None if it is not among the likeliest."""
+    top_token_ids: list[int]
+    """The likeliest tokens, the first choice first."""
+    top_logprobs: list[float]
+    rest_share: float
+    """Probability of all other tokens together."""

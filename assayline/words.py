@@ -115,6 +115,8 @@ def show_limit(on: str, limit: float | None, unit: str | None, baseline: float |
     """
     if limit is None:
         return DASH
+    if unit == "nats/token":
+        return show_metric(limit, unit)
     if baseline is None and on.startswith(("cost", "energy")):
         return show_value(limit)
     if on != "errors" and unit == "share":

@@ -91,6 +91,8 @@ UNITS = [
         r"(.*_)?(tokens|steps|requests|prompts|clusters|samples|pairs|rows|events|parts|repeats|scores|engines|attempts)",
         None,
     ),
+    (r"(floor_)?kl|nll_change|logprob_changes", "nats"),
+    (r"first_other", "number"),
     (r".*logprobs?", "natural logarithm"),
     (r"percentile|confidence|correlation|p_value|adjusted_p|holm_p", "0 to 1"),
     (r"burstiness", "shape of the distribution"),

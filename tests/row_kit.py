@@ -64,6 +64,7 @@ DEFAULTS: dict[str, Row] = {
     "loads": {"arrival": "poisson", "warmup_s": 0.0, "cooldown_s": 0.0},
     "slos": {"slo": "interactive"},
     "device_telemetry": {"worker": "w", "device": "cuda-0"},
+    "tokens": {"position": 0},
     "verdicts": {"baseline_run_id": "base", "judged_at": datetime(2026, 1, 1), "ordinal": 0, "unit": "", "words": "."},
     "telemetry": {"worker": "w", "engine_generation": 0, "at_s": 0.0, "in_flight_requests": 0, "output_tokens": 0},
 }

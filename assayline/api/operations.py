@@ -16,6 +16,7 @@ from assayline.evaluation.run import RunResult
 from assayline.report.make import check_report_run, find_baseline_run, open_database
 from assayline.report.run.comparison import ComparisonRows, read_comparison
 from assayline.run import campaign, driver
+from assayline.run import reread as rereads
 from assayline.run.campaign import BenchmarkResult, SuiteResult
 from assayline.run.night import night as spend_night
 from assayline.runs.manifest import AUTO, NEVER, Purpose, list_run_ids, match_run_id
@@ -129,6 +130,27 @@ def compare(run_id: str, baseline: str, *, settings: Settings | None = None) -> 
         return read_comparison(connection, run_id, other)
 
     return open_database(settings).run(read)
+
+
+def reread(
+    reference: str,
+    spec: AnySpec,
+    *,
+    prompts: int = rereads.PROMPTS,
+    max_kl: float | None = None,
+    resume: str = AUTO,
+    settings: Settings | None = None,
+    front: driver.FrontEnd | None = None,
+) -> GateReport:
+    """Let the engine of a spec read stored answers of a run, and judge whether it gives other probabilities.
+
+    `reference`: a run id or a pinned name. `max_kl`: limit in nats per token (default: three times what the reference's
+    engine differs from itself). `resume`: `never` repeats the readings by the reference's engine, too.
+    Raises the errors of `evaluate`, and ComparisonError if the engines have different tokens or prompts.
+    """
+    own = _front(settings, front)
+    known, engine = _find(reference, own.settings), _load(spec, front)
+    return rereads.reread(known, engine, own, prompts=prompts, max_kl=max_kl, resume=resume)
 
 
 def judge(run_id: str, scorers: Sequence[JudgeScorer], *, front: driver.FrontEnd) -> dict[str, int]:

@@ -143,6 +143,9 @@ class FakeEngine:
         seed = hashlib.sha256(repr(request.prompt_token_ids).encode()).digest()
         if request.option_tokens is not None:
             answer: dict[str, Any] = {"option_logprob": -request.option_tokens * (seed[0] + 1) / 64}
+            if request.sampling.get("prompt_logprobs"):
+                read = request.prompt_token_ids[-request.option_tokens :]
+                answer["prompt_logprobs"] = [{str(token): -0.25, str(token + 1): -1.75} for token in read]
         else:
             ids = [seed[i % len(seed)] for i in range(running.tokens)]
             answer = {"text": self._answer(request), "output_token_ids": ids}

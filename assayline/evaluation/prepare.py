@@ -27,6 +27,7 @@ from assayline.engines.reasoning import thinks
 from assayline.errors import PromptError, PromptsChangedError, SpecError
 from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.order import can_order, expected_tokens, measure_request, name_shard, order_rows, read_lengths
+from assayline.evaluation.reread import build_readings
 from assayline.files import MAKE_ROOM, write_text
 from assayline.harness.build import HarnessEncoder, build_harness_requests
 from assayline.harness.judge import judge_answers
@@ -44,6 +45,7 @@ from assayline.scorers.process import check_objects
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import LmEvalSource
 from assayline.store.answers import AnswerSurvey
+from assayline.store.database import Row
 from assayline.store.parts import Record, list_part_names, part_unreadable, parts_dir, to_arrow, write_part
 from assayline.store.score_files import FOLDER_NAME, write_harness_scores
 from assayline.store.scoring import StoredAnswer
@@ -149,7 +151,7 @@ class Preparation:
         spec: EvalSpec,
         model: ModelIdentity,
         run_dir: Path | None = None,
-        rows: Iterator[AnswerRow] | None = None,
+        rows: Iterator[AnswerRow] | Iterator[Row] | None = None,
         warn: Callable[[str], None] = LOG.warning,
     ) -> None:
         """Open the prompt set and read its first row.
@@ -161,6 +163,8 @@ class Preparation:
         self._renderer = open_renderer(spec, model)
         if (task := spec.prompts.task) is not None:
             prepared = write_task_requests(spec, task, self._renderer)
+        elif spec.is_reread:
+            prepared = build_readings(spec, rows or (), self._renderer.max_model_len)
         else:
             slow = _SlowRows(warn)
             prompts = load_prompts(spec.prompts, self._renderer.tokenizer, MediaStore(run_dir), rows, slow.begin)

@@ -25,6 +25,7 @@ from assayline.evaluation.dispatcher import Dispatcher
 from assayline.evaluation.functions import pick_functions, score_samples
 from assayline.evaluation.order import LENGTHS_NAME
 from assayline.evaluation.prepare import Preparation, judge_task, open_renderer
+from assayline.evaluation.reread import write_tokens
 from assayline.evaluation.worker import WorkOrder, order_engine
 from assayline.load.progress import LoadProgress
 from assayline.model import ModelIdentity
@@ -346,6 +347,8 @@ class Evaluation:
         if task is not None and self.dispatcher.snapshot().answered >= counts.requests:
             answers = self.database.run(self._read_answers, is_patient=True)
             notes = judge_task(self.spec, task, self.run_dir, answers, open_renderer(self.spec, self.model))
+        if self.spec.is_reread:
+            write_tokens(self.run_dir)
         try:
             notes += self._score_by_functions()
             self.manifest = self.database.run(self._conclude, is_patient=True)

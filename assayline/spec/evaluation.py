@@ -17,13 +17,15 @@ from assayline.spec.criteria import GateSpec, Loglikelihood, PriceSpec, Scorer, 
 from assayline.spec.engine import EngineSpec, OutputSpec, ReasoningSpec, refuse_secrets
 from assayline.spec.load import LoadSpec
 from assayline.spec.part import SpecPart
-from assayline.spec.prompts import ChatSpec, PromptSpec
+from assayline.spec.prompts import ChatSpec, PromptSpec, RereadSource
 
 OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
 """Sampling parameters for the likelihood of an option.
 
 The option is part of the prompt, whose tokens' log-probabilities are returned (0: only of the prompt's own tokens). The
 one token that vLLM must generate is ignored."""
+READ_SAMPLING: dict[str, Any] = {**OPTION_SAMPLING, "prompt_logprobs": 20}
+"""Sampling parameters for reading a stored answer: the likeliest tokens at each of its places too."""
 
 
 MOST_WORKERS = 4096
@@ -139,10 +141,15 @@ class EvalSpec(SpecPart):
         return any(isinstance(scorer, Loglikelihood) for scorer in self.scorers or [])
 
     @property
+    def is_reread(self) -> bool:
+        """True if stored answers are read, and none is generated."""
+        return isinstance(self.prompts.source, RereadSource)
+
+    @property
     def is_longest_first(self) -> bool:
         """True if requests are ordered by the expected lengths of their answers."""
         if self.engine.order == "auto":
-            has_own_order = self.asks_for_options or self.prompts.asks_each_turn
+            has_own_order = self.asks_for_options or self.prompts.asks_each_turn or self.is_reread
             takes_any_order = self.load is None or self.load.takes_any_order
             return self.engine.mode == "continuous" and takes_any_order and not has_own_order
         return self.engine.order == "longest_first"
@@ -156,6 +163,8 @@ class EvalSpec(SpecPart):
         """
         if self.asks_for_options:
             return dict(OPTION_SAMPLING)
+        if self.is_reread:
+            return dict(READ_SAMPLING)
         given = {name: value for name, value in self.sampling.items() if name != "n"}
         form = {"structured_outputs": self.output.structured_outputs} if self.output else {}
         return {"max_tokens": None, **given, **form}

@@ -287,6 +287,16 @@ class PairsSource(Source):
         return self.model_copy(update={"runs": runs})
 
 
+class RereadSource(Source):
+    """Answers of a completed run, which the engine reads token by token. `assayline reread` writes it."""
+
+    kind: Literal["reread"]
+    run: str = Field(min_length=1, description="Id of the run whose answers are read.")
+    reads: list[str] = Field(
+        default_factory=list, max_length=2, description="Ids of the runs in which that run's own engine read them."
+    )
+
+
 AnySource = Annotated[
     FileSource
     | InlineSource
@@ -298,7 +308,8 @@ AnySource = Annotated[
     | LmEvalSource
     | OpenAiBatchSource
     | AnswersSource
-    | PairsSource,
+    | PairsSource
+    | RereadSource,
     Field(discriminator="kind"),
 ]
 

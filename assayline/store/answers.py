@@ -26,8 +26,8 @@ from assayline.media.references import find_media
 from assayline.prompts.sources.answers import AnswerRow
 from assayline.records import EARLIER_TURN, NOT_SENT
 from assayline.spec.evaluation import EvalSpec
-from assayline.spec.prompts import AnswersSource, PairsSource
-from assayline.store.database import Connection, read_rows
+from assayline.spec.prompts import AnswersSource, PairsSource, RereadSource
+from assayline.store.database import Connection, Row, read_rows
 from assayline.store.ingest import describe_damage, find_damaged, list_new_parts
 from assayline.store.parts import TABLES, list_parts, part_unreadable
 from assayline.store.views import quote_text
@@ -312,12 +312,53 @@ def count_answers(connection: Connection, source: StoredAnswers) -> int:
         return int(connection.execute(query, _name_runs(source)).fetchall()[0][0])
 
 
-def open_answers(spec: EvalSpec, run: RunWork, folder: Path | None = None) -> Iterator[AnswerRow] | None:
+READABLE = """
+    from request
+    inner join (
+        select run_id, request_id, prompt_token_ids, rendered, output_token_ids, text from answer where run_id = $run_id
+    ) using (run_id, request_id)
+    inner join (
+        select run_id, prompt_id, occurrence, source_id, messages_json from prompt where run_id = $run_id
+    ) using (run_id, prompt_id, occurrence)
+    where run_id = $run_id and status = 'ok' and repeat_index = 0 and option_index is null and turn_index is null
+        and images is null and audios is null and videos is null
+        and len(prompt_token_ids) > 0 and len(output_token_ids) > 0
+    order by prompt_id, occurrence
+    limit $limit
+"""
+"""Answers whose token ids are known: one a prompt, in an order that is by chance and always the same."""
+
+
+def read_readable(connection: Connection, run_id: str, limit: int | None) -> list[Row]:
+    """Return the answers that another engine can read, with their token ids. Raises SpecError if there is none."""
+    query = f"""
+        select
+            request_id, prompt_id, occurrence, repeat_index, source_id, messages_json, prompt_token_ids, rendered,
+            output_token_ids, text
+        {READABLE}
+    """
+    found = connection.execute(query, {"run_id": run_id, "limit": limit or 2**62})
+    names = [str(column[0]) for column in found.description or ()]
+    if rows := [dict(zip(names, values, strict=True)) for values in found.fetchall()]:
+        return rows
+    raise SpecError(
+        f"Run {run_id} has no answer that an engine can read: token ids of a text prompt and of its answer are needed. "
+        "hint: name a run of an engine in this process or of endpoint completions; turns, options and media are left "
+        "out."
+    )
+
+
+def open_answers(
+    spec: EvalSpec, run: RunWork, folder: Path | None = None
+) -> Iterator[AnswerRow] | Iterator[Row] | None:
     """Return the rows of a spec whose prompts are stored answers; None for another spec.
 
     They are in an unnamed file in the folder (None: the system's) until they are read. Raises SpecError or StoreError.
     """
     source = spec.prompts.source
+    if isinstance(source, RereadSource):
+        rows: list[Row] = run(lambda connection: read_readable(connection, source.run, spec.prompts.limit))
+        return iter(rows)
     if not isinstance(source, AnswersSource | PairsSource):
         return None
     file = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115 - _read_lines closes it

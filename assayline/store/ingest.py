@@ -184,6 +184,8 @@ def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str,
         f"insert into {table} by name select ? as run_id, * from read_parquet(?, union_by_name = true)",  # noqa: S608
         [run_id, files],
     )
+    if table == "tokens":  # its rows replace their JSON, which is as long as ten of them
+        connection.execute("update completions set prompt_logprobs_json = null where run_id = ?", [run_id])
     connection.execute(
         "insert into loaded_parts by name "
         "select ? as run_id, ? || '/' || parse_filename(file_name) as part, ? as target_table, "

@@ -24,7 +24,7 @@ COLUMNS = ("source", "metric", "statistic", "detail", "value", "low", "high", "n
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 LATENCIES = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "e2e_s")
 TABLES = ("request", "engine", "stretch")
-SPARSE = frozenset({"70_media", "80_energy", "90_cost", "91_answers"})
+SPARSE = frozenset({"70_media", "80_energy", "90_cost", "91_answers", "95_reread"})
 """Statements whose rows without a value are not stored."""
 
 _FACTS = """
@@ -49,6 +49,7 @@ _FACTS = """
     select 'gpus', count(*) from raw.device_telemetry where run_id = getvariable('run_id') and device <> 'host'
     union all select 'devices', count(*) from raw.device_telemetry where run_id = getvariable('run_id')
     union all select 'lengths', count(expected_output_tokens) from raw.requests where run_id = getvariable('run_id')
+    union all select 'tokens', count(*) from raw.tokens where run_id = getvariable('run_id')
     union all
     select 'prices', count(spec_json ->> '$.price.currency') from raw.runs where run_id = getvariable('run_id')
     union all
@@ -72,6 +73,7 @@ _NEEDS = {
     "80_energy": {"gpus"},
     "90_cost": {"prices"},
     "91_answers": {"prices", "scorers"},
+    "95_reread": {"tokens"},
 }
 """Facts of which a statement needs all; those that are not named always run."""
 
@@ -89,10 +91,10 @@ def list_statements() -> dict[str, str]:
 @cache
 def define_metrics() -> dict[str, str]:
     """Return what decides the values: a digest of statements, views and code, and the version of DuckDB."""
-    from assayline.stats import clusters, intervals
+    from assayline.stats import clusters, intervals, rereads
 
     views = [model.statement for model in list_models().values() if model.folder in ("05_load", "10_staging")]
-    code = [Path(inspect.getfile(module)).read_text("utf-8") for module in (clusters, intervals)]
+    code = [Path(inspect.getfile(module)).read_text("utf-8") for module in (clusters, intervals, rereads)]
     texts = [*list_statements().values(), *views, *code, Path(__file__).read_text("utf-8")]
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     return {"sql": digest, "duckdb": ".".join(duckdb.__version__.split(".")[:2])}
@@ -384,6 +386,39 @@ def _price_answers(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -
     return made
 
 
+def _compare_readings(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> list[Row]:
+    """Make the metrics of a reading of another engine's answers; none for a reading that is compared with nothing."""
+    from assayline.stats.rereads import average, read_answers
+
+    if not rows:
+        return []
+    clusters, answers = [row["cluster"] for row in rows], len(rows)
+    tokens, others = int(_add_up(rows, "tokens")), int(_add_up(rows, "other_tokens"))
+    parted = sorted(row["first_other"] for row in rows if row["first_other"] is not None)
+    kl = average([row["kl"] for row in rows], clusters).value
+    change = average([row["nll_change"] for row in rows], clusters)
+    changes = np.concatenate([row["logprob_changes"] for row in rows])
+    low = high = None
+    found = []
+    if reading := read_answers(rows):
+        (low, high), (ratio, least, most) = reading.ends, reading.ratio
+        found = [
+            _row("kl_floor", "mean", reading.floor, answers, "nats/token", False),
+            _row("kl_ratio", "mean", ratio, answers, "ratio", False, low=_number(least), high=_number(most)),
+        ]
+    ends = {"low": _number(change.value - change.half), "high": _number(change.value + change.half)}
+    return [
+        _row("kl", "mean", kl, answers, "nats/token", False, low=_number(low), high=_number(high)),
+        *found,
+        _row("same_top", "mean", 1 - others / tokens, tokens, "share", True),
+        _row("nll_change", "mean", change.value, answers, "nats/token", None, **ends),
+        _row("logprob_change", "p99.9", np.quantile(changes, 0.999), tokens, "nats", False),
+        _row("other_tokens", "total", others, tokens, "tokens", None),
+        _row("other_answers", "total", len(parted), answers, "answers", None),
+        _row("first_other_token", "p50", parted[len(parted) // 2] if parted else None, len(parted), "place", None),
+    ]
+
+
 _INFER: dict[str, Callable[[duckdb.DuckDBPyConnection, Sequence[Row]], list[Row]]] = {
     "40_latency": _bound_latencies,
     "50_scores": _infer_scores,
@@ -391,6 +426,7 @@ _INFER: dict[str, Callable[[duckdb.DuckDBPyConnection, Sequence[Row]], list[Row]
     "61_windows": _bound_rates,
     "63_saturation": _judge_load,
     "91_answers": _price_answers,
+    "95_reread": _compare_readings,
 }
 
 

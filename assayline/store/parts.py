@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM, UNFINISHED, replace_file, storing
-from assayline.records import Completion, DeviceSample, EngineEvent, Json, Prompt, Request, TelemetrySample
+from assayline.records import Completion, DeviceSample, EngineEvent, Json, Prompt, Request, TelemetrySample, Token
 
-Record = Prompt | Request | Completion | EngineEvent | TelemetrySample | DeviceSample
+Record = Prompt | Request | Completion | EngineEvent | TelemetrySample | DeviceSample | Token
 
 _SCHEMA_FOLDER = Path(__file__).resolve().parents[1] / "sql" / "schema"
 _COLUMN = re.compile(r"^    (?P<name>\w+) (?P<type>\w+)(?P<list>\[\])?", re.M)
@@ -48,7 +48,7 @@ def _read_schema(table: str) -> pa.Schema:
 
 TABLES: dict[str, pa.Schema] = {
     table: _read_schema(table)
-    for table in ("prompts", "requests", "completions", "engine_events", "telemetry", "device_telemetry")
+    for table in ("prompts", "requests", "completions", "engine_events", "telemetry", "device_telemetry", "tokens")
 }
 """Schemas by table, in ingestion order."""
 
@@ -59,6 +59,7 @@ _TABLE_OF: dict[type[Record], str] = {
     EngineEvent: "engine_events",
     TelemetrySample: "telemetry",
     DeviceSample: "device_telemetry",
+    Token: "tokens",
 }
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
     "compare": "Print how two runs differ: scores by prompt, changed answers, speed and cost.",
+    "reread": "Let an engine read the stored answers of another one, and compare their probabilities.",
     "suite": "Run several evaluations and decide by all of them: GO, NO-GO or INCONCLUSIVE.",
     "score": "Score a run's stored answers again without generating.",
     "report": "Write the report of a run, benchmark, history or leaderboard: report.html and report.md.",

@@ -50,4 +50,4 @@ comment on column raw.runs.prompt_rows is 'Rows taken from the prompt set, dupli
 comment on column raw.runs.duplicate_prompts is 'Rows whose messages and target an earlier row of the run already had.';
 comment on column raw.runs.expected_requests is 'Requests that the run must answer: prompt rows × repeats.';
 comment on column raw.runs.machine is 'Kind of machine that ran the flow: ASSAYLINE_MACHINE, else the CPU''s model and the number of cores that the flow may use. For an imported run, the name given to assayline import.';
-comment on column raw.runs.purpose is 'Purpose of the run: evaluate, night, suite, benchmark, judge or import.';
+comment on column raw.runs.purpose is 'Purpose of the run: evaluate, night, suite, benchmark, judge, reread or import.';

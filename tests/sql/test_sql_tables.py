@@ -11,7 +11,7 @@ from assayline.store.metrics import forget_metrics
 
 TABLES = {
     "answer", "comparison", "engine", "frontier", "judge_audit", "judgement", "label", "load_point", "metric_value",
-    "prompt", "ranking", "request", "run", "score", "timeline", "verdict", "verdict_prompt",
+    "prompt", "ranking", "request", "run", "score", "timeline", "token", "verdict", "verdict_prompt",
 }  # fmt: skip
 FUNCTIONS = {"compare_configs", "compare_runs", "history"}
 START = datetime(2026, 1, 1)

@@ -1,0 +1,79 @@
+"""The verdict on two engines that read the same answers, and its words: other probabilities, never worse ones."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from assayline.comparison.gate import Check
+from assayline.errors import ComparisonError
+from assayline.stats.rereads import LIMIT, SMALLEST, Distance, judge_reading, read_answers
+from assayline.stats.worse import LEVEL, Verdict
+from assayline.store.database import Connection, Row, read_rows
+from assayline.words import count, show_range, show_value
+
+NAME = "probabilities"
+
+
+def judge_reread(
+    connection: Connection, run_id: str, reference: str, max_kl: float | None = None, level: float = LEVEL
+) -> Check:
+    """Judge a reading of the answers of `reference`, against its engine's own readings. Raises ComparisonError."""
+    rows = read_rows(connection, "from reread_answer(?)", run_id)
+    if (reading := read_answers(rows)) is None:
+        raise ComparisonError(
+            f"Run {run_id} has no answer that both engines have read. hint: look at its errors: `assayline view "
+            f"{run_id}`."
+        )
+    verdict, p_value, needed = judge_reading(reading, max_kl, level)
+    low, high = reading.ends
+    return Check(
+        NAME,
+        verdict,
+        describe_reading(reading, rows, reference, verdict, max_kl, needed),
+        reading.kl.value,
+        reading.floor,
+        LIMIT * max(reading.floor, SMALLEST) if max_kl is None else max_kl,
+        "nats/token",
+        p_value,
+        low,
+        high,
+    )
+
+
+def describe_reading(
+    reading: Distance,
+    rows: Sequence[Row],
+    reference: str,
+    verdict: Verdict,
+    max_kl: float | None,
+    needed: int | None,
+) -> str:
+    """Say what was found, with its numbers, and how it was judged."""
+    ratio, least, most = reading.ratio
+    found = "Whether the engine gives other probabilities than that of {} is not shown"
+    if least > 1:
+        found = "The engine gives other probabilities than that of {}"
+    elif verdict == "pass":
+        found = "The engine is not told apart from that of {}"
+    ends = [show_range(show_value(low), show_value(high)) for low, high in (reading.ends, (least, most))]
+    floor = show_value(reading.floor) + (f", taken as {SMALLEST:g}" if reading.floor < SMALLEST else "")
+    limit = f"{LIMIT:g} times that" if max_kl is None else f"{max_kl:g} nats a token"
+    judged = {"fail": f"It is shown beyond the limit of {limit}.", "pass": f"It is shown within the limit of {limit}."}
+    more = "More than 100,000 prompts" if needed is None else f"About {needed:,} prompts"
+    words = [
+        f"{found.format(reference)}: {show_value(reading.kl.value)} nats a token (95% CI {ends[0]}), typically "
+        f"{show_value(ratio)} times ({ends[1]}) what that engine differs from itself ({floor}), over "
+        f"{count(reading.prompts, 'prompt')}.",
+        _say_choices(rows),
+        judged.get(verdict, f"It is shown neither beyond the limit of {limit} nor within it. {more} would decide."),
+    ]
+    return " ".join(words + ["It does not say which engine is better: accuracy does."] * (least > 1))
+
+
+def _say_choices(rows: Sequence[Row]) -> str:
+    """Say how many tokens and answers would be others."""
+    tokens, others = sum(row["tokens"] for row in rows), sum(row["other_tokens"] for row in rows)
+    parted = [row["first_other"] for row in rows if row["first_other"] is not None]
+    words = f"{others:,} of {count(tokens, 'token')} would have been chosen otherwise"
+    if not parted:
+        return f"{words}."
+    return f"{words}; {len(parted)} of {count(len(rows), 'answer')} part, half of them by token {median(parted):g}."
