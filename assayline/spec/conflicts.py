@@ -154,14 +154,8 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
         "the body of each line decides that. hint: remove it",
     ),
     (EXACT_LENGTH, _given(*MESSAGES), "its prompts are generated. hint: remove it, or use a file"),
-    (
-        READ,
-        _given(*MESSAGES, "prompts.repeats", "sampling", "output", "reasoning", "scorers"),
-        f"stored answers are read as they are. {KEEP_ONE}",
-    ),
+    (READ, _given(*MESSAGES, "sampling"), f"stored answers are read as they are. {KEEP_ONE}"),
     (READ, SERVED, f"it needs the log-probabilities of the prompt. hint: {USE_ENGINE}"),
-    (READ, RAW_LOGITS, "it compares log-probabilities. hint: remove logprobs_mode"),
-    (READ, LOAD, f"stored answers are read as fast as the engine can. {KEEP_ONE}"),
     (_source("sharegpt"), EXAMPLES, "its conversations have no target. hint: remove few_shot"),
     (_source("run", "pairs"), OWN_EXAMPLES, "its rows are read only once. hint: set prompts.few_shot.source"),
     (

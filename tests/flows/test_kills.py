@@ -229,3 +229,37 @@ def test_command_with_a_killed_real_engine_answers_each_request_once(alone_env, 
     assert flow_kit.query(data_dir, summary) == [(2, 1)], "the third command needed no engine"
     texts = "select count(distinct text) from completions join requests using (run_id, request_id) group by prompt_id"
     assert set(flow_kit.query(data_dir, texts)) == {1}
+
+
+@pytest.mark.parametrize("step", [200, pytest.param(3, marks=pytest.mark.rare)])
+def test_reread_killed_before_a_file_event_goes_on_with_its_readings(step, command_env, modest_model, charts, tmp_path):
+    """Three readings of 30 answers: a completed one is not repeated, unless the verdict alone was missing."""
+    spec, first = write_spec(modest_model, tmp_path, is_judged=False), tmp_path / "first"
+    first.mkdir()
+    (first / "cache").symlink_to(charts)
+    with forking(command_env, "evaluate", spec) as run:
+        assert run(first)[0] == 0, first.with_suffix(".log").read_text()
+    readings = "select run_id from runs where purpose = 'reread' order by started_at"
+    with forking(command_env, "reread", "last", spec) as run:
+        for point in itertools.count(1, step):
+            data_dir = tmp_path / f"killed-{point}"
+            shutil.copytree(first, data_dir, symlinks=True)
+            code, _ = run(data_dir, ("flow", f"{data_dir}/*", point))
+            log = data_dir.with_suffix(".log")
+            assert code in (0, -signal.SIGKILL), log.read_text()
+            known = flow_kit.query(data_dir, "select count(*) from verdict")[0]
+            if not known:
+                (run_id,) = (one.name for one in (first / "runs").iterdir())
+                with forking(command_env, "reread", run_id, spec) as again:
+                    assert again(data_dir)[0] == 0, f"point {point}: {log.read_text()}"
+            found = flow_kit.query(data_dir, readings)
+            assert 3 <= len(found) <= 4, f"point {point}"
+            for run_id in found:
+                assert len(read_answers(data_dir, run_id)) == 30, f"point {point}"
+            tokens = "select count(*), count(distinct (run_id, request_id, position)) from token"
+            assert flow_kit.query(data_dir, tokens) == [(120 * len(found),) * 2], f"point {point}: 30 answers of 4"
+            assert flow_kit.query(data_dir, "select verdict, baseline_run_id from verdict") != []
+            shutil.rmtree(data_dir)
+            if code == 0:
+                break
+    print(json.dumps({"events": point, "step": step}))

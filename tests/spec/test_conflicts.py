@@ -16,6 +16,7 @@ TRACE = {"prompts.source": {"kind": "trace", "format": "azure", "path": "t.csv"}
 RECORDED = {"prompts.source": {"kind": "sharegpt", "path": "t.json", "max_tokens": "recorded"}}
 BATCH = {"prompts.source": {"kind": "openai_batch", "path": "b.jsonl"}}
 ANSWERS = {"prompts.source": {"kind": "run", "run": "r"}}
+READ = {"prompts.source": {"kind": "reread", "run": "r"}}
 LIKELIHOOD = {"scorers": ["loglikelihood"], "prompts.columns.options": "o"}
 TURNS, EXAMPLES = {"prompts.turns": "each"}, {"prompts.few_shot.count": 1}
 MESSAGES = {"prompts.columns.target": "x", "prompts.template": "x", **EXAMPLES}
@@ -51,6 +52,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         {**BATCH, **MESSAGES, "prompts.repeats": 2, "chat.prefill": "So", "sampling.n": 2},
     ),
     (MESSAGE_FIELDS, {**MADE, **MESSAGES}),
+    (f"{MESSAGE_FIELDS} and sampling", {**READ, **MESSAGES, "sampling.top_k": 1}),
+    ("engine.backend server", {**READ, **SERVER}),
     ("prompts.few_shot", {**RECORDED, **EXAMPLES}),
     ("prompts.few_shot without source", {**ANSWERS, **EXAMPLES}),
     ("prompts.columns.prompt", {"prompts.template": "x", "prompts.columns.prompt": "p"}),
