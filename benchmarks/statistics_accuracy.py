@@ -16,15 +16,14 @@ import numpy as np
 from assayline.benchmark.campaign import Cell
 from assayline.benchmark.decision import JudgedCell, decide
 from assayline.benchmark.frontier import judge_family
-from assayline.comparison.gate import NIGHTS, Check, GateReport
+from assayline.comparison.gate import Check, GateReport
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import canonical_json
 from assayline.spec.suite import Tier
 from assayline.stats.board import compare_pairs
 from assayline.stats.pairs import bound_ratio, find_p, find_reach, judge_drop, judge_mean
-from assayline.stats.repeats import find_level
-from assayline.stats.worse import LEVEL
+from assayline.stats.worse import LEVEL, NIGHTS, find_level
 
 Dice = np.random.Generator
 Row = dict[str, Any]

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, logit, ndtri
 
-from assayline.comparison.gate import NIGHTS
 from assayline.stats.nights import FEWEST_NIGHTS, judge_nights, name_lost
 from assayline.stats.pairs import judge_drop
-from assayline.stats.repeats import find_level
+from assayline.stats.worse import NIGHTS, find_level
 from benchmarks.statistics_accuracy import compare, list_rows
 
 Dice = np.random.Generator
@@ -36,7 +35,7 @@ FAULTS = 200
 BATCH = 50
 PAST_NIGHTS = 20
 LOSSES = (0.005, 0.01, 0.02)
-LEVEL = find_level(NIGHTS) / 2
+LEVEL = find_level(NIGHTS, tests=2)
 TINY = 1e-12
 
 

@@ -1,6 +1,6 @@
 """Part `nights` of `benchmarks.statistics`: schedules of equal and of worse nights, judged as the gate does.
 
-The rule is that for nights (`assayline.comparison.gate.NIGHTS`).
+The rule is that for nights (`assayline.stats.worse.NIGHTS`).
 
 - `measure_speed`: three metrics with the gate's limits. The baseline is ten nights, up to the pinned one. `NOISES` has
   the processes; metrics are independent unless they move together.
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from assayline.comparison.gate import NIGHTS
 from assayline.spec.criteria import GateSpec
 from assayline.stats.families import adjust_holm
 from assayline.stats.pairs import judge_drop
-from assayline.stats.repeats import FEWEST_NIGHTS, find_level, find_p, spread_nights
+from assayline.stats.repeats import FEWEST_NIGHTS, find_p, spread_nights
+from assayline.stats.worse import NIGHTS, find_level
 from benchmarks.statistics_accuracy import compare, list_rows
 
 Dice = np.random.Generator

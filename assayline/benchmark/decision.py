@@ -23,12 +23,12 @@ from typing import Any, Literal
 
 from assayline.benchmark.campaign import Cell
 from assayline.benchmark.suite import shorten_model
-from assayline.comparison.gate import NIGHTS, Check, GateReport, mark_suspect
+from assayline.comparison.gate import Check, GateReport, mark_suspect
 from assayline.comparison.queries import foresee_reach
 from assayline.errors import AssaylineError, SpecError
 from assayline.stats.pairs import judge_mean
 from assayline.stats.repeats import FEWEST, FEWEST_NIGHTS
-from assayline.stats.worse import LEVEL, Verdict, find_gravest, say_worse
+from assayline.stats.worse import NIGHTS, Verdict, find_gravest, find_level, say_worse
 from assayline.words import count, show_points, show_range, show_share, show_size
 
 Word = Literal["GO", "NO-GO", "SUSPECT", "INCONCLUSIVE"]
@@ -142,7 +142,7 @@ def _share_risk(cells: Sequence[Cell], is_nightly: bool) -> tuple[int, float]:
     """Return the number of tests of a decision, and the largest two-sided p of a failure."""
     models = {cell.variant for cell in cells if cell.tier == "supporting"}
     tests = sum(cell.tests for cell in cells if cell.tier == "critical") + len(models)
-    return tests, min(LEVEL, 2 * LEVEL / (max(1, tests) * (NIGHTS if is_nightly else 1)))
+    return tests, find_level(NIGHTS if is_nightly else 1, max(1, tests), is_suite=True)
 
 
 def foresee_reaches(cells: Sequence[Cell], prompts: Mapping[str | None, int]) -> list[str]:

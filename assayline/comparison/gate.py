@@ -42,8 +42,17 @@ from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.nights import FEWEST_NIGHTS as FEWEST_PAST
 from assayline.stats.pairs import find_lost, judge_drop
-from assayline.stats.repeats import FEWEST, FEWEST_NIGHTS, find_level
-from assayline.stats.worse import LEVEL, OPEN, ROUNDING, Verdict, decide_worse, find_gravest, say_worse
+from assayline.stats.repeats import FEWEST, FEWEST_NIGHTS
+from assayline.stats.worse import (
+    LEVEL,
+    OPEN,
+    ROUNDING,
+    Verdict,
+    decide_worse,
+    find_gravest,
+    find_level,
+    say_worse,
+)
 from assayline.store.database import Connection
 from assayline.words import SPACE, count, show_metric, show_points, show_range, show_share, show_size, show_value
 
@@ -129,8 +138,6 @@ class GateReport:
 
 
 ANOTHER_SESSION = "The baseline is of another session; `assayline gate --remeasure` measures both in one."
-NIGHTS = 60
-"""Length of the period in which a schedule of equal runs seldom has a failure."""
 
 
 def judge_run(
@@ -285,7 +292,7 @@ def _check_accuracy(
 
     def judge(row: dict[str, Any], parts: int) -> Check:
         check = judge_scores(row, limits, said, runs, nights=nights, tests=tests, parts=parts)
-        check = mark_suspect(check, LEVEL / tests)
+        check = mark_suspect(check, find_level(1, tests))
         if nights == 1 or check.verdict not in ("fail", "suspect"):
             return check
         worse = list_worse(connection, new.run_id, old.run_id, pairing, averaged, row["scorer"])
@@ -315,8 +322,8 @@ def _check_accuracy(
             continue
         yield judge(found, halves * len(tasks))
     if tests == 2:
-        lost = judge_own_history(connection, new.run_id, past, scorer, limits, find_level(nights) / tests)
-        yield mark_suspect(Check(**lost), LEVEL / tests)
+        lost = judge_own_history(connection, new.run_id, past, scorer, limits, find_level(nights, tests))
+        yield mark_suspect(Check(**lost), find_level(1, tests))
 
 
 def mark_suspect(check: Check, level: float) -> Check:
@@ -340,7 +347,7 @@ def judge_scores(
     `pairing` describes how prompts were paired. `tests` share the level, and `parts` one of these shares: they multiply
     the p of the check.
     """
-    limit, level = limits.max_accuracy_drop, find_level(nights) / (tests * parts)
+    limit, level = limits.max_accuracy_drop, find_level(nights, tests * parts)
     found, p_beyond = judge_drop(row, limit, level)
     interval = (
         "no interval: at least five independent prompts are needed"

@@ -10,7 +10,7 @@ from typing import Any
 from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.noise import find_floors
-from assayline.stats.pairs import count_prompts_needed, find_p, find_p_beyond, find_reach
+from assayline.stats.pairs import count_prompts_needed, find_p, find_reach
 from assayline.stats.repeats import FEWEST_NIGHTS, compare_repeats, spread_sessions
 from assayline.stats.worse import LEVEL, Verdict, name_change
 from assayline.store.database import Connection, is_read_only, read_rows, transaction
@@ -224,7 +224,7 @@ def compare_accuracy(
         return {}
     drop, low, high = -row["difference"], row["low"], row["high"]
     found = {"difference": -drop, "low": low, "high": high, "limit": limit, "p_value": row["p_value"]}
-    beyond = find_p_beyond({**row, "difference": -abs(drop)}, limit)
+    beyond = find_p(row, limit)
     beyond = None if beyond is None else min(1.0, rivals * beyond)
     most = None if low is None else max(-low, high)
     return found | {"beyond_p": beyond, "verdict": name_change(drop, beyond, most, limit)}

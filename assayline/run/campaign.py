@@ -30,7 +30,7 @@ from assayline.benchmark.profile import ENDS, Probe, SweepProfile, bisect_rate, 
 from assayline.benchmark.result import Measured
 from assayline.benchmark.suite import REJUDGE, as_suite, name_baseline, plan_suite
 from assayline.clock import RunClock
-from assayline.comparison.gate import NIGHTS, GateReport, find_limits
+from assayline.comparison.gate import GateReport, find_limits
 from assayline.comparison.queries import read_accuracy, read_side
 from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError, StoreError
@@ -48,6 +48,7 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_stored
 from assayline.spec.suite import SuiteSpec
 from assayline.stats.repeats import FEWEST_PAIRS
+from assayline.stats.worse import NIGHTS
 from assayline.store.database import Connection, Row
 from assayline.store.thread import DatabaseThread
 

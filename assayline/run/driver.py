@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from assayline.comparison.gate import NIGHTS, GateReport
+from assayline.comparison.gate import GateReport
 from assayline.engines.pool import EnginePool
 from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreError
 from assayline.evaluation.begin import Evaluation, RunPlan, begin_run, plan_evaluation
@@ -35,6 +35,7 @@ from assayline.settings import Settings
 from assayline.spec.conflicts import list_unused
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.judges import JudgeScorer
+from assayline.stats.worse import NIGHTS
 from assayline.store.thread import DatabaseThread
 from assayline.words import count
 

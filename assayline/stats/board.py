@@ -7,6 +7,7 @@ import numpy as np
 
 from assayline.stats.clusters import ROUNDING, Floats, Places, spread_clusters
 from assayline.stats.families import adjust_holm, judge_pairs
+from assayline.stats.pairs import find_p_values, pad
 
 FEWEST_CLUSTERS = 5
 """Effective clusters that a test or interval needs."""
@@ -19,11 +20,9 @@ def compare_pairs(pair: Places, sums: Mapping[str, Any], pairs: int) -> dict[str
     rows is too_few, and counts in the family.
 
     low, high: ends of the 95% interval, as in `compare_runs`. NaN for fewer than five clusters.
-    p_value: of McNemar's exact test for scores of 0 and 1 without shared clusters, which keeps its level in a family
-        however many rows there are. Otherwise of the t-test over clusters, at least 2^(1 − D) for D clusters that
-        differ, the smallest p if the signs of their differences were flipped.
+    p_value: see `find_p_values`.
     """
-    from scipy.special import bdtr, stdtr, stdtrit
+    from scipy.special import stdtrit
 
     def add(values: Any) -> Floats:
         return np.bincount(pair, np.asarray(values, float), pairs).astype(float)
@@ -42,7 +41,7 @@ def compare_pairs(pair: Places, sums: Mapping[str, Any], pairs: int) -> dict[str
     largest = np.zeros(pairs)
     np.maximum.at(largest, pair, np.asarray(sums["largest"], float))
     unequal = add(np.where(single, np.add(sums["better"], sums["worse"]), np.abs(total) > ROUNDING))
-    is_exact = (add(~np.asarray(sums["is_binary"], bool)) == 0) & (spread.clusters == spread.n)
+    is_proportion = (add(~np.asarray(sums["is_binary"], bool)) == 0) & (spread.clusters == spread.n)
     with np.errstate(divide="ignore", invalid="ignore"):
         degrees = np.where(
             spread.effective_clusters >= FEWEST_CLUSTERS - ROUNDING, spread.effective_clusters - 1, np.nan
@@ -56,14 +55,13 @@ def compare_pairs(pair: Places, sums: Mapping[str, Any], pairs: int) -> dict[str
         )
         effective = np.where(spread.clusters == n, n, effective)
         padding = 2 * (1 - (better + worse) / n * (1 - largest**2))
-        center = effective * difference / (effective + 2)
-        half = np.sqrt(((effective * square + padding) / (effective + 2) - center**2) / (effective + 2))
-        half *= stdtrit(degrees, 0.975)
-        exact = np.minimum(1, 2 * bdtr(np.minimum(better, worse), (better + worse).astype(int), 0.5))
-        t = np.abs(difference) / spread.standard_error
-        tail = np.where(plain <= ROUNDING * square, 0, 2 * stdtr(degrees, -t))
-        p_value = np.where(is_exact, exact, np.clip(tail, 2.0 ** (1 - unequal), 1))
-        p_value = np.where(better + worse == 0, 1, p_value) + 0 * degrees
+        row = {
+            "difference": difference, "mean_square": square, "padding": padding, "effective_pairs": effective,
+            "effective_clusters": degrees + 1, "better_prompts": better, "worse_prompts": worse,
+            "different_clusters": unequal, "is_proportion": is_proportion,
+        }  # fmt: skip
+        center, error = pad(row, difference, square)
+        half, p_value = stdtrit(degrees, 0.975) * error, find_p_values(row) + 0 * degrees
     holm_p = adjust_holm(p_value)
     return {
         "prompts": n.astype(int),

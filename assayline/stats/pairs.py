@@ -20,21 +20,25 @@ Z = 1.959963984540054
 MOST_LOG = math.log(1e9)
 
 
-def find_p(row: Row) -> float | None:
-    """Return the two-sided p of no difference from a row of `compare_runs`; None for a row without an interval.
+def find_p(row: Row, limit: float = 0.0) -> float | None:
+    """Return the two-sided p of a difference of exactly `limit`, in the direction found; 1 if it is within it.
 
-    It is that of McNemar's test with the mid-p value (Fagerland et al. 2013) for proportions. Otherwise it is that of
-    difference / standard_error by t with the degrees of freedom of effective clusters, but at least 2^(1 − D) for D
-    clusters that differ, the smallest p if the signs of their differences were flipped. It is 1 if no pair differs.
+    None for a row without an interval.
+    """
+    return None if row["low"] is None else float(find_p_values(row, limit))
+
+
+def find_p_values(row: Row, limit: float = 0.0) -> Values:
+    """Return `find_p` from columns of arrays, NaN for too few clusters.
+
+    It is that of the padded difference by t, with the degrees of freedom of effective clusters, and at least that of
+    the signs: McNemar's mid-p value (Fagerland et al. 2013) for proportions, else 2^(1 − D) for D clusters that differ,
+    the smallest p if the signs of their differences were flipped.
     """
     better, worse = row["better_prompts"], row["worse_prompts"]
-    if row["low"] is None:
-        return None
-    if row["is_proportion"]:
-        return float(_find_mid_p(min(better, worse), better + worse))
-    t = abs(row["difference"]) / row["standard_error"] if row["standard_error"] else math.inf
-    tail = float(_tail(t, row["effective_clusters"] - 1))
-    return max(2 * tail, min(1.0, 2.0 ** (1 - row["different_clusters"]))) if better + worse else 1.0
+    flipped = np.minimum(1.0, 2.0 ** (1.0 - row["different_clusters"]))
+    signs = np.where(row["is_proportion"], _find_mid_p(np.minimum(better, worse), np.add(better, worse)), flipped)
+    return _find_p_at(row, limit, np.abs(row["difference"]), row["mean_square"], signs)
 
 
 def _find_mid_p(fewer: Values, differ: Values) -> Values:
@@ -49,8 +53,11 @@ def judge_drop(row: Row, limit: float, level: float = LEVEL) -> tuple[Verdict, f
 
     To pass, the run must be within the limit with all of `find_lost` counted against it.
     """
-    p_beyond, low = find_p_beyond(row, limit), row["low"]
-    return decide_worse(p_beyond, None if low is None else find_lost(row) - low, limit, level), p_beyond
+    low = row["low"]
+    if low is None:
+        return "inconclusive", None
+    p_beyond = find_p(row, limit) if row["difference"] < 0 else 1.0
+    return decide_worse(p_beyond, find_lost(row) - low, limit, level), p_beyond
 
 
 def find_lost(row: Row) -> float:
@@ -59,23 +66,18 @@ def find_lost(row: Row) -> float:
     return float(unpaired / (row["prompts"] + unpaired)) if unpaired else 0.0
 
 
-def find_p_beyond(row: Row, limit: float) -> float | None:
-    """Return the two-sided p of a drop of exactly `limit`, at least the row's p_value; 1 if the drop is not larger.
-
-    None for a row without an interval.
-    """
-    if row["low"] is None:
-        return None
-    return float(_find_p_at(row, limit, -row["difference"], row["mean_square"], row["p_value"], 1.0))
-
-
-def _find_p_at(row: Row, limit: float, drop: Values, square: Values, p_value: Values, scale: float) -> Values:
-    """Return `find_p_beyond` for a drop, mean squared difference and p-value of `scale` times as many prompts."""
-    pairs = row["effective_pairs"] * scale
-    center = pairs * drop / (pairs + 2)
-    error = np.sqrt(((pairs * square + row["padding"]) / (pairs + 2) - center**2) / (pairs + 2))
+def _find_p_at(row: Row, limit: float, size: Values, square: Values, signs: Values, scale: float = 1.0) -> Values:
+    """Return `find_p_values` for a difference, its mean square and the p of its signs, of `scale` times the prompts."""
+    center, error = pad(row, size, square, scale)
     tail = _tail((center - limit) / error, row["effective_clusters"] * scale - 1)
-    return np.where(center <= limit, 1.0, np.maximum(p_value, 2 * tail))
+    return np.where(center <= limit, 1.0, np.maximum(signs, 2 * tail))
+
+
+def pad(row: Row, difference: Values, square: Values, scale: float = 1.0) -> tuple[Values, Values]:
+    """Return the difference with the two pairs that are added, and its standard error."""
+    pairs = row["effective_pairs"] * scale
+    center = pairs * difference / (pairs + 2)
+    return center, np.sqrt(((pairs * square + row["padding"]) / (pairs + 2) - center**2) / (pairs + 2))
 
 
 def find_power(row: Row, drop: float, limit: float, level: float, prompts: int) -> float:
@@ -96,12 +98,12 @@ def find_power(row: Row, drop: float, limit: float, level: float, prompts: int) 
         differ, chance = _spread_counts(np.array([prompts]), changed)
         worse, given = _spread_counts(differ.T, (changed + drop) / (2 * changed))
         drops, square, chance = (2 * worse - differ.T) / prompts, differ.T / prompts, chance.T * given
-        p_value = _find_mid_p(np.minimum(worse, differ.T - worse), differ.T)
+        signs = _find_mid_p(np.minimum(worse, differ.T - worse), differ.T)
     else:
-        variance, p_value, ends = churn + drop * max(0.0, size - drop), 0.0, np.linspace(-5, 5, 201)
+        variance, signs, ends = churn + drop * max(0.0, size - drop), 0.0, np.linspace(-5, 5, 201)
         drops = drop + (ends[1:] + ends[:-1]) / 2 * math.sqrt(variance / (own * scale))
         square, chance = variance + drops**2, np.diff(ndtr(ends))
-    return float(chance[_find_p_at(row, limit, drops, square, p_value, scale) <= level].sum())
+    return float(chance[_find_p_at(row, limit, drops, square, signs, scale) <= level].sum())
 
 
 def _spread_counts(n: Values, share: float) -> tuple[Values, Values]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from assayline.stats.families import adjust_holm
-from assayline.stats.worse import LEVEL, Change, name_change
+from assayline.stats.worse import Change, find_level, name_change
 
 FEWEST = 3
 """Repeats a side that a test needs."""
@@ -79,11 +79,6 @@ def compare_repeats(
     for row in found.values():
         row["verdict"] = _judge(row, find_level(nights))
     return found
-
-
-def find_level(nights: int) -> float:
-    """Return the largest two-sided p that is a failure: 0.05, or for several nights 0.05 / nights towards worse."""
-    return LEVEL if nights == 1 else 2 * LEVEL / nights
 
 
 def _judge(row: Mapping[str, Any], level: float) -> Change:

@@ -12,6 +12,8 @@ Verdict = Literal["pass", "fail", "suspect", "inconclusive", "waiting"]
 later nights will judge."""
 Change = Literal["worse", "better", "same", "unclear", "too_few"]
 LEVEL = 0.05
+NIGHTS = 60
+"""Length of the period in which a schedule of equal runs seldom has a failure."""
 ROUNDING = 1e-12
 """Tolerance for rounding: a worsening of exactly the limit is within it."""
 SHOWN: dict[Verdict, str] = {
@@ -22,6 +24,15 @@ SHOWN: dict[Verdict, str] = {
 }
 OPEN: dict[Verdict, str] = {"suspect": "Suspect", "inconclusive": "Inconclusive", "waiting": "Not judged yet"}
 """Headings of the limits that neither fail nor pass."""
+
+
+def find_level(nights: int = 1, tests: int = 1, *, is_suite: bool = False) -> float:
+    """Return the largest two-sided p that is a failure, for one of `tests` that share a risk of false failures.
+
+    That risk is 2.5% of comparisons, 5% of suites, and 5% of periods of so many `nights` of either. A leaderboard, a
+    benchmark and limits on speed are families of tests instead: their p is adjusted.
+    """
+    return min(LEVEL, 2 * LEVEL / (nights * tests)) if is_suite or nights > 1 else LEVEL / tests
 
 
 def find_gravest(verdicts: Iterable[Verdict]) -> Verdict:

@@ -40,9 +40,10 @@ def run(arguments: list[str]) -> int:
     """Judge the run that the command line names and print the table of limits. Return the exit code."""
     known, rest = PARSER.parse_known_args(arguments)
 
-    from assayline.comparison.gate import NIGHTS, GateFailedError, judge_run
+    from assayline.comparison.gate import GateFailedError, judge_run
     from assayline.settings import load_settings
     from assayline.spec.file import parse_value
+    from assayline.stats.worse import NIGHTS
     from assayline.store.thread import DatabaseThread
 
     settings = load_settings()

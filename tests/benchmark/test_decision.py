@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from assayline.benchmark.campaign import Cell
 from assayline.benchmark.decision import Decision, JudgedCell, check_repeats, decide
-from assayline.comparison.gate import NIGHTS, Check, GateReport, Verdict, judge_speed
+from assayline.comparison.gate import Check, GateReport, Verdict, judge_speed
 from assayline.errors import SpecError
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
@@ -19,6 +19,7 @@ from assayline.spec.file import override_spec, parse_spec
 from assayline.spec.identity import canonical_json
 from assayline.spec.suite import Tier
 from assayline.stats.repeats import compare_repeats
+from assayline.stats.worse import NIGHTS
 
 SPEC = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}}}
 MEAN = 0.7

@@ -10,14 +10,7 @@ import pytest
 from row_kit import give_run_metric
 from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 
-from assayline.comparison.gate import (
-    ANOTHER_SESSION,
-    NIGHTS,
-    GateReport,
-    _check_drafts,
-    judge_run_against,
-    judge_speed,
-)
+from assayline.comparison.gate import ANOTHER_SESSION, GateReport, _check_drafts, judge_run_against, judge_speed
 from assayline.comparison.queries import Side
 from assayline.errors import ComparisonError, SpecError
 from assayline.evaluation.rescore import rescore_run
@@ -26,7 +19,7 @@ from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.stats.repeats import compare_repeats
-from assayline.stats.worse import SHOWN
+from assayline.stats.worse import NIGHTS, SHOWN
 from assayline.store.database import Connection, connect
 
 pytestmark = pytest.mark.slow

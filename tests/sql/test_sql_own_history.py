@@ -5,12 +5,13 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from assayline.comparison.gate import NIGHTS, judge_run_against
+from assayline.comparison.gate import judge_run_against
 from assayline.comparison.own_history import OWN_HISTORY, list_nights
 from assayline.report.run.comparison import describe_comparison, read_comparison
 from assayline.report.run.rows import read_report
 from assayline.run.stages import save_verdicts
 from assayline.spec.criteria import GateSpec
+from assayline.stats.worse import NIGHTS
 
 FIRST = datetime(2026, 1, 1, 1, 30)
 PROMPTS = 120

@@ -9,11 +9,11 @@ import pytest
 from scipy.stats import binom, t
 
 from assayline.benchmark.frontier import judge_family
-from assayline.comparison.gate import NIGHTS, GateReport, judge_scores, judge_speed, mark_suspect
+from assayline.comparison.gate import GateReport, judge_scores, judge_speed, mark_suspect
 from assayline.spec.criteria import GateSpec
-from assayline.stats.pairs import count_prompts_needed, find_reach, judge_drop, judge_mean
+from assayline.stats.pairs import count_prompts_needed, find_p, find_reach, judge_drop, judge_mean
 from assayline.stats.repeats import compare_repeats, spread_sessions
-from assayline.stats.worse import LEVEL, say_worse
+from assayline.stats.worse import LEVEL, NIGHTS, say_worse
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,15 +21,15 @@ ROOT = Path(__file__).resolve().parents[2]
 @cache
 def row_of(prompts, worse, better):
     """A row of compare_runs for scores of 0 and 1."""
-    fewer, differ = min(worse, better), worse + better
-    p_value = min(1.0, 2 * binom.cdf(fewer, differ, 0.5) - binom.pmf(fewer, differ, 0.5)) if differ else 1.0
+    differ = worse + better
     center, square = (better - worse) / (prompts + 2), (differ + 2) / (prompts + 2)
     half = t.ppf(0.975, prompts - 1) * np.sqrt((square - center**2) / (prompts + 2))
     row = {"scorer": "s", "prompts": prompts, "clusters": prompts, "effective_pairs": prompts, "error_pairs": 0}
     row |= {"worse_prompts": worse, "better_prompts": better, "mean_square": differ / prompts, "baseline_mean": 0.7}
     row |= {"effective_clusters": prompts, "padding": 2.0, "only_candidate": 0, "only_baseline": 0}
     row |= {"candidate_mean": 0.7, "difference": (better - worse) / prompts, "low": center - half}
-    return row | {"high": center + half, "p_value": p_value, "is_proportion": True}
+    row |= {"high": center + half, "different_clusters": differ, "is_proportion": True}
+    return row | {"p_value": find_p(row)}
 
 
 @cache
