@@ -29,7 +29,7 @@ OPEN: dict[Verdict, str] = {"suspect": "Suspect", "inconclusive": "Inconclusive"
 def find_level(nights: int = 1, tests: int = 1, *, is_suite: bool = False) -> float:
     """Return the largest two-sided p that is a failure, for one of `tests` that share a risk of false failures.
 
-    That risk is 2.5% of comparisons, 5% of suites, and 5% of periods of so many `nights` of either. A leaderboard, a
+    That risk is 2.5% of comparisons, 5% of suites, and 5% of periods of that many `nights` of either. A leaderboard, a
     benchmark and limits on speed are families of tests instead: their p is adjusted.
     """
     return min(LEVEL, 2 * LEVEL / (nights * tests)) if is_suite or nights > 1 else LEVEL / tests
