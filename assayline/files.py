@@ -126,3 +126,12 @@ def list_memory_groups(root: Path) -> list[Path]:
                 group = base / name.lstrip("/")
                 folders += [group, *(folder for folder in group.parents if folder.is_relative_to(base))]
     return folders
+
+
+def measure_folder(folder: Path) -> int:
+    """Return the bytes of all files below a folder."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # it is gone
+            total += path.lstat().st_size if path.is_file() else 0
+    return total

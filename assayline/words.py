@@ -25,6 +25,14 @@ def show_value(value: object) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
+def show_bytes(value: float) -> str:
+    """Format a size in bytes, in KiB, MiB or GiB."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if value >= size:
+            return f"{_three_digits(value / size)}{SPACE}{unit}"
+    return f"{_three_digits(value / 2**10)}{SPACE}KiB"
+
+
 def show_text(value: object) -> str:
     """Format a text value; None is a dash."""
     return DASH if value is None else str(value)

@@ -119,3 +119,16 @@ def delete_run(connection: duckdb.DuckDBPyConnection, run_id: str, tables: list[
     forget_metrics(connection, run_id)
     for table in [*tables, "scorers", "scores", "loads", "slos", "loaded_parts", "runs"]:
         connection.execute(f"delete from {table} where run_id = ?", [run_id])  # noqa: S608 - table is ours
+
+
+def forget_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Delete all rows of a run, in the caller's transaction. Verdicts of other runs against it stay."""
+    query = "select table_name from duckdb_columns() where schema_name = 'raw' and column_name = 'run_id'"
+    tables = {table for (table,) in connection.execute(query).fetchall()}
+    delete_run(connection, run_id, sorted(f"raw.{table}" for table in tables - {"runs"}))
+
+
+def find_ghosts(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> list[str]:
+    """Return the runs in the database that have no folder, oldest first."""
+    stored = connection.execute("select run_id from raw.runs order by started_at").fetchall()
+    return [run_id for (run_id,) in stored if not (runs_dir / run_id).is_dir()]

@@ -86,14 +86,17 @@ def _complete(settings: "Settings", database: Path, run_ids: list[str]) -> None:
     from assayline.comparison.baselines import restore_pins
     from assayline.store.database import connect
     from assayline.store.metrics import ensure_metrics
-    from assayline.store.runs import mark_interrupted
+    from assayline.store.runs import find_ghosts, mark_interrupted
 
     with connect(database, settings.database_wait_s) as connection:
         mark_interrupted(connection, settings.data_dir / "runs")
         restored, left = restore_pins(connection, settings.data_dir)
         ensure_metrics(connection, run_ids)
+        ghosts = find_ghosts(connection, settings.data_dir / "runs")
     for pin in restored:
         print(f"Restored baseline {pin.baseline}: run {pin.run_id}.")
+    for run_id in ghosts:
+        print(f"Run {run_id} has rows and no folder. hint: `assayline delete {run_id} --yes` deletes the rows.")
     for pin in left:
         print(f"Not restored: baseline {pin.baseline} as run {pin.run_id}, because another run has that name now.")
 

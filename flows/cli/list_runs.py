@@ -1,6 +1,6 @@
 """list runs: list runs, newest first.
 
-    assayline list runs [NAME] [--limit N] [--json]
+    assayline list runs [NAME] [--limit N] [--size] [--json]
 
 No Prefect flow: it reads the folders of the runs, and accuracy and speed from the database.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import plain_console, print_text
 from assayline.report.document import Column
-from assayline.words import nearest, show_share, show_value
+from assayline.words import nearest, show_bytes, show_share, show_value
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -29,6 +29,7 @@ DATABASE_WAIT_S = 1.0
 PARSER = make_parser("list runs", EPILOG)
 PARSER.add_argument("name", nargs="?", metavar="NAME", help="spec name (default: all runs)")
 PARSER.add_argument("--limit", type=int, default=20, metavar="N", help="maximum number of runs (default: 20)")
+PARSER.add_argument("--size", action="store_true", help="print the size of each run's folder")
 PARSER.add_argument("--json", action="store_true", help="print a JSON array")
 
 
@@ -42,13 +43,19 @@ def run(arguments: list[str]) -> int:
 
     settings = load_settings()
     runs = list_runs(settings, known.name, known.limit)
+    if known.size:
+        from assayline.files import measure_folder
+
+        for row in runs:
+            row["size_bytes"] = measure_folder(settings.run_dir(row["run_id"]))
     if known.json:
         print(json.dumps(runs, indent=2))
         return 0
     if not runs:
         print(f"No runs in {settings.data_dir / 'runs'} yet.")
         return 0
-    lines = [[column.header for column in COLUMNS], *([column.cell(run) for column in COLUMNS] for run in runs)]
+    columns = [*COLUMNS, SIZE] if known.size else COLUMNS
+    lines = [[column.header for column in columns], *([column.cell(run) for column in columns] for run in runs)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for cells in lines:
         line = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
@@ -111,6 +118,7 @@ def _show_age(started_at: str) -> str:
     return f"{max(age_s, 0):.0f} s"
 
 
+SIZE = Column("size", "size_bytes", show_bytes)
 COLUMNS = (
     Column("id", "run_id"),
     Column("name", "name"),

@@ -30,6 +30,7 @@ COMMANDS = {
     "list runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
     "list baselines": "List pinned baselines.",
     "list benchmarks": "List named benchmarks, such as @gsm8k.",
+    "delete": "Delete runs, benchmarks and suites.",
     "db rebuild": "Rebuild runs in the database from their manifests and part files.",
     "db export": "Export the tables of runs as Parquet files.",
 }

@@ -67,7 +67,7 @@ def test_usage_names_the_console_command_however_it_was_called():
         (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
         (
             ["dance"],
-            "unknown command 'dance': known: baseline, benchmark, compare, db export, db rebuild, doctor, evaluate",
+            "unknown command 'dance': known: baseline, benchmark, compare, db export, db rebuild, delete, doctor",
         ),
         (["list", "rnus"], "unknown command 'list rnus': did you mean 'list runs'?"),
     ],
