@@ -16,6 +16,7 @@ COMMANDS = {
     "night": "Evaluate a spec, judge the run as one of many nights, and write its history.",
     "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
     "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
+    "noise": "Judge a limit by past values: false alarms, the drop that it finds, and what it needs.",
     "compare": "Print how two runs differ: scores by prompt, changed answers, speed and cost.",
     "reread": "Let an engine read the stored answers of another one, and compare their probabilities.",
     "suite": "Run several evaluations and decide by all of them: GO, NO-GO or INCONCLUSIVE.",
