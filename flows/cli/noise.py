@@ -23,8 +23,8 @@ EPILOG = """Values are those of one test, in the order of its builds: a number p
 JSON, or runs of a history, imported or own. If their level shifted, those after the last shift count
 (docs/guides/ci.md).
 
-  %(prog)s --values nights.csv --column score --limit 0.85 --prompts 200
-  %(prog)s --history gsm8k --metric output_tokens_per_s --limit 5100 --max-false-alarms 0.01
+  assayline noise --values nights.csv --column score --limit 0.85 --prompts 200
+  assayline noise --history gsm8k --metric output_tokens_per_s --limit 5100 --max-false-alarms 0.01
 
 Exit codes: 0 judged, 1 the limit is shown to fail unchanged builds more often than --max-false-alarms,
  2 an invalid value or option, or fewer than five values, 6 the database cannot be read."""
