@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -36,6 +37,11 @@ from assayline.spec.evaluation import EvalSpec
 
 ANSWER_MARGIN_S = 0.5
 """Seconds that an exchange may take beyond its waits before the driver checks whether the run was stopped."""
+
+AUTO = "auto"
+"""The address in RAY_ADDRESS, which Ray sets in its jobs."""
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 KNOCK_TIMEOUT_S = 10.0
 END_WAIT_S = 30.0
@@ -69,16 +75,17 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[RayCluster | N
     except ImportError:
         raise SpecError("runner: ray needs the package ray. hint: pip install 'assayline[ray]'") from None
     # Without an address, Ray would join the cluster named by RAY_ADDRESS or by a file in /tmp.
-    place = {"address": spec.ray_address} if spec.ray_address else {"address": "local", "include_dashboard": False}
+    address = os.environ.get("RAY_ADDRESS", AUTO) if spec.ray_address == AUTO else spec.ray_address
+    place = {"address": address} if address else {"address": "local", "include_dashboard": False}
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        if spec.ray_address:
-            _knock(spec.ray_address)
+        if address:
+            _knock(address)
         ray.init(**place, log_to_driver=False, logging_level="ERROR")
         cluster = RayCluster(spec, settings)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         ray.shutdown()
-        raise SpecError(_explain_failed_join(spec.ray_address, error)) from None
+        raise SpecError(_explain_failed_join(address, error)) from None
     finally:
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's handler would end the process without storing results
@@ -94,10 +101,14 @@ def open_cluster(spec: EvalSpec, settings: Settings) -> "Iterator[RayCluster | N
 
 def _knock(address: str) -> None:
     """Raise OSError or ValueError if nothing listens at the address. Ray itself would retry for minutes."""
+    if address == AUTO:
+        raise ValueError("the variable RAY_ADDRESS is not set.")
+    if address.startswith("ray://"):
+        raise ValueError("Ray's client (ray://) keeps no worker that an evaluation can drive.")
     host, _, port = address.rpartition(":")
     if not 0 < int(port) < 2**16:  # the system would connect to the port of its last 16 bits
         raise ValueError(f"{port} is not a valid port.")
-    socket.create_connection((host.removeprefix("ray://"), int(port)), KNOCK_TIMEOUT_S).close()
+    socket.create_connection((host, int(port)), KNOCK_TIMEOUT_S).close()
 
 
 def _explain_failed_join(address: str | None, error: Exception) -> str:
@@ -426,7 +437,9 @@ def _read_media(request: Request, known: Mapping[str, bytes]) -> dict[str, bytes
 
 
 def _shorten(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    """Return the beginning and the end of a message, where the cause stands, without colours."""
+    text = " ".join(COLOUR.sub("", str(error)).split())
+    return text if len(text) <= 300 else f"{text[:100]} … {text[-200:]}"
 
 
 def _list_nodes() -> list[dict[str, float]]:

@@ -25,6 +25,8 @@ class WorkerStatus:
     state: str = OPENING
     """opening, alive, lost (its requests went to other workers) or left."""
     answered: int = 0
+    answered_before: int = 0
+    """By engines before its present one."""
     output_tokens: int = 0
     window_requests: int | None = None
     phase: str = ""
@@ -33,7 +35,7 @@ class WorkerStatus:
     phase_s: float = 0.0
     """Seconds that the phase has taken so far."""
     output_tokens_per_s: float | None = None
-    """Over the last `RATE_OVER_S` seconds; None before the first answer."""
+    """Over the last `RATE_OVER_S` seconds; None before the first answer of an engine."""
     is_slow: bool = False
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
     """(seconds, output tokens so far)"""
@@ -41,8 +43,8 @@ class WorkerStatus:
     def measure(self, now_s: float) -> None:
         """Measure the rate and the phase."""
         self.phase_s = now_s - self.phase_began_s if self.phase else 0.0
-        if not self.answered:
-            self._marks = deque([(now_s, 0)])
+        if self.answered == self.answered_before:
+            self._marks, self.output_tokens_per_s = deque([(now_s, self.output_tokens)]), None
             return
         self._marks.append((now_s, self.output_tokens))
         while len(self._marks) > 2 and now_s - self._marks[1][0] >= RATE_OVER_S:
@@ -103,6 +105,7 @@ class Progress:
         """Record that the worker has an open engine."""
         found = self._find(worker)
         found.state, found.device = ALIVE, device
+        found.answered_before = found.answered
 
     def set_window(self, worker: str, window_requests: int | None) -> None:
         """Set the worker's maximum of requests in flight."""

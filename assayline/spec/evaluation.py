@@ -78,7 +78,9 @@ class EvalSpec(SpecPart):
         "GPUs for, at tensor x pipeline parallel GPUs per engine, and one on a CPU.",
     )
     runner: Literal["local", "ray"] = Field("local", description="Where workers run: this machine, or a Ray cluster.")
-    ray_address: str | None = Field(None, description="Address of a running Ray cluster; unset: a local one.")
+    ray_address: str | None = Field(
+        None, description="Address of a running Ray cluster; auto: that in RAY_ADDRESS; unset: a local one."
+    )
     max_error_share: float = Field(
         0.5, ge=0, le=1, description="Maximum share of requests that may be error rows; beyond it the run fails."
     )

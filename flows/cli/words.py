@@ -111,8 +111,8 @@ def parse_words(words: list[str], options: Iterable[str] = ()) -> tuple[str | No
             raise SpecError(f"Unknown option --{field}. hint: did you mean {close[0]}?")
         if not equals:
             following = next(rest, None)
-            if following is None:
-                raise SpecError(f"--{field} has no value. hint: pass --{field} VALUE.")
+            if following is None or following.startswith("--"):
+                raise SpecError(f"--{field} has no value. hint: pass --{field}=VALUE.")
             value = following
         overrides[field] = value
     return path, overrides

@@ -80,6 +80,12 @@ def test_snapshot_marks_workers_that_are_much_slower_than_the_median():
     for worker, tokens in (("worker-0", 100), ("worker-1", 90), ("worker-2", 40)):
         add(progress, tokens, worker=worker)
     assert [one.is_slow for one in progress.snapshot().workers] == [False, False, True]
+    progress.lose("worker-2")
+    progress.join("worker-2", "cpu")
+    for _ in range(2):
+        watch.now_s += 1
+        add(progress, 10), add(progress, 10, worker="worker-1")
+        assert not any(one.is_slow for one in progress.snapshot().workers), "a new engine has not answered yet"
 
 
 def test_describe_start_names_the_longest_phase_until_the_engines_are_ready():

@@ -376,8 +376,11 @@ def test_ray_actor_has_the_gpus_of_its_engine_and_a_cluster_with_too_few_is_refu
         assert any(f"node {place} " in note for note in work.notes for place in places)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "no-such-host.invalid:6379", "127.0.0.1:{}"])
-def test_ray_without_a_cluster_at_the_address_is_refused(settings, address):
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "auto", "ray://127.0.0.1:1", "no-such-host.invalid:6379", "127.0.0.1:{}"]
+)
+def test_ray_without_a_cluster_at_the_address_is_refused(settings, address, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as server:  # the system takes its port and 65536 for its port
         address = address.format(server.getsockname()[1] + 2**16)
         message = refuse(ray_spec(address), settings)
