@@ -369,17 +369,13 @@ def test_max_tokens_defaults_to_the_room_left_and_n_is_rejected():
         assert spec_with(sampling={name: 4}).sampling_defaults == {"max_tokens": 4}
 
 
-def test_a_gate_limits_speeds_that_there_are_and_no_more_than_can_be_tested():
+def test_a_gate_limits_speeds_that_there_are():
     data = {
         "model": "m",
         "prompts": {"source": {"kind": "synthetic", "count": 1, "prompt_tokens": 1, "output_tokens": 1}},
     }
     assert parse_spec({**data, "gate": {"max_slowdown": {"ttft_p95_s": 0.2}}}).gate.max_slowdown == {"ttft_p95_s": 0.2}
-    for limits in (
-        {"speed": 0.1},
-        {"ttft_p95_s": -0.1},
-        {f"{m}_p{p}_s": 0.1 for m in ("ttft", "tpot", "e2e") for p in (50, 95, 99)},
-    ):
+    for limits in ({"speed": 0.1}, {"ttft_p95_s": -0.1}):
         with pytest.raises(SpecError, match=r"gate\.max_slowdown"):
             parse_spec({**data, "gate": {"max_slowdown": limits}})
     one, other = (parse_spec({**data, "gate": {"max_accuracy_drop": drop}}) for drop in (0.1, 0.2))
