@@ -1,6 +1,6 @@
 """Error rates, coverage and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts accuracy,clusters,speed,nights,history,levels,load] [--seed 1]
+    python -m benchmarks.statistics [--parts accuracy,clusters,speed,nights,history,levels,load,rereads] [--seed 1]
 
 Only data are simulated: verdicts and intervals are those of `assayline.stats`, `assayline.comparison` and the SQL. Each
 part writes its tables to docs/concepts/statistics.md; the last line printed is all rows as JSON. The part
@@ -24,6 +24,7 @@ from benchmarks import (
     statistics_levels,
     statistics_load,
     statistics_nights,
+    statistics_rereads,
     statistics_speed,
 )
 
@@ -52,6 +53,7 @@ PARTS: dict[str, dict[str, Callable[[np.random.Generator], Iterator[Row]]]] = {
         "rates": statistics_load.measure_rates,
         "closed loops": statistics_load.measure_closed_loops,
     },
+    "rereads": {"rereads": statistics_rereads.measure_rereads},
 }
 """Tables of each part, by the name of their place in the page: `<!-- NAME -->` in the line before."""
 

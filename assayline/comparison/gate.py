@@ -35,6 +35,7 @@ from assayline.comparison.queries import (
     say_pairing,
     say_reach,
 )
+from assayline.comparison.reread import judge_stored_reading
 from assayline.comparison.totals import is_stated, limit_stated
 from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.runs.manifest import ENDED_WELL
@@ -197,6 +198,8 @@ def judge_run_against(
         checks += _check_accuracy(connection, new, old, limits, overlaps[pairing], pinned, nights)
     checks += _check_speed(connection, new, old, limits, repeats, nights)
     checks += _check_cost(connection, new, limits)
+    found = judge_stored_reading(connection, candidate, baseline, limits.reread, find_level(nights))
+    checks += [mark_suspect(Check(**one), LEVEL) for one in found]
     return GateReport(candidate, baseline, checks, limits.model_dump(mode="json"))
 
 
@@ -427,9 +430,7 @@ def _check_speed(
 
 def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator[Check]:
     """Judge the limits on the cost of the run itself, whatever the baseline cost."""
-    if not limits.max_cost:
-        return
-    costs = read_costs(connection, new.run_id, limits.max_cost)
+    costs = read_costs(connection, new.run_id, limits.max_cost) if limits.max_cost else {}
     for metric, limit in limits.max_cost.items():
         value, unit = costs.get(metric, (None, ""))
         if value is None:
@@ -443,8 +444,7 @@ def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator
 def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str = "", *, nights: int = 1) -> Check:
     """Judge a speed limit by its row of compare_repeats, if there is one. `few` names all metrics with few repeats."""
     if row is None:
-        words = f"{metric} was not measured on both sides."
-        return Check(metric, "inconclusive", words, limit=limit)
+        return Check(metric, "inconclusive", f"{metric} was not measured on both sides.", limit=limit)
     new, old = row["candidate_repeats"], row["baseline_repeats"]
     counts = f"{new} and {old} repeats"
     values = {"candidate": row["candidate_median"], "baseline": row["baseline_median"], "unit": row["unit"]}

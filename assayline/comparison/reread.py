@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
-from assayline.comparison.gate import Check
 from assayline.errors import ComparisonError
+from assayline.spec.criteria import RereadLimit
 from assayline.stats.rereads import LIMIT, SMALLEST, Distance, judge_reading, read_answers
 from assayline.stats.worse import LEVEL, Verdict
 from assayline.store.database import Connection, Row, read_rows
@@ -15,8 +16,11 @@ NAME = "probabilities"
 
 def judge_reread(
     connection: Connection, run_id: str, reference: str, max_kl: float | None = None, level: float = LEVEL
-) -> Check:
-    """Judge a reading of the answers of `reference`, against its engine's own readings. Raises ComparisonError."""
+) -> dict[str, Any]:
+    """Judge a reading of the answers of `reference`, against its engine's own readings; return the fields of a Check.
+
+    Raises ComparisonError if no answer was read by both.
+    """
     rows = read_rows(connection, "from reread_answer(?)", run_id)
     if (reading := read_answers(rows)) is None:
         raise ComparisonError(
@@ -25,18 +29,50 @@ def judge_reread(
         )
     verdict, p_value, needed = judge_reading(reading, max_kl, level)
     low, high = reading.ends
-    return Check(
-        NAME,
-        verdict,
-        describe_reading(reading, rows, reference, verdict, max_kl, needed),
-        reading.kl.value,
-        reading.floor,
-        LIMIT * max(reading.floor, SMALLEST) if max_kl is None else max_kl,
-        "nats/token",
-        p_value,
-        low,
-        high,
-    )
+    return {
+        "check": NAME,
+        "verdict": verdict,
+        "words": describe_reading(reading, rows, reference, verdict, max_kl, needed),
+        "candidate": reading.kl.value,
+        "baseline": reading.floor,
+        "limit": LIMIT * max(reading.floor, SMALLEST) if max_kl is None else max_kl,
+        "unit": "nats/token",
+        "p_value": p_value,
+        "low": low,
+        "high": high,
+    }
+
+
+_NEWEST = """
+    select readings.run_id
+    from runs as readings
+    join run_conditions as conditions on conditions.run_id = readings.run_id
+    join runs as candidates on candidates.run_id = $1
+    join run_conditions as own on own.run_id = $1
+    where readings.purpose = 'reread' and readings.state = 'completed'
+        and (readings.spec_json ->> '$.prompts.source.run') = $2
+        and json_array_length(readings.spec_json -> '$.prompts.source.reads') = 2
+        and readings.model_id = candidates.model_id and readings.machine = candidates.machine
+        and (readings.spec_json -> '$.engine.args') = (candidates.spec_json -> '$.engine.args')
+        and conditions.vllm_version is not distinct from own.vllm_version
+    order by readings.started_at desc
+    limit 1
+"""
+"""The newest reading of a baseline's answers by the engine of a run: its model, arguments, machine and vLLM."""
+
+
+def judge_stored_reading(
+    connection: Connection, candidate: str, baseline: str, limit: RereadLimit | None, level: float
+) -> list[dict[str, Any]]:
+    """Judge the newest reading of the baseline's answers by the engine of a run, if the gate has a limit for it."""
+    if limit is None:
+        return []
+    rows = read_rows(connection, _NEWEST, candidate, baseline)
+    if rows:
+        return [judge_reread(connection, rows[0]["run_id"], baseline, limit.max_kl, level)]
+    hint = f"hint: `assayline reread {baseline} SPEC` with the run's spec, or a night, reads them"
+    words = f"The run's engine has not read the answers of {baseline}. {hint}."
+    return [{"check": NAME, "verdict": "inconclusive", "words": words, "limit": limit.max_kl, "unit": "nats/token"}]
 
 
 def describe_reading(

@@ -3,18 +3,24 @@
 import contextlib
 
 from assayline.comparison.baselines import resolve_baseline
+from assayline.comparison.gate import NIGHTS
+from assayline.engines.pool import EnginePool
 from assayline.errors import StoreError
 from assayline.evaluation.run import RunResult
 from assayline.run.driver import FrontEnd, evaluate
+from assayline.run.reread import reread
 from assayline.run.stages import write_leaderboard
 from assayline.runs.manifest import NEVER, Purpose
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.stats.repeats import find_level
 from assayline.store.thread import DatabaseThread
 
 
 def night(spec: EvalSpec, front: FrontEnd, baseline: str | None = None, resume: str = NEVER) -> RunResult:
     """Evaluate a spec, judge the run against a baseline, and write its report, its history and the leaderboard.
+
+    If the gate limits probabilities, the engine reads answers of the baseline first.
 
     `baseline` is a pinned name or a run id (default: gate.baseline of the spec; without either, the run is not judged).
     Raises the errors of `evaluate`, and ComparisonError.
@@ -22,7 +28,12 @@ def night(spec: EvalSpec, front: FrontEnd, baseline: str | None = None, resume: 
     settings, against = front.settings, baseline or spec.gate.baseline
     with front.notifying(f"Night of {spec.name}"):
         _check_baseline(settings, against)
-        result = evaluate(spec, front, Purpose(kind="night", resume=resume, baseline=against))
+        purpose = Purpose(kind="night", resume=resume, baseline=against)
+        with EnginePool() if spec.gate.reread and spec.workers == 1 else contextlib.nullcontext() as engines:
+            if against and (limit := spec.gate.reread):
+                level = find_level(NIGHTS)
+                reread(against, spec, front, prompts=limit.prompts, max_kl=limit.max_kl, level=level, engines=engines)
+            result = evaluate(spec, front, purpose, engines)
     if against is None:
         front.log.warning(
             "Run not judged: no baseline. hint: pin one with `assayline baseline pin NAME %s`, and name it as "

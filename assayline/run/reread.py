@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 
 from assayline.comparison.baselines import check_run, resolve_baseline
-from assayline.comparison.gate import GateReport
+from assayline.comparison.gate import Check, GateReport
 from assayline.comparison.reread import judge_reread
 from assayline.engines.pool import EnginePool
 from assayline.errors import ComparisonError, SpecError
@@ -84,7 +84,7 @@ def reread(
 
     def judge(connection: Connection) -> GateReport:
         ensure_metrics(connection, [*reads, run_id])
-        check = judge_reread(connection, run_id, known.run_id, max_kl, level)
+        check = Check(**judge_reread(connection, run_id, known.run_id, max_kl, level))
         report = GateReport(run_id, known.run_id, [check], {"reread": {"max_kl": max_kl}})
         save_verdicts(connection, settings.data_dir, report, front.flow_run_id)
         return report

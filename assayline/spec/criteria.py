@@ -298,6 +298,18 @@ class OwnHistorySpec(SpecPart):
     )
 
 
+class RereadLimit(SpecPart):
+    """Limit on probabilities: what an engine gives to the tokens of the baseline's answers."""
+
+    max_kl: float | None = Field(
+        None,
+        gt=0,
+        description="Maximum divergence in nats per token, such as 0.005 for a planned change of precision (default: "
+        "three times what the baseline's engine differs from itself).",
+    )
+    prompts: int = Field(30, ge=5, description="Answers to read, one a prompt.")
+
+
 class GateSpec(SpecPart):
     """How much worse than a baseline a run may be. Used by `assayline gate` and the nightly flow."""
 
@@ -352,6 +364,11 @@ class GateSpec(SpecPart):
         OwnHistorySpec(),
         description="Lost prompts: those that are wrong, and seldom were on ten or more nights of the same "
         "configuration, since the baseline.",
+    )
+    reread: RereadLimit | None = Field(
+        None,
+        description="A night lets its engine read stored answers of the baseline before it asks anything, and the "
+        "gate judges the newest such reading (unset: no limit).",
     )
     min_overlap: float = Field(
         0.9,

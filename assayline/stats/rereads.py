@@ -17,6 +17,8 @@ LIMIT = 3.0
 """How many times an engine's difference from itself another one may differ from it."""
 SMALLEST = 1e-5
 """Divergences below it, nats per token, count as equal: in float32 an engine differs from itself by less."""
+SHARE = 0.1
+"""So do those below this share of the mean floor: by chance, an engine reads some answers twice in like batches."""
 FEWEST = 5
 """Prompts that a verdict needs."""
 POWER = 0.8
@@ -71,8 +73,9 @@ def read_answers(rows: Sequence[Mapping[str, Any]]) -> Distance | None:
     if not rows:
         return None
     clusters = [row["cluster"] for row in rows]
-    ratios = [math.log(max(row["kl"], SMALLEST) / max(row["floor_kl"], SMALLEST)) for row in rows]
     floor = average([row["floor_kl"] for row in rows], clusters).value
+    least = max(SMALLEST, SHARE * floor)
+    ratios = [math.log(max(row["kl"], least) / max(row["floor_kl"], least)) for row in rows]
     return Distance(average([row["kl"] for row in rows], clusters), floor, average(ratios, clusters), len(rows))
 
 

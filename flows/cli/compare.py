@@ -15,15 +15,23 @@ from assayline.words import show_metric, show_number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from assayline.settings import Settings
     from assayline.store.database import Connection, Row
 
 EPILOG = """BASELINE is any other run, or a pinned name. A change is RUN_ID minus BASELINE. No limit applies, and
-no verdict is recorded: `assayline gate` judges a run by its limits.
+no verdict is recorded: `assayline gate` judges a run by its limits. With --reread, the engine of RUN_ID first reads the
+answers of BASELINE, as `assayline reread` does, which has more options.
 
-Exit codes: 0 compared, 2 an unknown or unfinished run, 6 the database cannot be read."""
+Exit codes: 0 compared, 2 an unknown or unfinished run, 6 the database cannot be read; with --reread also those of
+`assayline reread`, except 1 and 13."""
 PARSER = make_parser("compare", EPILOG)
 PARSER.add_argument("run_id", metavar="RUN_ID", help="run id, as listed by `assayline list runs`")
 PARSER.add_argument("baseline", metavar="BASELINE", help="run id or pinned name to compare with")
+PARSER.add_argument(
+    "--reread",
+    action="store_true",
+    help="let the engine of RUN_ID read 30 answers of BASELINE, and compare probabilities",
+)
 FLIPS = (("prompt", "prompt"), ("target", "target"), ("this run", "candidate_answer"), ("baseline", "baseline_answer"))
 STATED = (
     Column("metric", lambda row: f"{row['metric']} ({row['detail']})" if row["detail"] else row["metric"]),
@@ -51,6 +59,7 @@ def run(arguments: list[str]) -> int:
     run_id, baseline = (complete_run_id(given, settings) for given in (known.run_id, known.baseline))
 
     found = compare(run_id, baseline, settings=settings)
+    read = _reread(run_id, found.baseline["run_id"], settings) if known.reread else None
     stated = open_database(settings).run(partial(_read_stated, candidate=run_id, baseline=found.baseline["run_id"]))
     runs = "select * from runs where run_id = ?"
     [own] = open_database(settings).run(lambda connection: read_rows(connection, runs, run_id))
@@ -80,8 +89,24 @@ def run(arguments: list[str]) -> int:
         print_table(tabulate("Speed and cost", SPEEDS, measured), console)
     if words := say_conditions(*found.environments):
         print_text(words, console)
+    if read:
+        print_text(read, console)
     print_text(say_verdict(found, is_judged=False), console)
     return 0
+
+
+def _reread(run_id: str, baseline: str, settings: "Settings") -> str:
+    """Let the engine of a run read answers of a baseline. Return what was found."""
+    from assayline.comparison.gate import GateFailedError
+    from assayline.flows.cli.evaluate import read_run_spec
+    from assayline.flows.cli.terminal import open_front
+
+    with open_front(settings) as call:
+        try:
+            report = call("reread", reference=baseline, spec=read_run_spec(settings, run_id, {}))
+        except GateFailedError as failure:  # of a flow run
+            report = failure.report
+    return " ".join(check.words for check in report.checks)
 
 
 def _read_stated(

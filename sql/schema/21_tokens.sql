@@ -17,6 +17,6 @@ comment on column raw.tokens.position is '0-based position in the answer.';
 comment on column raw.tokens.token_id is 'The token that the answer has there.';
 comment on column raw.tokens.logprob is 'Its log-probability (natural logarithm) at temperature 1.';
 comment on column raw.tokens.rank is '1 if it is the engine''s own first choice, and so on; NULL beyond the 20 likeliest tokens.';
-comment on column raw.tokens.top_token_ids is 'The 20 likeliest tokens, the first choice first, without those below 0.0001.';
+comment on column raw.tokens.top_token_ids is 'The 20 likeliest tokens, the first choice first, without others below 0.004.';
 comment on column raw.tokens.top_logprobs is 'Their log-probabilities (natural logarithm), to three decimals.';
 comment on column raw.tokens.rest_share is 'Probability of all other tokens together, to seven decimals.';

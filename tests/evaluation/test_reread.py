@@ -6,10 +6,11 @@ import shutil
 import pytest
 from run_kit import ENGINE_ARGS, ROOT, complete
 
-from assayline.api import reread
+from assayline.api import gate, night, reread
 from assayline.errors import ComparisonError, SpecError
 from assayline.evaluation.rebuild import rebuild_run
 from assayline.evaluation.reread import build_readings
+from assayline.flows import cli
 from assayline.runs.manifest import list_manifests
 from assayline.spec.file import override_spec, parse_spec
 from assayline.store.database import connect, read_rows
@@ -87,6 +88,51 @@ def test_readings_by_the_reference_are_kept_and_an_engine_is_read_each_time(mode
     assert len(list_manifests(settings.data_dir / "runs")) == 5 + 3
     verdicts = ask(settings, "from verdict where baseline_run_id = ?", reference)
     assert [row["limit_on"] for row in verdicts] == ["probabilities"] * 3
+
+
+def test_a_night_reads_before_it_asks_and_its_gate_judges_the_reading(modest_model, settings, capsys, monkeypatch):
+    spec = trial(modest_model, gate={"reread": {"max_kl": 0.005, "prompts": 8}, "max_slowdown": {}})
+    reference = complete(spec, settings).run_id
+    candidate = complete(override_spec(spec, {"engine.args.max_num_seqs": 3}), settings).run_id
+    [found] = [one for one in gate(candidate, reference, settings=settings).checks if one.check == "probabilities"]
+    assert found.verdict == "inconclusive" and f"assayline reread {reference} SPEC" in found.words
+    result = night(spec, baseline=reference, settings=settings)
+    runs = {run.run_id: run for run in list_manifests(settings.data_dir / "runs")}
+    read = [run for run in runs.values() if run.name == "trial read by trial"]
+    assert [run.run_id < result.run_id for run in read] == [True]
+    assert {one.check: one.verdict for one in result.gate.checks}["probabilities"] == "pass"
+    assert (
+        ask(settings, "select count(*) as n from engine where run_id = ? and ending = 'failed'", result.run_id)[0]["n"]
+        == 0
+    )
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
+    assert cli.run("compare", [candidate, reference, "--reread"]) == 0
+    assert "The engine is not told apart from that of" in capsys.readouterr().out
+    found = [one for one in gate(candidate, reference, settings=settings).checks if one.check == "probabilities"]
+    assert [one.verdict for one in found] == ["pass"]
+
+
+def test_the_command_prints_a_plan_a_verdict_and_json(modest_model, settings, capsys, monkeypatch, tmp_path):
+    spec = trial(modest_model)
+    reference = complete(spec, settings).run_id
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
+    path = tmp_path / "spec.yaml"
+    path.write_text(spec.model_dump_json(exclude_defaults=True))
+    words = [reference, str(path), "--prompts", "8"]
+    assert cli.run("reread", [*words, "--dry-run"]) == 0
+    assert "itself, in other batches: to do" in capsys.readouterr().out
+    assert cli.run("reread", [*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["verdict"], printed["reference"]) == ("pass", reference)
+    assert {row["metric"] for row in printed["metrics"]} >= {"kl", "kl_floor", "kl_ratio", "same_top", "nll_change"}
+    assert cli.run("reread", [*words, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("stored as run") == 2
+    few = [*words[:2], "--prompts", "3", "--detailed-exit-code"]
+    assert cli.run("reread", few) == 13
+    assert "About 5 prompts would decide" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.run("reread", [*words, "--max-kl", "0"])
+    assert cli.run("reread", ["nobody", str(path)]) == 2
 
 
 def test_an_answer_that_does_not_fit_is_an_error_row_and_is_not_cut(modest_model):

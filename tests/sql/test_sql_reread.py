@@ -74,7 +74,7 @@ def test_a_rank_beyond_the_likeliest_is_not_known_and_small_tokens_are_in_the_re
         assert row["first_token_id"] == logprobs.argmax() and row["first_logprob"] == round(float(logprobs.max()), 3)
         assert row["logprob"] == pytest.approx(float(logprobs[row["token_id"]]))
         listed = np.exp(logprobs[row["top_token_ids"]].astype(float))
-        assert (listed >= 1e-4).all() and row["rest_share"] == pytest.approx(1 - listed.sum(), abs=1e-6)
+        assert (listed >= 0.004).all() and row["rest_share"] == pytest.approx(1 - listed.sum(), abs=1e-6)
 
 
 def test_metrics_of_a_reading(store):

@@ -25,7 +25,9 @@ def draw(ratio, prompts, generator):
 
 def test_ratio_is_the_paired_t_on_logarithms():
     kl, floor = draw(2.0, 30, np.random.default_rng(1))
-    logs = np.log(kl / floor)
+    least = floor.mean() / 10
+    assert (floor < least).any()
+    logs = np.log(np.maximum(kl, least) / np.maximum(floor, least))
     error = logs.std(ddof=1) / math.sqrt(30)
     half = stats.t.ppf(0.975, 29) * error
     found = distance_of(kl, floor)
@@ -33,8 +35,10 @@ def test_ratio_is_the_paired_t_on_logarithms():
     assert found.kl.value == pytest.approx(kl.mean())
     share = stats.t.ppf(0.975, 29) * kl.std(ddof=1) / math.sqrt(30) / kl.mean()
     assert found.ends == pytest.approx((kl.mean() * math.exp(-share), kl.mean() * math.exp(share)))
+    logs = np.log(np.maximum(6 * kl, least) / np.maximum(floor, least))
+    error = logs.std(ddof=1) / math.sqrt(30)
     _, p_beyond, _ = judge_reading(distance_of(6 * kl, floor))
-    t = (logs.mean() + math.log(6) - math.log(3)) / error
+    t = (logs.mean() - math.log(3)) / error
     assert p_beyond == pytest.approx(2 * stats.t.sf(t, 29), rel=1e-9)
 
 
