@@ -3,7 +3,6 @@
 import contextlib
 
 from assayline.comparison.baselines import resolve_baseline
-from assayline.comparison.gate import NIGHTS
 from assayline.engines.pool import EnginePool
 from assayline.errors import StoreError
 from assayline.evaluation.run import RunResult
@@ -13,7 +12,7 @@ from assayline.run.stages import write_leaderboard
 from assayline.runs.manifest import NEVER, Purpose
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
-from assayline.stats.repeats import find_level
+from assayline.stats.worse import NIGHTS, find_level
 from assayline.store.thread import DatabaseThread
 
 
