@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from assayline.comparison.board import rank_board, rank_judged_runs
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
-from assayline.report.charts import Spec, field, finish, layer
+from assayline.report.charts import draw_points
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
@@ -268,39 +268,6 @@ def show_rank(cell: Row) -> str:
     return f"{best}" if best == worst else f"{best}–{worst}"
 
 
-ROW_HEIGHT = 22
-LONGEST_NAME_PIXELS = 220
-
-
-def draw_scores(cells: Sequence[Row]) -> Spec:
-    """Draw a task's cells, best mean first; scores that are not compared are pale."""
-    points = [
-        {
-            "model": cell["model"],
-            "mean": 100 * cell["mean"],
-            "low": None if cell["mean_low"] is None else 100 * cell["mean_low"],
-            "high": None if cell["mean_high"] is None else 100 * cell["mean_high"],
-            "shown": show_share(cell["mean"]),
-            "rank": show_rank(cell),
-            "is_compared": cell["obstacle"] is None,
-        }
-        for cell in cells
-    ]
-    models = [point["model"] for point in points]
-
-    x = field("mean:Q", title="score (%)", scale={"zero": False, "padding": 8}, axis={"tickCount": 6})
-    y = field("model:N", sort=models, title=None, axis={"labelLimit": LONGEST_NAME_PIXELS})
-    tips = [field("model:N", title="model"), field("shown:N", title="score"), field("rank:N", title="rank")]
-    layers = []
-    if sure := [point for point in points if point["low"] is not None]:
-        low = field("low:Q", title="score (%)")
-        layers.append(layer(sure, {"type": "rule", "style": "night-interval"}, x=low, x2={"field": "high"}, y=y))
-    for is_compared, style in ((True, "night"), (False, "night-uncounted")):
-        if shown := [point for point in points if point["is_compared"] == is_compared]:
-            layers.append(layer(shown, {"type": "point", "style": style}, x=x, y=y, tooltip=tips))
-    return finish(layers, ROW_HEIGHT * len(points))
-
-
 FOLDED_FROM = 10
 """Minimum number of pairs for their table to be folded."""
 
@@ -437,12 +404,25 @@ def _describe_task(task: Task, number: int) -> Section:
                 f"Scores on {task.name}",
                 f"From {drawn[0]['model']}, {show_share(drawn[0]['mean'])}, to {drawn[-1]['model']}, "
                 f"{show_share(drawn[-1]['mean'])}.{pale}",
-                draw_scores(drawn),
+                draw_points([_point(cell) for cell in drawn], "score (%)"),
             )
         )
     if task.pairs:
         section.blocks.append(_tabulate_pairs(task))
     return section
+
+
+def _point(cell: Row) -> Row:
+    """Return a score for a chart: pale if it is not compared."""
+    low, high = cell["mean_low"], cell["mean_high"]
+    return {
+        "name": cell["model"],
+        "value": 100 * cell["mean"],
+        "low": None if low is None else 100 * low,
+        "high": None if high is None else 100 * high,
+        "shown": f"{show_share(cell['mean'])}, rank {show_rank(cell)}",
+        "is_pale": cell["obstacle"] is not None,
+    }
 
 
 def _describe_judged(judged: Sequence[JudgedPairs]) -> Section:

@@ -1,10 +1,12 @@
-"""Charts as Vega-Lite specifications.
+"""Charts as Vega-Lite specifications, of six kinds.
 
 Colours are named styles, to which the page assigns values for light and dark mode. Each function draws rows of a SQL
 model and aggregates nothing.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from assayline.store.database import Row
@@ -15,10 +17,12 @@ VEGA_LITE = "6.4"
 _SCHEMA = f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE}.json"
 _TYPES = {"Q": "quantitative", "N": "nominal", "T": "temporal"}
 
-HEIGHT = 170
+LOW, HEIGHT, TALL = 110, 170, 260
 AXIS_ROOM = 46
 """Pixels for the labels of a vertical axis, equal in all charts so that their time axes align."""
-_RATE_AXIS = {"tickCount": 4, "minExtent": AXIS_ROOM}
+Y_AXIS = {"tickCount": 4, "minExtent": AXIS_ROOM}
+NAME_PIXELS = 160
+"""Maximum width of the names of rows; a longer one ends in an ellipsis."""
 
 MARKED_EVENTS = ("failed", "reduced", "restored", "grown")
 NARROWEST_PIXELS = 300
@@ -27,179 +31,202 @@ LETTER_PIXELS = 6.5
 LINE_PIXELS = 13
 MOST_LINES = 3
 """Maximum number of lines of names above a chart; a mark without room has its name in the tooltip."""
-
+LABEL_PIXELS = 22
+"""Minimum distance between the labelled points of a curve."""
 LOW_SHARE = 0.1
 """A share that stays below this gets a scaled axis, so that it is visible."""
+LOG_FROM = 30.0
+"""Ratio of the largest to the smallest latency above which the axis is logarithmic; otherwise a single point would
+dominate."""
+MOST_NAMED = 6
+"""Maximum number of configurations whose names are all drawn."""
 
-LATENCIES = {
-    "ttft_s": "Time to first token (TTFT)",
-    "tpot_s": "Time per output token (TPOT)",
-    "e2e_s": "End-to-end latency (E2E)",
-}
+
+def draw_points(
+    rows: Sequence[Row], unit: str, *, medians: Mapping[str, float] | None = None, origin: bool = False
+) -> Spec:
+    """Draw values by name, in this order, with their intervals.
+
+    Rows have name and value, and may have low, high, shown (the value in words) and is_pale. `medians` are marked by a
+    line, and so is zero if `origin` is set.
+    """
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    y = field("name:N", title=None, sort=names, axis={"labelLimit": NAME_PIXELS, "ticks": False, "domain": False})
+    axis = {"tickCount": 4, "format": ",.6~g"}
+    x = field("value:Q", title=unit, scale={"zero": False, "padding": 10}, axis=axis)
+    tips = [field("name:N", title="name"), field("value:Q", title=unit, format=",.4~g")]
+    if all("shown" in row for row in rows):
+        tips[1] = field("shown:N", title="value")
+    layers = [layer([{"at": 0}], {"type": "rule", "style": "percentile"}, x="at:Q")] if origin else []
+    if sure := [row for row in rows if row.get("low") is not None]:
+        low = field("low:Q", title=unit)
+        layers.append(layer(sure, {"type": "rule", "style": "interval"}, x=low, x2={"field": "high"}, y=y))
+    for is_pale, style in ((False, "estimate" if sure or medians is None else "repeat"), (True, "night-uncounted")):
+        if shown := [row for row in rows if row.get("is_pale", False) == is_pale]:
+            layers.append(layer(shown, {"type": "point", "style": style}, x=x, y=y, tooltip=tips))
+    if medians:
+        lines = [{"name": name, "value": value} for name, value in medians.items()]
+        layers.append(layer(lines, {"type": "tick", "style": "median"}, x=x, y=y, tooltip=tips))
+    return finish(layers, (26 if medians is not None or len(names) > MOST_NAMED else 34) * len(names) + 10)
 
 
-def draw_distribution(bins: list[Row], percentiles: list[Row]) -> Spec:
+def draw_distribution(bins: Sequence[Row], percentiles: Sequence[Row]) -> Spec:
     """Draw a histogram of one latency with its percentiles. The last bin is open-ended."""
     unit, factor = choose_unit([row["from_s"] for row in bins])
     width_s = next((row["until_s"] - row["from_s"] for row in bins if row["until_s"] is not None), 0.0)
-    bars = [
-        {
-            "from": row["from_s"] * factor,
-            "until": (row["until_s"] if row["until_s"] is not None else row["from_s"] + width_s) * factor,
-            "requests": row["requests"],
-            "style": "above" if row["until_s"] is None else "inside",
-            "tip": f"at least {row['from_s'] * factor:.4g} {unit}"
-            if row["until_s"] is None
-            else f"{row['from_s'] * factor:.4g} to {row['until_s'] * factor:.4g} {unit}",
-        }
-        for row in bins
-        if row["requests"] or row["until_s"] is not None
-    ]
-    end = max(bar["until"] for bar in bars)
+    bars = []
+    for row in bins:
+        begin, is_open = row["from_s"] * factor, row["until_s"] is None
+        end = (row["from_s"] + width_s if is_open else row["until_s"]) * factor
+        tip = f"at least {begin:.4g} {unit}" if is_open else f"{begin:.4g} to {end:.4g} {unit}"
+        if row["requests"] or not is_open:
+            bars.append({"from": begin, "until": end, "requests": row["requests"], "is_open": is_open, "tip": tip})
+    first, last = bars[0]["from"], max(bar["until"] for bar in bars)
     lines = [
         {"at": row["value_s"] * factor, "name": f"p{100 * row['percentile']:g}"}
         for row in percentiles
-        if row["percentile"] in (0.5, 0.95) and row["value_s"] is not None and row["value_s"] * factor <= end
+        if row["percentile"] in (0.5, 0.95) and row["value_s"] is not None and row["value_s"] * factor <= last
     ]
+    axis = {"tickCount": 5, "labelOverlap": True}
     histogram = layer(
         bars,
         {"type": "bar", "style": "quantity"},
-        x=field(
-            "from:Q",
-            bin="binned",
-            title=unit,
-            scale={"zero": False, "nice": False},
-            axis={"tickCount": 5, "labelOverlap": True},
-        ),
+        x=field("from:Q", bin="binned", title=unit, scale={"zero": False, "nice": False}, axis=axis),
         x2={"field": "until"},
-        y=field("requests:Q", title="requests", axis={"tickCount": 4, "minExtent": AXIS_ROOM}),
-        opacity={"condition": {"test": "datum.style === 'above'", "value": 0.45}, "value": 1.0},
+        y=field("requests:Q", title="requests", axis=Y_AXIS),
+        opacity={"condition": {"test": "datum.is_open", "value": 0.45}, "value": 1.0},
         tooltip=[field("tip:N", title="latency"), field("requests:Q", title="requests")],
     )
-    rules = layer(lines, {"type": "rule", "style": "percentile"}, x="at:Q")
-    first = bars[0]["from"]
-    names = name_marks([(line["at"], (line["at"] - first) / (end - first), line["name"]) for line in lines])
-    return finish([histogram, *([rules] if lines else []), *names], 140)
+    rules = [layer(lines, {"type": "rule", "style": "percentile"}, x="at:Q")] if lines else []
+    names = name_marks([(line["at"], (line["at"] - first) / (last - first), line["name"]) for line in lines])
+    return finish([histogram, *rules, *names], 140)
 
 
-def draw_rate(activity: list[Row], events: list[Row], stretches: list[Row]) -> Spec:
-    """Draw output tokens per second over time, with engine events and the measured interval."""
-    y = field("output_tokens_per_s:Q", title="output tokens per second", axis=_RATE_AXIS)
-    area = _draw_slices(_slices(activity), activity, y)
-    return finish([area, *_stretch_rules(stretches), *_event_rules(activity, events)])
-
-
-def draw_in_flight(activity: list[Row], engines: list[Row], events: list[Row], stretches: list[Row]) -> Spec:
-    """Draw requests in flight over time, with each engine's maximum."""
-    y = field("in_flight:Q", title="requests in flight", axis=_RATE_AXIS)
-    flown = _draw_slices(_slices(activity), activity, y)
-    windows = [
-        {
-            "from": engine["work_began_at_s"],
-            "until": engine["work_ended_at_s"],
-            "window": engine["last_max_concurrency"],
-            "name": f"{engine['worker']}, engine {engine['engine_generation']}",
-        }
-        for engine in engines
-        if engine["work_began_at_s"] is not None and engine["last_max_concurrency"] is not None
-    ]
-    marks = [*_stretch_rules(stretches), *_event_rules(activity, events)]
-    if not windows:
-        return finish([flown, *marks])
-    lines = layer(
-        windows,
-        {"type": "rule", "style": "window", "clip": True},
-        x="from:Q",
-        x2={"field": "until"},
-        y="window:Q",
-        tooltip=[field("name:N", title="engine"), field("window:Q", title="max concurrency")],
-    )
-    return finish([flown, lines, *marks])
-
-
-def draw_line(
-    activity: list[Row], telemetry: list[Row], events: list[Row], column: str, title: str, is_share: bool = False
+def draw_timeline(
+    slices: Sequence[Row],
+    title: str,
+    events: Sequence[Row],
+    *,
+    span: tuple[float, float],
+    stretches: Sequence[Row] = (),
+    windows: Sequence[Row] = (),
+    is_share: bool = False,
+    height: int = HEIGHT,
 ) -> Spec:
-    """Draw a telemetry column over time, with engine events. Slices without a sample are left out."""
-    slices = [
-        {"from": row["begins_at_s"], "until": row["ends_at_s"], "value": row[column]}
-        for row in telemetry
-        if row[column] is not None
-    ]
+    """Draw a quantity over the seconds of a run: slices have from, until and value; `span` are the ends of the axis.
+
+    Lines mark engine events and the measured intervals of a load; `windows` (from, until, value, name) are limits.
+    """
     is_high = is_share and max(row["value"] for row in slices) >= LOW_SHARE
-    y = field(
-        "value:Q",
-        title=title,
-        scale={"domain": [0, 1]} if is_high else {"zero": True},
-        axis={**_RATE_AXIS, "format": ".3~%" if is_share else ""},
-    )
-    area = _draw_slices(slices, activity, y, ".1%" if is_share else ",.4~g")
-    return finish([area, *_event_rules(activity, events)], 110)
+    axis = {**Y_AXIS, "format": ".3~%" if is_share else ""}
+    y = field("value:Q", title=title, scale={"domain": [0, 1]} if is_high else {"zero": True}, axis=axis)
+    scale = {"domain": [*span], "nice": False}
+    x = field("from:Q", bin="binned", title="seconds since the run's start", scale=scale, axis={"tickCount": 6})
+    value = field("value:Q", title=title, format=".1%" if is_share else ",.4~g")
+    tips = [field("from:Q", title="from second", format=".4~g"), value]
+    layers = [layer(slices, {"type": "bar", "style": "quantity"}, x=x, x2={"field": "until"}, y=y, tooltip=tips)]
+    if windows:
+        rule = {"type": "rule", "style": "window", "clip": True}
+        tips = [field("name:N", title="engine"), field("value:Q", title="max concurrency")]
+        layers.append(layer(windows, rule, x="from:Q", x2={"field": "until"}, y="value:Q", tooltip=tips))
+    ends = [
+        {"at": row[column], "what": f"measured interval {name}"}
+        for row in stretches
+        for column, name in (("begins_at_s", "starts"), ("ends_at_s", "ends"))
+    ]
+    at = field("at:Q", title="time (s)", format=".4~g")
+    if ends:
+        tips = [field("what:N", title="load"), at]
+        layers.append(layer(ends, {"type": "rule", "style": "percentile"}, x="at:Q", tooltip=tips))
+    marks: dict[float, list[Row]] = {}
+    for event in events:
+        if span[0] <= event["at_s"] <= span[1] and event["event"] in MARKED_EVENTS:
+            marks.setdefault(event["at_s"], []).append(event)
+    shown: list[Row] = [
+        {
+            "at": at_s,
+            "event": ", ".join(dict.fromkeys(event["event"] for event in together)),
+            "what": " ".join(" ".join(event["message"] or "" for event in together).split())[:300],
+        }
+        for at_s, together in marks.items()
+    ]
+    if shown:
+        tips = [field("event:N", title="engine"), at, field("what:N", title="message")]
+        layers.append(layer(shown, {"type": "rule", "style": "event"}, x="at:Q", tooltip=tips))
+    length = (span[1] - span[0]) or 1
+    names = [(row["at"], (row["at"] - span[0]) / length, str(row["event"])) for row in shown]
+    return finish([*layers, *name_marks(names, "event-name")], height)
 
 
-def draw_intervals(rows: list[Row]) -> Spec:
-    """Draw mean scores with their intervals, one line each: rows have name, mean, low, high."""
-    y = field("name:N", title=None, sort=None, axis={"labelLimit": 160, "ticks": False, "domain": False})
-    bars = layer(
-        rows,
-        {"type": "rule", "style": "interval"},
-        y=y,
-        x=field("low:Q", title="mean score", scale={"domain": [0, 1]}, axis={"format": "%", "tickCount": 5}),
-        x2={"field": "high"},
-    )
-    points = layer(
-        rows,
-        {"type": "point", "style": "estimate"},
-        y=y,
-        x="mean:Q",
-        tooltip=[
-            field("name:N", title="scorer"),
-            field("mean:Q", title="mean score", format=".1%"),
-            field("low:Q", title="low", format=".1%"),
-            field("high:Q", title="high", format=".1%"),
-        ],
-    )
-    return finish([bars, points], 34 * len(rows) + 10)
+def draw_nights(
+    points: Sequence[Row],
+    unit: str,
+    *,
+    span: tuple[datetime, datetime],
+    band: Row | None = None,
+    levels: Sequence[tuple[datetime, float]] = (),
+    marks: Mapping[datetime, tuple[str, str]] | None = None,
+) -> Spec:
+    """Draw a metric over nights: points have started_at, value, low, high, run, shown, is_counted and has_failed.
 
-
-def draw_differences(rows: list[Row]) -> Spec:
-    """Draw differences of mean scores with their intervals, around a line at zero."""
-    points = [{"name": row["scorer"], **{key: 100 * row[key] for key in ("difference", "low", "high")}} for row in rows]
-    y = field("name:N", title=None, sort=None, axis={"labelLimit": 160, "ticks": False, "domain": False})
-    spans = layer(
-        points,
-        {"type": "rule", "style": "interval"},
-        y=y,
-        x=field("low:Q", title="change in percentage points", axis={"tickCount": 6}),
-        x2={"field": "high"},
-    )
-    estimates = layer(
-        points,
-        {"type": "point", "style": "estimate"},
-        y=y,
-        x="difference:Q",
-        tooltip=[field("name:N", title="scorer"), field("difference:Q", title="points", format="+.1f")],
-    )
-    zero = layer([{"at": 0}], {"type": "rule", "style": "percentile"}, x="at:Q")
-    return finish([zero, spans, estimates], 34 * len(rows) + 10)
-
-
-def draw_repeats(values: Mapping[str, Sequence[float]], medians: Mapping[str, float], unit: str) -> Spec:
-    """Draw a dot per repeat and a line at the median, by configuration."""
-    y = field("name:N", title=None, sort=list(values), axis={"labelLimit": 130, "ticks": False, "domain": False})
-    axis = {"tickCount": 4, "format": ",.6~g"}
-    x = field("value:Q", title=unit, scale={"zero": False, "padding": 10}, axis=axis)
-    dots = [{"name": name, "value": value} for name, found in values.items() for value in found]
-    lines = [{"name": name, "value": value} for name, value in medians.items()]
-    tips = [field("name:N", title="configuration"), field("value:Q", title=unit, format=",.4~g")]
-    layers = [layer(dots, {"type": "point", "style": "repeat"}, x=x, y=y, tooltip=tips)]
-    if lines:
-        layers.append(layer(lines, {"type": "tick", "style": "median"}, x=x, y=y, tooltip=tips))
-    return finish(layers, 26 * len(values) + 10)
-
-
-MOST_NAMED = 6
-"""Maximum number of configurations whose names are all drawn."""
+    `span` are the ends of the axis, `band` is the baseline's value with its low and high, `levels` the beginning and
+    the value of each level, and `marks` a name and its explanation by time.
+    """
+    begin, end = span
+    first, last = format_time(begin), format_time(end)
+    rows = [
+        {**row, "at": format_time(row["started_at"]), "night": f"{row['started_at']:%Y-%m-%d %H:%M}"} for row in points
+    ]
+    for row in rows:
+        del row["started_at"]
+    dates = "%H:%M" if begin.date() == end.date() else "%d %b %H:%M" if end - begin < timedelta(days=6) else "%d %b"
+    axis = {"tickCount": 6, "format": dates, "labelOverlap": True, "labelBound": True}
+    base = {
+        "x": field("at:T", title=None, scale={"type": "utc", "padding": 12}, axis=axis),
+        "y": field("value:Q", title=unit, scale={"zero": False, "padding": 8}, axis=Y_AXIS),
+    }
+    until = {"x": "at:T", "x2": {"field": "until"}}
+    layers = []
+    if band is not None:
+        level = {"at": first, "until": last, "value": band["value"]}
+        if None not in (band["low"], band["high"]):
+            ends = {"y": "low:Q", "y2": {"field": "high"}}
+            drawn = {"at": first, "until": last, "low": band["low"], "high": band["high"]}
+            layers.append(layer([drawn], {"type": "rect", "style": "band"}, **until, **ends))
+        layers.append(layer([level], {"type": "rule", "style": "window"}, **until, y="value:Q"))
+    if marks:
+        shown = [
+            {"at": format_time(at), "night": f"{at:%Y-%m-%d %H:%M}", "what": what[:300]}
+            for at, (_, what) in marks.items()
+        ]
+        tips = [field("night:N", title="since (UTC)"), field("what:N", title="changed")]
+        layers.append(layer(shown, {"type": "rule", "style": "percentile"}, x="at:T", tooltip=tips))
+        whole = (end - begin) or timedelta(days=1)
+        layers += name_marks(
+            [(format_time(at), (at - begin) / whole, name) for at, (name, _) in marks.items()], x="at:T"
+        )
+    if sure := [row for row in rows if row["low"] is not None]:
+        low = field("low:Q", title=unit)
+        layers.append(
+            layer(sure, {"type": "rule", "style": "night-interval"}, x=base["x"], y=low, y2={"field": "high"})
+        )
+    tips = [
+        field(f"{name}:N", title=title) for name, title in (("run", "run"), ("night", "started (UTC)"), ("shown", unit))
+    ]
+    for is_counted, style in ((True, "night"), (False, "night-uncounted")):
+        if dots := [row for row in rows if row["is_counted"] == is_counted]:
+            layers.append(layer(dots, {"type": "point", "style": style}, **base, tooltip=tips))
+    if flagged := [row for row in rows if row["has_failed"]]:
+        layers.append(layer(flagged, {"type": "point", "style": "flag"}, **base))
+    if levels:
+        times = [*(format_time(at) for at, _ in levels), last]
+        steps = [
+            {"at": at, "until": till, "value": value}
+            for at, till, (_, value) in zip(times, times[1:], levels, strict=False)
+        ]
+        layers.append(layer(steps, {"type": "rule", "style": "level"}, **until, y="value:Q"))
+        layers.append(layer([{"at": at} for at in times[1:-1]], {"type": "rule", "style": "event"}, x="at:T"))
+    return finish(layers, 190)
 
 
 def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
@@ -237,104 +264,96 @@ def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
     heights = layer(points, interval, **base | {"y": "recovery_low:Q", "y2": {"field": "recovery_high"}})
     widths = layer(points, interval, **base | {"x": "cost_low:Q", "x2": {"field": "cost_high"}})
     costs = [row["cost_per_right_answer"] for row in rows]
-    middle = (min(costs) + max(costs)) / 2
-    is_left = f"datum.cost <= {middle}"
-    names = layer(
-        [point for point in points if point["is_named"]],
-        {
-            "type": "text",
-            "style": "percentile-name",
-            "align": {"expr": f"{is_left} ? 'left' : 'right'"},
-            "dx": {"expr": f"{is_left} ? 7 : -7"},
-            "dy": {"expr": "datum.is_below ? 11 : -9"},
-        },
-        **base,
-        text="name:N",
-    )
-    return finish([heights, widths, layer(points, {"type": "point", "style": "estimate"}, **base), names], 260)
+    is_left = f"datum.cost <= {(min(costs) + max(costs)) / 2}"
+    text = {
+        "type": "text",
+        "style": "percentile-name",
+        "align": {"expr": f"{is_left} ? 'left' : 'right'"},
+        "dx": {"expr": f"{is_left} ? 7 : -7"},
+        "dy": {"expr": "datum.is_below ? 11 : -9"},
+    }
+    names = layer([point for point in points if point["is_named"]], text, **base, text="name:N")
+    return finish([heights, widths, layer(points, {"type": "point", "style": "estimate"}, **base), names], TALL)
 
 
-def _slices(activity: list[Row]) -> list[Row]:
-    return [
-        {
-            "from": row["begins_at_s"],
-            "until": row["ends_at_s"],
-            "in_flight": row["mean_in_flight_requests"],
-            "output_tokens_per_s": row["output_tokens_per_s"],
-        }
-        for row in activity
-    ]
+def draw_curve(
+    rows: Sequence[Row],
+    titles: tuple[str, str],
+    *,
+    lines: Sequence[str],
+    knee: float | None = None,
+    diagonal: float = 0.0,
+    is_share: bool = False,
+    is_small: bool = False,
+) -> Spec:
+    """Draw lines over a load, in the order of rows, which have x, y, line, label and is_marked; marked ones get a ring.
+
+    `titles` are those of the axes. `lines` are all names, whose places give the colours, also those of another chart.
+    The first line's points are labelled if there is room. A vertical axis of times (not requests) starts at zero, or
+    is logarithmic if a single point would dominate. `diagonal` is the end of a line on which y equals x.
+    """
+    x_title, y_title = titles
+    shown = [line for line in lines if any(row["line"] == line for row in rows)]
+    values, has_requests = [row["y"] for row in rows], "requests" in y_title
+    is_log = not has_requests and 0 < LOG_FROM * min(values) < max(values)
+    y = field("y:Q", title=y_title, axis=Y_AXIS)
+    if is_share:
+        y |= {"scale": {"domain": [0, 1]}, "axis": {**Y_AXIS, "format": "%"}}
+    elif is_log:
+        decades = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
+        ticks = [step * 10.0**decade for decade in decades for step in (1, 3)]
+        scale = {"type": "log", "nice": False, "padding": 14}
+        y |= {"scale": scale, "axis": {"values": ticks, "format": "~g", "minExtent": AXIS_ROOM}}
+    lowest, highest = min(row["x"] for row in rows), max(row["x"] for row in rows)
+    room = 0.2 * ((highest - lowest) or 1.0)
+    span = {"zero": False, "nice": False, "domain": [max(0, lowest - room / 3), highest + room]}
+    columns = {"expr": f"width < {2 * NARROWEST_PIXELS} ? 1 : {len(lines)}"}
+    legend = {"orient": "top", "title": None, "values": shown, "columns": columns} if len(lines) > 1 else None
+    base = {
+        "x": field(
+            "x:Q",
+            title=x_title,
+            scale={"zero": True} if has_requests else span,
+            axis={"tickCount": 4 if is_small else 6},
+        ),
+        "y": y,
+        "color": field("line:N", scale={"domain": [*lines]}, legend=legend),
+    }
+    tips = [field("label:N", title="load"), field("line:N", title="line")]
+    tips += [field(f"{name}:Q", title=title, format=".4~g") for name, title in (("x", x_title), ("y", y_title))]
+    layers: list[Spec] = []
+    if diagonal:
+        ends: list[Row] = [{"x": 0, "y": 0}, {"x": diagonal, "y": diagonal}]
+        layers.append(layer(ends, {"type": "line", "style": "window"}, x="x:Q", y="y:Q"))
+    mark: Spec
+    if knee is not None:
+        mark = {"type": "text", "style": "percentile-name", "align": "center", "baseline": "bottom"}
+        at: list[Row] = [{"x": knee, "name": "knee"}]
+        layers.append(layer(at, {"type": "rule", "style": "percentile"}, x="x:Q"))
+        layers.append(layer(at, mark, x="x:Q", y={"value": -2}, text="name:N"))
+    ordered = [{**row, "order": order} for order, row in enumerate(rows)]
+    layers.append(layer(ordered, {"type": "line", "strokeWidth": 1.5}, **base, order="order:Q"))
+    layers.append(layer(ordered, {"type": "point", "filled": True, "size": 40, "opacity": 1}, **base, tooltip=tips))
+    if marked := [row for row in rows if row["is_marked"]]:
+        layers.append(layer(marked, {"type": "point", "style": "flag"}, x="x:Q", y="y:Q"))
+    if not is_small and not has_requests:
+        first = [row for row in ordered if row["line"] == lines[0]]
+        mark = {"type": "text", "style": "percentile-name", "align": "left", "angle": 320, "dx": 6, "dy": -5}
+        layers.append(layer(_choose_named(first, is_log=is_log), mark, x="x:Q", y="y:Q", text="label:N"))
+    return finish(layers, 150 if is_small or is_share else TALL)
 
 
-def _draw_slices(slices: list[Row], activity: list[Row], y: Spec, tip_format: str = ",.4~g") -> Spec:
-    """Draw a bar per slice of time, on the axis of `activity`."""
-    tips = [
-        field("from:Q", title="from second", format=".4~g"),
-        {"field": y["field"], "type": y["type"], "title": y["title"], "format": tip_format},
-    ]
-    return layer(
-        slices,
-        {"type": "bar", "style": "quantity"},
-        x=_time_axis(activity),
-        x2={"field": "until"},
-        y=y,
-        tooltip=tips,
-    )
-
-
-def _time_axis(activity: list[Row]) -> Spec:
-    domain = [activity[0]["begins_at_s"], activity[-1]["ends_at_s"]]
-    return field(
-        "from:Q",
-        bin="binned",
-        title="seconds since the run's start",
-        scale={"domain": domain, "nice": False},
-        axis={"tickCount": 6},
-    )
-
-
-def _stretch_rules(stretches: list[Row]) -> list[Spec]:
-    """Draw lines at the start and end of each measured interval of a load."""
-    ends = [
-        {"at": row[column], "what": what}
-        for row in stretches
-        for column, what in (("begins_at_s", "measured interval starts"), ("ends_at_s", "measured interval ends"))
-    ]
-    if not ends:
-        return []
-    tips = [field("what:N", title="load"), field("at:Q", title="time (s)", format=".4~g")]
-    return [layer(ends, {"type": "rule", "style": "percentile"}, x="at:Q", tooltip=tips)]
-
-
-def _event_rules(activity: list[Row], events: list[Row]) -> list[Spec]:
-    """Draw a line per event within the chart's time, with its name at the top."""
-    begin, end = activity[0]["begins_at_s"], activity[-1]["ends_at_s"]
-    at_once: dict[float, list[Row]] = {}
-    for event in events:
-        if begin <= event["at_s"] <= end and event["event"] in MARKED_EVENTS:
-            at_once.setdefault(event["at_s"], []).append(event)
-    if not at_once:
-        return []
-    shown = [
-        {
-            "at": at_s,
-            "event": ", ".join(dict.fromkeys(event["event"] for event in together)),
-            "what": " ".join(" ".join(event["message"] or "" for event in together).split())[:300],
-        }
-        for at_s, together in at_once.items()
-    ]
-    rules = layer(
-        shown,
-        {"type": "rule", "style": "event"},
-        x="at:Q",
-        tooltip=[
-            field("event:N", title="engine"),
-            field("at:Q", title="time (s)", format=".4~g"),
-            field("what:N", title="message"),
-        ],
-    )
-    names = [(row["at"], (row["at"] - begin) / ((end - begin) or 1), str(row["event"])) for row in shown]
-    return [rules, *name_marks(names, "event-name")]
+def _choose_named(rows: Sequence[Row], is_log: bool) -> list[Row]:
+    """Return the points whose labels fit on the narrowest chart, the ends first; the table has all."""
+    height = math.log if is_log else float
+    heights = [height(row["y"]) for row in rows]
+    widest, lowest, tallest = max(row["x"] for row in rows), min(heights), max(heights) - min(heights)
+    named: list[tuple[tuple[float, float], Row]] = []
+    for row in sorted(rows, key=lambda row: row["order"] not in (rows[0]["order"], rows[-1]["order"])):
+        spot = (NARROWEST_PIXELS * row["x"] / widest, TALL * (height(row["y"]) - lowest) / (tallest or 1.0))
+        if all(math.dist(spot, other) > LABEL_PIXELS for other, _ in named):
+            named.append((spot, row))
+    return [row for _, row in named]
 
 
 def name_marks(marks: Sequence[tuple[Any, float, str]], style: str = "percentile-name", x: str = "at:Q") -> list[Spec]:
@@ -345,34 +364,28 @@ def name_marks(marks: Sequence[tuple[Any, float, str]], style: str = "percentile
     taken: list[list[tuple[float, float]]] = [[] for _ in range(MOST_LINES)]
     layers = []
     for at, place, name in marks:
-        width = (len(name) * LETTER_PIXELS + 8) / NARROWEST_PIXELS
-        begin, end = (place - width, place) if place > 0.5 else (place, place + width)
+        width, is_right = (len(name) * LETTER_PIXELS + 8) / NARROWEST_PIXELS, place > 0.5
+        begin, end = (place - width, place) if is_right else (place, place + width)
         for line, spans in enumerate(taken):
             if all(end <= other[0] or other[1] <= begin for other in spans):
                 spans.append((begin, end))
-                layers.append(
-                    layer(
-                        [{"at": at, "name": name}],
-                        {
-                            "type": "text",
-                            "style": style,
-                            "align": "right" if place > 0.5 else "left",
-                            "dx": -3 if place > 0.5 else 3,
-                            "baseline": "bottom",
-                        },
-                        x=x,
-                        y={"value": -2 - line * LINE_PIXELS},
-                        text="name:N",
-                    )
-                )
+                align = {"align": "right", "dx": -3} if is_right else {"align": "left", "dx": 3}
+                mark = {"type": "text", "style": style, **align, "baseline": "bottom"}
+                y = {"value": -2 - line * LINE_PIXELS}
+                layers.append(layer([{"at": at, "name": name}], mark, x=x, y=y, text="name:N"))
                 break
     return layers
 
 
-def choose_unit(seconds: list[float]) -> tuple[str, float]:
+def choose_unit(seconds: Sequence[float]) -> tuple[str, float]:
     """Return the unit that suits the largest value, and the factor from seconds to it."""
     largest = max(seconds, default=0.0)
     return ("seconds", 1.0) if largest >= 1 else ("milliseconds", 1e3) if largest >= 1e-3 else ("microseconds", 1e6)
+
+
+def format_time(time: datetime) -> str:
+    """Format UTC wall-clock time for a chart."""
+    return f"{time:%Y-%m-%dT%H:%M:%S}Z"
 
 
 def field(shorthand: str, **properties: Any) -> Spec:

@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from assayline.benchmark.frontier import count_prompts_to_decide
 from assayline.benchmark.result import SHOWN, Measured
 from assayline.benchmark.suite import shorten_model
-from assayline.report.charts import draw_frontier, draw_repeats
+from assayline.report.charts import choose_unit, draw_curve, draw_frontier, draw_points
 from assayline.report.document import Block, Chart, Column, Figure, Paragraph, Section, Table, tabulate
-from assayline.report.sweep_charts import draw_latency
 from assayline.store.database import Row
 from assayline.words import (
     DASH,
@@ -316,7 +314,7 @@ def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row], fr
 
 def _draw_curve(measured: Sequence[Measured]) -> list[Block]:
     """Draw latency against throughput if one numeric field is varied."""
-    points: list[dict[str, Any]] = []
+    found: list[tuple[float, str, dict[str, float]]] = []
     for one in measured:
         field, _, value = one.label.partition("=")
         try:
@@ -325,13 +323,19 @@ def _draw_curve(measured: Sequence[Measured]) -> list[Block]:
             return []
         medians = {metric: row["median_value"] for metric, row in one.metrics.items()}
         if field == measured[0].label.partition("=")[0] and None not in map(medians.get, CURVE):
-            points.append({**medians, "place": place, "label": value, "is_marked": False, "is_knee": False})
-    if len(points) < 3:
+            found.append((place, value, medians))
+    if len(found) < 3:
         return []
-    points.sort(key=lambda point: point["place"])
+    unit, factor = choose_unit([medians[metric] for *_, medians in found for metric in LATENCIES])
+    rows = [
+        {"x": medians[CURVE[0]], "y": medians[metric] * factor, "line": line, "label": label, "is_marked": False}
+        for _, label, medians in sorted(found)
+        for metric, line in LATENCIES.items()
+    ]
     named = show_label(measured[0].label.partition("=")[0] + "=").strip()
     said = f"Medians over repeats; labels are values of {named}, in the order of which the line runs."
-    return [Chart("Latency against throughput", said, draw_latency(points, LATENCIES))]
+    drawn = draw_curve(rows, ("requests per second answered", unit), lines=list(LATENCIES.values()))
+    return [Chart("Latency against throughput", said, drawn)]
 
 
 CURVE = ("requests_per_s", "e2e_p50_s", "e2e_p95_s")
@@ -350,7 +354,8 @@ def _draw(metric: str, rows: Sequence[Row], measured: Sequence[Measured]) -> Blo
     unit = rows[0]["unit"]
     told = "; ".join(f"{label}: {show_metric(value, unit)}" for label, value in medians.items())
     title = SHOWN[metric][:1].upper() + SHOWN[metric][1:]
-    return Chart(title, f"Medians: {told}.", draw_repeats(dots, medians, unit), is_small=True)
+    points = [{"name": name, "value": value} for name, found in dots.items() for value in found]
+    return Chart(title, f"Medians: {told}.", draw_points(points, unit, medians=medians), is_small=True)
 
 
 def say_comparisons(measured: Sequence[Measured], frontier: Sequence[Row], limit: float | None) -> list[str]:

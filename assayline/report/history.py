@@ -5,10 +5,10 @@ page does not infer causation.
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS, is_tellable
-from assayline.report.charts import AXIS_ROOM, Spec, choose_unit, field, finish, layer, name_marks
+from assayline.report.charts import Spec, choose_unit, draw_nights
 from assayline.report.document import Chart, Column, Document, Figure, Section, Table, tabulate
 from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
 from assayline.runs.manifest import ENDED_WELL
@@ -228,7 +228,7 @@ def _draw_all(rows: HistoryRows) -> Section:
             Chart(
                 metric.title,
                 _describe_chart(metric, values, shifts),
-                draw_metric(metric, values, rows.runs, shifts, rows.band.get(metric.key), rows.changes),
+                _draw_metric(metric, rows, shifts),
             )
         )
     return section
@@ -243,6 +243,49 @@ def _describe_chart(metric: Metric, values: Sequence[Row], shifts: Sequence[Leve
     last = f"{metric.show(values[-1]['value'])} on {show_night(values[-1])}"
     return f"Between {metric.show(min(shown))} and {metric.show(max(shown))}, {last}." + (
         f" Shifted {told}." if told else ""
+    )
+
+
+def _draw_metric(metric: Metric, rows: HistoryRows, shifts: Sequence[LevelShift]) -> Spec:
+    values = rows.values[metric.key]
+    unit, factor = (metric.axis, metric.shown_as) if metric.axis else choose_unit([row["value"] for row in values])
+    failed = {
+        run["run_id"] for run in rows.runs if any(limit.startswith(metric.key) for limit in run["failed_limits"] or ())
+    }
+
+    def scale(row: Row) -> Row:
+        return {key: None if row[key] is None else row[key] * factor for key in ("value", "low", "high")}
+
+    points = [
+        {
+            "started_at": row["started_at"],
+            **scale(row),
+            "run": row["run_id"],
+            "shown": metric.show(row["value"]),
+            "has_failed": row["run_id"] in failed,
+            "is_counted": row["is_counted"],
+        }
+        for row in values
+    ]
+    levels = [(rows.runs[0]["started_at"], shifts[0].shift.before)] if shifts else []
+    levels += [(one.run["started_at"], one.shift.after) for one in shifts]
+    together: dict[datetime, list[Row]] = {}
+    for change in rows.changes:
+        together.setdefault(change["started_at"], []).append(change)
+    marks = {
+        at: (
+            ", ".join(row["condition"] for row in changed),
+            "; ".join(f"{row['condition']}: {row['words']}" for row in changed),
+        )
+        for at, changed in together.items()
+    }
+    return draw_nights(
+        points,
+        unit,
+        span=(rows.runs[0]["started_at"], rows.newest["started_at"]),
+        band=scale(rows.band[metric.key]) if metric.key in rows.band else None,
+        levels=[(at, level * factor) for at, level in levels],
+        marks=marks,
     )
 
 
@@ -323,127 +366,3 @@ def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
         Column("note", say_note, show_note),
     ]
     return tabulate("All runs, newest first", columns, shown, is_folded=newest is None and len(shown) > FOLDED_FROM)
-
-
-HEIGHT = 190
-
-
-def draw_metric(
-    metric: Metric,
-    rows: Sequence[Row],
-    runs: Sequence[Row],
-    shifts: Sequence[LevelShift],
-    band: Row | None,
-    changes: Sequence[Row],
-) -> Spec:
-    """Draw one metric: `rows` are its rows of history, `runs` all runs, which set the ends of the axis."""
-    unit, factor = (metric.axis, metric.shown_as) if metric.axis else choose_unit([row["value"] for row in rows])
-    failed = {
-        run["run_id"] for run in runs if any(limit.startswith(metric.key) for limit in run["failed_limits"] or ())
-    }
-    points = [
-        {
-            "at": format_time(row["started_at"]),
-            "night": f"{row['started_at']:%Y-%m-%d %H:%M}",
-            "value": row["value"] * factor,
-            "low": None if row["low"] is None else row["low"] * factor,
-            "high": None if row["high"] is None else row["high"] * factor,
-            "run": row["run_id"],
-            "shown": metric.show(row["value"]),
-            "has_failed": row["run_id"] in failed,
-            "is_counted": row["is_counted"],
-        }
-        for row in rows
-    ]
-    begin, end = runs[0]["started_at"], runs[-1]["started_at"]
-    first, last = format_time(begin), format_time(end)
-    axis = {"tickCount": 6, "format": _choose_format(begin, end), "labelOverlap": True, "labelBound": True}
-    x = field("at:T", title=None, scale={"type": "utc", "padding": 12}, axis=axis)
-    y = field("value:Q", title=unit, scale={"zero": False, "padding": 8}, axis={"tickCount": 4, "minExtent": AXIS_ROOM})
-
-    tips = [
-        field("run:N", title="run"),
-        field("night:N", title="started (UTC)"),
-        field("shown:N", title=metric.title),
-    ]
-    layers = [*_draw_band(band, factor, first, last), *_draw_changes(changes, begin, end)]
-    if sure := [point for point in points if point["low"] is not None]:
-        low = field("low:Q", title=unit)
-        layers.append(layer(sure, {"type": "rule", "style": "night-interval"}, x=x, y=low, y2={"field": "high"}))
-    for is_counted, style in ((True, "night"), (False, "night-uncounted")):
-        if shown := [point for point in points if point["is_counted"] == is_counted]:
-            layers.append(layer(shown, {"type": "point", "style": style}, x=x, y=y, tooltip=tips))
-    if flagged := [point for point in points if point["has_failed"]]:
-        layers.append(layer(flagged, {"type": "point", "style": "flag"}, x=x, y=y))
-    return finish([*layers, *_draw_levels(shifts, factor, first, last)], HEIGHT)
-
-
-def _choose_format(begin: datetime, end: datetime) -> str:
-    """Return the format of the time axis: with hours if dates alone would repeat."""
-    if begin.date() == end.date():
-        return "%H:%M"
-    return "%d %b %H:%M" if end - begin < timedelta(days=6) else "%d %b"
-
-
-def format_time(time: datetime) -> str:
-    """Format UTC wall-clock time for a chart."""
-    return f"{time:%Y-%m-%dT%H:%M:%S}Z"
-
-
-def _draw_band(band: Row | None, factor: float, first: str, last: str) -> list[Spec]:
-    """Draw the baseline's level as a line, with its interval or range in the background."""
-    if band is None:
-        return []
-    level = {"at": first, "until": last, "value": band["value"] * factor}
-    line = layer([level], {"type": "rule", "style": "window"}, x="at:T", x2={"field": "until"}, y="value:Q")
-    if band["low"] is None or band["high"] is None:
-        return [line]
-    span = {"at": first, "until": last, "low": band["low"] * factor, "high": band["high"] * factor}
-    area = layer(
-        [span], {"type": "rect", "style": "band"}, x="at:T", x2={"field": "until"}, y="low:Q", y2={"field": "high"}
-    )
-    return [area, line]
-
-
-def _draw_levels(shifts: Sequence[LevelShift], factor: float, first: str, last: str) -> list[Spec]:
-    """Draw the medians before and after each shift as lines."""
-    if not shifts:
-        return []
-    begins = [format_time(one.run["started_at"]) for one in shifts]
-    levels = [{"at": first, "until": begins[0], "value": shifts[0].shift.before * factor}]
-    levels += [
-        {"at": begin, "until": until, "value": one.shift.after * factor}
-        for one, begin, until in zip(shifts, begins, [*begins[1:], last], strict=True)
-    ]
-    steps = [{"at": begin} for begin in begins]
-    return [
-        layer(levels, {"type": "rule", "style": "level"}, x="at:T", x2={"field": "until"}, y="value:Q"),
-        layer(steps, {"type": "rule", "style": "event"}, x="at:T"),
-    ]
-
-
-def _draw_changes(changes: Sequence[Row], begin: datetime, end: datetime) -> list[Spec]:
-    """Draw a line per run in which conditions changed, with their names at the top."""
-    together: dict[datetime, list[Row]] = {}
-    for change in changes:
-        together.setdefault(change["started_at"], []).append(change)
-    if not together:
-        return []
-    shown = [
-        {
-            "at": format_time(at),
-            "night": f"{at:%Y-%m-%d %H:%M}",
-            "what": "; ".join(f"{row['condition']}: {row['words']}" for row in rows)[:300],
-        }
-        for at, rows in together.items()
-    ]
-    tips = [field("night:N", title="since (UTC)"), field("what:N", title="changed")]
-    whole = (end - begin) or timedelta(days=1)
-    names = [
-        (format_time(at), (at - begin) / whole, ", ".join(row["condition"] for row in rows))
-        for at, rows in together.items()
-    ]
-    return [
-        layer(shown, {"type": "rule", "style": "percentile"}, x="at:T", tooltip=tips),
-        *name_marks(names, x="at:T"),
-    ]

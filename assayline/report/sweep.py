@@ -8,17 +8,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from assayline.benchmark.campaign import Campaign
 from assayline.benchmark.frontier import name_configs, store_frontier
 from assayline.benchmark.profile import GOAL
 from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import SpecError
+from assayline.report.charts import Spec, choose_unit, draw_curve
 from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Quote, Section, tabulate
 from assayline.report.noise import NoiseRows, choose_noise_figures, describe_noise, read_noise, say_noise
 from assayline.report.search import read_probes, say_search
-from assayline.report.sweep_charts import draw_good_share, draw_goodput, draw_latency
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_benchmark
@@ -209,16 +210,35 @@ def describe_latency_under_load(points: list[Row]) -> Section:
     )
     section.blocks.extend(_warn(points))
     section.blocks.append(
-        Chart("Time to first token", _describe(points, "ttft_p50_s"), draw_latency(timed, FIRST_TOKEN))
+        Chart("Time to first token", _describe(points, "ttft_p50_s"), _draw_latency(timed, FIRST_TOKEN))
     )
     for title, columns in SMALL.items():
         column = next(iter(columns))
         shown = [point for point in timed if point[column] is not None]
         if shown:
             section.blocks.append(
-                Chart(title, _describe(shown, column), draw_latency(shown, columns, is_small=True), is_small=True)
+                Chart(title, _describe(shown, column), _draw_latency(shown, columns, is_small=True), is_small=True)
             )
     return section
+
+
+def _draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bool = False) -> Spec:
+    """Draw latencies (`columns`: line name by column) over the throughput, with the knee."""
+    unit, factor = choose_unit([point[column] for point in points for column in columns if point[column] is not None])
+    rows = [
+        {"x": point["requests_per_s"], "y": point[column] * factor, "line": line, **_mark(point)}
+        for point in points
+        for column, line in columns.items()
+        if point[column] is not None
+    ]
+    knee = find_knee(points)
+    titles = ("requests per second answered", unit)
+    at = knee["requests_per_s"] if knee else None
+    return draw_curve(rows, titles, lines=list(columns.values()), knee=at, is_small=is_small)
+
+
+def _mark(point: Row) -> Row:
+    return {"label": point["label"], "is_marked": point["is_marked"]}
 
 
 def _warn(points: Sequence[Row]) -> list[Paragraph]:
@@ -305,22 +325,41 @@ def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> 
     if not offered:
         section.blocks.append(Paragraph("No point has an offered rate, so there is no chart of goodput."))
         return section
-    section.blocks.append(
+    rates = {point["run_id"]: point for point in points if point["offered_requests_per_s"] is not None}
+    slo_lines = {row["slo"]: f"good for {row['slo']}" for row in goodput if row["run_id"] in rates}
+    lines = ["answered", *slo_lines.values()]
+    found = [(point, "answered", point["requests_per_s"], None) for point in rates.values()]
+    found += [
+        (rates[row["run_id"]], slo_lines[row["slo"]], row["good_requests_per_s"], row["good_share"])
+        for row in goodput
+        if row["run_id"] in rates
+    ]
+
+    def draw(column: int, title: str, **how: Any) -> Spec:
+        rows = [
+            {"x": one[0]["offered_requests_per_s"], "y": one[column], "line": one[1], **_mark(one[0])}
+            for one in found
+            if one[column] is not None
+        ]
+        return draw_curve(rows, ("requests per second offered", title), lines=lines, **how)
+
+    knee = find_knee(points)
+    section.add(
         Chart(
             "Answered and good requests against offered rate",
             "The dashed line marks where all offered requests are answered or good. Loads without a rate, such as "
             "all at once, are not in this chart.",
-            draw_goodput(points, goodput, offered),
+            draw(
+                2,
+                "requests per second",
+                knee=knee["offered_requests_per_s"] if knee else None,
+                diagonal=max(offered.values()),
+            ),
         )
     )
-    if any(row["run_id"] in offered and row["good_share"] is not None for row in goodput):
-        section.blocks.append(
-            Chart(
-                "Share of good requests",
-                _describe_shares(goodput, offered),
-                draw_good_share(goodput, offered),
-            )
-        )
+    if any(share is not None for *_, share in found):
+        shares = draw(3, "share of requests", is_share=True)
+        section.add(Chart("Share of good requests", _describe_shares(goodput, offered), shares))
     return section
 
 

@@ -93,12 +93,9 @@ def test_tasks_of_one_model_and_runs_without_scores_share_the_tables(settings, t
 
 
 def test_charts_have_every_model_of_their_task(board):
-    drawn = [
-        {row["model"]: row for rows in layers for row in rows if "model" in row}
-        for layers in read_charts(board[2].html)
-    ]
+    drawn = [{row["name"]: row for rows in layers for row in rows} for layers in read_charts(board[2].html)]
     assert [sorted(models) for models in drawn] == [["a", "b", "c", "d", "e"], ["a", "b", "c"]]
-    assert not drawn[0]["d"]["is_compared"] and drawn[0]["a"]["rank"] == "1–2"
+    assert drawn[0]["d"]["is_pale"] and drawn[0]["a"]["shown"].endswith("rank 1–2")
 
 
 def test_leaderboard_leaves_out_what_all_models_have_in_common(settings, tmp_path):

@@ -11,13 +11,13 @@ from assayline.media.load import Hearing, Loaded, load_all
 from assayline.media.references import find_media
 from assayline.media.sounds import encode_wav
 from assayline.records import Media
-from assayline.report.charts import draw_intervals
+from assayline.report.charts import draw_points
 from assayline.report.document import Block, Chart, Column, Exhibit, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows
 from assayline.spec.prompts import MediaSpec
 from assayline.store.database import Row
 from assayline.store.metrics import USUAL_K
-from assayline.words import count, show_range, show_share, show_value
+from assayline.words import count, show_share, show_value
 
 MEAN = (
     Column("95% CI", ("mean_low", "mean_high"), show_share),
@@ -109,19 +109,20 @@ def _tabulate_repeats(rows: ReportRows) -> list[Block]:
 
 def _draw(scored: list[Row]) -> list[Block]:
     """Draw the mean scores if there are several scorers."""
-    estimates = [
-        {"name": row["scorer"], "mean": row["mean"], "low": row["mean_low"], "high": row["mean_high"]}
-        for row in scored
-        if row["mean_low"] is not None
-    ]
-    if len(estimates) < 2:
+    sure = [row for row in scored if row["mean_low"] is not None]
+    if len(sure) < 2:
         return []
-    words = "; ".join(
-        f"{row['name']} {show_share(row['mean'])} ({show_range(show_share(row['low']), show_share(row['high']))})"
-        for row in estimates
-    )
+    points = [
+        {
+            "name": row["scorer"],
+            **{name: 100 * row[key] for name, key in (("value", "mean"), ("low", "mean_low"), ("high", "mean_high"))},
+            "shown": f"{show_share(row['mean'])} ({MEAN[0].cell(row)})",
+        }
+        for row in sure
+    ]
+    words = "; ".join(f"{point['name']} {point['shown']}" for point in points)
     described = f"Mean score of each scorer with its 95% interval: {words}."
-    return [Chart("Mean scores", described, draw_intervals(estimates))]
+    return [Chart("Mean scores", described, draw_points(points, "mean score (%)"))]
 
 
 def _show_sample(title: str, row: Row, run_dir: Path | None) -> Sample:

@@ -12,7 +12,7 @@ from assayline.comparison.queries import (
     read_side,
     say_pairing,
 )
-from assayline.report.charts import draw_differences
+from assayline.report.charts import draw_points
 from assayline.report.document import Chart, Column, Paragraph, Quote, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows, cut_and_count
 from assayline.runs.manifest import ENDED_WELL
@@ -239,9 +239,18 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
         section.blocks.append(tabulate("Limits", LIMITS, shown_limits))
     paired = [row for row in comparison.scores if row["prompts"]]
     if shown := [row for row in paired if row["low"] is not None]:
-        words = "; ".join(f"{row['scorer']} {show_points(row['difference'])} ({_show_span(row)})" for row in shown)
+        points = [
+            {
+                "name": row["scorer"],
+                **{key: 100 * row[end] for key, end in (("value", "difference"), ("low", "low"), ("high", "high"))},
+                "shown": f"{show_points(row['difference'])} ({_show_span(row)})",
+            }
+            for row in shown
+        ]
+        words = "; ".join(f"{point['name']} {point['shown']}" for point in points)
         described = f"Difference of each mean score from the baseline, with its 95% interval: {words}."
-        section.blocks.append(Chart("Score changes", described, draw_differences(shown)))
+        drawn = draw_points(points, "change in percentage points", origin=True)
+        section.blocks.append(Chart("Score changes", described, drawn))
     if comparison.named:
         section.blocks.append(tabulate("Prompts against their own history", NAMED, comparison.named))
         section.say("● right, ◐ in part, ○ wrong, · no score. Chance: of a wrong answer, by the nights before.")

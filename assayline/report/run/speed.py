@@ -1,6 +1,6 @@
 """Report sections about speed: latency, throughput over time, and load."""
 
-from assayline.report.charts import LATENCIES, MARKED_EVENTS, draw_distribution, draw_in_flight, draw_line, draw_rate
+from assayline.report.charts import HEIGHT, LOW, MARKED_EVENTS, draw_distribution, draw_timeline
 from assayline.report.document import Block, Chart, Column, Paragraph, Section, Table, tabulate
 from assayline.report.run.rows import LoadRows, ReportRows
 from assayline.report.sweep import say_limits
@@ -17,6 +17,11 @@ from assayline.words import (
     show_value,
 )
 
+LATENCIES = {
+    "ttft_s": "Time to first token (TTFT)",
+    "tpot_s": "Time per output token (TPOT)",
+    "e2e_s": "End-to-end latency (E2E)",
+}
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 
 
@@ -63,39 +68,61 @@ def describe_time(rows: ReportRows) -> Section | None:
     if stretches:
         marked += "; dotted lines mark the measured interval"
     slice_s = show_seconds(rows.activity[0]["ends_at_s"] - rows.activity[0]["begins_at_s"])
-    section.add(
-        Chart(
-            "Throughput",
-            f"Output tokens per second, in slices of {slice_s}{marked}. Tokens count when their request finishes.",
-            draw_rate(rows.activity, rows.events, stretches),
-        ),
-        Chart(
-            "In flight",
-            f"Requests in flight, averaged over slices of {slice_s}; the dashed line is each engine's maximum{marked}.",
-            draw_in_flight(rows.activity, rows.engines, rows.events, stretches),
-        ),
-    )
-    section.add(*_draw_telemetry(rows, slice_s, marked))
+    windows = [
+        {
+            "from": engine["work_began_at_s"],
+            "until": engine["work_ended_at_s"],
+            "value": engine["last_max_concurrency"],
+            "name": f"{engine['worker']}, engine {engine['engine_generation']}",
+        }
+        for engine in rows.engines
+        if engine["work_began_at_s"] is not None and engine["last_max_concurrency"] is not None
+    ]
+    span = (rows.activity[0]["begins_at_s"], rows.activity[-1]["ends_at_s"])
+    for title, column, axis, words in TIMELINES:
+        of_run = column in rows.activity[0]
+        slices = [
+            {"from": row["begins_at_s"], "until": row["ends_at_s"], "value": row[column]}
+            for row in (rows.activity if of_run else rows.telemetry)
+            if row[column] is not None
+        ]
+        if not of_run and not any(one["value"] for one in slices):
+            continue
+        drawn = draw_timeline(
+            slices,
+            axis,
+            rows.events,
+            span=span,
+            stretches=stretches if of_run else (),
+            windows=windows if column == IN_FLIGHT else (),
+            is_share=column.endswith("_share"),
+            height=HEIGHT if of_run else LOW,
+        )
+        section.add(Chart(title, words.format(slices=f"in slices of {slice_s}", marked=marked), drawn))
     if not rows.summary["engine_steps"]:
         section.say("There is no engine telemetry, so batch sizes are unknown.")
     return section
 
 
-def _draw_telemetry(rows: ReportRows, slice_s: str, marked: str) -> list[Chart]:
-    """Draw KV cache usage and power, if they were measured."""
-    shown = (
-        ("kv_cache_usage_share", "KV cache", "share of KV cache in use", True),
-        ("power_watts", "Power", "watts, all GPUs", False),
-    )
-    return [
-        Chart(
-            name,
-            f"{title[0].upper()}{title[1:]}, averaged over the samples in slices of {slice_s}{marked}.",
-            draw_line(rows.activity, rows.telemetry, rows.events, column, title, is_share),
-        )
-        for column, name, title, is_share in shown
-        if any(row[column] for row in rows.telemetry)
-    ]
+IN_FLIGHT = "mean_in_flight_requests"
+SAMPLED = "averaged over the samples {slices}{marked}."
+TIMELINES = (
+    (
+        "Throughput",
+        "output_tokens_per_s",
+        "output tokens per second",
+        "Output tokens per second, {slices}{marked}. Tokens count when their request finishes.",
+    ),
+    (
+        "In flight",
+        IN_FLIGHT,
+        "requests in flight",
+        "Requests in flight, averaged {slices}; the dashed line is each engine's maximum{marked}.",
+    ),
+    ("KV cache", "kv_cache_usage_share", "share of KV cache in use", f"Share of KV cache in use, {SAMPLED}"),
+    ("Power", "power_watts", "watts, all GPUs", f"Watts, all GPUs, {SAMPLED}"),
+)
+"""Charts over time: title, column, axis and description."""
 
 
 def _tabulate_percentiles(percentiles: list[Row]) -> Table:
