@@ -16,6 +16,34 @@ SPACE = "\u00a0"
 """Non-breaking space between a number and its unit."""
 
 
+METRIC_NAMES = {
+    "output_tokens_per_s": "output tokens/s",
+    "total_tokens_per_s": "total tokens/s",
+    "requests_per_s": "requests/s",
+    "offered_requests_per_s": "offered requests/s",
+    "good_requests_per_s": "good requests/s",
+    "good_output_tokens_per_s": "good output tokens/s",
+    "cost_per_right_answer": "cost per correct answer",
+    "full_cost_per_right_answer": "cost per correct answer, loading and downtime included",
+    "cost_per_million_output_tokens": "cost per million output tokens",
+    "cost_per_thousand_requests": "cost per thousand requests",
+    "energy_per_output_token_joules": "energy per output token",
+    "energy_per_request_joules": "energy per request",
+    "load_s": "load time",
+    "warmup_s": "warm-up time",
+}
+"""Names of metrics; those of latencies follow from the column."""
+
+
+def name_metric(metric: str) -> str:
+    """Return the one name of a metric on every page and terminal: `TTFT p50` for ttft_p50_s. An unknown one keeps its
+    own.
+    """
+    if found := re.fullmatch(r"(ttft|tpot|itl|e2e)(?:_(p\d+))?_s", metric):
+        return " ".join(filter(None, (found[1].upper(), found[2])))
+    return METRIC_NAMES.get(metric, metric)
+
+
 def show_value(value: object) -> str:
     """Format a table value: a dash for None, three significant digits for fractions."""
     if value is None:

@@ -57,8 +57,6 @@ QUESTIONS = {
         where run_id = getvariable('newest') and status = 'error' group by error_kind
     """,
 }
-MORE_ARGUMENTS = {"show_flips": ", 1, 4"}
-"""Further arguments of macros: here, the four prompts that lost most."""
 
 
 def clock(work: Callable[[], object]) -> float:
@@ -90,7 +88,7 @@ def time_comparisons(connection: Connection) -> dict[str, float]:
     found = {}
     for (macro,) in connection.execute(query).fetchall():
         sides = (first[1], runs[1][1]) if macro == "compare_configs" else (first[0], other[0])
-        call = f"from {macro}(?, ?{MORE_ARGUMENTS.get(macro, '')})"
+        call = f"from {macro}(?, ?)"
         found[macro] = clock(partial(_fetch, connection, call, *sides))
     return found
 

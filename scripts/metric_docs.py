@@ -35,7 +35,7 @@ FOLDERS = {
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""
 UNITS = [
-    (r"(scores?|show_samples)\.value|(pair_board|count_votes)\.(\w*total|squares|largest)", "score, 0 to 1"),
+    (r"scores?\.value|(pair_board|count_votes)\.(\w*total|squares|largest)", "score, 0 to 1"),
     (r"metric_values?\.n", "see `metric`"),
     (r"judge_audits?\.(value|standard_error|low|high|n)", "see `measure`"),
     (

@@ -14,18 +14,22 @@ from assayline.comparison.queries import (
 )
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection
+from assayline.words import name_metric
 
 SHOWN: dict[str, str] = {
-    "output_tokens_per_s": "output tokens/s",
-    "requests_per_s": "requests/s",
-    "ttft_p50_s": "TTFT p50",
-    "tpot_p50_s": "TPOT p50",
-    "e2e_p50_s": "E2E latency p50",
-    "e2e_p95_s": "E2E latency p95",
-    "accuracy": "accuracy",
-    "cost_per_right_answer": "cost per right answer",
-    "cost_per_million_output_tokens": "cost per million output tokens",
-    "energy_per_output_token_joules": "energy per output token",
+    metric: name_metric(metric)
+    for metric in (
+        "output_tokens_per_s",
+        "requests_per_s",
+        "ttft_p50_s",
+        "tpot_p50_s",
+        "e2e_p50_s",
+        "e2e_p95_s",
+        "accuracy",
+        "cost_per_right_answer",
+        "cost_per_million_output_tokens",
+        "energy_per_output_token_joules",
+    )
 }
 """Metrics in the table, in words; the database has all."""
 

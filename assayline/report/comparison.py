@@ -1,7 +1,7 @@
 """The page of a benchmark without loads: which configuration to run, by quality, cost and speed over repeats."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from assayline.benchmark.frontier import count_prompts_to_decide
 from assayline.benchmark.result import SHOWN, Measured
@@ -12,6 +12,7 @@ from assayline.store.database import Row
 from assayline.words import (
     DASH,
     count,
+    name_metric,
     show_change,
     show_metric,
     show_money,
@@ -100,12 +101,12 @@ QUALITY = (
 SPEEDS = (
     Column("configuration", lambda row: show_label(row["configuration"]), show_name),
     Column("output tokens/s", "output_tokens_per_s", show_value),
-    Column("goodput (req/s)", "good_requests_per_s", show_value),
+    Column("good requests/s", "good_requests_per_s", show_value),
     Column("TTFT p95", "ttft_p95_s", show_seconds),
     Column("TPOT p95", "tpot_p95_s", show_seconds),
     Column("KV cache (tokens)", "kv_cache_tokens", show_value),
-    Column("start-up", "load_s", show_seconds),
-    Column("J per output token", "energy_per_output_token_joules", show_value),
+    Column("load time", "load_s", show_seconds),
+    Column("energy per output token (J)", "energy_per_output_token_joules", show_value),
     Column("cost per million output tokens", "cost_per_million_output_tokens", show_value),
     Column("repeats", "repeats", show_value),
 )
@@ -339,7 +340,7 @@ def _draw_curve(measured: Sequence[Measured]) -> list[Block]:
 
 
 CURVE = ("requests_per_s", "e2e_p50_s", "e2e_p95_s")
-LATENCIES: Mapping[str, str] = {"e2e_p50_s": "E2E median", "e2e_p95_s": "E2E 95th percentile"}
+LATENCIES = {metric: name_metric(metric) for metric in CURVE[1:]}
 
 
 def _draw(metric: str, rows: Sequence[Row], measured: Sequence[Measured]) -> Block:

@@ -118,6 +118,15 @@ class Quote:
         return "" if self.text else "empty"
 
 
+TEXT_CHARACTERS = 1_500
+"""Characters of a quoted text that a page has; one answer may be megabytes."""
+
+
+def cut_quote(label: str, text: str | None) -> Quote:
+    """Quote the beginning of a text."""
+    return Quote(label, text and text[:TEXT_CHARACTERS], len(text or ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Exhibit:
     """An image or audio of a prompt, as a small copy inside the page, or a note without one."""

@@ -13,7 +13,7 @@ from assayline.report.document import Chart, Column, Document, Figure, Section, 
 from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
 from assayline.runs.manifest import ENDED_WELL
 from assayline.store.database import Row
-from assayline.words import DASH, count, show_name, show_note, show_number, show_range, show_share
+from assayline.words import DASH, count, name_metric, show_name, show_note, show_number, show_range, show_share
 
 MOST_SENTENCES = 4
 
@@ -334,7 +334,7 @@ def _describe_baseline(rows: HistoryRows) -> Section:
 
 def _show_verdict(run: Row) -> str:
     """Format the gate's verdict and the failed limits."""
-    return ": ".join([run["verdict"] or DASH, *filter(None, [", ".join(run["failed_limits"] or ())])])
+    return ": ".join([run["verdict"] or DASH, *filter(None, [", ".join(map(name_metric, run["failed_limits"] or ()))])])
 
 
 def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:

@@ -16,6 +16,7 @@ from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics, ensure_repeats
 from assayline.words import (
     as_sentence,
+    name_metric,
     nearest,
     show_change,
     show_money,
@@ -36,12 +37,17 @@ class Metric:
 
     key: str
     """Name in `run_metric`."""
-    title: str
     show: Callable[[float | None], str]
     shown_as: float = 1.0
     """Factor from the stored value to the chart's."""
     axis: str = ""
     """Title of the chart's vertical axis; if empty, the axis is in a suitable unit of time."""
+
+    @property
+    def title(self) -> str:
+        """Return the name at the beginning of a line."""
+        name = name_metric(self.key)
+        return name[:1].upper() + name[1:]
 
     def show_shift(self, change: float, before: float) -> str:
         """Format a change of level: percentage points for a share, percent otherwise."""
@@ -50,14 +56,12 @@ class Metric:
 
 COST = "cost_per_right_answer"
 METRICS = (
-    Metric("accuracy", "Accuracy", show_share, 100, "%"),
-    Metric(
-        "output_tokens_per_s", "Output tokens per second", partial(show_rate, what="tokens"), 1, "tokens per second"
-    ),
-    Metric("ttft_p50_s", "TTFT, median", show_seconds),
-    Metric("tpot_p50_s", "TPOT, median", show_seconds),
-    Metric("e2e_p95_s", "E2E latency, p95", show_seconds),
-    Metric(COST, "Cost per correct answer", show_value, 1, "in the price's currency"),
+    Metric("accuracy", show_share, 100, "%"),
+    Metric("output_tokens_per_s", partial(show_rate, what="tokens"), 1, "tokens per second"),
+    Metric("ttft_p50_s", show_seconds),
+    Metric("tpot_p50_s", show_seconds),
+    Metric("e2e_p95_s", show_seconds),
+    Metric(COST, show_value, 1, "in the price's currency"),
 )
 
 

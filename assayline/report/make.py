@@ -13,14 +13,14 @@ from assayline.errors import SpecError
 from assayline.files import replace_file, storing
 from assayline.report.board import BoardRows, compose_board, read_board
 from assayline.report.comparison import FRONTIER
-from assayline.report.document import Chart, Document, Section
+from assayline.report.document import Chart, Document
 from assayline.report.history import compose_history
 from assayline.report.history_rows import HistoryRows, read_history
 from assayline.report.html import draw_picture, list_charts, render_html, write_chart
 from assayline.report.markdown import render_markdown
 from assayline.report.run.accuracy import describe_accuracy, describe_prompts
 from assayline.report.run.comparison import (
-    ComparisonRows,
+    answer_questions,
     describe_comparison,
     is_worse,
     read_comparison,
@@ -28,7 +28,7 @@ from assayline.report.run.comparison import (
     say_verdict,
 )
 from assayline.report.run.engines import describe_engines, describe_errors
-from assayline.report.run.judges import JudgeRows, describe_judges, name_source, read_judges, say_distrust
+from assayline.report.run.judges import describe_judges, name_source, read_judges, say_distrust
 from assayline.report.run.page import (
     choose_figures,
     describe_cost,
@@ -36,7 +36,7 @@ from assayline.report.run.page import (
     list_metrics,
     write_headline,
 )
-from assayline.report.run.rows import ReportRows, read_report
+from assayline.report.run.rows import read_report
 from assayline.report.run.speed import describe_latency, describe_load, describe_time
 from assayline.report.suite import compose_suite
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
@@ -80,42 +80,43 @@ def put_on_page(document: Document) -> str:
     return render_markdown(document, draw)
 
 
-def compose_report(
-    rows: ReportRows,
-    comparison: ComparisonRows | None = None,
-    run_dir: Path | None = None,
-    judges: JudgeRows | None = None,
-) -> Document:
-    """Build the report of a run, with a comparison if there is a baseline, and with its judges.
+def compose_run(connection: Connection, run_id: str, baseline: str | None, run_dir: Path) -> Document:
+    """Build the report of a run, compared with a baseline if there is one (see `make_report`).
 
     `run_dir` holds the media that came inside rows.
     """
+    check_report_run(connection, run_id)
+    rows = read_report(connection, run_id)  # first: to store metrics deletes audits and rankings, which judges store
+    if baseline is None:
+        other = find_last_baseline(connection, run_id)
+    else:
+        other = find_baseline_run(connection, baseline, run_id)
+    comparison = None if other is None else read_comparison(connection, run_id, other)
+    judges = read_judges(connection, run_id)
     run = rows.run
     headline, state = write_headline(rows), str(run["state"])
-    compared: list[Section | None] = []
     figures = choose_figures(rows)
     if comparison is not None:
         if is_worse(comparison, rows.summary["scorer"]):
             figures[0] = replace(figures[0], is_bad=True)
-        verdict = find_gravest(row["verdict"] for row in comparison.limits)
-        state = name_state(state, verdict)
+        state = name_state(state, find_gravest(row["verdict"] for row in comparison.limits))
         place = 0 if comparison.limits else 2
         headline[place:place] = [*say_limits(comparison), say_verdict(comparison)]
-        compared.append(describe_comparison(rows, comparison))
-    if judges is not None and (doubts := say_distrust(judges)):
+    if doubts := say_distrust(judges):
         headline[:0], state = doubts, "worse" if state == "worse" else "not trusted"
     sections = [
-        *compared,
-        describe_errors(rows),
+        answer_questions(connection, rows, comparison) if comparison else None,
+        describe_comparison(rows, comparison) if comparison else None,
+        describe_errors(connection, rows),
         describe_accuracy(rows),
-        describe_judges(judges) if judges else None,
+        describe_judges(judges),
         describe_load(rows),
         describe_latency(rows),
         describe_time(rows),
         describe_engines(rows),
         describe_cost(rows),
-        describe_prompts(rows, run_dir),
-        describe_run(rows, [name_source(source) for source in judges.sources] if judges else []),
+        describe_prompts(connection, rows, run_dir),
+        describe_run(rows, [name_source(source) for source in judges.sources]),
         list_metrics(rows),
     ]
     return Document(
@@ -153,18 +154,6 @@ def open_database(settings: Settings) -> DatabaseThread:
     """Open the database for reading. Raises StoreError if it does not exist, because reading must not create it."""
     settings.need_database()
     return DatabaseThread(settings)
-
-
-def compose_run(connection: Connection, run_id: str, baseline: str | None, run_dir: Path) -> Document:
-    check_report_run(connection, run_id)
-    rows = read_report(connection, run_id)  # first: to store metrics deletes audits and rankings, which judges store
-    if baseline is None:
-        other = find_last_baseline(connection, run_id)
-    else:
-        other = find_baseline_run(connection, baseline, run_id)
-    comparison = None if other is None else read_comparison(connection, run_id, other)
-    judges = read_judges(connection, run_id)
-    return compose_report(rows, comparison, run_dir, judges)
 
 
 def find_last_baseline(connection: Connection, run_id: str) -> str | None:

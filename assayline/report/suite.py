@@ -10,7 +10,7 @@ from assayline.benchmark.suite import shorten_model
 from assayline.comparison.gate import Check
 from assayline.report.document import Column, Document, Figure, Section, Table, tabulate
 from assayline.stats.worse import OPEN, find_gravest
-from assayline.words import count, show_name, show_note, show_number, show_points, show_range, show_share
+from assayline.words import count, name_metric, show_name, show_note, show_number, show_points, show_range, show_share
 
 TIERS = ("critical", "supporting", "advisory")
 EVALUATIONS = (
@@ -27,7 +27,7 @@ EVALUATIONS = (
     Column("open", "open"),
 )
 LIMITS = (
-    Column("limit", "check"),
+    Column("limit on", lambda row: name_metric(row["check"])),
     Column("verdict", "verdict"),
     Column("finding", "words", show_note),
 )
@@ -82,8 +82,8 @@ def _row(one: JudgedCell) -> dict[str, Any]:
 def _show_checks(checks: Sequence[Check], accuracy: Check | None) -> dict[str, Any]:
     found = {
         "verdict": find_gravest(check.verdict for check in checks) if checks else "",
-        "failed": ", ".join(check.check for check in checks if check.verdict == "fail"),
-        "open": ", ".join(check.check for check in checks if check.verdict in OPEN),
+        "failed": ", ".join(name_metric(check.check) for check in checks if check.verdict == "fail"),
+        "open": ", ".join(name_metric(check.check) for check in checks if check.verdict in OPEN),
     }
     if accuracy is None or accuracy.low is None:
         return {**found, "candidate": None, "baseline": None, "difference": None, "interval": "", "p_value": ""}

@@ -23,7 +23,7 @@ from assayline.report.search import read_probes, say_search
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_benchmark
-from assayline.words import SPACE, count, show_name, show_rate, show_seconds, show_value
+from assayline.words import SPACE, count, name_metric, show_name, show_rate, show_seconds, show_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +147,8 @@ _GOODPUT = """
 """
 
 
-SMALL = {
-    "Time per output token, median": {"tpot_p50_s": "median"},
-    "ITL, 99th percentile": {"itl_p99_s": "99th percentile"},
-    "E2E latency, median": {"e2e_p50_s": "median"},
-}
-"""Titles of small charts, and their lines."""
+SMALL = ("tpot_p50_s", "itl_p99_s", "e2e_p50_s")
+"""Metrics of small charts."""
 
 FIRST_TOKEN = {"ttft_p50_s": "median", "ttft_p99_s": "99th percentile"}
 
@@ -209,16 +205,12 @@ def describe_latency_under_load(points: list[Row]) -> Section:
         )
     )
     section.blocks.extend(_warn(points))
-    section.blocks.append(
-        Chart("Time to first token", _describe(points, "ttft_p50_s"), _draw_latency(timed, FIRST_TOKEN))
-    )
-    for title, columns in SMALL.items():
-        column = next(iter(columns))
-        shown = [point for point in timed if point[column] is not None]
-        if shown:
-            section.blocks.append(
-                Chart(title, _describe(shown, column), _draw_latency(shown, columns, is_small=True), is_small=True)
-            )
+    section.blocks.append(Chart("TTFT", _describe(points, "ttft_p50_s"), _draw_latency(timed, FIRST_TOKEN)))
+    for column in SMALL:
+        if shown := [point for point in timed if point[column] is not None]:
+            name = name_metric(column)
+            drawn = _draw_latency(shown, {column: name}, is_small=True)
+            section.add(Chart(name, _describe(shown, column), drawn, is_small=True))
     return section
 
 
@@ -288,8 +280,8 @@ def _say_note(point: Row) -> str:
 
 POINTS = (
     Column("load", "label", show_name),
-    Column("offered (req/s)", "offered_requests_per_s", show_value),
-    Column("answered (req/s)", "requests_per_s", show_value),
+    Column("offered requests/s", "offered_requests_per_s", show_value),
+    Column("requests/s", "requests_per_s", show_value),
     Column("output tokens/s", "output_tokens_per_s", show_value),
     Column("TTFT p50", "ttft_p50_s", show_seconds),
     Column("TTFT p99", "ttft_p99_s", show_seconds),
@@ -300,9 +292,6 @@ POINTS = (
     Column("send lag p99", "send_lag_p99_s", show_seconds),
     Column("note", _say_note, show_name),
 )
-
-
-METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E latency"}
 
 
 def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> Section:
@@ -367,7 +356,7 @@ def say_limits(slos: Sequence[Row]) -> str:
     """Describe the SLOs: rows have slo, metric and limit_s."""
     limits: dict[str, list[str]] = {}
     for row in slos:
-        limits.setdefault(row["slo"], []).append(f"{METRICS[row['metric']]} within {show_seconds(row['limit_s'])}")
+        limits.setdefault(row["slo"], []).append(f"{name_metric(row['metric'])} within {show_seconds(row['limit_s'])}")
     told = "; ".join(f"{slo}: {', '.join(parts)}" for slo, parts in limits.items())
     return f"A request is good if it is answered within every limit. {told}."
 

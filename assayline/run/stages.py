@@ -200,7 +200,7 @@ def report_run(settings: Settings, log: AnyLogger, run_id: str, baseline: str | 
 
 
 def add_history(settings: Settings, log: AnyLogger, run_id: str, baseline: str | None, report: Written) -> Written:
-    """Write the history of a run, and return the report with the history's sections after its first."""
+    """Write the history of a run, and return the report with the history's sections after its comparison."""
 
     def make(baseline: str | None) -> Written:
         return make_history_report(settings, run_id, baseline)[1]
@@ -208,9 +208,9 @@ def add_history(settings: Settings, log: AnyLogger, run_id: str, baseline: str |
     history = try_report(log, "history", f"--history {run_id}", make, baseline)
     if history is None:
         return report
-    first, *rest = report.document.sections
+    sections = report.document.sections
     said = Section("history", "History", [Paragraph(one) for one in history.document.headline])
-    document = replace(report.document, sections=[first, said, *history.document.sections, *rest])
+    document = replace(report.document, sections=[*sections[:2], said, *history.document.sections, *sections[2:]])
     return replace(report, document=document)
 
 

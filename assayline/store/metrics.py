@@ -19,7 +19,7 @@ from assayline.scorers.process import UNREAD_TARGET
 from assayline.spec.named import find_by_source
 from assayline.store.database import Row, is_read_only, read_rows, transaction
 from assayline.store.measure import define_metrics, measure_run
-from assayline.words import show_changes, show_share
+from assayline.words import name_metric, show_changes, show_share
 
 
 class UnmeasuredError(StoreError):
@@ -152,13 +152,13 @@ SHOWN = (
     Shown("duration_s", "total", "generation"),
     Shown("downtime_s", "total", "of it without an engine at work", only_above=0),
     Shown("lost_s", "total", "of it lost to engine failures", only_above=0),
-    Shown("requests_per_s", "mean", "throughput, requests"),
-    Shown("output_tokens_per_s", "mean", "throughput, output tokens"),
-    *(Shown("ttft_s", statistic, f"time to first token, {statistic}") for statistic in ("p50", "p95")),
-    Shown("tpot_s", "p50", "time per output token, p50"),
-    *(Shown("e2e_s", statistic, f"end to end, {statistic}") for statistic in ("p50", "p95")),
+    Shown("requests_per_s", "mean", name_metric("requests_per_s")),
+    Shown("output_tokens_per_s", "mean", name_metric("output_tokens_per_s")),
+    *(Shown("ttft_s", statistic, name_metric(f"ttft_{statistic}_s")) for statistic in ("p50", "p95")),
+    Shown("tpot_s", "p50", name_metric("tpot_p50_s")),
+    *(Shown("e2e_s", statistic, name_metric(f"e2e_{statistic}_s")) for statistic in ("p50", "p95")),
     Shown("good_share", "mean", "good requests ({detail})"),
-    Shown("good_requests_per_s", "mean", "goodput ({detail})"),
+    Shown("good_requests_per_s", "mean", name_metric("good_requests_per_s") + " ({detail})"),
     Shown("send_lag_s", "p99", "sent late, p99"),
     Shown("images_per_s", "mean", "images"),
     Shown("megapixels_per_s", "mean", "pixels of images"),
@@ -171,8 +171,8 @@ SHOWN = (
     Shown("prefix_cache_hit_rate", "mean", "prefix cache hits", only_above=0),
     Shown("acceptance_length", "mean", "tokens per step with a draft", only_above=0),
     Shown("draft_acceptance", "mean", "draft tokens accepted", only_above=0),
-    Shown("load_s", "total", "engine start"),
-    Shown("warmup_s", "total", "warm-up"),
+    Shown("load_s", "total", name_metric("load_s")),
+    Shown("warmup_s", "total", name_metric("warmup_s")),
     Shown("attempts", "total", "attempts", only_above=1),
     Shown("resume_load_s", "total", "engine starts of later attempts", only_above=0),
     Shown("engine_failures", "total", "engine failures", only_above=0),
@@ -183,14 +183,14 @@ SHOWN = (
     Shown("energy_joules", "total", "energy of GPUs"),
     Shown("idle_joules", "total", "of it with no engine at work"),
     Shown("mean_power_watts", "mean", "power of GPUs, mean"),
-    Shown("energy_per_output_token_joules", "mean", "energy per output token"),
-    Shown("energy_per_request_joules", "mean", "energy per request"),
+    Shown("energy_per_output_token_joules", "mean", name_metric("energy_per_output_token_joules")),
+    Shown("energy_per_request_joules", "mean", name_metric("energy_per_request_joules")),
     Shown("output_tokens_per_joule", "mean", "output tokens per joule"),
     Shown("cost", "total", "cost, loading and downtime included"),
-    Shown("cost_per_million_output_tokens", "mean", "cost per million output tokens"),
-    Shown("cost_per_thousand_requests", "mean", "cost per thousand requests"),
-    Shown("cost_per_right_answer", "mean", "cost per right answer"),
-    Shown("full_cost_per_right_answer", "mean", "the same, loading and downtime included"),
+    Shown("cost_per_million_output_tokens", "mean", name_metric("cost_per_million_output_tokens")),
+    Shown("cost_per_thousand_requests", "mean", name_metric("cost_per_thousand_requests")),
+    Shown("cost_per_right_answer", "mean", name_metric("cost_per_right_answer")),
+    Shown("full_cost_per_right_answer", "mean", name_metric("full_cost_per_right_answer")),
 )
 """Rows in display order; reports and `metric_value` have the others."""
 

@@ -2,7 +2,6 @@
 
 import difflib
 import getpass
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
@@ -21,6 +21,21 @@ from starlette.routing import Route
 
 from assayline.benchmark.campaign import count_left, find_campaign, list_campaigns
 from assayline.errors import AssaylineError, SpecError
+from assayline.report.answers import (
+    CHANGES,
+    CHOICES,
+    PAGE_ROWS,
+    TEXTS,
+    Filters,
+    RunChoices,
+    list_answers,
+    list_messages,
+    list_pairs,
+    read_answer,
+    read_choices,
+    write_runs,
+    write_values,
+)
 from assayline.report.board import compose_board, read_board
 from assayline.report.document import Document
 from assayline.report.history import compose_history
@@ -39,20 +54,6 @@ from assayline.store.database import Connection, Row, read_rows
 from assayline.store.decisions import add_label
 from assayline.store.parts import count_rows, list_parts
 from assayline.store.thread import DatabaseReader
-from assayline.view.queries import (
-    CHANGES,
-    CHOICES,
-    PAGE_ROWS,
-    TEXTS,
-    Filters,
-    RunChoices,
-    list_answers,
-    list_pairs,
-    read_answer,
-    read_choices,
-    write_runs,
-    write_values,
-)
 from assayline.words import show_known, show_seconds, show_share, show_value
 
 QUERY_LIMIT_S = 10.0
@@ -61,6 +62,8 @@ DOCUMENT_LIMIT_S = 60.0
 KEPT_PAGES = 20
 MOST_WORDS = 4_000
 """Words of two answers up to which their differences are marked; the time grows with the square."""
+MOST_MARKDOWN = 50_000
+"""Characters of an answer that are rendered as Markdown; the text above has all."""
 MEDIA_PIXELS = 900
 UNKNOWN = (
     "purpose",
@@ -95,7 +98,7 @@ class Pages:
         self._templates = make_environment(TEMPLATES)
         shows = (show_known, show_seconds, show_share, show_value)
         self._templates.filters.update({show.__name__: show for show in shows})
-        self._templates.filters["show_cell"] = _link_run
+        self._templates.filters |= {"show_cell": _link_run, "read_markdown": read_markdown}
         self._templates.globals.update(link=link, name_state=name_state, zip=zip)
         self.routes = [
             Route("/", self.show_runs),
@@ -276,7 +279,7 @@ class Pages:
         answer, other, run = found["answer"], found["other"], found["choices"].run
         for row in filter(None, (answer, other)):
             row["facts"] = _list_facts(row)
-        answer["messages"] = _list_messages(answer)
+        answer["messages"] = list_messages(answer)
         answer["exhibits"] = show_media(answer["media_json"], self._settings.run_dir(run["run_id"]), MEDIA_PIXELS)
         texts = mark_changes(other["text"], answer["text"]) if other else (answer["text"],)
         up = "/compare" if found["baseline"] else "/answers"
@@ -419,6 +422,12 @@ def mark_changes(before: str | None, after: str | None) -> tuple[Any, Any]:
     return pieces
 
 
+def read_markdown(text: str) -> Markup:
+    """Render an answer's Markdown: its HTML stays text, and images stay links, so that nothing is loaded."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    return Markup(parser.render(text[:MOST_MARKDOWN]))
+
+
 def _link_run(text: str) -> str:
     """Link a run id in a table of a report."""
     return Markup('<a href="{}">{}</a>').format(link("/run", run=text), text) if RUN_ID.fullmatch(text) else text
@@ -428,26 +437,6 @@ def _list_facts(row: Row) -> list[tuple[str, str]]:
     times = [(name, show_seconds(row[key])) for name, key in TIMES.items() if row[key] is not None]
     counts = [(name, show_value(row[key])) for name, key in COUNTS.items() if row[key]]
     return [*times, *counts, ("finish reason", show_known(row["finish_reason"])), ("request", row["request_id"][:12])]
-
-
-def _list_messages(row: Row) -> list[tuple[str, str]]:
-    """Return the turns that were shown to the model, each with its role; of a conversation with its answers."""
-    if not row["turns_said"]:
-        return _read_messages(row["messages_json"] or row["asked_json"])
-    said: list[tuple[str, str]] = []
-    for turn in row["turns_said"]:
-        said += [*_read_messages(turn["turn_messages_json"]), ("assistant", turn["text"] or "")]
-    return said[:-1]
-
-
-def _read_messages(text: str | None) -> list[tuple[str, str]]:
-    found = []
-    for message in json.loads(text or "[]"):
-        content = message.get("content")
-        if isinstance(content, list):
-            content = "\n".join(part.get("text") or f"[{part.get('type')}]" for part in content)
-        found.append((str(message.get("role")), str(content or "")))
-    return found
 
 
 def _write_answer(run_id: str, request_id: str) -> str:

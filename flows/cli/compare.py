@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
 from assayline.report.document import Column
-from assayline.words import show_metric, show_number
+from assayline.words import name_metric, show_metric, show_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +32,11 @@ PARSER.add_argument(
     action="store_true",
     help="let the engine of RUN_ID read 30 answers of BASELINE, and compare probabilities",
 )
-FLIPS = (("prompt", "prompt"), ("target", "target"), ("this run", "candidate_answer"), ("baseline", "baseline_answer"))
+FLIPS = (("prompt", "prompt"), ("target", "target"), ("run", "candidate_answer"), ("baseline", "baseline_answer"))
 STATED = (
-    Column("metric", lambda row: f"{row['metric']} ({row['detail']})" if row["detail"] else row["metric"]),
+    Column("metric", lambda row: name_metric(row["metric"]) + (f" ({row['detail']})" if row["detail"] else "")),
     Column("statistic", "statistic"),
-    Column("this run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
+    Column("run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
     Column("baseline", lambda row: show_metric(row["baseline_value"], row["unit"]), show_number),
 )
 

@@ -126,6 +126,6 @@ COLUMNS = (
     Column("purpose", "purpose"),
     Column("state", "state"),
     Column("accuracy", "accuracy", show_share),
-    Column("tokens/s", "output_tokens_per_s", show_value),
+    Column("output tokens/s", "output_tokens_per_s", show_value),
     Column("age", lambda run: _show_age(run["started_at"])),
 )

@@ -24,6 +24,7 @@ from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.thread import DatabaseThread
 from assayline.words import (
+    name_metric,
     show_known,
     show_limit,
     show_metric,
@@ -38,9 +39,9 @@ METRICS = (
     Column("n", "n", show_known),
 )
 LIMITS = (
-    Column("metric", "check"),
+    Column("limit on", lambda row: name_metric(row["check"])),
     Column("verdict", "verdict"),
-    Column("candidate", lambda row: show_metric(row["candidate"], row["unit"]), show_number),
+    Column("run", lambda row: show_metric(row["candidate"], row["unit"]), show_number),
     Column("baseline", lambda row: show_metric(row["baseline"], row["unit"]), show_number),
     Column("limit", lambda row: show_limit(row["check"], row["limit"], row["unit"], row["baseline"]), show_number),
 )

@@ -189,7 +189,7 @@ def test_a_night_is_evaluated_and_judged_in_one_flow(prefect_client, prefect_api
     ]
     places = [page.data.replace("\\", "").index(words) for words in order]
     assert places == sorted(places), "the verdict is first, with both answers of what flipped"
-    assert "- Output of this run: `what`" in page.data and "- Output of the baseline: `" in page.data
+    assert "- Output of the run: `what`" in page.data and "- Output of the baseline: `" in page.data
     assert "1 of 2 runs judged by a gate failed a limit." in page.data and "![Accuracy](data:image/" in page.data
     assert "| settings | chat.template: " in page.data, "a night that failed its gate is in the history, too"
     assert len(page.data) < 300_000
@@ -279,7 +279,7 @@ def check_in_browser(url: str, folder: Path) -> None:
         page.open(url)
         page.wait_for(f"{flow_kit.PAGE_TEXT}.includes('fails the limit on accuracy, exact_match.')")
         shown = page.ask(flow_kit.PAGE_TEXT)
-        assert "Got worse: prompt" in shown and "Output of this run: what" in shown
+        assert "Got worse: row" in shown and "Output of the run: what" in shown
         assert page.ask(f"{images}.some(e => e.src.startsWith('data:image/'))")
         page.wait_for(f"{images}.some(e => e.complete && e.naturalWidth > 100)")
 

@@ -41,7 +41,7 @@ def list_here(*arguments: str) -> list[str]:
 def test_runs_lists_the_newest_first_uncut(runs, capsys):
     done, killed = runs
     head, first, second = list_here()
-    assert head.split() == ["id", "name", "model", "purpose", "state", "accuracy", "tokens/s", "age"]
+    assert head.split() == ["id", "name", "model", "purpose", "state", "accuracy", "output", "tokens/s", "age"]
     assert first.split()[:5] == [killed, "tonight", "tiny-model", "evaluate", "interrupted"]
     assert second.split()[0] == done and second.split()[4] == "completed"
     assert second.split()[5] != "–" and second.split()[6] != "–", "accuracy and tokens/s are in the database"

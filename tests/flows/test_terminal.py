@@ -95,7 +95,7 @@ def test_a_terminal_has_a_bar_and_warnings_and_the_table(alone_env, twice_asked,
     logged = [line for line in lines[begun:ended] if "| " in line]
     assert any("are duplicates" in line and "WARNING" in line for line in logged)
     assert [line for line in logged if "| INFO" in line] == []
-    assert "throughput, output tokens" in "\n".join(lines[ended:])
+    assert "output tokens/s" in "\n".join(lines[ended:])
     assert "Report: " in "\n".join(lines[ended:])
 
 

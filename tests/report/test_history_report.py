@@ -42,13 +42,11 @@ def page(regressed: Settings, tmp_path_factory: pytest.TempPathFactory) -> Writt
 
 def test_history_report_shows_when_and_by_how_much_a_metric_shifted(page):
     text = read_page(page.html)
-    assert "Output tokens per second has been worse since 2026-10-19 01:30" in text
-    change = re.search(
-        r"Output tokens per second has been worse since .*? −([\d.]+)% \(95% interval −([\d.]+) to −", text
-    )
+    assert "Output tokens/s has been worse since 2026-10-19 01:30" in text
+    change = re.search(r"Output tokens/s has been worse since .*? −([\d.]+)% \(95% interval −([\d.]+) to −", text)
     assert change is not None and float(change[1]) == pytest.approx(100 * (1 - 1 / SLOWER), abs=3)
     assert "Changed since the previous run: vLLM (0.30.0 → 0.31.0)." in text
-    assert "TTFT, median has been worse since 2026-10-19 01:30" in text
+    assert "TTFT p50 has been worse since 2026-10-19 01:30" in text
     assert "Accuracy has been" not in text
     assert "12 of 30 runs judged by a gate failed a limit." in text
     assert "failed its limits: e2e_p95_s: fail." in text

@@ -99,7 +99,7 @@ def compared(weeks: Settings, tmp_path_factory: pytest.TempPathFactory) -> Writt
 
 def test_numbers_are_those_of_the_models(weeks, written):
     page, text = html.unescape(text_of(written.html)), written.markdown.read_text(encoding="utf-8")
-    assert headings(page) == ["Comparison with the baseline", *SECTIONS], "a gate judged it"
+    assert headings(page) == ["In short", "Comparison with the baseline", *SECTIONS], "a gate judged it"
     accuracy = query(weeks, "select mean from accuracy where run_id = ?", NIGHT)
     tail = query(
         weeks,
@@ -134,7 +134,7 @@ def test_charts_are_made_of_the_rows_of_their_models(weeks, written):
 
 def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compared):
     page = html.unescape(text_of(compared.html))
-    assert headings(page) == ["Comparison with the baseline", *SECTIONS]
+    assert headings(page) == ["In short", "Comparison with the baseline", *SECTIONS]
     difference, low, high = (
         query(weeks, f"select {column} from compare_runs(?, ?)", NIGHT, NIGHT_BEFORE)
         for column in ("difference", "low", "high")
@@ -150,8 +150,8 @@ def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compare
         NIGHT_BEFORE,
     )
     assert show_change(change) in page
-    assert page.count("Got worse: prompt") == 4
-    assert page.count("Got better: prompt") == 2
+    assert page.count("Got worse: row") == 4
+    assert page.count("Got better: row") == 2
     assert "Differences: model." in page
     table = page.split("Speed and cost")[-1].split("</table>")[0]
     assert ">worse<" not in table and ">better<" not in table, "they are of one run each"
@@ -166,14 +166,14 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     written = make_report(settings, "night-001", "night-000", tmp_path)
     page = html.unescape(text_of(written.html))
     assert re.findall(r'<span class="state state-worse">(\w+)</span>', page) == ["worse"], "a red badge"
-    said = "Worse than the baseline: fails the limit on accuracy, exact_match. Inconclusive: e2e_p95_s."
+    said = "Worse than the baseline: fails the limit on accuracy, exact_match. Inconclusive: E2E p95."
     assert re.findall(r'<p class="headline">(.*?)</p>', page) == [said]
     section = written.text.split("## Comparison with the baseline")[1].split("\n## ")[0]
     assert r"| accuracy, exact\_match | fail |" in section
     assert r"- accuracy, exact\_match: fail." in section
     assert section.index("**Limits**") < section.index("*Score changes*") < section.index("### Got worse")
     flipped = section.split("### Got worse")[1].split("###")[0]
-    assert "- Output of this run: `" in flipped and "- Output of the baseline: `" in flipped
+    assert "- Output of the run: `" in flipped and "- Output of the baseline: `" in flipped
 
     again = make_report(settings, "night-001", folder=tmp_path)
     assert (again.document.state, again.document.headline[0]) == ("worse", said), "compared as when last judged"
@@ -224,11 +224,11 @@ HERE = "host; assayline 1; CPU, vLLM 0.30, torch 2, driver 5; prompts a"
         (HERE, ""),
         (
             f"{HERE}; longest answers first",
-            "The order of requests differs, .* This run: longest answers first. Base.*: as",
+            "The order of requests differs, .* Run: longest answers first. Base.*: as",
         ),
-        (HERE.replace("0.30", "0.31"), "The version of vLLM differs, .* This run: vLLM 0.31. Baseline: vLLM 0.30."),
-        (HERE.replace("driver 5", "driver 6"), "The driver differs, .* This run: driver 6. Baseline: driver 5."),
-        (HERE.replace("CPU", "H100"), "The machine differs, .* This run: H100. Baseline: CPU."),
+        (HERE.replace("0.30", "0.31"), "The version of vLLM differs, .* Run: vLLM 0.31. Baseline: vLLM 0.30."),
+        (HERE.replace("driver 5", "driver 6"), "The driver differs, .* Run: driver 6. Baseline: driver 5."),
+        (HERE.replace("CPU", "H100"), "The machine differs, .* Run: H100. Baseline: CPU."),
         (
             HERE.replace("prompts a", "prompts b").replace("host", "pod"),
             "The machine and the content of the prompts differ,",

@@ -1,11 +1,17 @@
 """Parts of a page before it is one: tables, numbers and money, and names above a chart."""
 
+import importlib
+import pkgutil
+
 import pytest
 
+import assayline.flows.cli
+import assayline.report.run
 from assayline.report.charts import LETTER_PIXELS, LINE_PIXELS, MOST_LINES, NARROWEST_PIXELS, name_marks
 from assayline.report.document import Column, Document, Figure, Section, tabulate
 from assayline.report.html import render_html
-from assayline.words import show_limit, show_name, show_note, show_value
+from assayline.store.metrics import SHOWN
+from assayline.words import name_metric, show_limit, show_name, show_note, show_value
 
 
 @pytest.mark.parametrize(
@@ -58,3 +64,30 @@ def test_name_marks_lie_neither_on_each_other_nor_outside_a_narrow_chart():
     for number, (y, begin, end) in enumerate(drawn):
         assert begin >= 0 and end <= NARROWEST_PIXELS
         assert all(y != other or end <= left or right <= begin for other, left, right in drawn[:number])
+
+
+SECOND_NAMES = {"candidate", "this run", "is", "was", "flips"}
+"""Other words for the run and its baseline."""
+
+
+def list_columns():
+    """Every column of a table that a page or a command shows."""
+    for package in (assayline.report, assayline.report.run, assayline.flows.cli):
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            for name, value in vars(importlib.import_module(found.name)).items():
+                for column in value if isinstance(value, tuple) else ():
+                    if isinstance(column, Column):
+                        yield f"{found.name}.{name}", column
+
+
+def test_metrics_and_sides_of_a_comparison_have_one_name_in_every_table():
+    columns = list(list_columns())
+    assert len(columns) > 200
+    for where, column in columns:
+        assert column.header not in SECOND_NAMES, where
+        known = column.value if isinstance(column.value, str) else ""
+        if name_metric(known) != known:
+            assert column.header.partition(" (")[0] == name_metric(known), where
+    for shown in SHOWN:
+        for metric in (shown.metric, f"{shown.metric.removesuffix('_s')}_{shown.statistic}_s"):
+            assert shown.words.startswith(name_metric(metric)) or name_metric(metric) == metric

@@ -302,18 +302,6 @@ def test_every_scorer_has_a_row_of_its_own(store):
     assert rows["one"]["difference"] is None and rows["one"]["p_value"] is None
 
 
-def test_changed_prompts_are_listed_worst_first(store):
-    store.given("prompts", *({"run_id": "new", "prompt_id": f"p{i}", "target": f"t{i}"} for i in range(4)))
-    given_scores(store, "new", named([0, 1, 1, 0.5]))
-    given_scores(store, "old", named([1, 0, 1, 1]))
-    worse, better = (compare(store, f"from show_flips('new', 'old', {direction}, 4)") for direction in (1, -1))
-    assert [(row["prompt_id"], row["difference"], row["target"]) for row in (*worse, *better)] == [
-        ("p0", -1, "t0"),
-        ("p3", -0.5, "t3"),
-        ("p1", 1, "t1"),
-    ]
-
-
 def given_rows(store, run_id, *rows, source="a"):
     """A run whose prompt rows are (prompt_id, source_id, source_row, target, score or scores of repeats)."""
     given_scores(store, run_id, {(prompt, 0): value for prompt, *_, value in rows})

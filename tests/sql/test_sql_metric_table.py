@@ -57,8 +57,8 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
         "n": 240,
     }
     p95 = latency["ttft_s", 0.95]
-    assert by_name["time to first token, p95"] == {
-        "metric": "time to first token, p95",
+    assert by_name["TTFT p95"] == {
+        "metric": "TTFT p95",
         "unit": "s",
         "source": "ttft_s p95",
         "value": p95["value_s"],
@@ -67,7 +67,7 @@ def test_the_metric_table_names_and_orders_and_computes_nothing(store):
         "n": 240,
     }
     assert p95["low_s"] is not None
-    assert by_name["time per output token, p50"]["value"] is None
+    assert by_name["TPOT p50"]["value"] is None
 
 
 def test_scorers_and_repeats_have_rows_of_their_own(store):
@@ -174,8 +174,8 @@ def test_a_load_has_rows_about_goodput_and_lateness(store):
     ((per_s,),) = store.connection.execute(
         "select value from metric_value where metric = 'good_requests_per_s'"
     ).fetchall()
-    assert by_name["goodput (fast)"]["value"] == per_s is not None
-    assert by_name["goodput (fast)"]["source"] == "good_requests_per_s mean"
+    assert by_name["good requests/s (fast)"]["value"] == per_s is not None
+    assert by_name["good requests/s (fast)"]["source"] == "good_requests_per_s mean"
     assert by_name["sent late, p99"] == {
         "metric": "sent late, p99", "unit": "s", "source": "send_lag_s p99", "value": 0.25, "low": None, "high": None,
         "n": 4,

@@ -8,6 +8,7 @@ from row_kit import give_run_metric
 from scipy.stats import chi2, norm
 
 from assayline.comparison import queries
+from assayline.report.run.comparison import read_flips
 from assayline.stats.noise import find_floors
 
 START = datetime(2026, 1, 1)
@@ -140,16 +141,22 @@ def test_read_noise_floors_takes_the_noise_of_either_configuration_in_its_enviro
     assert queries.read_noise_floors(store.connection, "elsewhere00", "baseline00") == {}
 
 
-def test_show_flips_marks_prompts_that_flip_between_equal_runs(store):
+def test_read_flips_marks_prompts_that_flip_between_equal_runs(store):
     for i, run in enumerate(given_runs(store, [0, 0, 1, 1, 2])):
         given_answers(store, run, ("a", "b"), (1, i % 2))
     for run, scores in (("candidate00", (0, 0)), ("baseline00", (1, 1))):
         given_runs(store, [0], None, day=1, prefix=run[:-2], config="config" if run[0] == "c" else "other")
         given_answers(store, run, ("x", "y"), scores)
-    query = "select prompt_id, flip_share from show_flips(?, ?, ?, 9) order by prompt_id"
+
+    store.measure()
+
+    def show(*flips):
+        rows = read_flips(store.connection, *flips)
+        return sorted((row["prompt_id"], row["flip_share"]) for row in rows)
+
     marked = [("p0", 0.0), ("p1", pytest.approx(0.6))]
-    assert store.connection.execute(query, ["candidate00", "baseline00", 1]).fetchall() == marked
-    assert store.connection.execute(query, ["baseline00", "candidate00", -1]).fetchall() == marked
+    assert show("candidate00", "baseline00", "prompt", "worse") == marked
+    assert show("baseline00", "candidate00", "prompt", "better") == marked
     store.connection.execute("update raw.runs set benchmark_id = null")
     unmarked = [("p0", None), ("p1", None)]
-    assert store.connection.execute(query, ["candidate00", "baseline00", 1]).fetchall() == unmarked
+    assert show("candidate00", "baseline00", "prompt", "worse") == unmarked

@@ -1,6 +1,12 @@
-"""show_samples, show_flips, show_errors: which few rows of a run a reader is shown."""
+"""Which few answers of a run and of a pair of runs a reader is shown, and how scores are grouped."""
 
 import pytest
+
+from assayline.report.document import Sample
+from assayline.report.run.accuracy import describe_prompts
+from assayline.report.run.comparison import read_flips
+from assayline.report.run.engines import describe_errors
+from assayline.report.run.rows import read_report
 
 
 def given_scores(store, *values, run_id="run"):
@@ -21,53 +27,52 @@ def show(store, call, *columns):
     return store.connection.execute(f"select {', '.join(columns)} from {call}").fetchall()
 
 
-@pytest.mark.parametrize(
-    ("direction", "prompts", "expected"),
-    [
-        (1, 5, [("p1", 0.0, 0.0, "run 1.0"), ("p2", 0.5, 0.0, "run 2.1")]),
-        (-1, 5, [("p0", 1.0, 1.0, "run 0.0"), ("p3", 1.0, 1.0, "run 3.0"), ("p2", 0.5, 1.0, "run 2.0")]),
-        (1, 1, [("p1", 0.0, 0.0, "run 1.0")]),
-    ],
-    ids=["worst first", "best first", "no more than asked for"],
-)
-def test_samples_are_those_that_go_furthest(store, direction, prompts, expected):
+def list_samples(section):
+    shown = [block for block in section.blocks if isinstance(block, Sample)]
+    return [(one.title.partition(" of")[0], one.quotes[0].text, one.quotes[1].text) for one in shown]
+
+
+def test_worst_and_best_prompts_are_shown_by_the_answer_that_goes_furthest_by_the_first_scorer(store):
     given_scores(store, [1.0], [0.0], [1.0, 0.0], [1.0])
-    call = f"show_samples('run', {direction}, {prompts})"
-    assert show(store, call, "prompt_id", "mean_value", "value", "answer") == expected
-
-
-def test_samples_are_of_one_run_and_of_its_first_scorer(store):
-    given_scores(store, [0.0], [1.0])
     given_scores(store, [0.0], [0.0], run_id="other")
     store.given("scorers", {"scorer": "second", "ordinal": 1})
-    store.given("scores", {"scorer": "second", "prompt_id": "p1", "value": 0.0})
-    assert show(store, "show_samples('run', 1, 9)", "scorer", "prompt_id", "rendered", "source_row") == [
-        ("exact_match", "p0", "prompt 0", 0)
+    store.given("scores", {"scorer": "second", "prompt_id": "p0", "value": 0.0})
+    section = describe_prompts(store.connection, read_report(store.connection, "run"))
+    assert list_samples(section) == [
+        ("Worst: row 1", "prompt 1", "run 1.0"),
+        ("Worst: row 2", "prompt 2", "run 2.1"),
+        ("Best: row 0", "prompt 0", "run 0.0"),
+        ("Best: row 2", "prompt 2", "run 2.0"),
+        ("Best: row 3", "prompt 3", "run 3.0"),
     ]
+    (mixed,) = (block for block in section.blocks if getattr(block, "title", "").startswith("Worst: row 2"))
+    assert mixed.facts[0] == ("score", "0, mean of 2 repeats 0.5")
 
 
 def test_flips_are_of_both_directions_with_an_answer_of_each_run(store):
     given_scores(store, [1.0], [0.0], [1.0], [0.5, 1.0], run_id="old")
     given_scores(store, [0.0], [1.0], [1.0], [0.5, 0.5], run_id="new")
-    columns = ("prompt_id", "difference", "candidate_answer", "baseline_answer")
-    worse = [("p0", -1.0, "new 0.0", "old 0.0"), ("p3", -0.25, "new 3.0", "old 3.0")]
-    assert show(store, "show_flips('new', 'old', 1, 9)", *columns) == worse
-    assert show(store, "show_flips('new', 'old', 1, 1)", *columns) == worse[:1]
-    assert show(store, "show_flips('new', 'old', -1, 9)", *columns) == [("p1", 1.0, "new 1.0", "old 1.0")]
-    assert show(store, "show_flips('new', 'new', 1, 9)", *columns) == []
+
+    def show(candidate, change):
+        rows = read_flips(store.connection, candidate, "old", "prompt", change)
+        return [
+            [row[key] for key in ("prompt_id", "difference", "candidate_answer", "baseline_answer")] for row in rows
+        ]
+
+    assert show("new", "worse") == [["p0", -1.0, "new 0.0", "old 0.0"], ["p3", -0.25, "new 3.0", "old 3.0"]]
+    assert show("new", "better") == [["p1", 1.0, "new 1.0", "old 1.0"]]
+    assert show("old", "worse") == []
 
 
-def test_of_each_kind_of_error_the_first_is_shown(store):
+def test_an_example_of_each_kind_of_error_is_shown(store):
     store.given_answers(
         {"error_kind": "timeout", "error_message": "late", "finished_at_s": 5.0},
-        {"error_kind": "timeout", "error_message": "first", "finished_at_s": 3.0},
         {"error_kind": "refused", "error_message": "no", "finished_at_s": None},
         {"error_kind": None, "error_message": None, "finished_at_s": 1.0},
     )
-    columns = ("error_kind", "error_message", "request_id")
-    assert show(store, "show_errors('run', 9)", *columns) == [("refused", "no", "2"), ("timeout", "first", "1")]
-    assert show(store, "show_errors('run', 1)", *columns) == [("refused", "no", "2")]
-    assert show(store, "show_errors('other', 9)", *columns) == []
+    section = describe_errors(store.connection, read_report(store.connection, "run"))
+    shown = [(one.title.partition(":")[0], one.quotes[0].text) for one in section.blocks if isinstance(one, Sample)]
+    assert shown == [("Example of refused", "no"), ("Example of timeout", "late")]
 
 
 def test_groups_are_by_finish_reason_by_metadata_with_few_values_and_by_wrong_answers(store):

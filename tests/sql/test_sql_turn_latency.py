@@ -2,6 +2,8 @@
 
 from row_kit import as_rows
 
+from assayline.report.answers import read_answer, show_prompt
+
 
 def given_turns(store, turns, answers):
     """Conversations of `turns` turns each, as requests in the order of conversation and turn, with their answers."""
@@ -76,8 +78,8 @@ def test_a_sample_that_is_shown_has_the_conversation_before_it(store):
     store.connection.execute("update requests set rendered = '<user>once' where prompt_id = '1'")
     store.given("scorers", {})
     store.given("scores", *({"prompt_id": str(number), "value": 0.0} for number in range(2)))
-    query = "select prompt_id, rendered, answer from show_samples('run', 1, 9) order by prompt_id"
-    assert store.connection.execute(query).fetchall() == [
+    rows = [read_answer(store.connection, "run", request) for request in ("0.1", "1.0")]
+    assert [(row["prompt_id"], show_prompt(row).text, row["text"]) for row in rows] == [
         ("0", "system: s\nuser: 2 + 2\nassistant: four\nuser: twice that", "eight"),
         ("1", "<user>once", "only"),
     ]

@@ -11,11 +11,12 @@ from assayline.media.load import Hearing, Loaded, load_all
 from assayline.media.references import find_media
 from assayline.media.sounds import encode_wav
 from assayline.records import Media
+from assayline.report.answers import Filters, list_answers, read_answer, show_answer, show_prompt
 from assayline.report.charts import draw_points
-from assayline.report.document import Block, Chart, Column, Exhibit, Paragraph, Quote, Sample, Section, tabulate
+from assayline.report.document import Block, Chart, Column, Exhibit, Paragraph, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows
 from assayline.spec.prompts import MediaSpec
-from assayline.store.database import Row
+from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import USUAL_K
 from assayline.words import count, show_share, show_value
 
@@ -74,7 +75,7 @@ def describe_accuracy(rows: ReportRows) -> Section | None:
     return section
 
 
-def describe_prompts(rows: ReportRows, run_dir: Path | None = None) -> Section | None:
+def describe_prompts(connection: Connection, rows: ReportRows, run_dir: Path | None = None) -> Section | None:
     """Build the section of worst and best prompts, with input, output and media (found in `run_dir`).
 
     None without scores.
@@ -82,14 +83,21 @@ def describe_prompts(rows: ReportRows, run_dir: Path | None = None) -> Section |
     section = Section("prompts", "Sample prompts")
     if not any(row["mean"] is not None for row in rows.accuracy):
         return None
-    scorer = rows.accuracy[0]["scorer"]
+    scorer, run_id = rows.accuracy[0]["scorer"], rows.run["run_id"]
     section.say(f"Selected by the scorer {scorer}, one answer per prompt.")
-    if not rows.worst:
-        section.say("Every prompt was answered correctly, so there are no worst prompts.")
-    section.add(*(_show_sample("Worst", row, run_dir) for row in rows.worst))
-    if not rows.best:
-        section.say("No prompt was answered correctly, so there are no best prompts.")
-    section.add(*(_show_sample("Best", row, run_dir) for row in rows.best))
+    for title, sort, most, unwanted, none in (
+        ("Worst", "low", WORST, 1, "Every prompt was answered correctly, so there are no worst"),
+        ("Best", "high", BEST, 0, "No prompt was answered correctly, so there are no best"),
+    ):
+        listed = list_answers(run_id, scorer, None, Filters(sort=sort)).read_plain(connection, 1)
+        by_prompt: dict[tuple[str, int], str] = {}
+        for row in listed:
+            if row["score"] not in (None, unwanted):
+                by_prompt.setdefault((row["prompt_id"], row["occurrence"]), row["request_id"])
+        shown = list(by_prompt.values())[:most]
+        if not shown:
+            section.say(f"{none} prompts.")
+        section.add(*(_show_sample(connection, title, rows, request_id, run_dir) for request_id in shown))
     return section
 
 
@@ -125,41 +133,28 @@ def _draw(scored: list[Row]) -> list[Block]:
     return [Chart("Mean scores", described, draw_points(points, "mean score (%)"))]
 
 
-def _show_sample(title: str, row: Row, run_dir: Path | None) -> Sample:
-    repeats = (
-        f", mean of {count(row['samples'], 'repeat')} {show_value(row['mean_value'])}" if row["samples"] > 1 else ""
-    )
-    facts = [("score", show_value(row["value"]) + repeats)]
+def _show_sample(connection: Connection, title: str, rows: ReportRows, request_id: str, run_dir: Path | None) -> Sample:
+    scorer, row = rows.accuracy[0]["scorer"], read_answer(connection, rows.run["run_id"], request_id)
+    assert row is not None
+    score = next(one for one in row["scores"] if one["scorer"] == scorer)
+    (of,) = read_rows(connection, _MEAN, rows.run["run_id"], scorer, row["prompt_id"], row["occurrence"])
+    mean = f", mean of {count(of['samples'], 'repeat')} {show_value(of['mean'])}" if of["samples"] > 1 else ""
+    facts = [("score", show_value(score["value"]) + mean)]
     if row["finish_reason"]:
         facts.append(("finish reason", row["finish_reason"]))
-    if row["explanation"]:
-        facts.append(("because", " ".join(row["explanation"].split())))
-    is_extracted = row["extracted"] is not None and row["extracted"] != (row["answer"] or "").strip()
-    quotes = [
-        Quote("Rendered prompt", row["rendered"], row["rendered_characters"]),
-        *([Quote("Reasoning", row["reasoning"], row["reasoning_characters"])] if row["reasoning"] else []),
-        _quote_answer(row),
-        *([Quote("Extracted answer", row["extracted"], row["extracted_characters"])] if is_extracted else []),
-        Quote("Target", row["target"], row["target_characters"]),
-    ]
-    exhibits = show_media(row["media_json"], run_dir)
-    return Sample(f"{title}: row {row['source_row']:,} of the source", facts, quotes, exhibits)
+    if score["explanation"]:
+        facts.append(("because", " ".join(score["explanation"].split())))
+    name = f"{title}: row {row['source_row']:,} of the source"
+    return Sample(name, facts, [show_prompt(row), *show_answer(row, scorer)], show_media(row["media_json"], run_dir))
 
 
-def _quote_answer(row: Row) -> Quote:
-    if row["status"] == "error":
-        return Quote("Error", row["error_message"], row["error_message_characters"])
-    if row["status"] == "missing":
-        return Quote("Output", None)
-    if row["options"] is not None:
-        likelihoods = row["option_logprobs"] or [None] * len(row["options"])
-        lines = [
-            f"{option}  (log-probability {show_value(logprob)})"
-            for option, logprob in zip(row["options"], likelihoods, strict=True)
-        ]
-        return Quote("Options", "\n".join(lines))
-    return Quote("Output", row["answer"], row["answer_characters"])
-
+_MEAN = """
+    select avg(value) as mean, count(*) as samples
+    from score
+    where run_id = ? and scorer = ? and prompt_id = ? and occurrence = ?
+"""
+WORST = 5
+BEST = 3
 
 MOST_EXHIBITS = 6
 """Media shown per prompt; the others are counted."""

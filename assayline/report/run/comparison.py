@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 
 from assayline.comparison.queries import (
     choose_pairing,
@@ -12,18 +13,20 @@ from assayline.comparison.queries import (
     read_side,
     say_pairing,
 )
+from assayline.report.answers import Filters, list_messages, list_pairs, read_answer
 from assayline.report.charts import draw_points
-from assayline.report.document import Chart, Column, Paragraph, Quote, Sample, Section, tabulate
-from assayline.report.run.rows import ReportRows, cut_and_count
+from assayline.report.document import Chart, Column, Paragraph, Sample, Section, cut_quote, tabulate
+from assayline.report.run.rows import ReportRows, say_answered
 from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.stats.pairs import judge_drop
-from assayline.stats.worse import OPEN, find_gravest, say_worse
+from assayline.stats.worse import OPEN, Verdict, find_gravest, say_worse
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_repeats
 from assayline.words import (
     count,
+    name_metric,
     show_change,
     show_limit,
     show_metric,
@@ -78,8 +81,8 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         limits=limits,
         scores=sorted(scores.values(), key=lambda row: (ordinals.get(row["scorer"], len(ordinals)), row["scorer"])),
         metrics=_relate_noise(connection, candidate, baseline),
-        worse=read_rows(connection, _FLIPS, candidate, baseline, 1, FLIPPED, pairing),
-        better=read_rows(connection, _FLIPS, candidate, baseline, -1, FLIPPED, pairing),
+        worse=read_flips(connection, candidate, baseline, pairing, "worse"),
+        better=read_flips(connection, candidate, baseline, pairing, "better"),
         named=read_rows(connection, _NAMED, candidate, baseline),
     )
 
@@ -156,13 +159,48 @@ _SPEEDS = """
     where new.run_id = ? and old.run_id = ? and metric <> 'accuracy'
     order by unit = 's', metric
 """
-_FLIPS = f"""
-    select
-        scorer, prompt_id, candidate_value, baseline_value, difference, flip_share,
-        messages_json ->> '$[#-1].content' as prompt,
-        {", ".join(map(cut_and_count, ("target", "messages_json", "candidate_answer", "baseline_answer")))}
-    from show_flips(?, ?, ?, ?, pair_by := ?)
-"""  # noqa: S608 - names are ours
+_NOISE = """
+    select prompt_id, occurrence, score_flip_share
+    from noise_prompt((
+        select list(noise_run.run_id)
+        from noise_run
+        join run_conditions using (config_id, environment)
+        where run_conditions.run_id = ?
+    ))
+"""
+
+
+def read_flips(connection: Connection, candidate: str, baseline: str, pairing: str, change: str) -> list[Row]:
+    """Read pairs whose score changed by the candidate's first scorer, most first, with the answers of both runs.
+
+    `flip_share` is the share of pairs of equal runs whose scores of the prompt differ, of the configuration that flips
+    more; None if neither was measured.
+    """
+    scorer = next(iter(read_side(connection, candidate).scorers), None)
+    listed = list_pairs(candidate, baseline, pairing, scorer, None, Filters(change=change)).read_plain(connection, 1)
+    noise = {
+        (run_id, one["prompt_id"], one["occurrence"]): one["score_flip_share"]
+        for run_id in (candidate, baseline)
+        for one in (read_rows(connection, _NOISE, run_id) if listed else ())
+    }
+    found = []
+    for row in listed[:FLIPPED]:
+        ours = read_answer(connection, candidate, row["request_id"]) or {}
+        theirs = read_answer(connection, baseline, row["baseline_request_id"] or "") or {}
+        keys = [(side["run_id"], side["prompt_id"], side["occurrence"]) for side in (ours, theirs) if side]
+        found.append(
+            {
+                **row,
+                "scorer": scorer,
+                "prompt": next((said for _, said in reversed(list_messages(ours))), None),
+                "messages_json": ours["asked_json"] or ours["messages_json"],
+                "target": ours["target"],
+                "candidate_answer": ours["text"] or ours["error_kind"],
+                "baseline_answer": theirs.get("text") or theirs.get("error_kind"),
+                "flip_share": max((share for key in keys if (share := noise.get(key)) is not None), default=None),
+            }
+        )
+    return found
 
 
 SPECS_APART = {
@@ -186,9 +224,9 @@ CONDITIONS = {
 """Names of conditions by the first word of their text in `run_conditions.environment`; all others are the machine."""
 LIMIT_FIELDS = ("limit_on", "limit_value", "unit", "baseline_value")
 LIMITS = (
-    Column("limit on", "limit_on"),
+    Column("limit on", lambda row: name_metric(row["limit_on"])),
     Column("verdict", "verdict"),
-    Column("this run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
+    Column("run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
     Column("baseline", lambda row: show_metric(row["baseline_value"], row["unit"]), show_number),
     Column("limit", lambda row: show_limit(*(row[name] for name in LIMIT_FIELDS)), show_number),
     Column("note", "words", show_note),
@@ -197,7 +235,7 @@ NAMED = (
     Column("prompt", "prompt"),
     Column("finding", "finding"),
     Column("chance", "chance", show_share),
-    Column("nights, the last is this run", lambda row: "".join(map(_show_dot, row["scores"])), show_name),
+    Column("nights, the last is the run", lambda row: "".join(map(_show_dot, row["scores"])), show_name),
     Column("question", "question"),
 )
 SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a run again with the current scorer."
@@ -205,7 +243,7 @@ SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a ru
 
 SCORES = (
     Column("scorer", "scorer"),
-    Column("this run", "candidate_mean", show_share),
+    Column("run", "candidate_mean", show_share),
     Column("baseline", "baseline_mean", show_share),
     Column("change", "difference", show_points),
     Column("95% CI", ("low", "high"), show_points),
@@ -217,8 +255,8 @@ SCORES = (
     Column("verdict", "words"),
 )
 SPEEDS = (
-    Column("metric", "metric"),
-    Column("this run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
+    Column("metric", lambda row: name_metric(row["metric"])),
+    Column("run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
     Column("baseline", lambda row: show_metric(row["baseline_value"], row["unit"]), show_number),
     Column("change", "change_share", show_change),
     Column("noise", "noise_ratio", show_ratio),
@@ -274,6 +312,51 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
     return section
 
 
+QUESTIONS = (Column("question", 0), Column("answer", 1), Column("next", 2))
+ADVICE: dict[Verdict, str] = {
+    "fail": "Look at the answers that changed, and measure both runs again. If the change is wanted, pin the run.",
+    "suspect": "Measure both runs again, or wait for the next night.",
+    "inconclusive": "Measure both runs again, with more prompts or repeats.",
+    "pass": "Nothing.",
+}
+
+
+def answer_questions(connection: Connection, rows: ReportRows, comparison: ComparisonRows) -> Section:
+    """Build the section that says whether the run ran, whether it is worse, where, since when, and what to do."""
+    run_id, baseline = rows.run["run_id"], comparison.baseline["run_id"]
+    verdicts = [row["verdict"] for row in comparison.limits or comparison.scores[:1]]
+    verdict = find_gravest(verdicts) if verdicts else "inconclusive"
+    said = [*say_limits(comparison), say_verdict(comparison)][0]
+    named = [f"row {row['source_row']:,}" for row in comparison.worse if row["source_row"] is not None]
+    worse = sum(row["worse_prompts"] or 0 for row in comparison.scores[:1])
+    more = [f"{worse - len(named):,} more"] if worse > len(named) else []
+    answers = {
+        "Did it run?": (f"{rows.run['state'].capitalize()}: {say_answered(rows.summary)}.", f"assayline view {run_id}"),
+        "Is it worse?": (said, f"assayline gate {run_id} --baseline {baseline}"),
+        "Which prompts?": (
+            f"{', '.join(named + more)} got worse." if worse else "None got worse.",
+            f"assayline view {run_id} {baseline}",
+        ),
+        "Since when?": (_say_since(connection, rows.run, verdict), f"assayline report --history {run_id}"),
+        "What to do?": (
+            ADVICE[verdict],
+            "" if verdict == "pass" else f"assayline gate {run_id} --baseline {baseline} --remeasure",
+        ),
+    }
+    lines = [(question, *told) for question, told in answers.items()]
+    return Section("short", "In short", [tabulate("Five questions", QUESTIONS, lines)])
+
+
+def _say_since(connection: Connection, run: Row, verdict: Verdict) -> str:
+    nights = [row for row in read_rows(connection, "from find_history(?)", run["run_id"]) if row["verdict"]]
+    until = [row for row in nights if row["started_at"] <= run["started_at"]]
+    alike = list(takewhile(lambda row: row["verdict"] == verdict, reversed(until)))
+    if verdict in ("fail", "suspect") and alike:
+        return f"Since {alike[-1]['started_at']:%Y-%m-%d %H:%M}, {count(len(alike), 'judged run')} in a row."
+    failed = [row for row in until if row["verdict"] == "fail"]
+    return f"The last run that failed began {failed[-1]['started_at']:%Y-%m-%d %H:%M}." if failed else "No run failed."
+
+
 def say_conditions(ours: str, theirs: str) -> str:
     """Name the conditions that differ between two values of `run_conditions.environment`; empty if none does."""
     parts = [list(dict.fromkeys(re.split("[;,] ", one))) for one in (ours, theirs)]
@@ -284,7 +367,7 @@ def say_conditions(ours: str, theirs: str) -> str:
     this, other = (", ".join(one) or "as given" for one in apart)
     differ = "differs" if len(names) == 1 else "differ"
     return (
-        f"The {' and the '.join(names)} {differ}, which may explain differences in speed. This run: {this}. "
+        f"The {' and the '.join(names)} {differ}, which may explain differences in speed. Run: {this}. "
         f"Baseline: {other}."
     )
 
@@ -294,7 +377,7 @@ def say_limits(comparison: ComparisonRows) -> list[str]:
     if not comparison.limits:
         return []
     on = {
-        verdict: "; ".join(row["limit_on"] for row in comparison.limits if row["verdict"] == verdict)
+        verdict: "; ".join(name_metric(row["limit_on"]) for row in comparison.limits if row["verdict"] == verdict)
         for verdict in ("fail", *OPEN)
     }
     said = {
@@ -324,9 +407,10 @@ def say_score(row: Row, pairing: str = "", *, is_judged: bool = True) -> str:
     unlike = "" if row["same_scorer"] else f" {SCORE_AGAIN}"
     paired = f", {pairing}" * bool(pairing)
     span = f" ({_show_span(row)})" if row["low"] is not None else ""
-    verdict = f"is {row['words']}:" if is_judged else "changed by"
+    scorer = row["scorer"]
+    verdict = f"{scorer} is {row['words']}:" if is_judged else f"Compared with the baseline, {scorer} changed by"
     return (
-        f"Compared with the baseline, {row['scorer']} {verdict} "
+        f"{verdict} "
         f"{show_points(row['difference'])}{span}{partly}; {count(row['worse_prompts'], 'prompt')} got worse and "
         f"{row['better_prompts']:,} better{paired}.{unlike}"
     )
@@ -354,15 +438,16 @@ def _show_dot(score: float | None) -> str:
 def _show_flip(title: str, row: Row) -> Sample:
     values = f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"
     quotes = [
-        Quote("Prompt messages", row["messages_json"], row["messages_json_characters"]),
-        Quote("Output of this run", row["candidate_answer"], row["candidate_answer_characters"]),
-        Quote("Output of the baseline", row["baseline_answer"], row["baseline_answer_characters"]),
-        Quote("Target", row["target"], row["target_characters"]),
+        cut_quote("Prompt messages", row["messages_json"]),
+        cut_quote("Output of the run", row["candidate_answer"]),
+        cut_quote("Output of the baseline", row["baseline_answer"]),
+        cut_quote("Target", row["target"]),
     ]
     facts = [(f"score by {row['scorer']}", values)]
     if row["flip_share"]:
         facts.append(("noise", f"also differs between equal runs: {show_share(row['flip_share'])}"))
-    return Sample(f"{title}: prompt {row['prompt_id'][:12]}", facts, quotes)
+    place = f"prompt {row['prompt_id'][:12]}" if row["source_row"] is None else f"row {row['source_row']:,}"
+    return Sample(f"{title}: {place}", facts, quotes)
 
 
 def _show_span(row: Row) -> str:

@@ -2,13 +2,15 @@
 
 import json
 
-from assayline.report.document import Column, Quote, Sample, Section, tabulate
+from assayline.report.answers import Filters, list_answers, read_answer, show_prompt
+from assayline.report.document import Column, Sample, Section, cut_quote, tabulate
 from assayline.report.run.rows import ENGINES, ERROR_KINDS, EVENTS, ReportRows
 from assayline.runs.manifest import IMPORTS
-from assayline.store.database import Row
+from assayline.store.database import Connection, Row
 from assayline.words import count, show_changes, show_number, show_seconds, show_share, show_value
 
 MESSAGE_CHARACTERS = 300
+ERROR_SAMPLES = 3
 
 
 def describe_engines(rows: ReportRows) -> Section | None:
@@ -130,7 +132,7 @@ COLUMNS = (
 )
 
 
-def describe_errors(rows: ReportRows) -> Section | None:
+def describe_errors(connection: Connection, rows: ReportRows) -> Section | None:
     """Build the errors section: counts by kind, with one example of each; None if every request was answered."""
     section = Section("errors", "Errors")
     unsent, missing = rows.summary["unsent_requests"], rows.summary["missing_requests"]
@@ -141,19 +143,17 @@ def describe_errors(rows: ReportRows) -> Section | None:
         section.add(tabulate("Errors by kind", COLUMNS, rows.errors))
     if len(rows.errors) == ERROR_KINDS:
         section.say(f"Only the {ERROR_KINDS} most frequent kinds are shown; the table request has all errors.")
-    section.add(*(_show_example(row) for row in rows.error_samples))
+    for kind in sorted({row["error_kind"] for row in rows.errors})[:ERROR_SAMPLES]:
+        listed = list_answers(rows.run["run_id"], None, None, Filters(error=kind)).read_plain(connection, 1)
+        section.add(*(_show_example(connection, row) for row in listed[:1]))
     if missing:
         section.say(f"{count(missing, 'request has', 'requests have')} no result at all.")
     return section if section.blocks else None
 
 
-def _show_example(row: Row) -> Sample:
-    return Sample(
-        f"Example of {row['error_kind']}"
-        + (f": row {row['source_row']:,} of the source" if row["source_row"] is not None else ""),
-        [("request", row["request_id"])],
-        [
-            Quote("Message", row["error_message"], row["error_message_characters"]),
-            Quote("Rendered prompt", row["rendered"], row["rendered_characters"]),
-        ],
-    )
+def _show_example(connection: Connection, listed: Row) -> Sample:
+    row = read_answer(connection, listed["run_id"], listed["request_id"])
+    assert row is not None
+    of = f": row {row['source_row']:,} of the source" if row["source_row"] is not None else ""
+    quotes = [cut_quote("Message", row["error_message"]), show_prompt(row)]
+    return Sample(f"Example of {row['error_kind']}{of}", [("request", row["request_id"])], quotes)

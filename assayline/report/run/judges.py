@@ -5,8 +5,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from assayline.comparison.judges import audit_judges
-from assayline.report.document import Block, Column, Paragraph, Quote, Sample, Section, tabulate
-from assayline.report.run.rows import cut_and_count
+from assayline.report.document import Block, Column, Paragraph, Sample, Section, cut_quote, tabulate
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics
 from assayline.words import (
@@ -99,12 +98,7 @@ _OWN = """
     from runs
     where run_id = ? and run_id in (select run_id from source_run where is_judge and run_id = ?)
 """
-_JUDGEMENTS = f"""
-    select
-        * exclude (reason, prompt, answer, other_answer),
-        {", ".join(map(cut_and_count, ("reason", "prompt", "answer", "other_answer")))}
-    from show_judgements(?::varchar[], ?, ?)
-"""  # noqa: S608 - names are ours
+_JUDGEMENTS = "from show_judgements(?::varchar[], ?, ?)"
 
 
 def show_kappa(value: float | None) -> str:
@@ -163,7 +157,7 @@ COSTS = (
     Column("part", lambda row: PARTS[row["part"]] + (f", {row['rubric']}" if row["rubric"] else "")),
     Column("model", "model", show_name),
     Column("state", "state"),
-    Column("loading", "load_s", show_seconds),
+    Column("load time", "load_s", show_seconds),
     Column("generating", "duration_s", show_seconds),
     Column("output tokens", "output_tokens", show_value),
     Column("cost", lambda row: show_money(row["cost"], row["currency"]), show_number),
@@ -302,12 +296,12 @@ def _show_judgement(title: str, rubric: Rubric, row: Row) -> Sample:
         facts.append(("shown first", f"answer {row['first']}"))
     facts.append(("judge", _shorten(rubric.models[row["judge_run_id"]])))
     quotes = [
-        Quote("Prompt", row["prompt"], row["prompt_characters"]),
-        Quote("Answer" if row["first"] is None else "Answer a", row["answer"], row["answer_characters"]),
+        cut_quote("Prompt", row["prompt"]),
+        cut_quote("Answer" if row["first"] is None else "Answer a", row["answer"]),
     ]
     if row["first"] is not None:
-        quotes.append(Quote("Answer b", row["other_answer"], row["other_answer_characters"]))
-    quotes.append(Quote("Reason", row["reason"], row["reason_characters"]))
+        quotes.append(cut_quote("Answer b", row["other_answer"]))
+    quotes.append(cut_quote("Reason", row["reason"]))
     repeat = f", repeat {row['repeat_index']:,}" if row["repeat_index"] else ""
     return Sample(f"{title}: prompt {row['prompt_id'][:12]}{repeat}", facts, quotes)
 

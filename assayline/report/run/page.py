@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from assayline.report.document import Column, Figure, Quote, Section, tabulate
-from assayline.report.run.rows import ReportRows
+from assayline.report.run.rows import ReportRows, say_answered
 from assayline.runs.manifest import ENDED_WELL, IMPORTS
 from assayline.store.database import Row
 from assayline.words import (
@@ -243,12 +243,12 @@ def choose_figures(rows: ReportRows) -> list[Figure]:
             is_bad=summary["unasked_rows"] > 0,
         ),
         Figure(
-            "Throughput",
+            "Output tokens/s",
             show_rate(summary["output_tokens_per_s"], "tokens"),
             show_rate(summary["requests_per_s"], "requests"),
         ),
         _latency_figure(rows, "TTFT", "ttft_s"),
-        _latency_figure(rows, "E2E latency", "e2e_s"),
+        _latency_figure(rows, "E2E", "e2e_s"),
         Figure(
             "Errors",
             f"{summary['error_requests']:,}",
@@ -276,13 +276,13 @@ def find_percentile(rows: ReportRows, metric: str, percentile: float) -> Row | N
 def _latency_figure(rows: ReportRows, label: str, metric: str) -> Figure:
     median, tail = find_percentile(rows, metric, 0.5), find_percentile(rows, metric, 0.95)
     if median is None or tail is None:
-        return Figure(f"{label}, median", DASH)
-    return Figure(f"{label}, median", show_seconds(median["value_s"]), f"p95 {show_seconds(tail['value_s'])}")
+        return Figure(f"{label} p50", DASH)
+    return Figure(f"{label} p50", show_seconds(median["value_s"]), f"p95 {show_seconds(tail['value_s'])}")
 
 
 def _say_end(rows: ReportRows) -> str:
     summary, message = rows.summary, rows.run["message"]
-    answered = f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
+    answered = say_answered(summary)
     reason = str(message).splitlines()[0].rstrip(".") if message else ""
     if (state := rows.run["state"]) in ENDED_WELL:
         return f"Run {state}: {answered}. {reason.partition(' hint: ')[0]}".rstrip()

@@ -12,11 +12,17 @@ from assayline.errors import StoreError
 from assayline.store.database import SQL_FOLDER, Connection, Row, read_rows, transaction
 from assayline.store.measure import PERCENTILES, list_facts, run_tables
 from assayline.store.metrics import ensure_metrics, list_warnings, read_metric_table
+from assayline.words import count
 
 Values = dict[tuple[str, str | None], Row]
 """Rows of metric_values by metric and statistic, and scorer or SLO."""
 COUNTS = ("requests", "rows", "engines", "times", "prompts", "tokens", "workers", "attempts", "steps", "GPUs")
 """Units of whole numbers."""
+
+
+def say_answered(summary: Row) -> str:
+    """Return how many requests were answered."""
+    return f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
 
 
 def read_values(connection: Connection, run_id: str) -> Values:
@@ -164,18 +170,12 @@ def _first(rows: list[Row]) -> Row | None:
     return next(iter(rows), None)
 
 
-TEXT_CHARACTERS = 1_500
 SLOWEST = 5
 EVENTS = 100
 ENGINES = 50
 TURNS = 50
 ERROR_KINDS = 20
-ERROR_SAMPLES = 3
-WORST = 5
-BEST = 3
 VALUES = 20
-OPTIONS = 26
-OPTION_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,13 +208,9 @@ class ReportRows:
     events: list[Row]
     """Engine events, without the openings and closings of every run."""
     errors: list[Row]
-    error_samples: list[Row]
     slowest: list[Row]
-    worst: list[Row]
-    """Incorrect samples by the run's first scorer, lowest score first."""
     groups: list[Row]
     """Mean scores by finish reason and metadata, and frequent wrong answers."""
-    best: list[Row]
     warnings: list[str]
     """Warnings about the answers; see `list_warnings`."""
     load: LoadRows | None
@@ -271,10 +267,7 @@ def _read_rows(connection: Connection, run_id: str) -> ReportRows:
         first_opened=next(iter(of_run(_FIRST_OPENED)), None),
         events=of_run(_EVENTS, EVENTS),
         errors=of_run(_ERRORS, ERROR_KINDS) if "errors" in facts else [],
-        error_samples=of_run(_ERROR_SAMPLES, ERROR_SAMPLES) if "errors" in facts else [],
         slowest=of_run(_SLOWEST, SLOWEST),
-        worst=of_run(_SAMPLES, 1, WORST) if accuracy else [],
-        best=of_run(_SAMPLES, -1, BEST) if accuracy else [],
         groups=of_run(_GROUPS, VALUES) if accuracy else [],
         warnings=list_warnings(connection, run_id),
         load=read_load(connection, run_id, values),
@@ -310,16 +303,6 @@ def _read_cost(values: Values, spec: dict[str, Any]) -> Row:
     }
 
 
-def _cut(column: str) -> str:
-    """Return SQL for the beginning of a text, under the column's own name."""
-    return f"left({column}, {TEXT_CHARACTERS}) as {column}"
-
-
-def cut_and_count(column: str) -> str:
-    """Return SQL for the beginning of a text and its full length."""
-    return f"{_cut(column)}, length({column}) as {column}_characters"
-
-
 _LIMITS = """
     select
         slo,
@@ -334,38 +317,20 @@ _LIMITS = """
 _FIRST_OPENED = """
     select * from engine_events where run_id = ? and event = 'opened' order by at_s, worker limit 1
 """
-_EVENTS = f"""
-    select worker, attempt, engine_generation, event, at_s, {_cut("message")}
+_EVENTS = """
+    select worker, attempt, engine_generation, event, at_s, left(message, 300) as message
     from engine_events
     where run_id = ? and event in ('failed', 'reduced', 'isolated', 'restored', 'grown', 'idle')
     order by at_s, worker, engine_generation
     limit ?
-"""  # noqa: S608 - names are ours
-_ERRORS = f"""
-    select * replace ({_cut("example_message")})
+"""
+_ERRORS = """
+    select * replace (left(example_message, 300) as example_message)
     from error_breakdown
     where run_id = ?
     order by error_requests desc, error_kind, worker
     limit ?
-"""  # noqa: S608 - names are ours
-_ERROR_SAMPLES = f"""
-    select
-        request_id, prompt_id, error_kind, {cut_and_count("error_message")}, {cut_and_count("rendered")},
-        (
-            select min(source_row) from prompts
-            where prompts.run_id = $1 and prompts.prompt_id = shown.prompt_id
-        ) as source_row
-    from show_errors($1, $2) as shown
-"""  # noqa: S608 - names are ours
-_SAMPLES = f"""
-    select
-        scorer, prompt_id, value, mean_value, samples, source_row, status, finish_reason, media_json,
-        {", ".join(map(cut_and_count, ("extracted", "explanation", "answer", "target", "error_message")))},
-        {", ".join(map(cut_and_count, ("reasoning", "rendered")))},
-        list_transform(options[:{OPTIONS}], lambda option: left(option, {OPTION_CHARACTERS})) as options,
-        option_logprobs[:{OPTIONS}] as option_logprobs
-    from show_samples(?, ?, ?)
-"""  # noqa: S608 - names are ours
+"""
 _GROUPS = "select * replace (left(value, 200) as value) from show_groups(?, ?)"
 _SLOWEST = """
     select request_id, prompt_id, e2e_s, ttft_s, tpot_s, queue_s, prompt_tokens, output_tokens, finish_reason

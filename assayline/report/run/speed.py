@@ -7,6 +7,7 @@ from assayline.report.sweep import say_limits
 from assayline.store.database import Row
 from assayline.words import (
     count,
+    name_metric,
     name_percentile,
     show_name,
     show_number,
@@ -18,10 +19,11 @@ from assayline.words import (
 )
 
 LATENCIES = {
-    "ttft_s": "Time to first token (TTFT)",
-    "tpot_s": "Time per output token (TPOT)",
-    "e2e_s": "End-to-end latency (E2E)",
+    "ttft_s": "time to first token",
+    "tpot_s": "time per output token",
+    "e2e_s": "end-to-end latency",
 }
+"""Latencies of a run, in words."""
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 
 
@@ -40,11 +42,16 @@ def describe_latency(rows: ReportRows) -> Section | None:
     for metric, name in LATENCIES.items():
         bins = [row for row in rows.histogram if row["metric"] == metric]
         if not bins:
-            section.say(f"{name}: not defined for any request of this run.")
+            section.say(f"{name_metric(metric)} is not defined for any request of this run.")
             continue
         percentiles = [row for row in rows.percentiles if row["metric"] == metric]
         section.add(
-            Chart(name, _describe_distribution(name, percentiles), draw_distribution(bins, percentiles), is_small=True)
+            Chart(
+                name_metric(metric),
+                _describe_distribution(f"{name_metric(metric)}, the {name},", percentiles),
+                draw_distribution(bins, percentiles),
+                is_small=True,
+            )
         )
     if rows.turns:
         section.say(
@@ -128,17 +135,17 @@ TIMELINES = (
 def _tabulate_percentiles(percentiles: list[Row]) -> Table:
     """Tabulate one line per latency."""
     rows = []
-    for metric, name in LATENCIES.items():
+    for metric in LATENCIES:
         of_metric = {row["percentile"]: row for row in percentiles if row["metric"] == metric}
         values = [of_metric[percentile]["value_s"] for percentile in PERCENTILES]
-        rows.append((name, *values, of_metric[0.5]["n"]))
+        rows.append((name_metric(metric), *values, of_metric[0.5]["n"]))
     names = enumerate(map(name_percentile, PERCENTILES), 1)
     named = (Column(name, place, show_seconds) for place, name in names)
     return tabulate("Latency percentiles", (Column("latency", 0), *named, Column("n", -1, show_value)), rows)
 
 
 def _name_latency(row: Row) -> str:
-    return f"{LATENCIES[row['metric']]}, {name_percentile(row['percentile'])}"
+    return f"{name_metric(row['metric'])} {name_percentile(row['percentile'])}"
 
 
 def _show_interval(row: Row) -> str:
@@ -199,7 +206,7 @@ GOODPUT = (
     Column("good requests", lambda row: f"{row['good_requests']:,} of {row['requests']:,}", show_number),
     Column("share", "good_share", show_share),
     Column("good requests/s", "good_requests_per_s", show_value),
-    Column("good tokens/s", "good_output_tokens_per_s", show_value),
+    Column("good output tokens/s", "good_output_tokens_per_s", show_value),
 )
 
 

@@ -1,4 +1,4 @@
-"""Rows of the pages, and the SQL that selects them, which a reader can copy.
+"""Answers of a run and pairs of answers, as reports and the viewer show them, and the SQL that selects them.
 
 An answer is a sample of a run, a prompt row × a repeat. The list of a page is selected by numbers alone, and texts are
 read only of the answers that it shows: both together take 0.3 s of CPU for 100,000 answers.
@@ -11,8 +11,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
+from assayline.report.document import Quote, cut_quote
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.views import quote_text
+from assayline.words import show_value
 
 PAGE_ROWS = 50
 EXCERPT_CHARACTERS = 200
@@ -21,6 +23,7 @@ HEAD_CHARACTERS, TAIL_CHARACTERS = 40, 140
 WORDS = ("correct", "incorrect")
 """Labels without a judge; they are the verdicts of the rubric @correctness."""
 MOST_KEYS = 9
+OPTIONS = 26
 
 SORTS = {
     "row": ("", "source_row, repeat_index"),
@@ -28,6 +31,7 @@ SORTS = {
     "first": (", one.ttft_s as longest_s", "longest_s desc nulls last"),
     "long": (", one.output_tokens as longest", "longest desc nulls last"),
     "low": ("", "score nulls last"),
+    "high": ("", "score desc nulls last"),
 }
 """Columns and orders of lists."""
 CHANGES = {"worse": "difference < 0", "better": "difference > 0", "same": "difference = 0", "all": "true"}
@@ -353,6 +357,56 @@ def read_answer(connection: Connection, run_id: str, request_id: str) -> Row | N
     ((judge_run_ids,),) = connection.execute(judges, [run_id]).fetchall()
     row["verdicts"] = read_rows(connection, _VERDICTS, judge_run_ids, *key) if judge_run_ids else []
     return row
+
+
+def list_messages(row: Row) -> list[tuple[str, str]]:
+    """Return the turns that were shown to the model, each with its role; of a conversation with its answers."""
+    if not row["turns_said"]:
+        return _read_messages(row["messages_json"] or row["asked_json"])
+    said: list[tuple[str, str]] = []
+    for turn in row["turns_said"]:
+        said += [*_read_messages(turn["turn_messages_json"]), ("assistant", turn["text"] or "")]
+    return said[:-1]
+
+
+def _read_messages(text: str | None) -> list[tuple[str, str]]:
+    found = []
+    for message in json.loads(text or "[]"):
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "\n".join(part.get("text") or f"[{part.get('type')}]" for part in content)
+        found.append((str(message.get("role")), str(content or "")))
+    return found
+
+
+def show_answer(row: Row, scorer: str | None) -> list[Quote]:
+    """Return the texts of an answer: reasoning, what was said, what the scorer read, and the target."""
+    extracted = next((one["extracted"] for one in row["scores"] if one["scorer"] == scorer), None)
+    is_extracted = extracted is not None and extracted != (row["text"] or "").strip()
+    return [
+        *([cut_quote("Reasoning", row["reasoning"])] if row["reasoning"] else []),
+        _quote_answer(row),
+        *([cut_quote("Extracted answer", extracted)] if is_extracted else []),
+        cut_quote("Target", row["target"]),
+    ]
+
+
+def show_prompt(row: Row) -> Quote:
+    """Return the prompt as the model read it, or else its messages."""
+    said = [f"{role}: {text}" for role, text in list_messages(row)]
+    return cut_quote("Rendered prompt", row["rendered"] or "\n".join(said) or None)
+
+
+def _quote_answer(row: Row) -> Quote:
+    if row["error_kind"]:
+        return cut_quote("Error", row["error_message"])
+    if not row["options"]:
+        return cut_quote("Output", row["text"])
+    lines = [
+        f"{one['option'][:EXCERPT_CHARACTERS]}  (log-probability {show_value(one['option_logprob'])})"
+        for one in row["options"][:OPTIONS]
+    ]
+    return cut_quote("Options", "\n".join(lines))
 
 
 _ANSWER = """
