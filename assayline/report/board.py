@@ -399,7 +399,7 @@ def _describe_task(task: Task, number: int) -> Section:
     drawn = [cell for cell in task.cells if cell["mean"] is not None]
     if len(drawn) > 1:
         pale = " Pale dots are not compared." if any(cell["obstacle"] for cell in drawn) else ""
-        section.blocks.append(
+        section.add(
             Chart(
                 f"Scores on {task.name}",
                 f"From {drawn[0]['model']}, {show_share(drawn[0]['mean'])}, to {drawn[-1]['model']}, "
@@ -408,7 +408,7 @@ def _describe_task(task: Task, number: int) -> Section:
             )
         )
     if task.pairs:
-        section.blocks.append(_tabulate_pairs(task))
+        section.add(_tabulate_pairs(task))
     return section
 
 

@@ -1,7 +1,8 @@
 """The page of a benchmark without loads: which configuration to run, by quality, cost and speed over repeats."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from assayline.benchmark.frontier import count_prompts_to_decide
 from assayline.benchmark.result import SHOWN, Measured
@@ -64,10 +65,10 @@ MEDIANS = (
 COMPARISONS = (
     Column("metric", lambda row: SHOWN[row["metric"]]),
     Column("configuration", "label", show_name),
-    Column("compared with", lambda row: show_label(row["reference"]), show_name),
+    Column("compared with", lambda row: show_label(row["reference"]), show_name, is_wide=True),
     Column("change", _show_change, show_number),
     Column("95% CI", _show_interval, show_number),
-    Column("p at the limit", "beyond_p", show_value),
+    Column("p at the limit", "beyond_p", show_value, is_wide=True),
     Column("verdict", lambda row: row["verdict"].replace("_", " "), show_name),
 )
 VERDICTS = {"baseline": "baseline", "pass": "keeps the limit", "fail": "worse", "inconclusive": "open", None: ""}
@@ -83,18 +84,30 @@ def _show_cost(row: Row) -> str:
     return DASH if cost is None else show_seconds(cost) if unit == "s" else show_money(cost, unit)
 
 
+def _of_others(key: str) -> Callable[[Row], Any]:
+    """Return a column that the baseline has no value of."""
+    return lambda row: None if row["verdict"] == "baseline" else row[key]
+
+
 QUALITY = (
     Column("configuration", lambda row: show_label(row["configuration"]), show_name),
     Column("recovery", "recovery", show_share),
     Column("95% CI", ("recovery_low", "recovery_high"), show_share),
-    Column("accuracy", "accuracy", show_share),
-    Column("difference", lambda row: None if row["verdict"] == "baseline" else row["difference"], show_points),
-    Column("95% interval", ("difference_low", "difference_high"), show_points),
-    Column("noise floor", lambda row: _unsigned(row["accuracy_noise_floor"]), show_number),
-    Column("worst task", lambda row: None if row["verdict"] == "baseline" else row["worst_task"]),
-    Column("its recovery", lambda row: None if row["verdict"] == "baseline" else row["worst_recovery"], show_share),
-    Column("cut off", "truncated_share", show_share),
-    Column("per right answer", _show_cost, show_number),
+    Column("accuracy", "accuracy", show_share, is_wide=True),
+    Column(
+        "difference", lambda row: None if row["verdict"] == "baseline" else row["difference"], show_points, is_wide=True
+    ),
+    Column("95% interval", ("difference_low", "difference_high"), show_points, is_wide=True),
+    Column("noise floor", lambda row: _unsigned(row["accuracy_noise_floor"]), show_number, is_wide=True),
+    Column("worst task", _of_others("worst_task"), is_wide=True),
+    Column(
+        "its recovery",
+        lambda row: None if row["verdict"] == "baseline" else row["worst_recovery"],
+        show_share,
+        is_wide=True,
+    ),
+    Column("cut off", "truncated_share", show_share, is_wide=True),
+    Column("cost per correct answer", _show_cost, show_number),
     Column("decision", _say_decision),
     Column("", lambda row: f"Not measured: {row['obstacle']}" if row["obstacle"] else "", show_note),
 )
@@ -110,18 +123,10 @@ SPEEDS = (
     Column("cost per million output tokens", "cost_per_million_output_tokens", show_value),
     Column("repeats", "repeats", show_value),
 )
-SHORT = ("configuration", "recovery", "95% CI", "per right answer", "decision", "")
-"""Columns of `QUALITY` that fit a terminal."""
 
 
 def _unsigned(value: float | None) -> str:
     return show_points(value).lstrip("+") if value is not None else DASH
-
-
-def tabulate_quality(frontier: Sequence[Row], *, is_short: bool = False) -> Table:
-    """Tabulate quality, cost and decision of each configuration, the cheapest that keeps the limit first."""
-    columns = [column for column in QUALITY if not is_short or column.header in SHORT]
-    return tabulate("Quality and cost", columns, frontier)
 
 
 def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> Table:
@@ -135,19 +140,15 @@ def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> T
     return tabulate("Median and range over repeats", MEDIANS, rows, is_folded)
 
 
-def tabulate_comparisons(measured: Sequence[Measured], *, is_short: bool = False) -> Table:
-    """Tabulate one row per metric and configuration other than the one that it is compared with.
-
-    For a terminal (is_short), without that and p.
-    """
+def tabulate_comparisons(measured: Sequence[Measured]) -> Table:
+    """Tabulate one row per metric and configuration other than the one that it is compared with."""
     rows = [
         {**one.comparisons[metric], "label": show_label(one.label)}
         for metric in SHOWN
         for one in measured
         if metric in one.comparisons
     ]
-    columns = [one for one in COMPARISONS if not is_short or one.header not in ("compared with", "p at the limit")]
-    return tabulate("Compared with the best, or the baseline", columns, rows)
+    return tabulate("Compared with the best, or the baseline", COMPARISONS, rows)
 
 
 def say_best(measured: Sequence[Measured], metric: str = "output_tokens_per_s") -> str:
@@ -195,7 +196,7 @@ def say_decision(frontier: Sequence[Row], limit: float | None) -> list[str]:
     if best is not None and best is not base:
         less = best["cost_per_right_answer"] / base["cost_per_right_answer"] - 1
         what = "takes" if best["cost_unit"].startswith("s/") else "costs"
-        amount = f"{abs(less):.0%} less {'time ' if what == 'takes' else ''}per right answer than {name}"
+        amount = f"{abs(less):.0%} less {'time ' if what == 'takes' else ''}per correct answer than {name}"
         sentences.append(
             f"{show_label(best['configuration'])} {what} {amount}{_say_overlap(best, base)}; its accuracy is not "
             f"lower by more than {within} (95%: {_show_ends(best)})."
@@ -256,7 +257,7 @@ def choose_comparison_figures(measured: Sequence[Measured], frontier: Sequence[R
     figures = [Figure("Configurations", f"{max(len(measured), len(frontier)):,}")]
     figures.append(Figure("Repeats", ends, "per configuration"))
     if best is not None and len(frontier) > 1:
-        cost = f"{_show_cost(best)} per right answer"
+        cost = f"{_show_cost(best)} per correct answer"
         figures.insert(0, Figure("Cheapest that keeps the limit", show_label(best["configuration"]), cost))
     return figures
 
@@ -275,7 +276,7 @@ def describe_frontier(frontier: Sequence[Row]) -> Section:
                 draw_frontier([{**row, "name": show_label(row["configuration"])} for row in drawn], unit),
             )
         )
-    section.add(tabulate_quality(frontier))
+    section.add(tabulate("Quality and cost", QUALITY, frontier))
     section.say(
         "Recovery is the accuracy as a share of the baseline's, paired by prompt. A configuration keeps the limit if "
         "the interval of its difference does; these intervals hold together with 95%, because the cheapest "
@@ -287,7 +288,7 @@ def describe_frontier(frontier: Sequence[Row]) -> Section:
         )
         + "The noise floor is the difference that two equal runs seldom exceed."
     )
-    section.add(tabulate("Speed and cost", SPEEDS, frontier))
+    section.add(tabulate("Speed and cost", SPEEDS, frontier, is_folded=True))
     return section
 
 

@@ -21,6 +21,8 @@ class Column:
     value: Key | tuple[Key, Key] | Callable[[Any], Any]
     """A key of the row; the keys of both ends of an interval; or a function of the row."""
     show: Callable[[Any], str] = show_text
+    is_wide: bool = False
+    """True for a column that a terminal has no room for."""
 
     @property
     def is_number(self) -> bool:

@@ -337,9 +337,9 @@ def _show_verdict(run: Row) -> str:
     return ": ".join([run["verdict"] or DASH, *filter(None, [", ".join(map(name_metric, run["failed_limits"] or ()))])])
 
 
-def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
-    """Tabulate the runs, newest first; at most `newest` of them."""
-    shown = list(reversed(rows.runs))[:newest]
+def tabulate_nights(rows: HistoryRows) -> Table:
+    """Tabulate the runs, newest first."""
+    shown = list(reversed(rows.runs))
     metrics = [metric for metric in rows.metrics if rows.values.get(metric.key)]
     values = {(row["metric"], row["run_id"]): row["value"] for of in rows.values.values() for row in of}
     changed: dict[str, list[str]] = {}
@@ -365,4 +365,4 @@ def tabulate_nights(rows: HistoryRows, newest: int | None = None) -> Table:
         *map(show_metric, metrics),
         Column("note", say_note, show_note),
     ]
-    return tabulate("All runs, newest first", columns, shown, is_folded=newest is None and len(shown) > FOLDED_FROM)
+    return tabulate("All runs, newest first", columns, shown, is_folded=len(shown) > FOLDED_FROM)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from assayline.benchmark.configurations import LEAST_RUNS
 from assayline.benchmark.result import SHOWN
 from assayline.comparison.queries import read_noise as read_noise_rows
-from assayline.report.document import Column, Figure, Section, Table, tabulate
+from assayline.report.document import Column, Figure, Section, tabulate
 from assayline.store.database import Connection, Row, read_rows
 from assayline.words import count, show_share, show_value
 
@@ -55,15 +54,8 @@ COLUMNS = (
 )
 
 
-def tabulate_noise(noise: NoiseRows) -> Table:
-    """Tabulate one row per metric."""
-    return tabulate("Noise, relative to the mean", COLUMNS, noise.metrics)
-
-
 def say_noise(noise: NoiseRows) -> list[str]:
     """Return the number of runs and engines, and how many prompts differ between equal runs."""
-    if not noise.metrics:
-        return [f"Noise is unknown: fewer than {LEAST_RUNS} runs count, or a newer benchmark has measured it."]
     row, flips = noise.metrics[0], noise.flips
     texts = f"Answers to {flips['texts']:,} of {count(flips['prompts'], 'prompt')} differ between these equal runs"
     scores = f", and the scores of {flips['scores']:,}" if flips["scored"] else ""
@@ -87,11 +79,9 @@ def choose_noise_figures(noise: NoiseRows) -> list[Figure]:
 
 def describe_noise(noise: NoiseRows) -> Section:
     """Build the section."""
-    section = Section("noise", "Noise")
-    if noise.metrics:
-        section.add(tabulate_noise(noise))
-        section.say(
-            "SD is a standard deviation: of runs on one engine, and what a new engine adds. With 95% confidence, two "
-            "equal runs of one session differ by more than the noise floor in at most 5% of pairs."
-        )
+    section = Section("noise", "Noise", [tabulate("Noise, relative to the mean", COLUMNS, noise.metrics)])
+    section.say(
+        "SD is a standard deviation: of runs on one engine, and what a new engine adds. With 95% confidence, two "
+        "equal runs of one session differ by more than the noise floor in at most 5% of pairs."
+    )
     return section

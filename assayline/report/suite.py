@@ -21,10 +21,10 @@ EVALUATIONS = (
     Column("accuracy", "candidate", show_share),
     Column("baseline", "baseline", show_share),
     Column("difference", "difference", show_points),
-    Column("95% interval", "interval", show_number),
-    Column("p at the limit", "p_value", show_number),
-    Column("failed", "failed"),
-    Column("open", "open"),
+    Column("95% interval", "interval", show_number, is_wide=True),
+    Column("p at the limit", "p_value", show_number, is_wide=True),
+    Column("failed", "failed", is_wide=True),
+    Column("open", "open", is_wide=True),
 )
 LIMITS = (
     Column("limit on", lambda row: name_metric(row["check"])),
@@ -54,14 +54,10 @@ def list_evaluations(decision: Decision) -> list[dict[str, Any]]:
     return [*map(_row, judged), *means]
 
 
-def tabulate_evaluations(rows: Sequence[dict[str, Any]], *, is_short: bool = False) -> Table:
-    """Tabulate the rows of `list_evaluations`, for a terminal if `is_short`."""
+def tabulate_evaluations(rows: Sequence[dict[str, Any]]) -> Table:
+    """Tabulate the rows of `list_evaluations`."""
     has_models = len({row["model"] for row in rows}) > 1
-    left_out = {
-        *(() if has_models else ("model",)),
-        *(("95% interval", "p at the limit", "failed", "open") if is_short else ()),
-    }
-    return tabulate("Evaluations", [column for column in EVALUATIONS if column.header not in left_out], rows)
+    return tabulate("Evaluations", [one for one in EVALUATIONS if has_models or one.header != "model"], rows)
 
 
 def _row(one: JudgedCell) -> dict[str, Any]:

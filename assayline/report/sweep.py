@@ -189,9 +189,9 @@ def describe_latency_under_load(points: list[Row]) -> Section:
     section = Section("latency", "Latency against throughput")
     timed = [point for point in points if point["requests_per_s"] is not None and point["ttft_p50_s"] is not None]
     if not timed:
-        section.blocks.append(Paragraph("No point has both a throughput and a time to first token."))
+        section.say("No point has both a throughput and a time to first token.")
         return section
-    section.blocks.append(
+    section.add(
         Paragraph(
             "Each dot is a run at a different load, shown by its label; the line connects increasing loads."
             + (
@@ -204,8 +204,8 @@ def describe_latency_under_load(points: list[Row]) -> Section:
             )
         )
     )
-    section.blocks.extend(_warn(points))
-    section.blocks.append(Chart("TTFT", _describe(points, "ttft_p50_s"), _draw_latency(timed, FIRST_TOKEN)))
+    section.add(*_warn(points))
+    section.add(Chart("TTFT", _describe(points, "ttft_p50_s"), _draw_latency(timed, FIRST_TOKEN)))
     for column in SMALL:
         if shown := [point for point in timed if point[column] is not None]:
             name = name_metric(column)
@@ -268,8 +268,8 @@ def _describe(points: Sequence[Row], column: str) -> str:
 def list_points(points: list[Row]) -> Section:
     """Build the table of all points."""
     section = Section("points", "Points")
-    section.blocks.append(Paragraph(f"{count(len(points), 'run')} of the table load_point, lowest load first."))
-    section.blocks.append(tabulate("All points", POINTS, points))
+    section.say(f"{count(len(points), 'run')} of the table load_point, lowest load first.")
+    section.add(tabulate("All points", POINTS, points))
     return section
 
 
@@ -280,16 +280,16 @@ def _say_note(point: Row) -> str:
 
 POINTS = (
     Column("load", "label", show_name),
-    Column("offered requests/s", "offered_requests_per_s", show_value),
+    Column("offered requests/s", "offered_requests_per_s", show_value, is_wide=True),
     Column("requests/s", "requests_per_s", show_value),
     Column("output tokens/s", "output_tokens_per_s", show_value),
     Column("TTFT p50", "ttft_p50_s", show_seconds),
     Column("TTFT p99", "ttft_p99_s", show_seconds),
-    Column("TPOT p50", "tpot_p50_s", show_seconds),
-    Column("ITL p99", "itl_p99_s", show_seconds),
+    Column("TPOT p50", "tpot_p50_s", show_seconds, is_wide=True),
+    Column("ITL p99", "itl_p99_s", show_seconds, is_wide=True),
     Column("E2E p50", "e2e_p50_s", show_seconds),
     Column("in flight", "mean_in_flight_requests", show_value),
-    Column("send lag p99", "send_lag_p99_s", show_seconds),
+    Column("send lag p99", "send_lag_p99_s", show_seconds, is_wide=True),
     Column("note", _say_note, show_name),
 )
 
@@ -303,16 +303,14 @@ def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> 
         if point["offered_requests_per_s"] is not None
     }
     if not slos:
-        section.blocks.append(
-            Paragraph(
-                "The spec has no SLOs, so goodput is undefined. Add them, such as slos: "
-                "[{name: interactive, ttft_s: 0.5, tpot_s: 0.05}], and start the benchmark again."
-            )
+        section.say(
+            "The spec has no SLOs, so goodput is undefined. Add them, such as slos: "
+            "[{name: interactive, ttft_s: 0.5, tpot_s: 0.05}], and start the benchmark again."
         )
     else:
-        section.blocks.append(Paragraph(say_limits(slos)))
+        section.say(say_limits(slos))
     if not offered:
-        section.blocks.append(Paragraph("No point has an offered rate, so there is no chart of goodput."))
+        section.say("No point has an offered rate, so there is no chart of goodput.")
         return section
     rates = {point["run_id"]: point for point in points if point["offered_requests_per_s"] is not None}
     slo_lines = {row["slo"]: f"good for {row['slo']}" for row in goodput if row["run_id"] in rates}
@@ -507,10 +505,8 @@ def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure]:
 def _describe_runs(rows: BenchmarkRows) -> Section:
     section = Section("runs", "Runs")
     for run in rows.unfinished:
-        section.blocks.append(
-            Paragraph(f"{run['name']} is {run['state']}: {run['message'] or 'reason unknown'}", is_warning=True)
-        )
-    section.blocks.append(tabulate("Runs", RUNS, rows.runs, is_folded=True))
+        section.say(f"{run['name']} is {run['state']}: {run['message'] or 'reason unknown'}", is_warning=True)
+    section.add(tabulate("Runs", RUNS, rows.runs, is_folded=True))
     text = json.dumps(json.loads(rows.runs[0]["spec_json"]), indent=2, ensure_ascii=False)
-    section.blocks.append(Quote("Spec of the first run", text[:SPEC_CHARACTERS], len(text)))
+    section.add(Quote("Spec of the first run", text[:SPEC_CHARACTERS], len(text)))
     return section

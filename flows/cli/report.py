@@ -16,14 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
-from assayline.words import count
+from assayline.flows.cli.words import complete_run_id, plain_console, print_page
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from assayline.report.board import BoardRows
-    from assayline.report.history_rows import HistoryRows
     from assayline.report.make import Written
     from assayline.settings import Settings
 
@@ -87,33 +82,11 @@ def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
     if known.benchmark is not None:
         return make_benchmark_report(settings, known.benchmark, known.out)
     if known.leaderboard is not None:
-        board, written = make_leaderboard(settings, known.leaderboard, known.out)
-        print_board(board, plain_console())
+        _, written = make_leaderboard(settings, known.leaderboard, known.out)
+        print_page(written.document, plain_console(), "board", "runs")
         return written
     if known.history is None:
         return make_report(settings, complete_run_id(known.run_id, settings), known.baseline, known.out)
-    rows, written = make_history_report(settings, complete_run_id(known.history, settings), known.baseline, known.out)
-    print_history(rows, plain_console())
+    _, written = make_history_report(settings, complete_run_id(known.history, settings), known.baseline, known.out)
+    print_page(written.document, plain_console(), "runs", newest=NEWEST_RUNS)
     return written
-
-
-def print_history(rows: "HistoryRows", console: "Console") -> None:
-    """Print the headline of a history and its newest runs as a table."""
-    from assayline.report.history import tabulate_nights, write_headline
-
-    print_table(tabulate_nights(rows, NEWEST_RUNS), console)
-    if (more := len(rows.runs) - NEWEST_RUNS) > 0:
-        print_text(f"{count(more, 'earlier run is', 'earlier runs are')} in the report.", console)
-    for sentence in write_headline(rows):
-        print_text(sentence, console)
-
-
-def print_board(rows: "BoardRows", console: "Console") -> None:
-    """Print the tables of models and tasks, and the winners."""
-    from assayline.report.board import tabulate_board, tabulate_runs, write_headline
-
-    if len(rows.tasks) > 1:
-        print_table(tabulate_board(rows), console)
-    print_table(tabulate_runs(rows), console)
-    for sentence in write_headline(rows):
-        print_text(sentence, console)

@@ -78,7 +78,7 @@ def print_decision(result: "SuiteResult", console: "Console") -> None:
     from assayline.report.suite import tabulate_evaluations
 
     print_text(f"\nSuite {result.suite_id}", console)
-    print_table(tabulate_evaluations(result.evaluations, is_short=True), console)
+    print_table(tabulate_evaluations(result.evaluations), console)
     for row in result.evaluations:
         if row.get("obstacle"):
             print_text(f"{row['evaluation']} · {row['model']} is not judged: {row['obstacle']}", console)

@@ -3,15 +3,16 @@
 import difflib
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError
-from assayline.words import SPACE, make_visible
+from assayline.words import SPACE, count, make_visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from assayline.report.document import Table
+    from assayline.report.document import Document, Table
     from assayline.settings import Settings
 
 ID_CHARACTERS = 48
@@ -37,8 +38,24 @@ def print_text(text: str, console: "Console") -> None:
     console.print(make_visible(text).replace(SPACE, " "), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
+def print_page(document: "Document", console: "Console", *sections: str, newest: int | None = None) -> None:
+    """Print the tables of these sections of a page, at most `newest` rows of each, and its headline."""
+    from assayline.report.document import Table
+
+    blocks = [block for section in document.sections if section.key in sections for block in section.blocks]
+    tables = [block for block in blocks if isinstance(block, Table)]
+    for table in tables:
+        if len(tables) > 1:
+            print_text(table.caption, console)
+        print_table(replace(table, cells=table.cells[:newest]), console)
+        if newest and (more := len(table.cells) - newest) > 0:
+            print_text(f"{count(more, 'earlier run is', 'earlier runs are')} in the report.", console)
+    for sentence in document.headline:
+        print_text(sentence, console)
+
+
 def print_table(table: "Table", console: "Console") -> None:
-    """Print a table literally. Long cells are folded, but not names and ids, which are copied.
+    """Print a table literally, without wide columns. Long cells are folded, but not names and ids, which are copied.
 
     If its words do not fit the console, each row is a list of its cells.
     """
@@ -46,11 +63,13 @@ def print_table(table: "Table", console: "Console") -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    texts = [[make_visible(column.header) for column in table.columns]]
-    texts += [[make_visible(cell) for cell in row] for row in table.cells]
+    kept = [i for i, column in enumerate(table.columns) if not column.is_wide]
+    columns = [table.columns[i] for i in kept]
+    texts = [[make_visible(column.header) for column in columns]]
+    texts += [[make_visible(row[i]) for i in kept] for row in table.cells]
     words = [
         [word for text in cells for word in ([text] if column.style == "name" else text.split())]
-        for column, cells in zip(table.columns, zip(*texts, strict=True), strict=True)
+        for column, cells in zip(columns, zip(*texts, strict=True), strict=True)
     ]
     widths = [max((cell_len(word) for word in column if len(word) <= ID_CHARACTERS), default=1) for column in words]
     wanted = [max(map(cell_len, cells)) for cells in zip(*texts, strict=True)]
@@ -68,7 +87,7 @@ def print_table(table: "Table", console: "Console") -> None:
         widths[place] += 1
         spare -= 1
     grid = Grid()
-    for header, column, width in zip(texts[0], table.columns, widths, strict=True):
+    for header, column, width in zip(texts[0], columns, widths, strict=True):
         grid.add_column(Text(header), justify="right" if column.is_number else "left", width=width, overflow="fold")
     for row in texts[1:]:
         grid.add_row(*map(Text, row))

@@ -19,15 +19,14 @@ from assayline.comparison.gate import Check, GateReport
 from assayline.evaluation.run import RunResult
 from assayline.flows.cli.list_baselines import PINS
 from assayline.flows.cli.score import SCORES
-from assayline.flows.cli.tables import print_benchmark, print_gate, print_result, tabulate_metrics
+from assayline.flows.cli.tables import BENCHMARK_SECTIONS, print_gate, print_result, tabulate_metrics
 from assayline.flows.cli.terminal import log_console
-from assayline.flows.cli.words import print_table, print_text
+from assayline.flows.cli.words import print_page, print_table, print_text
 from assayline.flows.live.logs import speak_in_sentences
 from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
 from assayline.report.document import Document, tabulate
 from assayline.report.markdown import render_markdown, render_table
 from assayline.report.run.comparison import LIMITS
-from assayline.report.sweep import BenchmarkRows
 from assayline.spec.file import parse_spec
 from assayline.words import make_visible
 
@@ -98,7 +97,7 @@ def show_all(name: str, width: int) -> str:
     console = Console(file=file, width=width, force_terminal=True, color_system=None)
     print_result(result_of(name), spec_of(name), console)
     print_gate(gate_of(name), console)
-    print_benchmark(BenchmarkRows(name, [], [], [], [], benchmark_of(name), [], []), [], console)
+    print_page(compared(name), console, *BENCHMARK_SECTIONS)
     print_table(tabulate("Baselines", PINS, [dataclasses.asdict(Pin(name, "run", "now", name))]), console)
     score = {"scorer": name, "kind": "regex", "mean": 0.5, "mean_low": None, "mean_high": None}
     score["mean_without_errors"] = 0.5

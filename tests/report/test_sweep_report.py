@@ -333,7 +333,7 @@ def test_frontier_compares_with_the_baseline_of_the_plan_whatever_the_names_are(
 def test_frontier_page_names_the_configuration_to_run_and_the_reason(suite):
     _, written = suite
     page = texts(written.html).replace("\u00a0", " ")
-    assert "model fp8 takes 30% less time per right answer than model base in every repeat; its accuracy is" in page
+    assert "model fp8 takes 30% less time per correct answer than model base in every repeat; its accuracy is" in page
     assert "its accuracy is not lower by more than 10 points (95%: −5.5 to +5.5 points)." in page
     assert "model int4 is shown to be worse: recovery 62.5% (95%:" in page
     assert "model big: not measured; the table has the reason." in page and "Not measured: the disk was full" in page

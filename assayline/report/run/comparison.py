@@ -15,7 +15,7 @@ from assayline.comparison.queries import (
 )
 from assayline.report.answers import Filters, list_messages, list_pairs, read_answer
 from assayline.report.charts import draw_points
-from assayline.report.document import Chart, Column, Paragraph, Sample, Section, cut_quote, tabulate
+from assayline.report.document import Chart, Column, Sample, Section, cut_quote, tabulate
 from assayline.report.run.rows import ReportRows, say_answered
 from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
@@ -266,15 +266,15 @@ SPEEDS = (
 def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section:
     """Build the section: limits, changed prompts, scores and speed."""
     section = Section("comparison", "Comparison with the baseline")
-    section.blocks.append(Paragraph(introduce(rows.run, comparison)))
+    section.say(introduce(rows.run, comparison))
     if words := say_conditions(*comparison.environments):
-        section.blocks.append(Paragraph(words, is_warning=True))
+        section.say(words, is_warning=True)
     if comparison.limits:
         said = [row["words"] for row in comparison.limits]
         shown_limits = [
             {**row, "words": row["words"] * (row["words"] not in said[:i])} for i, row in enumerate(comparison.limits)
         ]
-        section.blocks.append(tabulate("Limits", LIMITS, shown_limits))
+        section.add(tabulate("Limits", LIMITS, shown_limits))
     paired = [row for row in comparison.scores if row["prompts"]]
     if shown := [row for row in paired if row["low"] is not None]:
         points = [
@@ -288,20 +288,18 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
         words = "; ".join(f"{point['name']} {point['shown']}" for point in points)
         described = f"Difference of each mean score from the baseline, with its 95% interval: {words}."
         drawn = draw_points(points, "change in percentage points", origin=True)
-        section.blocks.append(Chart("Score changes", described, drawn))
+        section.add(Chart("Score changes", described, drawn))
     if comparison.named:
-        section.blocks.append(tabulate("Prompts against their own history", NAMED, comparison.named))
+        section.add(tabulate("Prompts against their own history", NAMED, comparison.named))
         section.say("● right, ◐ in part, ○ wrong, · no score. Chance: of a wrong answer, by the nights before.")
-    section.blocks.extend(_show_flip("Got worse", row) for row in comparison.worse)
-    section.blocks.extend(_show_flip("Got better", row) for row in comparison.better)
+    section.add(*(_show_flip("Got worse", row) for row in comparison.worse))
+    section.add(*(_show_flip("Got better", row) for row in comparison.better))
     if paired:
-        section.blocks.append(tabulate("Paired scores", SCORES, paired))
-    section.blocks.append(tabulate("Speed and cost", SPEEDS, comparison.metrics))
-    section.blocks.append(
-        Paragraph(
-            "Speed and cost compare one run with one run, and runs vary. `assayline gate` tests such a difference over "
-            "repeats of both."
-        )
+        section.add(tabulate("Paired scores", SCORES, paired))
+    section.add(tabulate("Speed and cost", SPEEDS, comparison.metrics))
+    section.say(
+        "Speed and cost compare one run with one run, and runs vary. `assayline gate` tests such a difference over "
+        "repeats of both."
     )
     if noisy := sum(row["noise_ratio"] is not None for row in comparison.metrics):
         section.say(
@@ -314,7 +312,7 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
 
 QUESTIONS = (Column("question", 0), Column("answer", 1), Column("next", 2))
 ADVICE: dict[Verdict, str] = {
-    "fail": "Look at the answers that changed, and measure both runs again. If the change is wanted, pin the run.",
+    "fail": "Look at the answers that changed, and measure both runs again. If the change is wanted, pin this run.",
     "suspect": "Measure both runs again, or wait for the next night.",
     "inconclusive": "Measure both runs again, with more prompts or repeats.",
     "pass": "Nothing.",
@@ -327,14 +325,15 @@ def answer_questions(connection: Connection, rows: ReportRows, comparison: Compa
     verdicts = [row["verdict"] for row in comparison.limits or comparison.scores[:1]]
     verdict = find_gravest(verdicts) if verdicts else "inconclusive"
     said = [*say_limits(comparison), say_verdict(comparison)][0]
-    named = [f"row {row['source_row']:,}" for row in comparison.worse if row["source_row"] is not None]
+    named = [f"{row['source_row']:,}" for row in comparison.worse if row["source_row"] is not None]
     worse = sum(row["worse_prompts"] or 0 for row in comparison.scores[:1])
     more = [f"{worse - len(named):,} more"] if worse > len(named) else []
+    which = f"{'Row' if worse == 1 else 'Rows'} {' and '.join([', '.join(named), *more])} got worse."
     answers = {
         "Did it run?": (f"{rows.run['state'].capitalize()}: {say_answered(rows.summary)}.", f"assayline view {run_id}"),
         "Is it worse?": (said, f"assayline gate {run_id} --baseline {baseline}"),
         "Which prompts?": (
-            f"{', '.join(named + more)} got worse." if worse else "None got worse.",
+            which if named else f"{worse:,} got worse." if worse else "None got worse.",
             f"assayline view {run_id} {baseline}",
         ),
         "Since when?": (_say_since(connection, rows.run, verdict), f"assayline report --history {run_id}"),
@@ -350,9 +349,12 @@ def answer_questions(connection: Connection, rows: ReportRows, comparison: Compa
 def _say_since(connection: Connection, run: Row, verdict: Verdict) -> str:
     nights = [row for row in read_rows(connection, "from find_history(?)", run["run_id"]) if row["verdict"]]
     until = [row for row in nights if row["started_at"] <= run["started_at"]]
+    if not until:
+        return "No gate has judged this history."
     alike = list(takewhile(lambda row: row["verdict"] == verdict, reversed(until)))
     if verdict in ("fail", "suspect") and alike:
-        return f"Since {alike[-1]['started_at']:%Y-%m-%d %H:%M}, {count(len(alike), 'judged run')} in a row."
+        in_a_row = f", {len(alike)} judged runs in a row" if len(alike) > 1 else ""
+        return f"Since {alike[-1]['started_at']:%Y-%m-%d %H:%M}{in_a_row}."
     failed = [row for row in until if row["verdict"] == "fail"]
     return f"The last run that failed began {failed[-1]['started_at']:%Y-%m-%d %H:%M}." if failed else "No run failed."
 
