@@ -168,7 +168,16 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     assert re.findall(r'<span class="state state-worse">(\w+)</span>', page) == ["worse"], "a red badge"
     said = "Worse than the baseline: fails the limit on accuracy, exact_match. Inconclusive: E2E p95."
     assert re.findall(r'<p class="headline">(.*?)</p>', page) == [said]
-    section = written.text.split("## Comparison with the baseline")[1].split("\n## ")[0]
+    short, section, *_ = (part for part in written.text.split("\n## ")[1:])
+    for question in (
+        "Did it run? | Completed: 40 of 40 requests answered. | assayline view night-001",
+        f"Is it worse? | {said} | assayline gate night-001 --baseline night-000",
+        "Which prompts? | Rows 20, 21, 22, 23 and 8 more got worse. | assayline view night-001 night-000",
+        "Since when? | Since 2026-10-02 01:30. | assayline report --history night-001",
+        "What to do? | Look at the answers that changed, and measure both runs again.",
+    ):
+        assert f"| {question}" in short.replace("\\", "")
+    assert "the baseline, exact_match is worse than the baseline" not in page, "said once"
     assert r"| accuracy, exact\_match | fail |" in section
     assert r"- accuracy, exact\_match: fail." in section
     assert section.index("**Limits**") < section.index("*Score changes*") < section.index("### Got worse")

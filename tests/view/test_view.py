@@ -35,7 +35,7 @@ from assayline.settings import Settings
 from assayline.store.database import connect
 from assayline.store.parts import write_part
 from assayline.store.thread import DatabaseReader
-from assayline.view.pages import mark_changes
+from assayline.view.pages import mark_changes, read_markdown
 from assayline.view.server import Guard, make_guard
 from examples.two_weeks import NIGHTS, make_database
 
@@ -304,6 +304,12 @@ def test_an_answer_shows_its_media_and_turns(viewer: Viewer) -> None:
     assert places == sorted(places)
     listed = viewer.client.get("/answers?run=chat").text
     assert "request=r1" in listed and "request=r0" not in listed
+
+
+def test_markdown_of_an_answer_runs_and_loads_nothing() -> None:
+    page = read_markdown("# Sum\n\n|a|b|\n|-|-|\n|1|2|\n\n<script>x()</script> ![i](http://x/i.png) [l](javascript:x)")
+    assert "<h1>Sum</h1>" in page and "<td>1</td>" in page
+    assert "<script" not in page and "<img" not in page and 'href="javascript' not in page
 
 
 def test_changed_words_are_marked() -> None:
