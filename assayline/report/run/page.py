@@ -11,6 +11,7 @@ from assayline.store.database import Row
 from assayline.words import (
     DASH,
     count,
+    name_metric,
     show_known,
     show_money,
     show_number,
@@ -329,7 +330,7 @@ def _say_speed(rows: ReportRows) -> str:
     if rows.summary["output_tokens_per_s"] is None or tail is None:
         return "No times were reported." if rows.summary["ok_requests"] else "No results, so speed is unknown."
     rate = show_rate(rows.summary["output_tokens_per_s"], "output tokens")
-    return f"{rate}; 95% of requests took at most {show_seconds(tail['value_s'])}."
+    return f"{rate}; {name_metric('e2e_p95_s')} {show_seconds(tail['value_s'])}."
 
 
 def _say_trouble(summary: Row) -> str:
