@@ -166,14 +166,19 @@ def find_last_baseline(connection: Connection, run_id: str) -> str | None:
     return None
 
 
+def find_benchmark(connection: Connection, settings: Settings, benchmark_id: str) -> Document:
+    """Build the page of a benchmark. Raises SpecError for one without runs: a URL must not name another folder."""
+    known = connection.execute("select 1 from raw.runs where benchmark_id = ? limit 1", [benchmark_id]).fetchone()
+    plan = find_campaign(settings, "benchmark", benchmark_id) if known else None
+    return compose_benchmark(read_benchmark_rows(connection, benchmark_id, plan), count_left(plan, settings))
+
+
 def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | None = None) -> Written:
     """Write the report of a benchmark into `folder` (default: the benchmark's own).
 
     Raises SpecError for a benchmark without runs, and StoreError.
     """
-    plan = find_campaign(settings, "benchmark", benchmark_id)
-    rows = open_database(settings).run(lambda connection: read_benchmark_rows(connection, benchmark_id, plan))
-    document = compose_benchmark(rows, count_left(plan, settings))
+    document = open_database(settings).run(lambda connection: find_benchmark(connection, settings, benchmark_id))
     written = write_report(document, folder or campaign_dir(settings, "benchmark", benchmark_id), settings)
     drawn = next((chart for chart in list_charts(document) if chart.title == FRONTIER), None)
     if drawn is not None:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from assayline.benchmark.campaign import count_left, find_campaign, list_campaigns
+from assayline.benchmark.campaign import list_campaigns
 from assayline.errors import AssaylineError, SpecError
 from assayline.report.answers import (
     CHANGES,
@@ -41,11 +41,10 @@ from assayline.report.document import Document
 from assayline.report.history import compose_history
 from assayline.report.history_rows import read_history
 from assayline.report.html import bundle_charts, fill_page, make_environment, read_page
-from assayline.report.make import compose_run, find_last_baseline
+from assayline.report.make import compose_run, find_benchmark, find_last_baseline
 from assayline.report.run.accuracy import show_media
 from assayline.report.run.comparison import read_scores, say_score
 from assayline.report.suite import compose_suite
-from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.runs.locks import is_worked_on
 from assayline.runs.manifest import MANIFEST_NAME, read_manifest
 from assayline.settings import Settings
@@ -113,7 +112,7 @@ class Pages:
             Route("/pair", self.label, methods=["POST"]),
             Route("/history", self._report(lambda db, given: compose_history(read_history(db, given.get("name", ""))))),
             Route("/leaderboard", self._report(lambda db, given: compose_board(read_board(db, given.getlist("name"))))),
-            Route("/benchmark", self.show_benchmark),
+            Route("/benchmark", self._report(lambda db, given: find_benchmark(db, settings, given.get("id", "")))),
             Route("/suite", self.show_suite),
         ]
         self.handlers = {AssaylineError: self.show_error}
@@ -202,19 +201,6 @@ class Pages:
 
         name = ("History", link("/history", name=run_id), "h")
         return self._show_document(request, compose, shortcuts=[*shortcuts, name], links=links)
-
-    def show_benchmark(self, request: Request) -> Response:
-        """Show a benchmark: its configurations compared, or latency under load."""
-        name = request.query_params.get("id", "")
-
-        def compose(connection: Connection) -> Document:
-            # no folder of a name that only a URL has
-            known = read_rows(connection, "select 1 from raw.runs where benchmark_id = ? limit 1", name)
-            plan = find_campaign(self._settings, "benchmark", name) if known else None
-            rows = read_benchmark_rows(connection, name, plan)
-            return compose_benchmark(rows, count_left(plan, self._settings))
-
-        return self._show_document(request, compose)
 
     def show_suite(self, request: Request) -> Response:
         """Show a suite: its decision, or the runs until then."""
