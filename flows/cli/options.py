@@ -9,32 +9,44 @@ from typing import Any
 from assayline import __version__
 
 CONSOLE_COMMAND = "assayline"
-COMMANDS = {
-    "init": "Create a project: a spec, questions, a scorer, a schedule and settings.",
-    "doctor": "Check what this machine can run.",
-    "evaluate": "Evaluate a model on a prompt set.",
-    "night": "Evaluate a spec, judge the run as one of many nights, and write its history.",
-    "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
-    "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
-    "noise": "Judge a limit by past values: false alarms, the drop that it finds, and what it needs.",
-    "compare": "Print how two runs differ: scores by prompt, changed answers, speed and cost.",
-    "reread": "Let an engine read the stored answers of another one, and compare their probabilities.",
-    "suite": "Run several evaluations and decide by all of them: GO, NO-GO or INCONCLUSIVE.",
-    "score": "Score a run's stored answers again without generating.",
-    "report": "Write the report of a run, benchmark, history or leaderboard: report.html and report.md.",
-    "view": "Show runs and their answers in a browser, compare two runs, and label answers.",
-    "baseline": "Pin runs as baselines.",
-    "import": "Import result files of other tools as runs.",
-    "rename": "Rename the model, task or machine of an imported run.",
-    "export": "Export a run in the format of another tool.",
-    "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",
-    "list runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
-    "list baselines": "List pinned baselines.",
-    "list benchmarks": "List named benchmarks, such as @gsm8k.",
-    "delete": "Delete runs, benchmarks and suites.",
-    "db rebuild": "Rebuild runs in the database from their manifests and part files.",
-    "db export": "Export the tables of runs as Parquet files.",
+GROUPS = {
+    "run": {
+        "demo": "Evaluate a tiny model, break it, and see the gate fail.",
+        "init": "Create a project: a spec, questions, a scorer, a schedule and settings.",
+        "doctor": "Check what this machine can run.",
+        "evaluate": "Evaluate a model on a prompt set.",
+        "night": "Evaluate a spec, judge the run as one of many nights, and write its history.",
+        "benchmark": "Measure configurations of a spec over repeats, or latency under load.",
+        "score": "Score a run's stored answers again without generating.",
+    },
+    "decide": {
+        "gate": "Fail if a run is worse than its baseline beyond the spec's limits.",
+        "suite": "Run several evaluations and decide by all of them: GO, NO-GO or INCONCLUSIVE.",
+        "compare": "Print how two runs differ: scores by prompt, changed answers, speed and cost.",
+        "reread": "Let an engine read the stored answers of another one, and compare their probabilities.",
+        "noise": "Judge a limit by past values: false alarms, the drop that it finds, and what it needs.",
+        "baseline": "Pin runs as baselines.",
+    },
+    "look": {
+        "view": "Show runs and their answers in a browser, compare two runs, and label answers.",
+        "report": "Write the report of a run, benchmark, history or leaderboard: report.html and report.md.",
+        "list runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
+        "list baselines": "List pinned baselines.",
+        "list benchmarks": "List named benchmarks, such as @gsm8k.",
+    },
+    "exchange": {
+        "import": "Import result files of other tools as runs.",
+        "export": "Export a run in the format of another tool.",
+        "db export": "Export the tables of runs as Parquet files.",
+    },
+    "maintain": {
+        "rename": "Rename the model, task or machine of an imported run.",
+        "delete": "Delete runs, benchmarks and suites.",
+        "db rebuild": "Rebuild runs in the database from their manifests and part files.",
+        "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",
+    },
 }
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 """Summary of each command, in the order of `--help`."""
 COMMON_CODES = """\
 All commands: 10 Prefect's API is unreachable, 11 unexpected error, 14 a home folder or a proxy
@@ -59,12 +71,18 @@ def make_front_parser(group: str = "") -> argparse.ArgumentParser:
     """
     names = [name for name in COMMANDS if name.startswith(f"{group} ".lstrip())]
     width = max(map(len, names))
-    listed = "\n".join(f"  {name:{width}}  {COMMANDS[name]}" for name in names)
+    listed = []
+    for title, commands in GROUPS.items():
+        own = [name for name in commands if name in names]
+        listed += [f"  {title}:"] if own and not group else []
+        listed += [f"    {name:{width}}  {COMMANDS[name]}" for name in own]
     parser = _make_raw_parser(
         CONSOLE_COMMAND,
         "%(prog)s COMMAND ...",
         "Evaluate and benchmark language models on your own GPUs.",
-        f"commands:\n{listed}\n\n`%(prog)s COMMAND --help` prints the options and exit codes of a command.\n"
+        "commands:\n"
+        + "\n".join(listed)
+        + "\n\n`%(prog)s COMMAND --help` prints the options and exit codes of a command.\n"
         'Completion in bash or zsh: `eval "$(%(prog)s --completion bash)"`; other shells: docs/guides/installation.md.',
     )
     parser.add_argument("command", metavar="COMMAND", help="one of the commands below")

@@ -55,5 +55,5 @@ def test_without_vllm_the_fake_engine_still_runs_and_the_real_one_says_what_to_i
     monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: None)
     engine_argument_types.cache_clear()
     check_arguments(fake_spec(engine={"backend": "fake", "args": {"anything": 1}}))
-    with pytest.raises(EngineError, match=r"vLLM is not installed\. hint: run `make setup`"):
+    with pytest.raises(EngineError, match=r"vLLM is not installed\. hint: `make setup`"):
         check_arguments(fake_spec(engine={"backend": "offline"}))

@@ -15,7 +15,7 @@ from typing import Any
 
 from assayline.engines.base import OpenedDetails
 from assayline.engines.devices.watch import read_free_main_memory
-from assayline.errors import DeviceError
+from assayline.errors import SETUP, DeviceError
 from assayline.spec.checks import engine_argument_types
 
 KNOWN_VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
@@ -35,7 +35,7 @@ def check_version(version: str | None) -> None:
         supported = " to ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
         raise DeviceError(
             f"vLLM {version} is not supported: assayline works with {supported}. "
-            "hint: `make setup` installs a supported version."
+            f"hint: {SETUP} installs a supported version."
         )
 
 
