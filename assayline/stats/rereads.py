@@ -87,6 +87,8 @@ def judge_reading(
     Return the verdict, the two-sided p of a reading that is exactly at the limit, and about how many prompts would
     decide with 80% power if it is inconclusive; None if more than 100,000 would.
     """
+    from scipy.special import stdtr
+
     found, limit = reading.log_ratio, math.log(LIMIT)
     if max_kl is not None:
         value = max(reading.kl.value, 1e-12)
@@ -96,7 +98,7 @@ def judge_reading(
     surplus = found.value - limit
     p_beyond = 1.0
     if surplus > 0:
-        p_beyond = 2 * _tail(surplus / found.error, found.degrees) if found.error else 0.0
+        p_beyond = float(2 * stdtr(found.degrees, -surplus / found.error)) if found.error else 0.0
     verdict = decide_worse(p_beyond, found.value + found.half, limit, level)
     if verdict != "inconclusive":
         return verdict, p_beyond, None
@@ -112,12 +114,6 @@ def _count_needed(distance: float, degrees: float, prompts: int, level: float) -
         if 1 - nctdtr(of_more, distance * math.sqrt(more), _quantile(1 - level / 2, of_more)) >= POWER:
             return int(float(f"{prompts * more:.2g}"))
     return None
-
-
-def _tail(t: float, degrees: float) -> float:
-    from scipy.special import stdtr
-
-    return float(stdtr(degrees, -t))
 
 
 def _quantile(share: float, degrees: float) -> float:

@@ -313,33 +313,28 @@ def count_answers(connection: Connection, source: StoredAnswers) -> int:
 
 
 READABLE = """
+    select
+        request_id, prompt_id, occurrence, repeat_index, source_id, messages_json, prompt_token_ids, rendered,
+        output_token_ids, text
     from request
     inner join (
-        select run_id, request_id, prompt_token_ids, rendered, output_token_ids, text from answer where run_id = $run_id
+        select run_id, request_id, prompt_token_ids, rendered, output_token_ids, text from answer where run_id = $1
     ) using (run_id, request_id)
     inner join (
-        select run_id, prompt_id, occurrence, source_id, messages_json from prompt where run_id = $run_id
+        select run_id, prompt_id, occurrence, source_id, messages_json from prompt where run_id = $1
     ) using (run_id, prompt_id, occurrence)
-    where run_id = $run_id and status = 'ok' and repeat_index = 0 and option_index is null and turn_index is null
+    where run_id = $1 and status = 'ok' and repeat_index = 0 and option_index is null and turn_index is null
         and images is null and audios is null and videos is null
         and len(prompt_token_ids) > 0 and len(output_token_ids) > 0
     order by prompt_id, occurrence
-    limit $limit
+    limit $2
 """
 """Answers whose token ids are known: one a prompt, in an order that is by chance and always the same."""
 
 
 def read_readable(connection: Connection, run_id: str, limit: int | None) -> list[Row]:
     """Return the answers that another engine can read, with their token ids. Raises SpecError if there is none."""
-    query = f"""
-        select
-            request_id, prompt_id, occurrence, repeat_index, source_id, messages_json, prompt_token_ids, rendered,
-            output_token_ids, text
-        {READABLE}
-    """
-    found = connection.execute(query, {"run_id": run_id, "limit": limit or 2**62})
-    names = [str(column[0]) for column in found.description or ()]
-    if rows := [dict(zip(names, values, strict=True)) for values in found.fetchall()]:
+    if rows := read_rows(connection, READABLE, run_id, limit or 2**62):
         return rows
     raise SpecError(
         f"Run {run_id} has no answer that an engine can read: token ids of a text prompt and of its answer are needed. "

@@ -103,7 +103,6 @@ def _print_plan(reference: str, spec: "EvalSpec", prompts: int, settings: "Setti
     check_same_prompts(known, spec)
     tokens = sum(len(row["output_token_ids"]) for row in known.answers)
     print_text(f"reference {known.run_id}: {count(len(known.answers), 'answer')}, {tokens:,} tokens", console)
-    print_text("prompts   the same token ids for both engines", console)
     reads: list[str] = []
     for what in ("itself", "itself, in other batches"):
         found = find_reading(plan_reading(known, known.spec, reads, prompts), known, front)

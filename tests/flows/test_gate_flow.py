@@ -26,6 +26,7 @@ from assayline.flows.cli.notify import AUTOMATIONS, SCHEDULED
 from assayline.flows.gate import gate
 from assayline.flows.live.reporting import NOT_TRUSTED, SUSPECT, WORSE
 from assayline.flows.nightly import nightly
+from assayline.flows.reread import reread
 from assayline.flows.suite import suite
 from assayline.report.make import make_history_report
 from assayline.run import campaign
@@ -381,3 +382,22 @@ def test_gate_remeasures_both_interleaved_in_one_session(runs, data_dir, monkeyp
     assert list(sides) == [old, new, new, old] and len(set(sessions)) == 1
     refused = flow_kit.run_here("gate", runs.same, "--baseline", "good", "--remeasure")
     assert refused.code == 2 and "have the same configuration" in refused.err
+
+
+def test_a_reread_is_a_flow_run_of_three_readings_that_fails_beyond_the_limit(
+    fake_spec, settings, prefect_client, monkeypatch, tmp_path
+):
+    """Its verdict is a state, and that of the command an exit code. The limit stands in for another engine."""
+    reference = complete(parse_spec(fake_spec), settings).run_id
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
+    path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    report = reread(reference, str(path), prompts=8)
+    assert (report.verdict, report.baseline) == ("pass", reference)
+    [flow_run, *_] = [one for one in prefect_client.read_flow_runs() if one.name == f"reread of {reference}"]
+    names = {one.name.partition(" · ")[0] for one in prefect_client.read_flow_runs()}
+    assert flow_run.state.is_completed() and {f"trial read by {by}" for by in ("itself", "trial")} <= names
+    monkeypatch.setattr("assayline.stats.rereads.LIMIT", 0.5)
+    state = cast(State[Any], reread(reference, str(path), prompts=8, return_state=True))
+    assert (state.name, state.type.value) == (WORSE, "FAILED")
+    with pytest.raises(GateFailedError, match="is shown beyond the limit"):
+        state.result()
