@@ -176,9 +176,7 @@ def _warn_of_version(reference: Reference, reads: list[str], front: FrontEnd) ->
     rows = DatabaseThread(front.settings).run(lambda connection: read_rows(connection, query, reads))
     if reference.vllm_version and (others := {row["vllm_version"] for row in rows} - {reference.vllm_version, None}):
         front.log.warning(
-            "Run %s answered with vLLM %s, and its engine reads with %s: what differs between these is not compared. "
-            "hint: set engine.python of its spec to a Python with the former one.",
-            reference.run_id,
-            reference.vllm_version,
-            ", ".join(sorted(others)),
+            f"Run {reference.run_id} answered with vLLM {reference.vllm_version}, and its engine reads with "
+            f"{', '.join(sorted(others))}: what differs between these is not compared. hint: set engine.python of its "
+            "spec to a Python with the former one."
         )

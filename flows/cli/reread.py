@@ -76,9 +76,8 @@ def run(arguments: list[str]) -> int:
     found = {"run_id": report.candidate, "reference": report.baseline, "verdict": check.verdict, "words": check.words}
     found["metrics"] = _read_metrics(report.candidate, settings)
     print(json.dumps(found, ensure_ascii=False, indent=2))
-    if check.verdict == "inconclusive" and known.detailed_exit_code:
-        return INCONCLUSIVE_EXIT_CODE
-    return GateFailedError.exit_code if check.verdict == "fail" else 0
+    open_code = INCONCLUSIVE_EXIT_CODE if known.detailed_exit_code else 0
+    return {"fail": GateFailedError.exit_code, "inconclusive": open_code}.get(check.verdict, 0)
 
 
 def _read_metrics(run_id: str, settings: "Settings") -> list["Row"]:

@@ -210,6 +210,8 @@ def test_real_engines(tiny_model, settings, tmp_path):
         report, noisy, _, change = read(model=str(add_noise(tiny_model, tmp_path / f"noise-{share}", share)))
         assert report.verdict == "fail" and "gives other probabilities" in report.checks[0].words
         assert noisy == report.checks[0].candidate
+        full, moved = find_full_kl(settings, report.candidate, tiny_model, tmp_path / f"noise-{share}")
+        assert 0.75 * full <= noisy <= full * 1.001 and change == pytest.approx(moved, abs=1e-4)
         found.append(noisy)
     assert found == sorted(found)
 
@@ -231,3 +233,19 @@ def add_noise(model, folder, share):
         file.unlink()
         save_file(weights, file, metadata={"format": "pt"})
     return folder
+
+
+def find_full_kl(settings, run_id, model, other):
+    """The divergence over the whole vocabulary and the change of the answers' likelihood, by plain torch."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    engines = [AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32) for one in (model, other)]
+    found = []
+    for row in ask(settings, "from requests where run_id = ?", run_id):
+        ids, tokens = torch.tensor(row["prompt_token_ids"]), row["option_tokens"]
+        with torch.no_grad():
+            p, q = (torch.log_softmax(one(ids[None]).logits[0, -tokens - 1 : -1], -1) for one in engines)
+        own = ids[-tokens:, None]
+        found.append([(p.exp() * (p - q)).sum(-1).mean(), (p.gather(1, own) - q.gather(1, own)).mean()])
+    return [float(value) for value in torch.tensor(found).mean(0)]
