@@ -110,7 +110,7 @@ def test_a_worse_run_fails_the_flow_and_an_equal_one_completes_it(prefect_client
         failed.result()
     page = page_of(prefect_client, failed, "gate-trial")
     assert page.description.startswith("Worse than the baseline: fails the limit on accuracy, exact_match.")
-    assert "40 worse" in page.data and "### Got worse: prompt" in page.data
+    assert "40 worse" in page.data and "### Got worse: row" in page.data
     assert '"state state-worse"' in read_report(data_dir, runs.bad), "the report is written again"
 
     assert gate(runs.lenient[:-1], return_state=True).is_completed(), "its spec names the limit, too"
@@ -183,8 +183,9 @@ def test_a_night_is_evaluated_and_judged_in_one_flow(prefect_client, prefect_api
     assert page.description.startswith("Worse than the baseline: fails the limit on accuracy, exact_match.")
     order = [
         "fails the limit on accuracy",
+        "**Five questions**",
         "**Limits**",
-        "### Got worse: prompt",
+        "### Got worse: row",
         "## History",
         "## Latency",
     ]
@@ -316,7 +317,7 @@ def test_compare_prints_the_difference_and_the_flips_and_records_no_verdict(runs
     *_, last = compared.out.splitlines()
     assert last.startswith("Compared with the baseline, exact_match changed by −100")
     assert last.endswith("40 prompts got worse and 0 better.")
-    assert f"{runs.same} of 20" in compared.out and "output_tokens_per_s" in compared.out
+    assert f"{runs.same} of 20" in compared.out and "output tokens/s" in compared.out
     assert compared.out.count("1 → 0") == 4 and f"assayline view {runs.bad} {runs.same}" in compared.out
     assert flow_kit.query(data_dir, "select count(*) from raw.verdicts") == [0]
     with pytest.raises(SystemExit):
