@@ -22,7 +22,7 @@ from assayline.settings import Settings
 pytestmark = pytest.mark.slow
 TABLES = (
     "answer", "comparison", "engine", "frontier", "judge_audit", "judgement", "label", "load_point", "metric_value",
-    "prompt", "ranking", "request", "run", "score", "timeline", "verdict", "verdict_prompt",
+    "prompt", "ranking", "request", "run", "score", "timeline", "token", "verdict", "verdict_prompt",
 )  # fmt: skip
 
 
