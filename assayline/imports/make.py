@@ -122,20 +122,20 @@ def import_files(
     check_data_folder(settings.data_dir)
     ZONE.set(zone)
     for found, files in find_files(paths, kind, say):
-        for imported in _read_files(found, files):
+        for imported in read_files(found, files):
             imported.model, imported.prompt_set = names.model or imported.model, names.name or imported.prompt_set
-            with _reading(str(imported.files[0]), found):
+            with reading(str(imported.files[0]), found):
                 imported.check()
             yield _import_run(settings, imported, names, show)
 
 
-def _read_files(kind: str, files: list[Path]) -> Iterator[Imported]:
-    with _reading(", ".join(map(str, files)), kind):
+def read_files(kind: str, files: list[Path]) -> Iterator[Imported]:
+    with reading(", ".join(map(str, files)), kind):
         yield from read_batch(files) if kind == "openai-batch" else READERS[kind](files[0])
 
 
 @contextmanager
-def _reading(name: str, kind: str) -> Iterator[None]:
+def reading(name: str, kind: str) -> Iterator[None]:
     """Convert the errors of a reader, which may be any for a foreign file, to a PromptError."""
     try:
         yield
@@ -320,7 +320,7 @@ def _write_rows(run_dir: Path, imported: Imported, show: Callable[[int], object]
 
 def _read_rows(imported: Imported) -> Rows:
     """Yield the checked rows. An error of the file is a PromptError, one of the disk is not."""
-    with _reading(str(imported.files[0]), imported.tool):
+    with reading(str(imported.files[0]), imported.tool):
         yield from check_rows(imported)
 
 

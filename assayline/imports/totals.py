@@ -17,6 +17,7 @@ PERFORMANCE, VALUES = "inference-perf", "values"
 STATISTICS = {"median": "p50", "std": "sd", "std_dev": "sd", "avg": "mean", "p001": "p0.1", "p999": "p99.9"}
 """Names of statistics that differ from ours, by those of the tools."""
 SHARE = "share"
+SUMMARY = r"(?:percentiles\.)?(mean|std_dev|min|max|p\d+)"
 
 
 class Field(NamedTuple):
@@ -58,7 +59,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "guidellm": (
         *(
-            Field(rf"metrics\.{name}\.successful\.(?:percentiles\.)?(\w+)", metric, "s", False, factor)
+            Field(rf"metrics\.{name}\.successful\.{SUMMARY}", metric, "s", False, factor)
             for name, metric, factor in (
                 ("time_to_first_token_ms", "ttft_s", 1e-3),
                 ("inter_token_latency_ms", "tpot_s", 1e-3),
@@ -83,7 +84,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     PERFORMANCE: (
         *(
-            Field(rf"successes\.latency\.{name}\.(\w+)", metric, "s", False)
+            Field(rf"successes\.latency\.{name}\.(mean|median|min|max|p\d+)", metric, "s", False)
             for name, metric in (
                 ("time_to_first_token", "ttft_s"),
                 ("time_per_output_token", "tpot_s"),

@@ -81,7 +81,7 @@ def _show(rows: int) -> None:
 
 def describe(outcome: "Outcome") -> str:
     """Return the line of a run: id, prompts, model and figures."""
-    from assayline.words import count, show_metric
+    from assayline.words import SPACE, count, show_metric
 
     run = outcome.run
     rows = count(run.prompts.prompt_rows if run.prompts else 0, "prompt")
@@ -89,4 +89,4 @@ def describe(outcome: "Outcome") -> str:
     parts += [f"{name} {show_metric(*figure)}" for name, figure in outcome.figures.items()]
     if not outcome.is_new:
         parts.append(f"imported before; {'not stored again' if outcome.notes else 'nothing was stored'}")
-    return f"{run.run_id}: {', '.join(parts)}"
+    return f"{run.run_id}: {', '.join(parts)}".replace(SPACE, " ")

@@ -15,6 +15,7 @@ import run_kit
 from assayline.comparison.gate import judge_run
 from assayline.comparison.totals import compare_stated
 from assayline.errors import PromptError
+from assayline.flows.cli import run
 from assayline.imports.make import Names, import_files
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseThread
@@ -194,3 +195,58 @@ def test_two_results_conclude_nothing_and_repeats_of_each_are_judged(settings, t
     assert judged["output_tokens_per_s"]["verdict"] == "worse" and "6 of this run and 6 of the baseline" in words
     report = DatabaseThread(settings).run(lambda connection: judge_run(connection, *pair))
     assert [check.check for check in report.failed] == ["output_tokens_per_s"]
+
+
+def test_a_renamed_model_is_one_row_of_a_leaderboard_and_totals_have_pages(settings, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
+    assert run("import", [str(drop_samples(tmp_path)), str(TOTALS / "serve.json"), "--timezone", "Europe/Berlin"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    first, second = (line.partition(":")[0] for line in printed[:2])
+    assert second.startswith("20261128-18554") and "output_tokens_per_s 62.7 tokens/s" in printed[1]
+    assert printed[2] == f"Next: assayline report {second}"
+    assert run("rename", [second, "--model", "SmolLM2", "--name", "choices+regex"]) == 0
+    assert run("rename", [first, "--model", "SmolLM2"]) == 0
+    for _ in range(2):
+        rows = run_kit.query(settings, "select distinct model, prompt_set, name from runs where config_id is not null")
+        assert rows == [("SmolLM2", "choices+regex", "choices+regex")]
+        assert run("db rebuild", [second]) == 0
+    for words in ([second], ["--leaderboard"], ["--history", first]):
+        assert run("report", [*words, "--out", str(tmp_path / "page")]) == 0
+
+
+def change_eee(folder: Path) -> Path:
+    shutil.copy(FILES / "eee" / "choices_samples.jsonl", folder)
+    log = json.loads((FILES / "eee" / "choices.json").read_text())
+    log["evaluation_results"][0]["score_details"]["score"] += 0.125
+    return write(folder / "choices.json", log)
+
+
+def change_latency(folder: Path) -> Path:
+    data = json.loads((TOTALS / "detailed.json").read_text())
+    return write(folder / "detailed.json", {**data, "p99_ttft_ms": data["p99_ttft_ms"] * 0.9})
+
+
+@pytest.mark.parametrize(
+    ("whole", "change", "named"),
+    [
+        (FILES / "eee" / "choices.json", change_eee, "accuracy mean"),
+        (TOTALS / "detailed.json", change_latency, "ttft_s p99"),
+        (FILES / "lm_eval", lambda folder: shutil.copytree(FILES / "lm_eval", folder / "lm_eval"), ""),
+        (FILES / "inspect.json", lambda folder: FILES / "inspect.json", "standard_error accuracy"),  # an extract
+    ],
+    ids=["eee", "vllm-bench", "lm-eval", "inspect"],
+)
+def test_verify_prints_the_numbers_that_their_rows_do_not_give(tmp_path, capsys, whole, change, named):
+    code = run("verify", [str(whole)])
+    said = capsys.readouterr().out
+    assert code == (1 if whole.suffix == ".json" and "inspect" in whole.name else 0), said
+    changed = change(tmp_path)
+    assert run("verify", [str(changed)]) == (1 if named else 0)
+    said = capsys.readouterr().out
+    assert not named or (f"  {named}" in said and "stated" in said and "the rows give" in said)
+
+
+def test_verify_says_what_cannot_be_recomputed(capsys):
+    assert run("verify", [str(TOTALS / "serve.json")]) == 0
+    said = capsys.readouterr().out
+    assert "0 recomputed" in said and "cannot be recomputed: duration_s total" in said
