@@ -122,26 +122,29 @@ def measure_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     with run_tables(connection, run_id):
         connection.execute("create or replace temp table metric_value as select * from raw.metric_values limit 0")
         known = list_facts(connection)
-        rows = _read_stated(connection) if "totals" in known else []
-        for name, statement in () if "totals" in known else list_statements().items():
+        rows = list[Row]()
+        for name, statement in list_statements().items():
             if not _NEEDS.get(name, known) <= known:
                 rows += _name_source(name, _MISSING.get(name, []))
                 continue
-            if "metric_value" in statement or name in _READERS:
+            if ("metric_value" in statement or name in _READERS) and "totals" not in known:
                 _insert_rows(connection, run_id, rows)
                 rows = []
             found = read_rows(connection, statement)
             rows += _name_source(name, _INFER[name](connection, found) if name in _INFER else found)
-        _insert_rows(connection, run_id, rows)
+        _insert_rows(connection, run_id, _replace_by_stated(connection, rows) if "totals" in known else rows)
         connection.execute("insert into raw.metric_values by name from temp.metric_value")
         connection.execute("drop table temp.metric_value")
 
 
-def _read_stated(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Return the numbers that the file of an imported run without requests states."""
+def _replace_by_stated(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> list[Row]:
+    """Return the numbers that the file of an imported run without requests states, and NULL for other metrics."""
     query = "select spec_json -> '$.imported.totals' from raw.runs where run_id = getvariable('run_id')"
     ((totals,),) = connection.execute(query).fetchall()
-    return [{"source": "totals", **row} for row in json.loads(totals)]
+    stated = [{"source": "totals", **row} for row in json.loads(totals)]
+    known = {(row["metric"], row["statistic"]) for row in stated}
+    unknown = dict.fromkeys(("value", "low", "high", "n"))
+    return stated + [{**row, **unknown} for row in rows if (row["metric"], row["statistic"]) not in known]
 
 
 def _name_source(source: str, rows: Sequence[Row]) -> list[Row]:

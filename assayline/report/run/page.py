@@ -347,4 +347,4 @@ def _say_trouble(summary: Row) -> str:
             f"{count(summary['context_limited_requests'], 'answer was', 'answers were')} cut off at the context limit"
         )
     fine = "No request failed." if summary["engine_failures"] is None else "No request or engine failed."
-    return f"Warning: {'; '.join(parts)}." if parts else fine
+    return f"Warning: {'; '.join(parts)}." if parts else "" if summary["ok_requests"] is None else fine

@@ -22,6 +22,8 @@ COUNTS = ("requests", "rows", "engines", "times", "prompts", "tokens", "workers"
 
 def say_answered(summary: Row) -> str:
     """Return how many requests were answered."""
+    if summary["expected_requests"] is None:
+        return "Its file states totals alone"
     return f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
 
 
@@ -40,6 +42,8 @@ def _summarize(values: Values, accuracy: list[Row]) -> Row:
         row["metric"]: row["value"] for (name, detail), row in values.items()
         if detail is None and name.endswith((" total", " mean"))
     }  # fmt: skip
+    if summary["expected_requests"] is None:  # a file of totals alone
+        summary |= {name: summary.get(name) or 0 for name in ("unasked_rows", "error_requests")}
     first = next((row for row in accuracy if row["mean"] is not None), dict.fromkeys(("scorer", "mean")))
     named = {name: first.get(f"mean_{name}") for name in ("low", "high")}
     return {
