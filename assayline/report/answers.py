@@ -6,7 +6,7 @@ read only of the answers that it shows: both together take 0.3 s of CPU for 100,
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -343,8 +343,12 @@ def _list_words(arguments: Mapping[str, Any]) -> list[str]:
     return [f"{low + step * place:g}" for place in range(round((high - low) / step) + 1)]
 
 
-def read_answer(connection: Connection, run_id: str, request_id: str) -> Row | None:
-    """Read all of an answer: its request, texts, prompt, scores, verdicts, labels, options and turns."""
+def read_answer(
+    connection: Connection, run_id: str, request_id: str, parts: Collection[str] | None = None
+) -> Row | None:
+    """Read an answer: its request, texts, prompt, and its scores, labels, options and turns_said as `parts` names
+    them. By default all, and the verdicts of judges.
+    """
     rows = read_rows(connection, _ANSWER, run_id, request_id)
     if not rows:
         return None
@@ -352,10 +356,13 @@ def read_answer(connection: Connection, run_id: str, request_id: str) -> Row | N
     key = [run_id, row["prompt_id"], row["occurrence"], row["repeat_index"]]
     is_there = {"options": row["option_index"] is not None, "turns_said": (row["turns"] or 0) > 1}
     for name, query in _PARTS.items():
-        row[name] = read_rows(connection, query, *key) if is_there.get(name, True) else []
-    judges = "select list(distinct judge_run_id) from internal.judge_run where run_id = ? and not is_pairs"
-    ((judge_run_ids,),) = connection.execute(judges, [run_id]).fetchall()
-    row["verdicts"] = read_rows(connection, _VERDICTS, judge_run_ids, *key) if judge_run_ids else []
+        is_wanted = is_there.get(name, True) and (parts is None or name in parts)
+        row[name] = read_rows(connection, query, *key) if is_wanted else []
+    row["verdicts"] = []
+    if parts is None:
+        judges = "select list(distinct judge_run_id) from internal.judge_run where run_id = ? and not is_pairs"
+        ((judge_run_ids,),) = connection.execute(judges, [run_id]).fetchall()
+        row["verdicts"] = read_rows(connection, _VERDICTS, judge_run_ids, *key) if judge_run_ids else []
     return row
 
 

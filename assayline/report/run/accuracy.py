@@ -134,7 +134,8 @@ def _draw(scored: list[Row]) -> list[Block]:
 
 
 def _show_sample(connection: Connection, title: str, rows: ReportRows, request_id: str, run_dir: Path | None) -> Sample:
-    scorer, row = rows.accuracy[0]["scorer"], read_answer(connection, rows.run["run_id"], request_id)
+    scorer = rows.accuracy[0]["scorer"]
+    row = read_answer(connection, rows.run["run_id"], request_id, ["scores", "options", "turns_said"])
     assert row is not None
     score = next(one for one in row["scores"] if one["scorer"] == scorer)
     (of,) = read_rows(connection, _MEAN, rows.run["run_id"], scorer, row["prompt_id"], row["occurrence"])

@@ -159,6 +159,12 @@ _SPEEDS = """
     where new.run_id = ? and old.run_id = ? and metric <> 'accuracy'
     order by unit = 's', metric
 """
+_MEASURED = """
+    select 1
+    from runs
+    where benchmark_id is not null and config_id in (select config_id from runs where run_id in (?, ?))
+    limit 1
+"""
 _NOISE = """
     select prompt_id, occurrence, score_flip_share
     from noise_prompt((
@@ -178,15 +184,16 @@ def read_flips(connection: Connection, candidate: str, baseline: str, pairing: s
     """
     scorer = next(iter(read_side(connection, candidate).scorers), None)
     listed = list_pairs(candidate, baseline, pairing, scorer, None, Filters(change=change)).read_plain(connection, 1)
+    has_noise = listed and read_rows(connection, _MEASURED, candidate, baseline)
     noise = {
         (run_id, one["prompt_id"], one["occurrence"]): one["score_flip_share"]
         for run_id in (candidate, baseline)
-        for one in (read_rows(connection, _NOISE, run_id) if listed else ())
+        for one in (read_rows(connection, _NOISE, run_id) if has_noise else ())
     }
     found = []
     for row in listed[:FLIPPED]:
-        ours = read_answer(connection, candidate, row["request_id"]) or {}
-        theirs = read_answer(connection, baseline, row["baseline_request_id"] or "") or {}
+        ours = read_answer(connection, candidate, row["request_id"], ["turns_said"]) or {}
+        theirs = read_answer(connection, baseline, row["baseline_request_id"] or "", ["turns_said"]) or {}
         keys = [(side["run_id"], side["prompt_id"], side["occurrence"]) for side in (ours, theirs) if side]
         found.append(
             {

@@ -152,7 +152,7 @@ def describe_errors(connection: Connection, rows: ReportRows) -> Section | None:
 
 
 def _show_example(connection: Connection, listed: Row) -> Sample:
-    row = read_answer(connection, listed["run_id"], listed["request_id"])
+    row = read_answer(connection, listed["run_id"], listed["request_id"], ["turns_said"])
     assert row is not None
     of = f": row {row['source_row']:,} of the source" if row["source_row"] is not None else ""
     quotes = [cut_quote("Message", row["error_message"]), show_prompt(row)]
