@@ -28,7 +28,7 @@ from assayline.runs.manifest import NEVER
 from assayline.settings import Settings, load_settings
 from assayline.spec.file import parse_spec
 from assayline.stats.nights import FEWEST_NIGHTS, judge_nights, name_lost
-from assayline.stats.pairs import judge_drop
+from assayline.stats.pairs import describe_pairs
 from assayline.store.database import connect
 from benchmarks.statistics_accuracy import compare, list_rows
 from benchmarks.statistics_history import LEVEL, lose
@@ -139,7 +139,7 @@ def read_lost(settings: Settings, nights: int) -> tuple[np.ndarray, np.ndarray]:
 def judge_by_pairs(night: np.ndarray, before: np.ndarray) -> list[bool]:
     """Return which rows of a night fail against the night before."""
     rows = list_rows(compare(np.asarray(before - night, float)))
-    return [judge_drop(row, 0.0, 2 * LEVEL)[0] == "fail" for row in rows]
+    return [describe_pairs(row, 0.0).judge(2 * LEVEL) == "fail" for row in rows]
 
 
 def measure(lost: np.ndarray, noisy: np.ndarray, dice: np.random.Generator) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from assayline.spec.file import parse_spec
 from assayline.spec.identity import canonical_json
 from assayline.spec.suite import Tier
 from assayline.stats.board import compare_pairs
-from assayline.stats.pairs import bound_ratio, find_p, find_reach, judge_drop, judge_mean
+from assayline.stats.pairs import bound_ratio, describe_pairs, find_p, find_reach, judge_mean
 from assayline.stats.worse import LEVEL, NIGHTS, find_level
 
 Dice = np.random.Generator
@@ -94,9 +94,9 @@ def count_row(prompts: int, worse: int, better: int) -> Row:
 
 def judge_row(row: Row, limit: float) -> Check:
     """Judge a row as the gate does, without its words."""
-    verdict, p_beyond = judge_drop(row, limit)
-    means = row["candidate_mean"], row["baseline_mean"]
-    return Check("accuracy", verdict, "", *means, limit, "share", p_beyond, row["low"], row["high"])
+    found = describe_pairs(row, limit)
+    values = (found.value, found.baseline_value, limit, "share", found.p_worse, found.low, found.high)
+    return Check("accuracy", found.judge(), "", *values)
 
 
 def measure_verdicts(dice: Dice) -> Iterator[Row]:
@@ -250,7 +250,7 @@ def measure_reach(dice: Dice) -> Iterator[Row]:
                 if reach <= 1 - 2 * churn:
                     drawn = dice.multinomial(prompts, [churn + reach, churn, 1 - 2 * churn - reach], 100)[:, :2]
                     rows = [count_row(prompts, *counts) for counts in drawn.tolist()]
-                    found += [judge_drop(one, LIMIT, level)[0] == "fail" for one in rows]
+                    found += [describe_pairs(one, LIMIT).judge(level) == "fail" for one in rows]
             row[name] = float(np.mean(found)) if found else None
         yield row
 

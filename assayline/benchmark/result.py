@@ -7,12 +7,12 @@ from typing import Any
 from assayline.comparison.queries import (
     compare_accuracy,
     compare_speed,
-    describe_repeats,
     list_repeats,
     read_benchmark,
     store_comparisons,
 )
 from assayline.spec.criteria import GateSpec
+from assayline.stats.worse import Comparison
 from assayline.store.database import Connection
 from assayline.words import name_metric
 
@@ -41,8 +41,10 @@ class Measured:
     repeats: int
     metrics: dict[str, dict[str, Any]]
     """Median and range over its repeats, by metric."""
-    comparisons: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Rows of compare_repeats by metric against the configuration `reference`; empty for that configuration."""
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    """Of other metrics than its best, or with the baseline."""
+    references: dict[str, str] = field(default_factory=dict)
+    """The label of the configuration that each is with."""
 
 
 def read_measured(
@@ -70,20 +72,22 @@ def read_measured(
     for config_id, label in labels.items():
         runs = repeats.get(config_id, [])
         metrics = {metric: row for (measured_id, metric), row in rows.items() if measured_id == config_id}
-        compared: dict[str, dict[str, Any]] = {}
+        compared: dict[str, Comparison] = {}
+        references: dict[str, str] = {}
         for reference in dict.fromkeys([baseline] if baseline else [row["config_id"] for row in best.values()]):
             others = repeats.get(str(reference), [])
             if reference == config_id or not runs or not others:
                 continue
             pairs = compare_speed(connection, runs, others, limits, rivals=rivals)
             pairs = {one: row for one, row in pairs.items() if baseline or best[one]["config_id"] == reference}
-            if "accuracy" in pairs:
-                pairs["accuracy"] |= compare_accuracy(connection, runs, others, max_drop, rivals)
+            if "accuracy" in pairs and (scored := compare_accuracy(connection, runs, others, max_drop, rivals)):
+                pairs["accuracy"] = scored
             sides = {"run_id": runs[-1], "baseline_run_id": others[-1]}
-            described = [describe_repeats(row) | sides | {"verdict": row["verdict"]} for row in pairs.values()]
-            store_comparisons(connection, "benchmark", described)
-            compared |= {metric: {**row, "reference": labels[str(reference)]} for metric, row in pairs.items()}
-        found.append(Measured(label, config_id, len(runs), metrics, compared))
+            rows_of_pairs = [one.as_row(one.name_change()) | sides | {"detail": None} for one in pairs.values()]
+            store_comparisons(connection, "benchmark", rows_of_pairs)
+            compared |= pairs
+            references |= dict.fromkeys(pairs, labels[str(reference)])
+        found.append(Measured(label, config_id, len(runs), metrics, compared, references))
     return found
 
 

@@ -6,12 +6,13 @@ from itertools import combinations
 
 import numpy as np
 
-from assayline.comparison.queries import describe_scores, store_comparisons
+from assayline.comparison.queries import store_comparisons
 from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.board import compare_pairs
 from assayline.stats.families import rank_sides
 from assayline.stats.strengths import rank_judged
+from assayline.stats.worse import Comparison
 from assayline.store.database import Connection, Row, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_metrics
 from assayline.store.runs import insert_rows
@@ -55,8 +56,18 @@ def rank_board(connection: Connection, names: Sequence[str] = ()) -> tuple[list[
     store_ranking(connection, SCORES, names, rows)
     scorers = {entry["run_id"]: entry["scorer"] for entry in entries}
     described = [
-        describe_scores(pair, scorers[pair["candidate"]])
-        | {"run_id": pair["candidate"], "baseline_run_id": pair["baseline"], "verdict": pair["verdict"]}
+        Comparison(
+            metric="accuracy",
+            detail=scorers[pair["candidate"]],
+            value=pair["candidate_mean"],
+            baseline_value=pair["baseline_mean"],
+            counts=(pair["prompts"], pair["prompts"]),
+            **{name: pair[name] for name in ("difference", "low", "high")},
+            limit=0.0,
+            p_value=pair["holm_p"],
+            method="prompts",
+        ).as_row(pair["verdict"])
+        | {"run_id": pair["candidate"], "baseline_run_id": pair["baseline"]}
         for pair in pairs
     ]
     store_comparisons(connection, "leaderboard", described)

@@ -22,8 +22,6 @@ from assayline.comparison.queries import (
     choose_repeats,
     compare_scores,
     compare_speed,
-    describe_repeats,
-    describe_scores,
     explain_other_scorer,
     find_obstacle,
     list_comparable,
@@ -42,17 +40,16 @@ from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.nights import FEWEST_NIGHTS as FEWEST_PAST
-from assayline.stats.pairs import find_lost, judge_drop
+from assayline.stats.pairs import describe_pairs
 from assayline.stats.repeats import FEWEST, FEWEST_NIGHTS
 from assayline.stats.worse import (
     LEVEL,
     OPEN,
     ROUNDING,
+    Comparison,
     Verdict,
-    decide_worse,
     find_gravest,
     find_level,
-    say_worse,
 )
 from assayline.store.database import Connection
 from assayline.words import SPACE, count, show_metric, show_points, show_range, show_share, show_size, show_value
@@ -81,8 +78,7 @@ class Check:
     """Share of prompts with a score in one run only, which count as lost for a pass."""
     is_worse: bool = False
     """Whether the run is worse by more than chance, whatever the limit."""
-    compared: Mapping[str, Any] | None = None
-    """Its columns of the table `comparison`; None if nothing was compared."""
+    compared: Comparison | None = None
     prompts: Sequence[Mapping[str, Any]] = ()
     """Prompts that it names, as rows of `verdict_prompt`."""
 
@@ -351,7 +347,8 @@ def judge_scores(
     the p of the check.
     """
     limit, level = limits.max_accuracy_drop, find_level(nights, tests * parts)
-    found, p_beyond = judge_drop(row, limit, level)
+    compared = describe_pairs(row, limit)
+    found, p_beyond = compared.judge(level), compared.p_worse
     interval = (
         "no interval: at least five independent prompts are needed"
         if p_beyond is None
@@ -373,7 +370,7 @@ def judge_scores(
     if found == "inconclusive" and p_beyond is not None and p_beyond <= LEVEL:
         words += f" {_say_not_enough(level, nights, tests * parts)}"
     elif p_beyond is not None:
-        words += f" It is {say_worse(found, -row['difference'], row['p_value'], level)}."
+        words += f" It is {compared.say(found, level)}."
     return Check(
         f"accuracy, {row['scorer']}",
         verdict,
@@ -385,9 +382,9 @@ def judge_scores(
         None if p_beyond is None else min(1.0, p_beyond * parts),
         row["low"],
         row["high"],
-        find_lost(row),
-        row["difference"] < 0 and row["p_value"] is not None and row["p_value"] <= level,
-        describe_scores(row, row["scorer"]),
+        compared.lost,
+        compared.is_worse(level),
+        compared,
     )
 
 
@@ -418,7 +415,7 @@ def _check_speed(
         return
     is_apart = nights == 1 and (new.benchmark_id is None or new.benchmark_id != old.benchmark_id)
     rows = compare_speed(connection, *repeats, wanted, nights, is_apart=is_apart)
-    few = ", ".join(metric for metric in wanted if metric in rows and rows[metric]["verdict"] == "too_few")
+    few = ", ".join(metric for metric in wanted if metric in rows and rows[metric].p_value is None)
     for metric, limit in wanted.items():
         check = mark_suspect(judge_speed(metric, limit, rows.get(metric), few, nights=nights), LEVEL)
         yield (
@@ -441,46 +438,40 @@ def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator
         yield Check(metric, "fail" if value > limit * (1 + ROUNDING) else "pass", words, value, None, limit, unit)
 
 
-def judge_speed(metric: str, limit: float, row: dict[str, Any] | None, few: str = "", *, nights: int = 1) -> Check:
-    """Judge a speed limit by its row of compare_repeats, if there is one. `few` names all metrics with few repeats."""
-    if row is None:
+def judge_speed(metric: str, limit: float, found: Comparison | None, few: str = "", *, nights: int = 1) -> Check:
+    """Judge a speed limit by its comparison, if there is one. `few` names all metrics with few repeats."""
+    if found is None:
         return Check(metric, "inconclusive", f"{metric} was not measured on both sides.", limit=limit)
-    new, old = row["candidate_repeats"], row["baseline_repeats"]
-    counts = f"{new} and {old} repeats"
-    values = {"candidate": row["candidate_median"], "baseline": row["baseline_median"], "unit": row["unit"]}
-    if row["verdict"] == "too_few":
-        needed = "three" if nights == 1 else "five"
-        fewest = FEWEST if nights == 1 else FEWEST_NIGHTS
+    new, old = found.counts
+    values: dict[str, Any] = {"candidate": found.value, "baseline": found.baseline_value, "unit": found.unit}
+    if found.difference is None or not found.baseline_value:
+        words = f"{metric} is 0 in the baseline, and a limit in percent has no meaning there."
+        return Check(metric, "inconclusive", words, limit=limit, **values)
+    if found.p_worse is None:
+        needed, fewest = ("three", FEWEST) if nights == 1 else ("five", FEWEST_NIGHTS)
         lacks = " and of ".join(side for side, has in (("the run", new), ("the baseline", old)) if has < fewest)
         words = (
             f"{few or metric}: not judged, because {needed} repeats of {lacks} are needed, and there are {new} of the "
             f"run and {old} of the baseline. hint: `assayline gate RUN_ID --remeasure` measures both."
         )
         return Check(metric, "waiting" if nights > 1 else "inconclusive", words, limit=limit, **values)
-    if not row["baseline_median"]:
-        words = f"{metric} is 0 in the baseline, and a limit in percent has no meaning there."
-        return Check(metric, "inconclusive", words, limit=limit, **values)
-    least, most, worsening = row["low"], row["high"], row["difference"]
-    if row["higher_is_better"]:
-        least, most, worsening = most and -most, least and -least, -worsening
-    neighbors = "" if row["correlation"] is None else f", correlation of nights {row['correlation']:.2g}"
+    neighbors = "" if found.correlation is None else f", correlation of nights {found.correlation:.2g}"
     interval = "no interval: too few sessions are known"
-    if most is not None:
-        interval = f"95% CI {_say_change(least)} to {_say_change(most)}"
-    is_worse = worsening > 0
-    medians = [show_metric(row[f"{side}_median"], row["unit"]) for side in ("candidate", "baseline")]
-    p_beyond, level = row["beyond_p"] if is_worse else 1.0, find_level(nights)
+    if found.ends:
+        interval = f"95% CI {' to '.join(map(_say_change, found.ends))}"
+    medians = [show_metric(value, found.unit) for value in (found.value, found.baseline_value)]
+    level = find_level(nights)
     words = (
-        f"{metric} is {_say_change(worsening)} ({interval}, medians {medians[0]} and {medians[1]} over {counts}, "
-        f"Holm-adjusted p {p_beyond:.2g} at the limit{neighbors}); the limit is {limit:.1%}."
+        f"{metric} is {_say_change(found.worsening)} ({interval}, medians {medians[0]} and {medians[1]} over {new} and "
+        f"{old} repeats, Holm-adjusted p {found.p_worse:.2g} at the limit{neighbors}); the limit is {limit:.1%}."
     )
-    verdict = decide_worse(p_beyond, most, limit, level)
-    if verdict == "inconclusive" and p_beyond <= LEVEL:
+    verdict = found.judge(level)
+    if verdict == "inconclusive" and found.p_worse <= LEVEL:
         words += f" {_say_not_enough(level, nights, 1)}"
     else:
-        words += f" It is {say_worse(verdict, worsening, row['p_value'], level)}."
-    values |= {"is_worse": is_worse and row["p_value"] <= level, "compared": describe_repeats(row)}
-    return Check(metric, verdict, words, limit=limit, p_value=p_beyond, **values)
+        words += f" It is {found.say(verdict, level)}."
+    values |= {"is_worse": found.is_worse(level), "compared": found}
+    return Check(metric, verdict, words, limit=limit, p_value=found.p_worse, **values)
 
 
 def _say_change(worsening: float) -> str:

@@ -3,16 +3,16 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from assayline.errors import SpecError
 from assayline.stats import to_rows
 from assayline.stats.noise import find_floors
-from assayline.stats.pairs import count_prompts_needed, find_p, find_reach
+from assayline.stats.pairs import count_prompts_needed, describe_pairs, find_p, find_reach
 from assayline.stats.repeats import FEWEST_NIGHTS, compare_repeats, spread_sessions
-from assayline.stats.worse import LEVEL, Verdict, name_change
+from assayline.stats.worse import LEVEL, Comparison, Verdict
 from assayline.store.database import Connection, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_benchmark, ensure_metrics, ensure_repeats
 from assayline.store.runs import insert_rows
@@ -211,27 +211,22 @@ _EQUAL_RUNS = """
 
 def compare_accuracy(
     connection: Connection, candidates: Sequence[str], baselines: Sequence[str], limit: float, rivals: int = 1
-) -> dict[str, Any]:
-    """Compare the accuracy of two configurations by prompt, with the mean over their repeats.
+) -> Comparison | None:
+    """Compare the accuracy of two configurations by prompt, with the mean over their repeats; p is times `rivals`.
 
-    Returns the columns of a row of compare_repeats that differ, with changes as differences of shares; empty if the
-    scores have no common prompts. p is multiplied by `rivals`.
+    None if the scores have no common prompts.
     """
     scorers = read_side(connection, candidates[-1]).scorers
     rows = compare_scores(connection, candidates[-1], baselines[-1], "auto", baselines, candidates)
     row = rows.get(scorers[0]) if scorers else None
     if row is None or not row["prompts"]:
-        return {}
-    drop, low, high = -row["difference"], row["low"], row["high"]
-    found = {"difference": -drop, "low": low, "high": high, "limit": limit, "p_value": row["p_value"]}
-    beyond = find_p(row, limit)
-    beyond = None if beyond is None else min(1.0, rivals * beyond)
-    most = None if low is None else max(-low, high)
-    return found | {"beyond_p": beyond, "verdict": name_change(drop, beyond, most, limit)}
+        return None
+    found = describe_pairs(row, limit)
+    return replace(found, p_beyond=None if found.p_beyond is None else min(1.0, rivals * found.p_beyond))
 
 
 def store_comparisons(connection: Connection, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store rows of `describe_scores` and `describe_repeats` with run_id, baseline_run_id and verdict.
+    """Store rows of `Comparison.as_row` with run_id and baseline_run_id.
 
     They replace those of the same kind and runs. A reader stores nothing.
     """
@@ -245,33 +240,6 @@ def store_comparisons(connection: Connection, kind: str, rows: Sequence[Mapping[
         """
         connection.execute(query, [kind, *([row[side] for row in rows] for side in ("run_id", "baseline_run_id"))])
         insert_rows(connection, "comparisons", [{"kind": kind, **row, "compared_at": compared_at} for row in rows])
-
-
-def describe_scores(row: Mapping[str, Any], scorer: str) -> dict[str, Any]:
-    """Return the columns of `comparison` from a row of `compare_scores` or `compare_entries`."""
-    means = {"value": row["candidate_mean"], "baseline_value": row["baseline_mean"], "n": row["prompts"]}
-    kept = {name: row[name] for name in ("difference", "low", "high")}
-    return {
-        "metric": "accuracy",
-        "detail": scorer,
-        **means,
-        **kept,
-        "p_value": row.get("holm_p", row["p_value"]),
-        "method": "prompts",
-    }
-
-
-def describe_repeats(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of `comparison` from a row of `compare_repeats`."""
-    is_scored = row["metric"] == "accuracy"
-    return {
-        "metric": row["metric"],
-        "value": row["candidate_median"],
-        "baseline_value": row["baseline_median"],
-        **{name: row[name] for name in ("difference", "low", "high", "p_value")},
-        "n": row["candidate_repeats"] + row["baseline_repeats"],
-        "method": "prompts" if is_scored else "repeats" if row["correlation"] is None else "nights",
-    }
 
 
 def list_comparable(connection: Connection, baseline: str, repeats: Sequence[str], scorer: str) -> list[str]:
@@ -319,7 +287,7 @@ def compare_speed(
     *,
     is_apart: bool = False,
     rivals: int = 1,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Comparison]:
     """Compare the metrics of the repeats of two configurations, by metric; see `compare_repeats`.
 
     `is_apart`: they are of different sessions, whose spread is that of all sessions of both configurations.

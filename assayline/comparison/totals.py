@@ -1,11 +1,10 @@
 """Runs that are numbers of a file alone: without scores or times by request, only repeats tell how much they vary."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from assayline.comparison.queries import Side, choose_repeats, compare_speed, read_accuracy
 from assayline.spec.criteria import GateSpec
+from assayline.stats.worse import Comparison
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics
 
@@ -24,19 +23,21 @@ def limit_stated(connection: Connection, new: Side, old: Side, limits: GateSpec)
     return {"accuracy": limits.max_accuracy_drop / accuracy} if accuracy else {}
 
 
-def compare_stated(connection: Connection, candidate: str, baseline: str) -> tuple[list[Row], Mapping[str, Any], str]:
-    """Return the numbers that both runs state, rows of `compare_speed` with enough repeats, and a conclusion."""
+def compare_stated(
+    connection: Connection, candidate: str, baseline: str
+) -> tuple[list[Row], dict[str, Comparison], str]:
+    """Return the numbers that both runs state, comparisons with enough repeats, and a conclusion."""
     ensure_metrics(connection, [candidate, baseline])
     repeats = choose_repeats(connection, candidate, baseline)
     found = compare_speed(connection, *repeats, {}, is_apart=True) if all(repeats) else {}
-    judged = {metric: row for metric, row in found.items() if row["verdict"] != "too_few"}
+    judged = {metric: one for metric, one in found.items() if one.name_change() != "too_few"}
     new, old = (max(1, len(side)) for side in repeats)
     words = (
         f"Repeats that are compared: {new} of this run and {old} of the baseline."
         if judged
         else f"Nothing can be concluded from {new} and {old}: without scores or times by request, only repeats show "
-        "how much equal runs differ. hint: import five results or more of each configuration with `--machine NAME`, or "
-        "results with their samples or requests."
+        "how much equal runs differ. hint: import three results or more of each configuration with `--machine NAME`, "
+        "or results with their samples or requests."
     )
     return read_rows(connection, _STATED, candidate, baseline), judged, words
 

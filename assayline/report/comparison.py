@@ -9,6 +9,7 @@ from assayline.benchmark.result import SHOWN, Measured
 from assayline.benchmark.suite import shorten_model
 from assayline.report.charts import choose_unit, draw_curve, draw_frontier, draw_points
 from assayline.report.document import Block, Chart, Column, Figure, Paragraph, Section, Table, tabulate
+from assayline.stats.worse import Comparison
 from assayline.store.database import Row
 from assayline.words import (
     DASH,
@@ -41,17 +42,17 @@ def show_label(label: str) -> str:
     return ", ".join(words)
 
 
-def _show_interval(row: Row) -> str:
-    """Format the interval of the ratio as a change. It is computed on logarithms, so no decrease exceeds 100%."""
-    if row["metric"] == "accuracy":
-        return show_range(show_points(row["low"]), show_points(row["high"]))
-    if row["low"] is not None and row["high"] >= 1:
-        return f"×{1 + row['low']:.3g} to ×{1 + row['high']:.3g}"
-    return show_range(show_change(row["low"]), show_change(row["high"]))
+def _show_interval(found: Comparison) -> str:
+    """Format the interval of the change. It is computed on logarithms, so no decrease exceeds 100%."""
+    if found.method == "prompts":
+        return show_range(show_points(found.low), show_points(found.high))
+    if found.low is not None and found.high is not None and found.high >= 1:
+        return f"×{1 + found.low:.3g} to ×{1 + found.high:.3g}"
+    return show_range(show_change(found.low), show_change(found.high))
 
 
-def _show_change(row: Row) -> str:
-    return (show_points if row["metric"] == "accuracy" else show_change)(row["difference"])
+def _show_change(found: Comparison) -> str:
+    return (show_points if found.method == "prompts" else show_change)(found.difference)
 
 
 MEDIANS = (
@@ -63,13 +64,13 @@ MEDIANS = (
     Column("highest", lambda row: show_metric(row["highest_value"], row["unit"]), show_number),
 )
 COMPARISONS = (
-    Column("metric", lambda row: SHOWN[row["metric"]]),
+    Column("metric", lambda row: SHOWN[row["found"].metric]),
     Column("configuration", "label", show_name),
     Column("compared with", lambda row: show_label(row["reference"]), show_name, is_wide=True),
-    Column("change", _show_change, show_number),
-    Column("95% CI", _show_interval, show_number),
-    Column("p at the limit", "beyond_p", show_value, is_wide=True),
-    Column("verdict", lambda row: row["verdict"].replace("_", " "), show_name),
+    Column("change", lambda row: _show_change(row["found"]), show_number),
+    Column("95% CI", lambda row: _show_interval(row["found"]), show_number),
+    Column("p at the limit", lambda row: row["found"].p_beyond, show_value, is_wide=True),
+    Column("verdict", lambda row: row["found"].name_change().replace("_", " "), show_name),
 )
 VERDICTS = {"baseline": "baseline", "pass": "keeps the limit", "fail": "worse", "inconclusive": "open", None: ""}
 
@@ -143,7 +144,7 @@ def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> T
 def tabulate_comparisons(measured: Sequence[Measured]) -> Table:
     """Tabulate one row per metric and configuration other than the one that it is compared with."""
     rows = [
-        {**one.comparisons[metric], "label": show_label(one.label)}
+        {"found": one.comparisons[metric], "label": show_label(one.label), "reference": one.references[metric]}
         for metric in SHOWN
         for one in measured
         if metric in one.comparisons
@@ -162,14 +163,14 @@ def say_best(measured: Sequence[Measured], metric: str = "output_tokens_per_s") 
     ahead = [f"{_say_ratio(values[first.label], values[second.label])} {show_label(second.label)}, the next"]
     if last is not second:
         ahead.append(f"{_say_ratio(values[first.label], values[last.label])} {show_label(last.label)}, the lowest")
-    row = second.comparisons.get(metric) or first.comparisons.get(metric)
+    compared = second if metric in second.comparisons else first
     doubt = ""
-    if row is not None and row["reference"] in (first.label, second.label):
+    if compared.references.get(metric) in (first.label, second.label):
         doubt = {
             "too_few": "Whether that is more than noise is unknown: three repeats each allow a test.",
             "unclear": "The next is not shown to differ by more than noise and the limit; more repeats may.",
             "same": "The next is equivalent within the limit.",
-        }.get(row["verdict"], "That is more than noise.")
+        }.get(compared.comparisons[metric].name_change(), "That is more than noise.")
     value = show_metric(values[first.label]["median_value"], values[first.label]["unit"])
     return f"{show_label(first.label)} has the most {SHOWN[metric]}: {value}, {' and '.join(ahead)}. {doubt}".strip()
 

@@ -176,7 +176,7 @@ def save_verdicts(connection: Connection, data_dir: Path, report: GateReport, fl
         for ordinal, check in enumerate(report.checks)
     ]
     sides = {"run_id": report.candidate, "baseline_run_id": report.baseline}
-    compared = [{**check.compared, **sides, "verdict": check.verdict} for check in report.checks if check.compared]
+    compared = [check.compared.as_row(check.verdict) | sides for check in report.checks if check.compared]
     store_comparisons(connection, "gate", compared)
     with transaction(connection):
         for row in rows:

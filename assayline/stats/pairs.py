@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from assayline.stats.worse import LEVEL, ROUNDING, Verdict, decide_worse
+from assayline.stats.worse import LEVEL, ROUNDING, Comparison, decide_worse
 
 Row = Mapping[str, Any]
 Values = Any
@@ -48,16 +48,21 @@ def _find_mid_p(fewer: Values, differ: Values) -> Values:
     return np.minimum(1, bdtr(fewer, differ, 0.5) + less)
 
 
-def judge_drop(row: Row, limit: float, level: float = LEVEL) -> tuple[Verdict, float | None]:
-    """Judge the drop of a row of `compare_scores` against a limit; return the p of a drop of exactly the limit, too.
-
-    To pass, the run must be within the limit with all of `find_lost` counted against it.
-    """
-    low = row["low"]
-    if low is None:
-        return "inconclusive", None
-    p_beyond = find_p(row, limit) if row["difference"] < 0 else 1.0
-    return decide_worse(p_beyond, find_lost(row) - low, limit, level), p_beyond
+def describe_pairs(row: Row, limit: float = 0.0) -> Comparison:
+    """Describe a row of `compare_scores` that has pairs against a limit."""
+    return Comparison(
+        metric="accuracy",
+        detail=row["scorer"],
+        value=row["candidate_mean"],
+        baseline_value=row["baseline_mean"],
+        counts=(row["prompts"], row["prompts"]),
+        **{name: row[name] for name in ("difference", "low", "high")},
+        limit=limit,
+        p_value=row["p_value"],
+        p_beyond=find_p(row, limit),
+        method="prompts",
+        lost=find_lost(row),
+    )
 
 
 def find_lost(row: Row) -> float:
@@ -84,7 +89,7 @@ def find_power(row: Row, drop: float, limit: float, level: float, prompts: int) 
     """Return the chance that another comparison, of `prompts` like the row's, fails the limit if the drop is true.
 
     The drop adds to the row's changes, except those of a difference that it shows, by changes of their size. The test
-    is that of `judge_drop`.
+    is that of `describe_pairs`.
     """
     from scipy.special import ndtr
 

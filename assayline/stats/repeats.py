@@ -7,13 +7,13 @@ sessions; and of nights, one that counts similar nights for fewer.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from assayline.stats.families import adjust_holm
-from assayline.stats.worse import Change, find_level, name_change
+from assayline.stats.worse import Comparison
 
 FEWEST = 3
 """Repeats a side that a test needs."""
@@ -41,7 +41,7 @@ def compare_repeats(
     nights: int = 1,
     sessions: Mapping[str, "Sessions"] | None = None,
     rivals: int = 1,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Comparison]:
     """Compare each metric of two sides, by metric.
 
     `rows` have metric, unit, higher_is_better, is_candidate and value, in the order of their runs. `limits` are the
@@ -51,15 +51,8 @@ def compare_repeats(
     how much these differ, by metric. `rivals`: every p is multiplied by it, the number of configurations that are
     compared with the best of them.
 
-    difference, low, high: change as a share of the baseline, and its 95% interval. No interval for fewer than three
-        repeats (of nights, five) on a side, and for sides of different sessions whose spread is not known; no
-        difference from a baseline of 0.
-    p_value: of no difference. beyond_p: of a change of exactly `limit` in the direction found, 1 if it is within it.
-        Both are adjusted for the family (Holm).
-    correlation: of neighboring nights, 0 to 0.95. None unless the repeats are nights.
-    verdict: too_few: no test for lack of repeats; worse, better: shown beyond the limit, with beyond_p at most 0.05, or
-        0.1 / nights for several nights; same: the interval is within ± limit; unclear: otherwise, and for a change from
-        a median of 0, of which a limit is not a share.
+    The difference is the change of the geometric mean. No interval for fewer than three repeats (of nights, five) on a
+    side, and for sides of different sessions whose spread is not known. p-values are adjusted for the family (Holm).
     """
     by_metric: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -67,26 +60,15 @@ def compare_repeats(
     found = {}
     for metric, own in sorted(by_metric.items(), key=lambda one: (one[0] not in limits, one[0])):
         if len({row["unit"] for row in own}) == 1 and len({row["is_candidate"] for row in own}) == 2:
-            common = {name: own[0][name] for name in ("metric", "unit", "higher_is_better")}
             apart = None if sessions is None else sessions.get(metric, Sessions())
-            found[metric] = common | _compare(own, limits.get(metric, other_limit), nights, apart)
-    family = [row for metric, row in found.items() if metric in limits and row["p_value"] is not None]
-    for name in ("p_value", "beyond_p"):
-        for row, p_value in zip(family, adjust_holm(np.array([row[name] for row in family])), strict=True):
-            row[name] = float(p_value)
-        for row in found.values():
-            row[name] = None if row[name] is None else min(1.0, rivals * row[name])
-    for row in found.values():
-        row["verdict"] = _judge(row, find_level(nights))
+            found[metric] = _compare(own, limits.get(metric, other_limit), nights, apart)
+    tested = [metric for metric, one in found.items() if one.p_value is not None]
+    p_values = np.array([(found[metric].p_value, found[metric].p_beyond) for metric in tested], float).reshape(-1, 2)
+    family = np.array([metric in limits for metric in tested], bool)
+    p_values[family] = adjust_holm(p_values[family].T).T
+    for metric, (p_value, p_beyond) in zip(tested, np.minimum(1, rivals * p_values).tolist(), strict=True):
+        found[metric] = replace(found[metric], p_value=p_value, p_beyond=p_beyond)
     return found
-
-
-def _judge(row: Mapping[str, Any], level: float) -> Change:
-    if row["difference"] is None or (row["difference"] and not row["baseline_median"]):
-        return "unclear"
-    most = None if row["low"] is None else max(-row["low"], row["high"])
-    worsening = -row["difference"] if row["higher_is_better"] else row["difference"]
-    return name_change(worsening, row["beyond_p"], most, row["limit"], level)
 
 
 @dataclass(frozen=True)
@@ -118,21 +100,25 @@ def spread_sessions(levels: Mapping[Any, Sequence[float]], new: int, old: int) -
     return Sessions(math.sqrt(squares / degrees), degrees, new, old)
 
 
-def _compare(rows: Sequence[Mapping[str, Any]], limit: float, nights: int, sessions: Sessions | None) -> dict[str, Any]:
+def _compare(rows: Sequence[Mapping[str, Any]], limit: float, nights: int, sessions: Sessions | None) -> Comparison:
     is_new, values = np.array([row["is_candidate"] for row in rows]), np.array([row["value"] for row in rows], float)
     new, old = (take_logs(values)[side] for side in (is_new, ~is_new))
-    row: dict[str, Any] = {"candidate_repeats": len(new), "baseline_repeats": len(old)}
-    row |= {f"{side}_median": float(np.median(values[own])) for side, own in zip(SIDES, (is_new, ~is_new), strict=True)}
-    row |= {"limit": limit} | dict.fromkeys(("difference", "low", "high", "p_value", "beyond_p", "correlation"))
-    if not values[~is_new].any() and values.any():
-        return row
+    is_from_zero = values.any() and not values[~is_new].any()
     moved = float(new.mean() - old.mean())
-    row["difference"] = math.expm1(moved)
-    if min(len(new), len(old)) < (FEWEST if nights == 1 else FEWEST_NIGHTS):
-        return row
+    found = Comparison(
+        **{name: rows[0][name] for name in ("metric", "unit", "higher_is_better")},
+        value=float(np.median(values[is_new])),
+        baseline_value=float(np.median(values[~is_new])),
+        counts=(len(new), len(old)),
+        difference=None if is_from_zero else math.expm1(moved),
+        limit=limit,
+        method="repeats" if nights == 1 else "nights",
+    )
+    if is_from_zero or min(found.counts) < (FEWEST if nights == 1 else FEWEST_NIGHTS):
+        return found
+    correlation = None
     if nights > 1:
         error, degrees, correlation = spread_nights(new, old)
-        row["correlation"] = float(correlation)
     elif sessions is None and is_in_turn(is_new):
         error, degrees = float(np.std(new - old, ddof=1)) / math.sqrt(len(new)), len(new) - 1
     else:
@@ -140,15 +126,16 @@ def _compare(rows: Sequence[Mapping[str, Any]], limit: float, nights: int, sessi
         error = math.sqrt((np.var(new) * len(new) + np.var(old) * len(old)) / degrees * (1 / len(new) + 1 / len(old)))
     errors = [(float(error), float(degrees))] + ([(sessions.error, sessions.degrees)] if sessions else [])
     edge = math.log1p(limit) if moved > 0 else -math.log1p(-limit) if limit < 1 else math.inf
-    for name, surplus in (("p_value", abs(moved)), ("beyond_p", abs(moved) - edge)):
-        row[name] = max(float(find_p(surplus, *one)) for one in errors)
-    if not sessions or math.isfinite(sessions.degrees):
-        half = max(find_reach(*one) for one in errors)
-        row |= {"low": math.expm1(moved - half), "high": math.expm1(moved + half)}
-    return row
-
-
-SIDES = ("candidate", "baseline")
+    p_value, p_beyond = (
+        max(float(find_p(surplus, *one)) for one in errors) for surplus in (abs(moved), abs(moved) - edge)
+    )
+    found = replace(
+        found, p_value=p_value, p_beyond=p_beyond, correlation=None if correlation is None else float(correlation)
+    )
+    if sessions and math.isinf(sessions.degrees):
+        return found
+    half = max(find_reach(*one) for one in errors)
+    return replace(found, low=math.expm1(moved - half), high=math.expm1(moved + half))
 
 
 def take_logs(values: Values) -> Values:

@@ -5,7 +5,8 @@ are two-sided, so a worsening of exactly the limit fails in at most half of `lev
 """
 
 from collections.abc import Iterable
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 Verdict = Literal["pass", "fail", "suspect", "inconclusive", "waiting"]
 """suspect: a nightly run that one comparison would fail, without the evidence that a night needs; waiting: a limit that
@@ -81,3 +82,76 @@ def say_worse(verdict: Verdict, worsening: float, p_value: float | None, level: 
     if verdict == "fail" or p_value is None or p_value > level:
         return SHOWN[verdict]
     return f"{'worse' if worsening > 0 else 'better'} than the baseline by more than chance, {SHOWN[verdict]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One metric of a run, or of the repeats of a configuration, against a baseline's."""
+
+    metric: str
+    detail: str | None = None
+    """The scorer of an accuracy."""
+    unit: str = "share"
+    higher_is_better: bool = True
+    value: float
+    """Mean score over the pairs, or median over the repeats."""
+    baseline_value: float
+    counts: tuple[int, int]
+    """Prompts of both sides, which are pairs, or repeats."""
+    difference: float | None
+    """Of scores, or of other metrics the change as a share of the baseline; None from a baseline of 0."""
+    low: float | None = None
+    """Lower end of its 95% interval; None without one."""
+    high: float | None = None
+    limit: float
+    p_value: float | None = None
+    """Two-sided p of no difference; None without a test."""
+    p_beyond: float | None = None
+    """That of a difference of exactly `limit` in the direction found, 1 if it is within it."""
+    method: Literal["prompts", "repeats", "nights"]
+    correlation: float | None = None
+    """Of neighboring nights."""
+    lost: float = 0.0
+    """Share of prompts with a score in one run only, which count as lost for a pass."""
+
+    @property
+    def worsening(self) -> float:
+        """The difference, positive if worse."""
+        return (self.difference or 0.0) * (-1 if self.higher_is_better else 1)
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The interval of the worsening."""
+        if self.low is None or self.high is None:
+            return None
+        return (-self.high, -self.low) if self.higher_is_better else (self.low, self.high)
+
+    @property
+    def p_worse(self) -> float | None:
+        """The p of a worsening of exactly the limit."""
+        return self.p_beyond if self.p_beyond is None or self.worsening > 0 else 1.0
+
+    def judge(self, level: float = LEVEL) -> Verdict:
+        """Judge the worsening against the limit."""
+        return decide_worse(self.p_worse, self.ends and self.ends[1] + self.lost, self.limit, level)
+
+    def name_change(self, level: float = LEVEL) -> Change:
+        """Judge the change in either direction; a limit is not a share of a baseline of 0."""
+        if self.method != "prompts" and not self.baseline_value and self.difference != 0:
+            return "unclear"
+        most = self.ends and max(-self.ends[0], self.ends[1])
+        return name_change(self.worsening, self.p_beyond, most, self.limit, level)
+
+    def is_worse(self, level: float = LEVEL) -> bool:
+        """Return whether it is worse by more than chance, whatever the limit."""
+        return self.worsening > 0 and self.p_value is not None and self.p_value <= level
+
+    def say(self, verdict: Verdict, level: float = LEVEL) -> str:
+        """Describe the verdict; see `say_worse`."""
+        return say_worse(verdict, self.worsening, self.p_value, level)
+
+    def as_row(self, verdict: str) -> dict[str, Any]:
+        """Return the columns of the table `comparison`, without those of its runs."""
+        names = ("metric", "detail", "value", "baseline_value", "difference", "low", "high", "p_value", "method")
+        n = self.counts[0] if self.method == "prompts" else sum(self.counts)
+        return {name: getattr(self, name) for name in names} | {"n": n, "verdict": verdict}

@@ -13,9 +13,8 @@ from assayline.report.document import Column
 from assayline.words import name_metric, show_metric, show_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from assayline.settings import Settings
+    from assayline.stats.worse import Comparison
     from assayline.store.database import Connection, Row
 
 EPILOG = """BASELINE is any other run, or a pinned name. A change is RUN_ID minus BASELINE. No limit applies, and
@@ -80,8 +79,8 @@ def run(arguments: list[str]) -> int:
     if stated:
         values, tested, conclusion = stated
         print_table(tabulate("Stated values", STATED, values), console)
-        for metric, row in tested.items():
-            print_text(judge_speed(metric, LIMIT, row).words, console)
+        for metric, one in tested.items():
+            print_text(judge_speed(metric, LIMIT, one).words, console)
         print_text(conclusion, console)
         return 0
     measured = [row for row in found.metrics if (row["candidate_value"], row["baseline_value"]) != (None, None)]
@@ -111,7 +110,7 @@ def _reread(run_id: str, baseline: str, settings: "Settings") -> str:
 
 def _read_stated(
     connection: "Connection", candidate: str, baseline: str
-) -> "tuple[list[Row], Mapping[str, Row], str] | None":
+) -> "tuple[list[Row], dict[str, Comparison], str] | None":
     """Return the numbers of two runs, one of which has nothing else; None for runs with requests."""
     from assayline.comparison.queries import read_side
     from assayline.comparison.totals import compare_stated, is_stated

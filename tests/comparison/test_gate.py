@@ -321,7 +321,7 @@ def test_a_limit_in_percent_is_inconclusive_if_the_baseline_is_zero():
         for side, value in sides
     ]
     (row,) = compare_repeats(rows, {"e2e_p95_s": 0.1}).values()
-    assert row["verdict"] == "unclear"
+    assert row.name_change() == "unclear"
     check = judge_speed("e2e_p95_s", 0.1, row)
     assert check.verdict == "inconclusive"
     assert check.words == "e2e_p95_s is 0 in the baseline, and a limit in percent has no meaning there."

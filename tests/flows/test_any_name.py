@@ -28,6 +28,7 @@ from assayline.report.document import Document, tabulate
 from assayline.report.markdown import render_markdown, render_table
 from assayline.report.run.comparison import LIMITS
 from assayline.spec.file import parse_spec
+from assayline.stats.worse import Comparison
 from assayline.words import make_visible
 
 MARKUP = ("[/b]", "[b]", "[", "|", "`", "```", "<b>", "</script>", "&lt;", "*x*", "\\", ":smile:", "%s", "{{ 1 }}",
@@ -69,19 +70,14 @@ def benchmark_of(name: str) -> list[Measured]:
         "unit": "1/s",
         "higher_is_better": True,
     }
-    numbers = (
-        "baseline_median",
-        "difference",
-        "low",
-        "high",
-        "p_value",
-        "beyond_p",
-    )
-    change = {**dict.fromkeys(numbers, 0.5), "verdict": "unclear"}
-    change |= {"metric": "requests_per_s", "reference": f"x={name} 1"}
+    change = Comparison(
+        metric="requests_per_s", value=0.5, baseline_value=0.5, counts=(5, 5), difference=0.5, low=-0.5, high=1.5,
+        limit=0.1, p_value=0.5, p_beyond=0.5, method="repeats",
+    )  # fmt: skip
+    references = {"requests_per_s": f"x={name} 1"}
     return [
         Measured(f"x={name} 1", "1", 5, {"requests_per_s": metric}),
-        Measured(f"x={name} 2", "2", 5, {"requests_per_s": metric}, {"requests_per_s": change}),
+        Measured(f"x={name} 2", "2", 5, {"requests_per_s": metric}, {"requests_per_s": change}, references),
     ]
 
 

@@ -192,7 +192,7 @@ def test_two_results_conclude_nothing_and_repeats_of_each_are_judged(settings, t
     assert shown["candidate_value"] < shown["baseline_value"]
     pair = import_all(machine="a")
     _, judged, words = compare(pair)
-    assert judged["output_tokens_per_s"]["verdict"] == "worse" and "6 of this run and 6 of the baseline" in words
+    assert judged["output_tokens_per_s"].name_change() == "worse" and "6 of this run and 6 of the baseline" in words
     report = DatabaseThread(settings).run(lambda connection: judge_run(connection, *pair))
     assert [check.check for check in report.failed] == ["output_tokens_per_s"]
 

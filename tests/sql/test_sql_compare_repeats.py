@@ -11,6 +11,7 @@ from row_kit import give_run_metric
 from assayline.comparison.queries import compare_speed
 from assayline.spec.criteria import GateSpec
 from assayline.stats.repeats import compare_repeats
+from assayline.stats.worse import find_level
 
 pytestmark = pytest.mark.slow
 
@@ -59,14 +60,14 @@ def test_the_test_is_scipys_of_logarithms(store, n, m):
     row = compare(store, *given_values(store, a={"x": new}, b={"x": old}), {"x": 0.01})["x"]
     tested = scipy.stats.ttest_ind(np.log(new), np.log(old))
     moved = np.log(new).mean() - np.log(old).mean()
-    assert row["difference"] == pytest.approx(np.expm1(moved))
-    assert row["p_value"] == pytest.approx(tested.pvalue)
-    assert (row["low"], row["high"]) == pytest.approx(tuple(np.expm1(tested.confidence_interval())))
+    assert row.difference == pytest.approx(np.expm1(moved))
+    assert row.p_value == pytest.approx(tested.pvalue)
+    assert (row.low, row.high) == pytest.approx(tuple(np.expm1(tested.confidence_interval())))
     shifted = np.log(new) - (np.log(1.01) if moved > 0 else np.log(0.99))
     is_beyond = (shifted.mean() > np.log(old).mean()) == (moved > 0)
-    assert row["beyond_p"] == pytest.approx(scipy.stats.ttest_ind(shifted, np.log(old)).pvalue if is_beyond else 1)
-    assert (row["candidate_repeats"], row["baseline_repeats"]) == (n, m)
-    assert (row["candidate_median"], row["baseline_median"]) == pytest.approx((np.median(new), np.median(old)))
+    assert row.p_beyond == pytest.approx(scipy.stats.ttest_ind(shifted, np.log(old)).pvalue if is_beyond else 1)
+    assert row.counts == (n, m)
+    assert (row.value, row.baseline_value) == pytest.approx((np.median(new), np.median(old)))
 
 
 @pytest.mark.parametrize("repeats", [4, 5, 8])
@@ -78,18 +79,18 @@ def test_compare_repeats_compares_neighbors_of_five_repeats_in_turn(repeats):
     old, new = (np.exp(drift[place + (place // 2 % 2 == turn)]) for turn in (1, 0))
     row = compare_repeats(in_turn(new * 1.08, old), {"x": 0.02})["x"]
     test = scipy.stats.ttest_rel if repeats >= 5 else scipy.stats.ttest_ind
-    assert row["p_value"] == pytest.approx(test(np.log(new * 1.08), np.log(old)).pvalue)
-    assert row["verdict"] == ("worse" if repeats >= 5 else "unclear")
+    assert row.p_value == pytest.approx(test(np.log(new * 1.08), np.log(old)).pvalue)
+    assert row.name_change() == ("worse" if repeats >= 5 else "unclear")
     if repeats >= 5:
         one_after_the_other = sorted(in_turn(new * 1.08, old), key=lambda one: one["is_candidate"])
-        assert compare_repeats(one_after_the_other, {"x": 0.02})["x"]["verdict"] == "unclear"
+        assert compare_repeats(one_after_the_other, {"x": 0.02})["x"].name_change() == "unclear"
 
 
 def test_fewer_than_three_are_not_judged(store):
     new, old = given_values(store, a={"x": [11, 12]}, b={"x": [1, 2, 3, 4, 5, 6]})
     row = compare(store, new, old)["x"]
-    assert (row["p_value"], row["low"], row["verdict"]) == (None, None, "too_few")
-    assert row["difference"] == pytest.approx(np.sqrt(132) / 720 ** (1 / 6) - 1)
+    assert (row.p_value, row.low, row.name_change()) == (None, None, "too_few")
+    assert row.difference == pytest.approx(np.sqrt(132) / 720 ** (1 / 6) - 1)
     assert compare(store, new, []) == {}
 
 
@@ -104,7 +105,7 @@ def test_fewer_than_three_are_not_judged(store):
 )
 def test_compare_repeats_judges_equal_values_and_zeros(store, new, old, difference, p_value, verdict):
     row = compare(store, *given_values(store, a={"x_s": new}, b={"x_s": old}))["x_s"]
-    assert (row["difference"], row["p_value"], row["verdict"]) == (
+    assert (row.difference, row.p_value, row.name_change()) == (
         difference and pytest.approx(difference), p_value, verdict,
     )  # fmt: skip
 
@@ -118,14 +119,14 @@ def test_verdicts_of_throughput_and_latency_look_opposite_ways(store, factor, ve
         b={"output_tokens_per_s": base, "e2e_p95_s": base},
     )
     found = compare(store, new, old, {"output_tokens_per_s": 0.02, "e2e_p95_s": 0.02})
-    assert {row["verdict"] for row in found.values()} == {verdict}
-    assert found["e2e_p95_s"]["difference"] == pytest.approx(1 / factor - 1) and found["e2e_p95_s"]["limit"] == 0.02
+    assert {row.name_change() for row in found.values()} == {verdict}
+    assert found["e2e_p95_s"].difference == pytest.approx(1 / factor - 1) and found["e2e_p95_s"].limit == 0.02
 
 
 def test_compare_repeats_is_unclear_when_a_large_shift_may_be_chance(store):
     new, old = given_values(store, a={"x": [80, 120, 90, 110, 100]}, b={"x": [85, 125, 115, 130, 105]})
     row = compare(store, new, old)["x"]
-    assert abs(row["difference"]) > row["limit"] and row["verdict"] == "unclear"
+    assert abs(row.difference) > row.limit and row.name_change() == "unclear"
 
 
 def test_the_family_is_adjusted_as_holm_says(store):
@@ -136,8 +137,8 @@ def test_the_family_is_adjusted_as_holm_says(store):
     old = {name: dice.normal(100, 2, 6) for name in new}
     sides = given_values(store, a=new, b=old)
     found, alone = compare(store, *sides, ALL), compare(store, *sides, {})
-    expected = multipletests([alone[name]["p_value"] for name in HEADLINES], method="holm")[1]
-    assert [found[name]["p_value"] for name in HEADLINES] == pytest.approx(list(expected))
+    expected = multipletests([alone[name].p_value for name in HEADLINES], method="holm")[1]
+    assert [found[name].p_value for name in HEADLINES] == pytest.approx(list(expected))
     assert found["other"] == alone["other"]
 
 
@@ -332,12 +333,12 @@ def test_compare_speed_counts_the_spread_between_sessions(store):
     error = np.std(by_day, ddof=1) * np.sqrt(1 + 1 / 2)
     moved = np.mean(np.log(values[15:])) - np.mean(np.log(values[10:15]))
     beyond = 2 * scipy.stats.t.sf((abs(moved) + np.log(0.9)) / error, 6)
-    assert found["p_value"] == pytest.approx(2 * scipy.stats.t.sf(abs(moved) / error, 6))
-    assert single["p_value"] < found["p_value"]
-    assert found["beyond_p"] == pytest.approx(max(single["beyond_p"], min(1, beyond)))
-    assert found["difference"] == single["difference"] == pytest.approx(np.expm1(moved))
+    assert found.p_value == pytest.approx(2 * scipy.stats.t.sf(abs(moved) / error, 6))
+    assert single.p_value < found.p_value
+    assert found.p_beyond == pytest.approx(max(single.p_beyond, min(1, beyond)))
+    assert found.difference == single.difference == pytest.approx(np.expm1(moved))
     half = scipy.stats.t.ppf(0.975, 6) * error
-    assert (found["low"], found["high"]) == pytest.approx((np.expm1(moved - half), np.expm1(moved + half)))
+    assert (found.low, found.high) == pytest.approx((np.expm1(moved - half), np.expm1(moved + half)))
 
 
 def test_compare_repeats_counts_similar_nights_for_fewer(store):
@@ -352,13 +353,13 @@ def test_compare_repeats_counts_similar_nights_for_fewer(store):
     correlation = found + 3 * (1 + 3 * found) / 18
     moved = new.mean() - old.mean()
     error = np.sqrt(power / 13 * (1 + correlation) / (1 - correlation) * (1 / 8 + 1 / 10))
-    assert 0.3 < nightly["correlation"] == pytest.approx(correlation)
-    assert nightly["p_value"] == pytest.approx(2 * scipy.stats.t.sf(abs(moved) / error, 13), rel=1e-9)
-    assert nightly["difference"] == single["difference"] and single["correlation"] is None
+    assert 0.3 < nightly.correlation == pytest.approx(correlation)
+    assert nightly.p_value == pytest.approx(2 * scipy.stats.t.sf(abs(moved) / error, 13), rel=1e-9)
+    assert nightly.difference == single.difference and single.correlation is None
     half = scipy.stats.t.ppf(0.975, 13) * error
-    assert (nightly["low"], nightly["high"]) == pytest.approx((np.expm1(moved - half), np.expm1(moved + half)))
+    assert (nightly.low, nightly.high) == pytest.approx((np.expm1(moved - half), np.expm1(moved + half)))
     few = compare(store, *(one[:4] for one in sides), nights=60)["tpot_p50_s"]
-    assert (few["verdict"], few["p_value"]) == ("too_few", None)
+    assert (few.name_change(), few.p_value) == ("too_few", None)
 
 
 @pytest.mark.parametrize(("nights", "verdict"), [(1, "worse"), (10, "worse"), (60, "unclear")])
@@ -367,4 +368,4 @@ def test_compare_repeats_needs_the_evidence_of_the_period_of_nights(store, night
     new = [value + 4.2 for value in old]
     sides = given_values(store, a={"tpot_p50_s": new}, b={"tpot_p50_s": old})
     row = compare(store, *sides, {"tpot_p50_s": 0.01}, nights)["tpot_p50_s"]
-    assert row["verdict"] == verdict
+    assert row.name_change(find_level(nights)) == verdict

@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from assayline.comparison.queries import compare_accuracy, list_comparable
-from assayline.stats.pairs import bound_ratio, find_p, judge_drop
+from assayline.stats.pairs import bound_ratio, describe_pairs, find_p
 
 SEEDS = range(3)
 
@@ -101,7 +101,7 @@ def test_small_differences_of_few_prompts_fail_a_limit_that_they_clear(store):
     given_scores(store, "new", named(old - 0.06 + 0.03 * dice.standard_normal(50)))
     given_scores(store, "old", named(old))
     (row,) = compare(store)
-    assert judge_drop(row, 0.02)[0] == "fail" and judge_drop(row, 0.1)[0] == "pass"
+    assert describe_pairs(row, 0.02).judge() == "fail" and describe_pairs(row, 0.1).judge() == "pass"
 
 
 def padding_of(differences):
@@ -434,5 +434,5 @@ def test_compare_accuracy_counts_copies_of_an_answer_once(store):
             store.given("scores", *rows)
     sides = ([f"{side}{repeat}" for repeat in range(5)] for side in "ab")
     row = compare_accuracy(store.connection, *sides, 0.02)
-    assert (row["verdict"], row["p_value"]) == ("unclear", pytest.approx(0.101589, abs=1e-6))
-    assert row["low"] < -0.05 and row["high"] > 0
+    assert (row.name_change(), row.p_value) == ("unclear", pytest.approx(0.101589, abs=1e-6))
+    assert row.low < -0.05 and row.high > 0 and row.counts == (155, 155)

@@ -228,8 +228,8 @@ def test_costs_are_metrics_that_are_compared_in_one_currency_alone(store: Store)
     given_run(store, {"per_gpu_hour": 1.8, "currency": "USD"}, run_id="c")
     store.measure()
     rows = compare_speed(store.connection, ["b"], ["a"], {})
-    assert rows["cost_per_right_answer"]["unit"] == "EUR/right answer"
-    assert rows["cost_per_million_output_tokens"]["difference"] == pytest.approx(-0.5)
+    assert rows["cost_per_right_answer"].unit == "EUR/right answer"
+    assert rows["cost_per_million_output_tokens"].difference == pytest.approx(-0.5)
     for candidate, found in (("b", pytest.approx(0.5 * 6 / 9 - 1)), ("c", None)):
         row = compare_speed(store.connection, [candidate], ["a"], {}).get("cost_per_right_answer")
-        assert (row and row["difference"]) == found
+        assert (row and row.difference) == found

@@ -11,7 +11,7 @@ from scipy.stats import binom, t
 from assayline.benchmark.frontier import judge_family
 from assayline.comparison.gate import GateReport, judge_scores, judge_speed, mark_suspect
 from assayline.spec.criteria import GateSpec
-from assayline.stats.pairs import count_prompts_needed, find_p, find_reach, judge_drop, judge_mean
+from assayline.stats.pairs import count_prompts_needed, describe_pairs, find_p, find_reach, judge_mean
 from assayline.stats.repeats import compare_repeats, spread_sessions
 from assayline.stats.worse import LEVEL, NIGHTS, say_worse
 
@@ -41,13 +41,13 @@ def share(prompts, differ, drop, limit, verdict, level=0.05):
     """The share of 2,000 comparisons with a verdict: answers that differ by chance, and a drop on top of them."""
     chances = [differ / 2 + drop, differ / 2, 1 - differ - drop]
     drawn = np.random.default_rng(1).multinomial(prompts, chances, 2000).tolist()
-    found = cache(lambda worse, better: judge_drop(row_of(prompts, worse, better), limit, level)[0])
+    found = cache(lambda worse, better: describe_pairs(row_of(prompts, worse, better), limit).judge(level))
     return np.mean([found(worse, better) == verdict for worse, better, _ in drawn])
 
 
 @pytest.mark.parametrize("limit", [0.01, 0.02, 0.05])
 @pytest.mark.parametrize("differ", [0.01, 0.02, 0.1, 0.3])
-def test_judge_drop_fails_few_drops_at_the_limit_and_those_of_its_reach_in_80_percent(differ, limit):
+def test_gates_fail_few_drops_at_the_limit_and_those_of_its_reach_in_80_percent(differ, limit):
     rough = row_of(1000, round(500 * differ), round(500 * differ))
     prompts = count_prompts_needed(rough, limit, 0.05)
     reach = find_reach(row_of(prompts, round(prompts * differ / 2), round(prompts * differ / 2)), limit, 0.05)
@@ -78,13 +78,14 @@ def test_find_reach_is_found_in_80_percent_by_the_test_itself(prompts, churn, le
     assert 0.77 <= share(prompts, differ, find_reach(row, 0.01, level), 0.01, "fail", level) <= 0.83
 
 
-def test_judge_drop_fails_few_drops_at_a_wide_limit_at_the_level_of_a_night():
+def test_gates_fail_few_drops_at_a_wide_limit_at_the_level_of_a_night():
     """Student's t, not z: with 20 prompts a normal interval would fail 3.7 times as many as the level allows."""
     worse, better = np.arange(21)[:, None], np.arange(21)
     chance = binom.pmf(worse, 20, 0.3) * binom.pmf(better, 20 - worse, 0.2 / 0.7)
     level, limit = 0.1 / 60, 0.1
     fails = [
-        [w + b <= 20 and judge_drop(row_of(20, w, b), limit, level)[0] == "fail" for b in range(21)] for w in range(21)
+        [w + b <= 20 and describe_pairs(row_of(20, w, b), limit).judge(level) == "fail" for b in range(21)]
+        for w in range(21)
     ]
     assert (chance * fails).sum() <= 1.5 * level / 2
 

@@ -20,8 +20,8 @@ from assayline.report.run.rows import ReportRows, say_answered
 from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
-from assayline.stats.pairs import judge_drop
-from assayline.stats.worse import OPEN, Verdict, find_gravest, say_worse
+from assayline.stats.pairs import describe_pairs
+from assayline.stats.worse import OPEN, Verdict, find_gravest
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_repeats
 from assayline.words import (
@@ -109,13 +109,13 @@ def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[
 def _judge(row: Row, judged: Row, limit: float) -> Row:
     """Add the verdict as a gate gives it: that of the gate if it `judged` the scorer."""
     limit = limit if judged.get("limit_value") is None else judged["limit_value"]
-    verdict, row["beyond_p"] = judge_drop(row, limit)
-    row |= {"limit": limit, "verdict": judged.get("verdict", verdict)}
+    found = describe_pairs(row, limit)
+    row |= {"limit": limit, "beyond_p": found.p_worse, "verdict": judged.get("verdict", found.judge())}
     if row["same_scorer"] is False:
         return row | {"words": "not comparable, because the scorers differ"}
     if row["low"] is None:
         return row | {"words": "not judged, because five independent prompts are needed"}
-    return row | {"words": say_worse(row["verdict"], -row["difference"], row["p_value"])}
+    return row | {"words": found.say(row["verdict"])}
 
 
 def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list[Row]:
