@@ -36,7 +36,7 @@ GROUPS = {
     },
     "exchange": {
         "import": "Import result files of other tools as runs.",
-        "verify": "Compute the numbers that result files state again from their rows.",
+        "verify": "Check the numbers that result files state against their rows.",
         "export": "Export a run in the format of another tool.",
         "db export": "Export the tables of runs as Parquet files.",
     },

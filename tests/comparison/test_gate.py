@@ -410,4 +410,4 @@ def test_judge_run_against_compares_two_templates_row_by_row(make_spec, settings
     written = make_report(settings, new, old)
     page = written.markdown.read_text()
     assert "20 prompts got worse and 0 better, paired by source row: the template differs." in page
-    assert "Please say 39 what" in page, "the answers of both runs stand beside each other"
+    assert "Please say 20 what" in page, "the answers of both runs stand beside each other"

@@ -344,11 +344,12 @@ def answer_questions(connection: Connection, rows: ReportRows, comparison: Compa
             f"assayline view {run_id} {baseline}",
         ),
         "Since when?": (_say_since(connection, rows.run, verdict), f"assayline report --history {run_id}"),
-        "What to do?": (
-            ADVICE[verdict],
-            "" if verdict == "pass" else f"assayline gate {run_id} --baseline {baseline} --remeasure",
-        ),
+        "What to do?": (ADVICE[verdict], f"assayline gate {run_id} --baseline {baseline} --remeasure"),
     }
+    if verdict == "pass":
+        answers["What to do?"] = ADVICE[verdict], ""
+    elif rows.run["purpose"] in ("import", "totals"):
+        answers["What to do?"] = "Look at the answers that changed, or import more results of both.", "assayline import"
     lines = [(question, *told) for question, told in answers.items()]
     return Section("short", "In short", [tabulate("Five questions", QUESTIONS, lines)])
 
