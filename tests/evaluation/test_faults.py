@@ -83,9 +83,10 @@ def test_a_killed_run_is_resumed_and_sends_only_what_has_no_answer(spec, setting
     assert (run.run_id, run.clock) == (killed.run_id, killed.clock), "its time goes on from the first start"
     is_prepared = not case.startswith("without a file")
     known = f"{REQUESTS - asked} of 30 requests" if is_prepared else f"{REQUESTS - asked} requests"
-    assert run.notes[-1] == f"Resuming run {run.run_id}, attempt 2: {known} are already answered."
+    attempt = 2 if asked else 1  # without an engine there is no attempt
+    assert run.notes[-1] == f"Resuming run {run.run_id}, attempt {attempt}: {known} are already answered."
     assert any("prepared prompts, requests or media are missing" in note for note in run.notes) != is_prepared
-    assert run.order("worker-0").attempt == 2
+    assert run.order("worker-0").attempt == attempt
     assert [run.order(f"worker-{number}").first_generation for number in range(2)] == [4, 0]
     assert (run.prepare(), run.is_answered) == (counts, asked == 0)
     assert asked == 0 or work(run) == asked
@@ -95,7 +96,7 @@ def test_a_killed_run_is_resumed_and_sends_only_what_has_no_answer(spec, setting
     assert sorted(name for name, text, *_ in texts if text == "early") == sorted(early)
     assert [kind for *_, kind, _ in texts if kind] == ["prompt_too_long"]
     assert all(at_s > 0 for *_, text, kind, at_s in texts if text != "early" and not kind)
-    assert query(settings, "select attempt, finished_at is not null from runs") == [(2, True)]
+    assert query(settings, "select attempt, finished_at is not null from runs") == [(attempt, True)]
 
 
 @pytest.fixture

@@ -138,6 +138,7 @@ def test_ray_actor_that_is_killed_is_replaced_and_costs_no_request(nodes, tmp_pa
     ids = write_shards(tmp_path, shards=8, per_shard=10, max_tokens=20)
     with join(engine={"backend": "fake", "max_concurrency": 8}, is_closed=False) as work:
         threads = work.start_two()
+        wait_for_engines(work, 2)
         wait_for_answers(work, 20)
         dead = next(iter(nodes.actors()))
         os.kill(dead, signal.SIGKILL)

