@@ -349,10 +349,18 @@ def read_answer(
     """Read an answer: its request, texts, prompt, and its scores, labels, options and turns_said as `parts` names
     them. By default all, and the verdicts of judges.
     """
-    rows = read_rows(connection, _ANSWER, run_id, request_id)
-    if not rows:
-        return None
-    (row,) = rows
+    return read_whole_answers(connection, run_id, [request_id], parts).get(request_id)
+
+
+def read_whole_answers(
+    connection: Connection, run_id: str, request_ids: Sequence[str], parts: Collection[str] | None = None
+) -> dict[str, Row]:
+    """Read answers of a run as `read_answer` does, by request id: all in one query, then their parts."""
+    rows = read_rows(connection, _ANSWER, run_id, list(request_ids)) if request_ids else []
+    return {row["request_id"]: _add_parts(connection, run_id, row, parts) for row in rows}
+
+
+def _add_parts(connection: Connection, run_id: str, row: Row, parts: Collection[str] | None) -> Row:
     key = [run_id, row["prompt_id"], row["occurrence"], row["repeat_index"]]
     is_there = {"options": row["option_index"] is not None, "turns_said": (row["turns"] or 0) > 1}
     for name, query in _PARTS.items():
@@ -423,7 +431,7 @@ _ANSWER = """
     left join main.prompt
         on prompt.run_id = request.run_id and prompt.prompt_id = request.prompt_id
         and prompt.occurrence = request.occurrence
-    where request.run_id = ? and request.request_id = ?
+    where request.run_id = ? and list_contains(?::varchar[], request.request_id)
 """
 _SAMPLE = "run_id = ? and prompt_id = ? and occurrence = ? and repeat_index = ?"
 _PARTS = {

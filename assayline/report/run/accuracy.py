@@ -11,7 +11,7 @@ from assayline.media.load import Hearing, Loaded, load_all
 from assayline.media.references import find_media
 from assayline.media.sounds import encode_wav
 from assayline.records import Media
-from assayline.report.answers import Filters, list_answers, read_answer, show_answer, show_prompt
+from assayline.report.answers import Filters, list_answers, read_whole_answers, show_answer, show_prompt
 from assayline.report.charts import draw_points
 from assayline.report.document import Block, Chart, Column, Exhibit, Paragraph, Sample, Section, tabulate
 from assayline.report.run.rows import ReportRows
@@ -97,7 +97,8 @@ def describe_prompts(connection: Connection, rows: ReportRows, run_dir: Path | N
         shown = list(by_prompt.values())[:most]
         if not shown:
             section.say(f"{none} prompts.")
-        section.add(*(_show_sample(connection, title, rows, request_id, run_dir) for request_id in shown))
+        answers = read_whole_answers(connection, rows.run["run_id"], shown, ["scores", "options", "turns_said"])
+        section.add(*(_show_sample(connection, title, rows, answers[request_id], run_dir) for request_id in shown))
     return section
 
 
@@ -133,10 +134,8 @@ def _draw(scored: list[Row]) -> list[Block]:
     return [Chart("Mean scores", described, draw_points(points, "mean score (%)"))]
 
 
-def _show_sample(connection: Connection, title: str, rows: ReportRows, request_id: str, run_dir: Path | None) -> Sample:
+def _show_sample(connection: Connection, title: str, rows: ReportRows, row: Row, run_dir: Path | None) -> Sample:
     scorer = rows.accuracy[0]["scorer"]
-    row = read_answer(connection, rows.run["run_id"], request_id, ["scores", "options", "turns_said"])
-    assert row is not None
     score = next(one for one in row["scores"] if one["scorer"] == scorer)
     (of,) = read_rows(connection, _MEAN, rows.run["run_id"], scorer, row["prompt_id"], row["occurrence"])
     mean = f", mean of {count(of['samples'], 'repeat')} {show_value(of['mean'])}" if of["samples"] > 1 else ""

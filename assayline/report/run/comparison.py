@@ -13,7 +13,7 @@ from assayline.comparison.queries import (
     read_side,
     say_pairing,
 )
-from assayline.report.answers import Filters, list_messages, list_pairs, read_answer
+from assayline.report.answers import Filters, list_messages, list_pairs, read_whole_answers
 from assayline.report.charts import draw_points
 from assayline.report.document import Chart, Column, Sample, Section, cut_quote, tabulate
 from assayline.report.run.rows import ReportRows, say_answered
@@ -190,10 +190,12 @@ def read_flips(connection: Connection, candidate: str, baseline: str, pairing: s
         for run_id in (candidate, baseline)
         for one in (read_rows(connection, _NOISE, run_id) if has_noise else ())
     }
-    found = []
-    for row in listed[:FLIPPED]:
-        ours = read_answer(connection, candidate, row["request_id"], ["turns_said"]) or {}
-        theirs = read_answer(connection, baseline, row["baseline_request_id"] or "", ["turns_said"]) or {}
+    found, shown = [], listed[:FLIPPED]
+    answers = read_whole_answers(connection, candidate, [row["request_id"] for row in shown], ["turns_said"])
+    paired = [one for row in shown if (one := row["baseline_request_id"])]
+    others = read_whole_answers(connection, baseline, paired, ["turns_said"])
+    for row in shown:
+        ours, theirs = answers.get(row["request_id"], {}), others.get(row["baseline_request_id"], {})
         keys = [(side["run_id"], side["prompt_id"], side["occurrence"]) for side in (ours, theirs) if side]
         found.append(
             {
