@@ -50,8 +50,8 @@ def find_files(paths: list[Path], kind: str | None, say: Callable[[str], object]
             found += 1
         if not found:
             known = KINDS[kind] if kind else "; ".join(f"{one}: {files}" for one, files in KINDS.items())
-            raise PromptError(f"There is no result file {'of a known kind' if not kind else f'of {kind}'} in {path}. "
-                              f"hint: pass {known}.")  # fmt: skip
+            what = f"result file of {kind}" if kind else "result file of a known kind"
+            raise PromptError(f"{path} has no {what}. hint: pass {known}.")
     for files in batches.values():
         yield "openai-batch", files
     if others and not kind:

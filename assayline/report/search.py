@@ -1,4 +1,4 @@
-"""The search for the highest rate at which an SLO holds: its points, and its result in words."""
+"""The rates that a load sweep has measured, and the search for the highest one at which an SLO holds, in words."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,18 @@ from assayline.benchmark.profile import GOAL, Probe
 from assayline.store.database import Connection, read_rows
 from assayline.store.metrics import ensure_benchmark
 from assayline.words import show_range, show_rate, show_share
+
+
+def read_achieved_rates(connection: Connection, benchmark_id: str, config_ids: Sequence[str]) -> list[float | None]:
+    """Return the median achieved requests per second of each configuration over completed runs; None without one."""
+    query = """
+        select median(value)
+        from metric_values
+        join runs using (run_id)
+        where benchmark_id = ? and config_id = ? and state = 'completed' and metric = 'requests_per_s'
+    """
+    ensure_benchmark(connection, benchmark_id)
+    return [connection.execute(query, [benchmark_id, one]).fetchall()[0][0] for one in config_ids]
 
 
 def read_probes(connection: Connection, benchmark_id: str, slo: str) -> list[Probe]:

@@ -57,18 +57,6 @@ class BenchmarkRows:
         return list({run["config_id"]: run for run in self.runs if run["config_id"] not in completed}.values())
 
 
-def read_achieved_rates(connection: Connection, benchmark_id: str, config_ids: Sequence[str]) -> list[float | None]:
-    """Return the median achieved requests per second of each configuration over completed runs; None without one."""
-    query = """
-        select median(value)
-        from metric_values
-        join runs using (run_id)
-        where benchmark_id = ? and config_id = ? and state = 'completed' and metric = 'requests_per_s'
-    """
-    ensure_benchmark(connection, benchmark_id)
-    return [connection.execute(query, [benchmark_id, one]).fetchall()[0][0] for one in config_ids]
-
-
 def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Campaign | None = None) -> BenchmarkRows:
     """Read a benchmark and store its comparisons. Raises SpecError if the database has no run of it.
 
@@ -310,7 +298,7 @@ def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> 
     else:
         section.say(say_limits(slos))
     if not offered:
-        section.say("No point has an offered rate, so there is no chart of goodput.")
+        section.say("No point has an offered rate, so goodput is not drawn.")
         return section
     rates = {point["run_id"]: point for point in points if point["offered_requests_per_s"] is not None}
     slo_lines = {row["slo"]: f"good for {row['slo']}" for row in goodput if row["run_id"] in rates}

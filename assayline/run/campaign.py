@@ -36,9 +36,9 @@ from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError, StoreError
 from assayline.evaluation.resume import has_all_answers
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
-from assayline.report.search import read_probes
+from assayline.report.search import read_achieved_rates, read_probes
 from assayline.report.suite import describe_decision
-from assayline.report.sweep import read_achieved_rates, read_benchmark_rows
+from assayline.report.sweep import read_benchmark_rows
 from assayline.run.driver import FrontEnd
 from assayline.run.stages import do_runs, gate_run, report_run, say_page, try_report
 from assayline.runs.locks import lock_run, name_holder

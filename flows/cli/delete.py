@@ -14,7 +14,7 @@ from assayline.flows.cli.words import complete_run_id, plain_console, print_text
 EPILOG = """ID is that of a run, of a benchmark or suite, which goes with all its runs, or `last`. A run goes with the
 runs of its judges. Baselines are kept, as are runs whose answers another run reads and those that a process works on.
 
-Without --yes nothing is deleted: the command prints what it would delete. There is no way back.
+Without --yes nothing is deleted: the command prints what it would delete. This cannot be undone.
 
 Exit codes: 0 deleted or printed, 2 an unknown ID, or one that is kept, 6 a folder or the database cannot be written."""
 AGES_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400}

@@ -1,4 +1,4 @@
-"""verify: compute the numbers that a result file states again from its rows.
+"""verify: check the numbers that result files state against their rows.
 
 assayline verify PATH...
 """

@@ -83,7 +83,7 @@ def test_a_killed_run_is_resumed_and_sends_only_what_has_no_answer(spec, setting
     assert (run.run_id, run.clock) == (killed.run_id, killed.clock), "its time goes on from the first start"
     is_prepared = not case.startswith("without a file")
     known = f"{REQUESTS - asked} of 30 requests" if is_prepared else f"{REQUESTS - asked} requests"
-    attempt = 2 if asked else 1  # without an engine there is no attempt
+    attempt = 2 if asked else 1  # one that asks nothing does not count
     assert run.notes[-1] == f"Resuming run {run.run_id}, attempt {attempt}: {known} are already answered."
     assert any("prepared prompts, requests or media are missing" in note for note in run.notes) != is_prepared
     assert run.order("worker-0").attempt == attempt

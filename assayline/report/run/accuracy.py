@@ -86,8 +86,8 @@ def describe_prompts(connection: Connection, rows: ReportRows, run_dir: Path | N
     scorer, run_id = rows.accuracy[0]["scorer"], rows.run["run_id"]
     section.say(f"Selected by the scorer {scorer}, one answer per prompt.")
     for title, sort, most, unwanted, none in (
-        ("Worst", "low", WORST, 1, "Every prompt was answered correctly, so there are no worst"),
-        ("Best", "high", BEST, 0, "No prompt was answered correctly, so there are no best"),
+        ("Worst", "low", WORST, 1, "Every prompt was answered correctly, which leaves no worst"),
+        ("Best", "high", BEST, 0, "No prompt was answered correctly, which leaves no best"),
     ):
         listed = list_answers(run_id, scorer, None, Filters(sort=sort)).read_plain(connection, 1)
         by_prompt: dict[tuple[str, int], str] = {}
