@@ -83,7 +83,8 @@ def find_obstacle(new: Side, old: Side) -> str | None:
 def list_pinned(repeats: tuple[list[str], list[str]], baseline: str) -> list[str]:
     """Return the baseline and its repeats before it that are none of the candidate."""
     candidates, baselines = repeats
-    return [run_id for run_id in baselines if baseline in baselines and run_id not in candidates and run_id <= baseline]
+    until = baselines.index(baseline) + 1 if baseline in baselines else 0
+    return [run_id for run_id in baselines[:until] if run_id not in candidates]
 
 
 def read_overlaps(
@@ -189,7 +190,7 @@ def say_selected(connection: Connection, run_id: str) -> str | None:
     """Return why equal runs would look worse than a run that is the best of them; None if they would not."""
     ensure_repeats(connection, run_id)
     values = {row["run_id"]: row["value"] for row in read_rows(connection, _EQUAL_RUNS, run_id)}
-    newest = max(values, default=run_id)
+    newest = next(reversed(values), run_id)
     if run_id == newest or values.get(run_id, 0.0) < max(values.values()) or len({*values.values()}) == 1:
         return None
     return (
@@ -206,6 +207,7 @@ _EQUAL_RUNS = """
     where metric = 'accuracy' and value is not null and obstacle is null and (config_id, environment) in (
         select (config_id, environment) from run_conditions where run_id = ?
     )
+    order by started_at, run_id
 """
 
 
@@ -243,15 +245,15 @@ def store_comparisons(connection: Connection, kind: str, rows: Sequence[Mapping[
 
 
 def list_comparable(connection: Connection, baseline: str, repeats: Sequence[str], scorer: str) -> list[str]:
-    """List the repeats whose scores are by the same definition of the scorer as the baseline's."""
+    """List the repeats, in their order, whose scores are by the same definition of the scorer as the baseline's."""
     query = """
         select repeated.run_id
         from scorers as repeated
         join scorers as pinned using (scorer, kind)
-        where pinned.run_id = ? and list_contains(?::varchar[], repeated.run_id) and scorer = ?
+        where pinned.run_id = $1 and list_contains($2::varchar[], repeated.run_id) and scorer = $3
             and pinned.arguments_json is not distinct from repeated.arguments_json
             and pinned.definition is not distinct from repeated.definition
-        order by repeated.run_id
+        order by list_position($2::varchar[], repeated.run_id)
     """
     return [row["run_id"] for row in read_rows(connection, query, baseline, list(repeats), scorer)]
 

@@ -13,6 +13,7 @@ from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 from assayline.comparison.gate import ANOTHER_SESSION, GateReport, _check_drafts, judge_run_against, judge_speed
 from assayline.comparison.queries import Side
 from assayline.errors import ComparisonError, SpecError
+from assayline.evaluation import begin
 from assayline.evaluation.rescore import rescore_run
 from assayline.report.make import make_report
 from assayline.settings import Settings
@@ -62,13 +63,20 @@ def run(spec: EvalSpec, settings: Settings) -> str:
 
 @pytest.fixture(scope="module")
 def runs(make: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The folders of two runs of the same and of one that is half wrong; a database has the runs before it, too."""
+    """The folders of two runs of the same and of one that is half wrong; a database has the runs before it, too.
+
+    They start within one second, and their ids sort the other way round: what is older is told by the time alone.
+    """
+    ids = iter(("20260101-000000-test-000c", "20260101-000000-test-000b", "20260101-000000-test-000a"))
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(begin, "new_run_id", lambda name, clock: next(ids))
     found: list[Path] = []
     for spec in (make(), make(), make(template=WRONG_FROM_20)):
         settings = settings_in(tmp_path_factory.mktemp("runs"))
         if found:
             shutil.copytree(found[-1].parents[1], settings.data_dir)
         found.append(settings.run_dir(run(spec, settings)))
+    monkeypatch.undo()
     return found
 
 
