@@ -67,7 +67,7 @@ test-examples: setup-dev ## run property-based tests with many new random exampl
 	@HYPOTHESIS_PROFILE=fresh $(VENV)/python -m pytest $(PARALLEL) -m "hypothesis and not vllm"
 
 test-faults: setup-dev ## fault injection: 200 faults on one machine and 200 on four Ray nodes, a kill at each file event of a run; half an hour
-	@$(VENV)/python -m pytest tests/evaluation/test_worker_faults.py -s --faults 200
+	@$(VENV)/python -m pytest tests/run/test_worker_faults.py -s --faults 200
 	@$(VENV)/python -m examples.tiny_model
 	@$(VENV)/python -m pytest -n 0 tests/flows/test_kills.py -s
 

@@ -23,12 +23,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.drive import Listener, drive_worker
-from assayline.runs.manifest import NEVER
+from assayline.run.begin import begin_evaluation
+from assayline.run.drive import Listener, drive_worker
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
+from assayline.store.manifest import NEVER
 from benchmarks.lm_eval_kinds import write_tasks
 from benchmarks.peer_environment import prepare_environment
 from benchmarks.peer_lm_eval import HARNESS, ask_harness

@@ -36,14 +36,14 @@ from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup, engine_environment
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
-from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.drive import Listener, drive_worker
-from assayline.evaluation.worker import Worker, WorkOrder
-from assayline.runs.manifest import NEVER
+from assayline.run.begin import begin_evaluation
+from assayline.run.drive import Listener, drive_worker
+from assayline.run.worker import Worker, WorkOrder
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
+from assayline.store.manifest import NEVER
 from benchmarks.process_tree import find_host, read_cpu_s, spend
 from benchmarks.random_model import build_random_model
 from benchmarks.yardstick import Yardstick, describe_ratios, draw_output_tokens

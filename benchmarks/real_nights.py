@@ -24,12 +24,12 @@ import numpy as np
 
 from assayline.engines.pool import EnginePool
 from assayline.run.driver import FrontEnd, evaluate
-from assayline.runs.manifest import NEVER
 from assayline.settings import Settings, load_settings
 from assayline.spec.file import parse_spec
 from assayline.stats.nights import FEWEST_NIGHTS, judge_nights, name_lost
 from assayline.stats.pairs import describe_pairs
 from assayline.store.database import connect
+from assayline.store.manifest import NEVER
 from benchmarks.statistics_accuracy import compare, list_rows
 from benchmarks.statistics_history import LEVEL, lose
 

@@ -30,11 +30,11 @@ from typing import Any
 from assayline.clock import RunClock
 from assayline.engines.fake import FakeEngine
 from assayline.engines.messages import Open
-from assayline.evaluation import worker as worker_module
-from assayline.evaluation.dispatcher import Dispatcher
-from assayline.evaluation.drive import Listener, drive_worker
-from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
 from assayline.records import Completion, Request
+from assayline.run import worker as worker_module
+from assayline.run.dispatcher import Dispatcher
+from assayline.run.drive import Listener, drive_worker
+from assayline.run.worker import Exchanger, News, Worker, WorkOrder
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.parts import PartWriter, write_part

@@ -21,17 +21,17 @@ from assayline.clock import RunClock
 from assayline.comparison.board import rank_board
 from assayline.comparison.gate import judge_run_against
 from assayline.digests import digest_json
-from assayline.evaluation.rebuild import rebuild_run
 from assayline.files import replace_file
 from assayline.records import Prompt, Request
 from assayline.requests.build import make_request_id
+from assayline.run.rebuild import rebuild_run
 from assayline.run.stages import save_verdicts
-from assayline.runs.manifest import SPEC_NAME, Manifest, PromptCounts, write_manifest
 from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import canonical_json, config_id, spec_hash
 from assayline.store.database import TABLE_VERSION, connect
+from assayline.store.manifest import SPEC_NAME, Manifest, PromptCounts, write_manifest
 from assayline.store.metrics import ensure_metrics
 from assayline.store.parts import write_part
 from examples.simulated_engine import Night, simulate

@@ -22,8 +22,8 @@ from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import end
 from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import BenchmarkResult, run_benchmark
-from assayline.runs.manifest import AUTO
 from assayline.spec.file import as_spec
+from assayline.store.manifest import AUTO
 
 name_benchmark = name_by(
     lambda given: f"benchmark {as_spec(given['spec']).name}" if given.get("spec") else given["resume"], "benchmark"

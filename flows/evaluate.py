@@ -22,15 +22,15 @@ from pydantic import Field, WithJsonSchema
 
 from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, SpecError
-from assayline.evaluation.run import RunResult
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import end
 from assayline.flows.live.watch import CancelledInPrefect, FlowFront
 from assayline.run import driver
-from assayline.runs.manifest import AUTO, NEVER, Manifest, Purpose, list_manifests
+from assayline.run.evaluation import RunResult
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile, as_spec, find_lost_template
+from assayline.store.manifest import AUTO, NEVER, Manifest, Purpose, list_manifests
 
 AnySpec = Annotated[EvalSpec, WithJsonSchema({"type": "object", "title": "spec"})]
 SpecParameter = SpecFile | AnySpec | Annotated[str, Field(title="path")]

@@ -17,7 +17,7 @@ from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import end_judged
 from assayline.flows.live.watch import FlowFront
 from assayline.run.campaign import gate as judge
-from assayline.runs.manifest import list_run_ids, match_run_id
+from assayline.store.manifest import list_run_ids, match_run_id
 
 
 @flow(name="gate", flow_run_name="gate of {run_id}", persist_result=False)

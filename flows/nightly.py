@@ -12,11 +12,11 @@ from typing import Any, Literal
 from prefect import flow
 
 from assayline.errors import JudgeNotTrustedError
-from assayline.evaluation.run import RunResult
 from assayline.flows.evaluate import SpecParameter, check_deployed_spec, complete, find_retried, name_by
 from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import end, end_judged
 from assayline.flows.live.watch import CancelledInPrefect, FlowFront, rename_flow_run
+from assayline.run.evaluation import RunResult
 from assayline.run.night import night
 from assayline.spec.file import as_spec
 

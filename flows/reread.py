@@ -13,8 +13,8 @@ from assayline.flows.live.logs import load_flow_settings
 from assayline.flows.live.reporting import end_judged
 from assayline.flows.live.watch import FlowFront
 from assayline.run import reread as rereads
-from assayline.runs.manifest import AUTO
 from assayline.spec.file import as_spec
+from assayline.store.manifest import AUTO
 
 
 @flow(name="reread", flow_run_name="reread of {reference}", persist_result=False)

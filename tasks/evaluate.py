@@ -8,7 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from assayline.run.watch import AnyLogger
-from assayline.runs.manifest import PromptCounts
+from assayline.store.manifest import PromptCounts
 from assayline.words import count
 
 

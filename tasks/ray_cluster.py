@@ -26,11 +26,11 @@ from typing import Any
 import assayline
 from assayline.digests import digest_bytes, digest_package
 from assayline.errors import AssaylineError, DeviceError, EngineError, ModelError, SpecError, WorkerLostError
-from assayline.evaluation.worker import Exchanger, News, Worker, WorkOrder
 from assayline.files import MAKE_ROOM, write_bytes
 from assayline.media.load import is_synthetic
 from assayline.model import identify_model
 from assayline.records import Media, Request
+from assayline.run.worker import Exchanger, News, Worker, WorkOrder
 from assayline.settings import Settings, load_settings
 from assayline.spec.checks import count_devices
 from assayline.spec.evaluation import EvalSpec

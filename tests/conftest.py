@@ -77,7 +77,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--faults", help="how often tests/evaluation/test_worker_faults.py hurts workers")
+    parser.addoption("--faults", help="how often tests/run/test_worker_faults.py hurts workers")
     parser.addoption("--kill-seed", default=1, help="its dice")
 
 

@@ -35,11 +35,11 @@ import yaml
 
 from assayline.engines.fake import FakeEngine
 from assayline.errors import Death, EngineDiedError
-from assayline.evaluation import drive
-from assayline.evaluation import worker as worker_module
-from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.records import Completion, Request
+from assayline.run import drive
+from assayline.run import worker as worker_module
+from assayline.run.begin import begin_evaluation
+from assayline.run.worker import Worker, WorkOrder
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec
 from assayline.store.database import connect

@@ -20,22 +20,22 @@ import pytest
 
 from assayline.clock import RunClock
 from assayline.engines.messages import Open
-from assayline.evaluation.begin import Evaluation, begin_evaluation
-from assayline.evaluation.dispatcher import Dispatcher
-from assayline.evaluation.drive import Listener, drive_worker
-from assayline.evaluation.order import read_shard, shard_priority
-from assayline.evaluation.run import RunResult
-from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.load.progress import LoadProgress
 from assayline.prompts import load_prompts
 from assayline.records import Completion, EngineEvent, Request, TelemetrySample
 from assayline.requests.build import PreparedPrompt, build_requests
 from assayline.requests.chat import ChatRenderer
-from assayline.runs.manifest import Manifest
+from assayline.run.begin import Evaluation, begin_evaluation
+from assayline.run.dispatcher import Dispatcher
+from assayline.run.drive import Listener, drive_worker
+from assayline.run.evaluation import RunResult
+from assayline.run.order import read_shard, shard_priority
+from assayline.run.worker import Worker, WorkOrder
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
+from assayline.store.manifest import Manifest
 from assayline.store.parts import PartWriter, count_rows, list_parts, write_part
 
 ROOT = Path(__file__).resolve().parents[1]

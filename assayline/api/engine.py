@@ -19,8 +19,6 @@ from typing import Any
 from assayline.clock import RunClock
 from assayline.engines.base import EngineFacts, EngineHooks
 from assayline.errors import EngineError
-from assayline.evaluation.prepare import open_renderer
-from assayline.evaluation.worker import WorkOrder, claim_device, open_adaptive_engine, order_engine
 from assayline.media.references import MediaStore
 from assayline.model import identify_spec_model
 from assayline.prompts import BadRow, RowError
@@ -28,6 +26,8 @@ from assayline.prompts.columns import RowReader
 from assayline.prompts.media import separate_media
 from assayline.records import Completion, EngineEvent, Json, Prompt, Request
 from assayline.requests.build import PreparedPrompt, build_requests, write_warm_up
+from assayline.run.prepare import open_renderer
+from assayline.run.worker import WorkOrder, claim_device, open_adaptive_engine, order_engine
 from assayline.settings import Settings, load_settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec

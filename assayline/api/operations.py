@@ -12,20 +12,20 @@ from typing import Any, Literal
 from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.comparison.gate import GateReport
 from assayline.errors import SpecError
-from assayline.evaluation.run import RunResult
 from assayline.report.make import check_report_run, find_baseline_run, open_database
 from assayline.report.run.comparison import ComparisonRows, read_comparison
 from assayline.run import campaign, driver
 from assayline.run import reread as rereads
 from assayline.run.campaign import BenchmarkResult, SuiteResult
+from assayline.run.evaluation import RunResult
 from assayline.run.night import night as spend_night
-from assayline.runs.manifest import AUTO, NEVER, Purpose, list_run_ids, match_run_id
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile, as_spec
 from assayline.spec.judges import JudgeScorer
 from assayline.spec.suite import SuiteSpec
 from assayline.store.database import Connection, read_rows
+from assayline.store.manifest import AUTO, NEVER, Purpose, list_run_ids, match_run_id
 
 AnySpec = EvalSpec | SpecFile | Mapping[str, Any] | str | Path
 """A spec, its fields, the path of a YAML file, or {file, overrides}."""

@@ -20,13 +20,13 @@ from assayline.errors import SpecError, StoreError
 from assayline.files import MAKE_ROOM, write_json
 from assayline.load.arrivals import check_trace
 from assayline.model import identify_spec_model
-from assayline.runs.manifest import Manifest, new_run_id, read_manifest
 from assayline.settings import Settings
 from assayline.spec.checks import check_arguments
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_stored
 from assayline.spec.identity import canonical_json, config_id
 from assayline.spec.suite import Tier
+from assayline.store.manifest import Manifest, new_run_id, read_manifest
 from assayline.store.scoring import check_scorers
 
 Kind = Literal["benchmark", "suite", "gate"]

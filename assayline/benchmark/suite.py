@@ -23,7 +23,6 @@ from assayline.benchmark.campaign import (
 from assayline.comparison.baselines import resolve_baseline
 from assayline.comparison.queries import read_side
 from assayline.errors import AssaylineError, SpecError, StoreError
-from assayline.runs.manifest import read_spec_json
 from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
@@ -31,6 +30,7 @@ from assayline.spec.file import parse_stored
 from assayline.spec.identity import canonical_json
 from assayline.spec.suite import SuiteSpec, load_suite, parse_suite
 from assayline.store.database import Connection
+from assayline.store.manifest import read_spec_json
 from assayline.store.thread import DatabaseThread
 
 REJUDGE = "rejudge"

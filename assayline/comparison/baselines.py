@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from assayline.errors import ComparisonError, SpecError
-from assayline.runs.manifest import ENDED_WELL, match_run_id, unknown_run
 from assayline.store.database import Connection, transaction
 from assayline.store.decisions import PIN, UNPIN, keep_decisions, read_pins
+from assayline.store.manifest import ENDED_WELL, match_run_id, unknown_run
 from assayline.store.runs import insert_row
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

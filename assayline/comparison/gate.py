@@ -36,7 +36,6 @@ from assayline.comparison.queries import (
 from assayline.comparison.reread import judge_stored_reading
 from assayline.comparison.totals import is_stated, limit_stated
 from assayline.errors import AssaylineError, ComparisonError, SpecError
-from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.nights import FEWEST_NIGHTS as FEWEST_PAST
@@ -52,6 +51,7 @@ from assayline.stats.worse import (
     find_level,
 )
 from assayline.store.database import Connection
+from assayline.store.manifest import ENDED_WELL
 from assayline.words import SPACE, count, show_metric, show_points, show_range, show_share, show_size, show_value
 
 

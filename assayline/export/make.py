@@ -11,10 +11,10 @@ from assayline.export.harness import export_harness
 from assayline.export.hub import export_hub
 from assayline.export.rows import Exported, ExportedRun, find_exported, new_files, replace_texts
 from assayline.export.tracking import export_mlflow
-from assayline.runs.manifest import unknown_run
 from assayline.settings import Settings
 from assayline.store.database import Connection, list_models
 from assayline.store.ingest import load_parts
+from assayline.store.manifest import unknown_run
 from assayline.store.metrics import ensure_metrics
 from assayline.store.thread import DatabaseThread
 from assayline.store.views import quote_text

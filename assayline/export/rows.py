@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from assayline.errors import SpecError
 from assayline.files import UNFINISHED, storing, sync_folder
-from assayline.runs.manifest import ENDED_WELL
 from assayline.store.database import Connection, Row, read_rows
+from assayline.store.manifest import ENDED_WELL
 
 ROWS_PER_FETCH = 2_000
 LOCAL = "local"

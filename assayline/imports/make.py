@@ -22,7 +22,6 @@ from assayline import __version__
 from assayline.clock import UNKNOWN, RunClock
 from assayline.digests import digest_file, digest_json
 from assayline.errors import AssaylineError, PromptError, SpecError
-from assayline.evaluation.rebuild import rebuild_run
 from assayline.files import MAKE_ROOM, check_data_folder, storing, write_json
 from assayline.imports import KINDS, eee, inspect
 from assayline.imports.guidellm import read_report
@@ -33,8 +32,11 @@ from assayline.imports.rows import ZONE, Imported, Rows, check_rows, describe_sc
 from assayline.imports.totals import read_stage, read_values
 from assayline.imports.vllm_bench import read_benchmark
 from assayline.records import Completion, Prompt, Request
-from assayline.runs.locks import lock_run
-from assayline.runs.manifest import (
+from assayline.run.rebuild import rebuild_run
+from assayline.settings import Settings
+from assayline.store.database import TABLE_VERSION, Connection, read_rows
+from assayline.store.locks import lock_run
+from assayline.store.manifest import (
     IMPORTED,
     IMPORTS,
     SPEC_NAME,
@@ -46,8 +48,6 @@ from assayline.runs.manifest import (
     slugify,
     write_manifest,
 )
-from assayline.settings import Settings
-from assayline.store.database import TABLE_VERSION, Connection, read_rows
 from assayline.store.metrics import ensure_metrics
 from assayline.store.parts import PartWriter
 from assayline.store.score_files import IMPORTED_SCORERS, IMPORTED_SCORES, HarnessScore

@@ -11,8 +11,8 @@ from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS, is_tella
 from assayline.report.charts import Spec, choose_unit, draw_nights
 from assayline.report.document import Chart, Column, Document, Figure, Section, Table, tabulate
 from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
-from assayline.runs.manifest import ENDED_WELL
 from assayline.store.database import Row
+from assayline.store.manifest import ENDED_WELL
 from assayline.words import DASH, count, name_metric, show_name, show_note, show_number, show_range, show_share
 
 MOST_SENTENCES = 4

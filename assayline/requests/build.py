@@ -3,7 +3,7 @@
 Every prompt gives exactly `repeats_per_prompt` requests, times its options if their likelihood is computed, times its
 turns if they are sent one by one. A bad row counts once, since neither number is known. Each request either goes to an
 engine or gets its error here: vLLM fails a whole call for one bad prompt, so errors are found early where possible. The
-engine's own check remains the authority. Later turns of a conversation have no prompt yet (`evaluation/order.py`
+engine's own check remains the authority. Later turns of a conversation have no prompt yet (`run/order.py`
 renders them).
 
 Where a prompt ends and its option begins is decided as in lm-evaluation-harness (`TemplateLM._encode_pair` of

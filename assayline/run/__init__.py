@@ -1,1 +1,1 @@
-"""Runs from start to end: the driver, what follows the last answer, and campaigns of many runs."""
+"""One run from its plan to its last page, and campaigns of many runs."""

@@ -34,15 +34,13 @@ from assayline.comparison.gate import GateReport, find_limits
 from assayline.comparison.queries import read_accuracy, read_side
 from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError, StoreError
-from assayline.evaluation.resume import has_all_answers
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
 from assayline.report.search import read_achieved_rates, read_probes
 from assayline.report.suite import describe_decision
 from assayline.report.sweep import read_benchmark_rows
 from assayline.run.driver import FrontEnd
+from assayline.run.resume import has_all_answers
 from assayline.run.stages import do_runs, gate_run, report_run, say_page, try_report
-from assayline.runs.locks import lock_run, name_holder
-from assayline.runs.manifest import AUTO, Manifest, Purpose, new_run_id
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_stored
@@ -50,6 +48,8 @@ from assayline.spec.suite import SuiteSpec
 from assayline.stats.repeats import FEWEST_PAIRS
 from assayline.stats.worse import NIGHTS
 from assayline.store.database import Connection, Row
+from assayline.store.locks import lock_run, name_holder
+from assayline.store.manifest import AUTO, Manifest, Purpose, new_run_id
 from assayline.store.thread import DatabaseThread
 
 RATES = "rates"

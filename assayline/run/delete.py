@@ -15,10 +15,10 @@ from assayline.benchmark.campaign import Kind, campaign_dir, find_campaign, list
 from assayline.comparison.baselines import list_pins
 from assayline.errors import StoreError
 from assayline.files import measure_folder, storing
-from assayline.runs.locks import is_worked_on, lock_run, name_holder
-from assayline.runs.manifest import Manifest, list_manifests, match_run_id, read_spec_json, unknown_run
 from assayline.settings import Settings
 from assayline.store.database import Connection, read_rows, transaction
+from assayline.store.locks import is_worked_on, lock_run, name_holder
+from assayline.store.manifest import Manifest, list_manifests, match_run_id, read_spec_json, unknown_run
 from assayline.store.runs import forget_run
 from assayline.store.thread import DatabaseThread
 

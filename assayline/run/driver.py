@@ -19,23 +19,23 @@ from typing import Any, Protocol, TypeVar
 from assayline.comparison.gate import GateReport
 from assayline.engines.pool import EnginePool
 from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreError
-from assayline.evaluation.begin import Evaluation, RunPlan, begin_run, plan_evaluation
-from assayline.evaluation.drive import Listener, drive_worker
-from assayline.evaluation.judging import check_judges, find_judge_run, find_unreported, list_judges
-from assayline.evaluation.resume import describe_way_on
-from assayline.evaluation.run import RunResult, read_result
-from assayline.evaluation.worker import Exchanger, Worker, WorkOrder
 from assayline.report.document import Document
 from assayline.report.make import Written
+from assayline.run.begin import Evaluation, RunPlan, begin_run, plan_evaluation
+from assayline.run.drive import Listener, drive_worker
+from assayline.run.evaluation import RunResult, read_result
+from assayline.run.judging import check_judges, find_judge_run, find_unreported, list_judges
+from assayline.run.resume import describe_way_on
 from assayline.run.stages import add_history, describe_result, gate_run, judge_answers, report_run
 from assayline.run.watch import AnyLogger, RunReport
-from assayline.runs.locks import RunLock
-from assayline.runs.manifest import Manifest, PromptCounts, Purpose, read_manifest, write_manifest
+from assayline.run.worker import Exchanger, Worker, WorkOrder
 from assayline.settings import Settings
 from assayline.spec.conflicts import list_unused
 from assayline.spec.evaluation import MOST_WORKERS, EvalSpec
 from assayline.spec.judges import JudgeScorer
 from assayline.stats.worse import NIGHTS
+from assayline.store.locks import RunLock
+from assayline.store.manifest import Manifest, PromptCounts, Purpose, read_manifest, write_manifest
 from assayline.store.thread import DatabaseThread
 from assayline.words import count
 

@@ -5,14 +5,14 @@ import contextlib
 from assayline.comparison.baselines import resolve_baseline
 from assayline.engines.pool import EnginePool
 from assayline.errors import StoreError
-from assayline.evaluation.run import RunResult
 from assayline.run.driver import FrontEnd, evaluate
+from assayline.run.evaluation import RunResult
 from assayline.run.reread import reread
 from assayline.run.stages import write_leaderboard
-from assayline.runs.manifest import NEVER, Purpose
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.stats.worse import NIGHTS, find_level
+from assayline.store.manifest import NEVER, Purpose
 from assayline.store.thread import DatabaseThread
 
 

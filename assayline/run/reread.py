@@ -13,19 +13,19 @@ from assayline.comparison.gate import Check, GateReport
 from assayline.comparison.reread import judge_reread
 from assayline.engines.pool import EnginePool
 from assayline.errors import ComparisonError, SpecError
-from assayline.evaluation.begin import plan_evaluation
-from assayline.evaluation.judging import find_judge_run
-from assayline.evaluation.prepare import open_renderer
 from assayline.model import identify_spec_model
 from assayline.requests.chat import load_tokenizer
+from assayline.run.begin import plan_evaluation
 from assayline.run.driver import FrontEnd
+from assayline.run.judging import find_judge_run
+from assayline.run.prepare import open_renderer
 from assayline.run.stages import save_verdicts
-from assayline.runs.manifest import AUTO, ENDED_WELL, NEVER, Purpose
 from assayline.spec.evaluation import READ_SAMPLING, EvalSpec
 from assayline.spec.file import parse_spec, parse_stored
 from assayline.stats.worse import LEVEL
 from assayline.store.answers import read_readable
 from assayline.store.database import Connection, Row, read_rows
+from assayline.store.manifest import AUTO, ENDED_WELL, NEVER, Purpose
 from assayline.store.metrics import ensure_metrics
 from assayline.store.thread import DatabaseThread
 

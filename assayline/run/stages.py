@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 from assayline.comparison.gate import GateReport, judge_run
 from assayline.comparison.queries import store_comparisons
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError
-from assayline.evaluation.judging import check_trust, count_unjudged, plan_judge, read_verdicts
-from assayline.evaluation.rescore import Rescored, rescore_run
-from assayline.evaluation.run import RunResult
 from assayline.report.board import read_board
 from assayline.report.document import Document, Paragraph, Section
 from assayline.report.make import Written, make_history_report, make_report, open_database, write_board
+from assayline.run.evaluation import RunResult
+from assayline.run.judging import check_trust, count_unjudged, plan_judge, read_verdicts
+from assayline.run.rescore import Rescored, rescore_run
 from assayline.run.watch import AnyLogger
-from assayline.runs.manifest import Purpose, read_manifest
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.judges import JudgeScorer
 from assayline.store.database import Connection, transaction
 from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
+from assayline.store.manifest import Purpose, read_manifest
 from assayline.store.thread import DatabaseThread
 from assayline.words import show_rate, show_share
 

@@ -5,8 +5,8 @@ import re
 import time
 from collections.abc import Callable
 
-from assayline.evaluation.progress import ALIVE, LOST, OPENING, RunStatus
 from assayline.records import EngineEvent
+from assayline.run.progress import ALIVE, LOST, OPENING, RunStatus
 from assayline.words import count
 
 AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]

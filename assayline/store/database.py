@@ -29,7 +29,7 @@ import duckdb
 from assayline import __version__
 from assayline.errors import DatabaseInUseError, DatabaseLockedError, DatabaseUnusableError, StoreError
 from assayline.files import MAKE_ROOM, list_memory_groups, storing, sync_folder
-from assayline.runs.locks import lock_file, name_holder
+from assayline.store.locks import lock_file, name_holder
 from assayline.store.views import Model, make_models, quote_text, read_models
 from assayline.words import as_sentence
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from assayline.files import MAKE_ROOM, read_kept, write_text
-from assayline.runs.manifest import MANIFEST_NAME
 from assayline.store.database import Connection, Row, read_rows, transaction
+from assayline.store.manifest import MANIFEST_NAME
 from assayline.store.runs import insert_row, insert_rows
 
 DECISIONS_NAME = "decisions.jsonl"

@@ -11,10 +11,10 @@ import duckdb
 import pyarrow as pa
 
 from assayline.errors import StoreError
-from assayline.runs.locks import is_worked_on
-from assayline.runs.manifest import Manifest, read_manifest
 from assayline.spec.criteria import LIMITS
 from assayline.store.database import transaction
+from assayline.store.locks import is_worked_on
+from assayline.store.manifest import Manifest, read_manifest
 from assayline.store.metrics import forget_metrics
 
 LOAD_COLUMNS = ("warmup_s", "cooldown_s", "max_requests", "max_duration_s", "max_errors")

@@ -45,12 +45,12 @@ from assayline.report.make import compose_run, find_benchmark, find_last_baselin
 from assayline.report.run.accuracy import show_media
 from assayline.report.run.comparison import read_scores, say_score
 from assayline.report.suite import compose_suite
-from assayline.runs.locks import is_worked_on
-from assayline.runs.manifest import MANIFEST_NAME, read_manifest
 from assayline.settings import Settings
 from assayline.stats.worse import name_state
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.decisions import add_label
+from assayline.store.locks import is_worked_on
+from assayline.store.manifest import MANIFEST_NAME, read_manifest
 from assayline.store.parts import count_rows, list_parts
 from assayline.store.thread import DatabaseReader
 from assayline.words import show_known, show_seconds, show_share, show_value

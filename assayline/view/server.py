@@ -24,9 +24,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assayline.errors import MachineError, StoreError
-from assayline.runs.viewer import announce_viewer
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseReader, DatabaseThread
+from assayline.store.viewer import announce_viewer
 from assayline.view.pages import QUERY_LIMIT_S, Pages
 from assayline.words import LOOPBACK
 

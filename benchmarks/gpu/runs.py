@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.drive import Listener, drive_worker
 from assayline.records import EngineEvent
-from assayline.runs.manifest import AUTO
+from assayline.run.begin import begin_evaluation
+from assayline.run.drive import Listener, drive_worker
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
+from assayline.store.manifest import AUTO
 from benchmarks.gpu.setup import Row
 
 ROOT = Path(__file__).resolve().parents[2]

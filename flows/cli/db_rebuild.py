@@ -14,7 +14,7 @@ from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id
 
 if TYPE_CHECKING:
-    from assayline.evaluation.rebuild import Rebuilt
+    from assayline.run.rebuild import Rebuilt
     from assayline.settings import Settings
 
 EPILOG = """A run's folder data/runs/RUN_ID holds run.json, spec.json and the part files. The database can always be
@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _find_folders(settings: "Settings", run_ids: list[str]) -> list[Path]:
-    from assayline.runs.manifest import find_run
+    from assayline.store.manifest import find_run
 
     runs_dir = settings.data_dir / "runs"
     if run_ids:
@@ -62,7 +62,7 @@ def _find_folders(settings: "Settings", run_ids: list[str]) -> list[Path]:
 
 def _rebuild_all(folders: list[Path], database: Path, wait_s: float, set_aside: bool) -> int:
     """Rebuild runs one after another. A run that cannot be loaded does not stop the others."""
-    from assayline.evaluation.rebuild import rebuild_run, set_database_aside
+    from assayline.run.rebuild import rebuild_run, set_database_aside
 
     code = 0
     for folder in folders:

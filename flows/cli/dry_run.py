@@ -30,16 +30,15 @@ from assayline.errors import (
     SpecError,
     StoreError,
 )
-from assayline.evaluation.begin import RunPlan, count_workers, plan_evaluation, plan_run, resolve_runs
-from assayline.evaluation.judging import check_judges, find_unreported, pick_judges
-from assayline.evaluation.prepare import Preparation
-from assayline.evaluation.resume import choose_run, describe_left
-from assayline.evaluation.worker import order_engine
 from assayline.flows.cli.words import print_text
 from assayline.media.load import Hearing, load_all
 from assayline.records import Prompt, Request
 from assayline.requests.build import PreparedPrompt
-from assayline.runs.manifest import Purpose
+from assayline.run.begin import RunPlan, count_workers, plan_evaluation, plan_run, resolve_runs
+from assayline.run.judging import check_judges, find_unreported, pick_judges
+from assayline.run.prepare import Preparation
+from assayline.run.resume import choose_run, describe_left
+from assayline.run.worker import order_engine
 from assayline.scorers.process import check_targets
 from assayline.settings import Settings
 from assayline.spec.checks import count_devices
@@ -48,6 +47,7 @@ from assayline.spec.engine import list_ignored
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.identity import canonical_json, spec_hash
 from assayline.store.answers import open_answers
+from assayline.store.manifest import Purpose
 from assayline.store.thread import DatabaseThread
 from assayline.words import count
 

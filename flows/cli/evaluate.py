@@ -50,9 +50,9 @@ def run(arguments: list[str]) -> int:
     known, rest = parse_with_dry_run(PARSER, arguments)
 
     from assayline.files import check_data_folder
-    from assayline.runs.manifest import AUTO, NEVER
     from assayline.settings import load_settings
     from assayline.spec.file import load_spec
+    from assayline.store.manifest import AUTO, NEVER
 
     settings = load_settings()
     resume: str = NEVER if known.fresh else complete_run_id(known.resume, settings) if known.resume else AUTO
@@ -79,8 +79,8 @@ def run(arguments: list[str]) -> int:
 
 def read_run_spec(settings: "Settings", run_id: str, overrides: dict[str, str]) -> "EvalSpec":
     """Return a run's stored spec. Raises SpecError for an unknown run, and for overrides."""
-    from assayline.runs.manifest import SPEC_NAME, find_run, read_spec_json
     from assayline.spec.file import parse_stored
+    from assayline.store.manifest import SPEC_NAME, find_run, read_spec_json
 
     if overrides:
         raise SpecError(

@@ -15,7 +15,7 @@ from assayline.imports import KINDS
 
 if TYPE_CHECKING:
     from assayline.imports.make import Outcome
-    from assayline.runs.manifest import Manifest
+    from assayline.store.manifest import Manifest
 
 FILES = "\n".join(f"  {kind:<13}  {files}" for kind, files in KINDS.items())
 EPILOG = f"""Kinds of files, found by their content unless KIND is passed first; a folder may mix them

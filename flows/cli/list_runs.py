@@ -66,9 +66,9 @@ def run(arguments: list[str]) -> int:
 def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[str, Any]]:
     """Return the newest runs as plain values. Raises SpecError for a name that no run has."""
     from assayline.errors import SpecError, StoreError
-    from assayline.runs.locks import is_worked_on
-    from assayline.runs.manifest import list_manifests
     from assayline.store.database import connect, read_rows
+    from assayline.store.locks import is_worked_on
+    from assayline.store.manifest import list_manifests
 
     runs_dir = settings.data_dir / "runs"
     manifests = list_manifests(runs_dir)

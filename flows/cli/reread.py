@@ -47,9 +47,9 @@ def run(arguments: list[str]) -> int:
     known, rest = PARSER.parse_known_args(arguments)
 
     from assayline.flows.cli.gate import print_verdict
-    from assayline.runs.manifest import AUTO, NEVER
     from assayline.settings import load_settings
     from assayline.spec.file import load_spec
+    from assayline.store.manifest import AUTO, NEVER
 
     settings = load_settings()
     path, overrides = parse_words(rest, vars(known))

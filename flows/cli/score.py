@@ -17,7 +17,7 @@ from assayline.words import DASH, show_number, show_range, show_share, show_valu
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from assayline.evaluation.rescore import Rescored
+    from assayline.run.rescore import Rescored
     from assayline.spec.part import ScorerPart
     from assayline.store.database import Row
 
@@ -81,9 +81,9 @@ def run(arguments: list[str]) -> int:
     if known.show < 0:
         PARSER.error(f"--show {known.show}: expected 0 or more examples")
 
-    from assayline.evaluation.rescore import list_stale_runs, rescore_run
-    from assayline.runs.manifest import find_run, parse_scorer
+    from assayline.run.rescore import list_stale_runs, rescore_run
     from assayline.settings import load_settings
+    from assayline.store.manifest import find_run, parse_scorer
     from assayline.store.metrics import ensure_metrics
     from assayline.store.thread import DatabaseThread
 
@@ -108,11 +108,11 @@ def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool, conso
     from pydantic import ValidationError
 
     from assayline.errors import SpecError
-    from assayline.evaluation.rescore import rescore_run
     from assayline.flows.cli.terminal import open_front
-    from assayline.runs.manifest import find_run, read_manifest
+    from assayline.run.rescore import rescore_run
     from assayline.settings import load_settings
     from assayline.spec.judges import JudgeScorer
+    from assayline.store.manifest import find_run, read_manifest
 
     settings = load_settings()
     run_dir = find_run(settings.data_dir / "runs", run_id)
@@ -122,9 +122,9 @@ def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool, conso
     except ValidationError as error:
         raise SpecError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
     if is_dry:
-        from assayline.evaluation.judging import plan_judge
         from assayline.flows.cli.dry_run import print_dry_run
-        from assayline.runs.manifest import NEVER
+        from assayline.run.judging import plan_judge
+        from assayline.store.manifest import NEVER
 
         for number in range(len(scorer.judges)):
             planned = plan_judge(scorer, number, run_id, read_manifest(run_dir).name)

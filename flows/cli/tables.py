@@ -11,16 +11,16 @@ from rich.console import Console
 from assayline.benchmark.campaign import campaign_dir, read_benchmark
 from assayline.benchmark.configurations import LEAST_RUNS
 from assayline.comparison.gate import GateReport
-from assayline.evaluation.run import RunResult
 from assayline.flows.cli.words import plain_console, print_page, print_table, print_text
 from assayline.report.document import Column, Table, tabulate
 from assayline.report.make import HTML_NAME
 from assayline.report.noise import NoiseRows
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
-from assayline.runs.viewer import find_viewer
+from assayline.run.evaluation import RunResult
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.thread import DatabaseThread
+from assayline.store.viewer import find_viewer
 from assayline.words import (
     name_metric,
     show_known,

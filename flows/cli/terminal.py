@@ -20,10 +20,10 @@ from rich.table import Column
 from rich.text import Text
 
 from assayline.errors import AssaylineError
-from assayline.evaluation.progress import RunStatus
 from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import has_bar, print_text
 from assayline.run.driver import LOG, Cluster, FrontEnd
+from assayline.run.progress import RunStatus
 from assayline.run.watch import AnyLogger, EngineFilter, RunReport, count_workers, log_engine_line
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec

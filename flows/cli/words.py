@@ -99,7 +99,7 @@ def complete_run_id(given: str, settings: "Settings") -> str:
 
     Raises SpecError for an ambiguous prefix.
     """
-    from assayline.runs.manifest import LAST, list_manifests, list_run_ids, match_run_id
+    from assayline.store.manifest import LAST, list_manifests, list_run_ids, match_run_id
 
     runs_dir = settings.data_dir / "runs"
     ids = [run.run_id for run in list_manifests(runs_dir)] if given == LAST else list_run_ids(runs_dir)

@@ -24,22 +24,22 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled
 
 from assayline.engines.pool import EnginePool
-from assayline.evaluation.begin import RunPlan
-from assayline.evaluation.progress import RunStatus
-from assayline.evaluation.run import RunResult
 from assayline.flows.cli.process import Terminated
 from assayline.flows.cli.tables import tabulate_metrics
 from assayline.flows.live.reporting import publish_page
 from assayline.report.document import Document
 from assayline.report.make import Written
 from assayline.report.markdown import render_table
+from assayline.run.begin import RunPlan
 from assayline.run.driver import Cluster, FrontEnd
+from assayline.run.evaluation import RunResult
+from assayline.run.progress import RunStatus
 from assayline.run.stages import say_page
 from assayline.run.watch import AnyLogger, EngineFilter, RunReport, log_engine_line
-from assayline.runs.manifest import Purpose
-from assayline.runs.viewer import find_viewer
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.store.manifest import Purpose
+from assayline.store.viewer import find_viewer
 from assayline.tasks.evaluate import generate, prepare_prompts
 from assayline.tasks.ray_cluster import open_cluster
 

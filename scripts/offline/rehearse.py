@@ -30,7 +30,7 @@ IMPORTS = """
 import vllm, torch, duckdb
 from vllm import LLM
 from vllm.v1.engine.async_llm import AsyncLLM
-import assayline.evaluation.begin, assayline.evaluation.worker, benchmarks.gpu.__main__
+import assayline.run.begin, assayline.run.worker, benchmarks.gpu.__main__
 print("vLLM", vllm.__version__, "torch", torch.__version__, "DuckDB", duckdb.__version__)
 """
 NAMES = """

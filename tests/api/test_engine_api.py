@@ -15,8 +15,8 @@ from assayline import Answer, Ask, Engine, evaluate
 from assayline.engines import open_engine
 from assayline.engines.base import AnyEngine
 from assayline.errors import Death, EngineDiedError, EngineError, ModelError, SpecError
-from assayline.evaluation import worker as worker_module
 from assayline.records import Completion, EngineEvent
+from assayline.run import worker as worker_module
 
 FAKE = {"backend": "fake"}
 PLAIN = {"template": "plain"}

@@ -22,12 +22,12 @@ from assayline.benchmark.campaign import (
 from assayline.benchmark.configurations import BenchmarkAsk, load_tasks, parse_sweep, plan_benchmark
 from assayline.benchmark.frontier import name_configs
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.begin import begin_evaluation
+from assayline.run.begin import begin_evaluation
 from assayline.run.campaign import _do_campaign
-from assayline.runs.manifest import Purpose
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile
+from assayline.store.manifest import Purpose
 
 pytestmark = pytest.mark.slow
 

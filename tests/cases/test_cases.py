@@ -17,9 +17,9 @@ from run_kit import ENGINE_ARGS, FAKE, complete, query, settings_in
 from server_kit import FakeServer, Script
 
 from assayline.engines.pool import EnginePool
-from assayline.evaluation.prepare import Preparation
-from assayline.evaluation.worker import Worker
 from assayline.model import identify_spec_model
+from assayline.run.prepare import Preparation
+from assayline.run.worker import Worker
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 from assayline.spec.file import parse_spec

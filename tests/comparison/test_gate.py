@@ -13,9 +13,9 @@ from run_kit import FAKE, begin_and_vanish, complete, copy_run, settings_in
 from assayline.comparison.gate import ANOTHER_SESSION, GateReport, _check_drafts, judge_run_against, judge_speed
 from assayline.comparison.queries import Side
 from assayline.errors import ComparisonError, SpecError
-from assayline.evaluation import begin
-from assayline.evaluation.rescore import rescore_run
 from assayline.report.make import make_report
+from assayline.run import begin
+from assayline.run.rescore import rescore_run
 from assayline.settings import Settings
 from assayline.spec.criteria import GateSpec
 from assayline.spec.evaluation import EvalSpec

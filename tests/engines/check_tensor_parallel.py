@@ -8,8 +8,8 @@ import pytest
 from engine_kit import ARGS
 from run_kit import query
 
-from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.drive import Listener, drive_worker
+from assayline.run.begin import begin_evaluation
+from assayline.run.drive import Listener, drive_worker
 
 pytestmark = pytest.mark.vllm
 

@@ -27,12 +27,12 @@ from assayline.engines.client import OfflineEngine, StreamingEngine
 from assayline.engines.host.core import PREPARERS
 from assayline.engines.pool import EnginePool
 from assayline.errors import EngineDiedError, EngineInterruptedError, SpecError
-from assayline.evaluation.prepare import Preparation
 from assayline.media.load import refer_synthetic
 from assayline.media.references import MediaStore
 from assayline.model import identify_model
 from assayline.records import Completion, Media, Request
 from assayline.requests.chat import load_tokenizer
+from assayline.run.prepare import Preparation
 from assayline.spec.engine import ServerSpec
 from assayline.spec.file import load_spec
 

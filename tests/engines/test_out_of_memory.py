@@ -26,8 +26,8 @@ from host_kit import HOSTS
 from run_kit import PATIENCE_S, Work
 
 from assayline.engines.devices.claims import cuda_driver_answers
-from assayline.evaluation.worker import Worker, WorkOrder
 from assayline.records import EngineEvent, Request
+from assayline.run.worker import Worker, WorkOrder
 from assayline.settings import Settings
 from assayline.store.parts import list_parts, write_part
 

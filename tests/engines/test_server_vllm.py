@@ -21,9 +21,9 @@ from assayline.engines.process import engine_environment
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import EngineDiedError
-from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.drive import Listener, drive_worker
 from assayline.records import EngineEvent
+from assayline.run.begin import begin_evaluation
+from assayline.run.drive import Listener, drive_worker
 from assayline.settings import Settings
 from assayline.spec.engine import ServerSpec
 from assayline.spec.file import load_spec

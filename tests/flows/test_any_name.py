@@ -16,7 +16,6 @@ from rich.console import Console
 from assayline.benchmark.result import Measured
 from assayline.comparison.baselines import Pin
 from assayline.comparison.gate import Check, GateReport
-from assayline.evaluation.run import RunResult
 from assayline.flows.cli.list_baselines import PINS
 from assayline.flows.cli.score import SCORES
 from assayline.flows.cli.tables import BENCHMARK_SECTIONS, print_gate, print_result, tabulate_metrics
@@ -27,6 +26,7 @@ from assayline.report.comparison import choose_comparison_figures, describe_comp
 from assayline.report.document import Document, tabulate
 from assayline.report.markdown import render_markdown, render_table
 from assayline.report.run.comparison import LIMITS
+from assayline.run.evaluation import RunResult
 from assayline.spec.file import parse_spec
 from assayline.stats.worse import Comparison
 from assayline.words import make_visible

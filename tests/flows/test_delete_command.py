@@ -14,9 +14,9 @@ from run_kit import FAKE, ROOT, complete, settings_in
 from assayline import api
 from assayline.comparison.baselines import pin_baseline
 from assayline.run.driver import FrontEnd, evaluate
-from assayline.runs.manifest import Purpose
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.store.manifest import Purpose
 from assayline.store.thread import DatabaseThread
 
 Made = dict[str, str]

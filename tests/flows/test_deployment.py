@@ -33,10 +33,10 @@ from assayline.comparison.baselines import pin_baseline
 from assayline.flows.cli import doctor
 from assayline.flows.cli.init import DEFAULT_MODEL, create_project
 from assayline.flows.cli.notify import AUTOMATIONS
-from assayline.runs.locks import name_holder
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
+from assayline.store.locks import name_holder
 
 pytestmark = pytest.mark.prefect
 

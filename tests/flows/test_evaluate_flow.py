@@ -22,9 +22,9 @@ from assayline.engines.fake import FakeEngine
 from assayline.errors import Death, EngineDiedError, EngineInterruptedError, SpecError
 from assayline.flows.evaluate import evaluate
 from assayline.records import Completion
-from assayline.runs.locks import lock_file
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec, parse_spec
+from assayline.store.locks import lock_file
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("kept_charts")]
 
@@ -127,7 +127,7 @@ def test_a_run_that_fails_leaves_no_thread_behind(fake_spec, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise SpecError("engine.args: refused")
 
-    monkeypatch.setattr("assayline.evaluation.worker.open_engine", refuse)
+    monkeypatch.setattr("assayline.run.worker.open_engine", refuse)
     before = set(threading.enumerate())
     assert run(fake_spec).is_failed()
     flow_kit.wait_for(
@@ -214,7 +214,7 @@ def test_worker_without_a_request_is_noted_and_keeps_the_speed_from_counting(
         flow_kit.wait_for(hooks.should_stop, "the run's end stops an engine that starts")
         raise EngineInterruptedError("stopped")
 
-    monkeypatch.setattr("assayline.evaluation.worker.open_engine", open_one)
+    monkeypatch.setattr("assayline.run.worker.open_engine", open_one)
     state = run({**fake_spec, "workers": 2})
     assert state.is_completed() and state.result()["answered_requests"] == 40
     note = "The run's speed does not count among the repeats of its configuration: worker-1 answered no request."
@@ -252,7 +252,7 @@ def test_each_reduction_and_the_baseline_of_the_spec_are_on_the_runs_page(
         return Narrow(order, window=window or 32)
 
     baseline = complete(parse_spec(fake_spec), load_settings()).run_id
-    monkeypatch.setattr("assayline.evaluation.worker.open_engine", open_narrow)
+    monkeypatch.setattr("assayline.run.worker.open_engine", open_narrow)
     fake_spec["prompts"]["limit"] = 30
     state = run({**fake_spec, "gate": {"baseline": baseline}})
     assert state.is_completed()

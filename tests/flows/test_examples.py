@@ -11,9 +11,9 @@ import pytest
 import yaml
 from flow_kit import ROOT
 
-from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.drive import Listener, drive_worker
 from assayline.prompts import load_prompts
+from assayline.run.begin import begin_evaluation
+from assayline.run.drive import Listener, drive_worker
 from assayline.settings import Settings
 from assayline.spec.file import load_spec
 from assayline.spec.prompts import HubSource

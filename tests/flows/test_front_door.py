@@ -141,7 +141,14 @@ def test_an_output_that_is_closed_is_exit_code_141():
 def test_exit_code_1_belongs_to_gates_and_suites_alone():
     for module in pkgutil.walk_packages(assayline.__path__, "assayline."):
         if module.name.startswith(
-            ("assayline.errors", "assayline.comparison", "assayline.benchmark", "assayline.prompts", "assayline.runs")
+            (
+                "assayline.errors",
+                "assayline.comparison",
+                "assayline.benchmark",
+                "assayline.prompts",
+                "assayline.run",
+                "assayline.store",
+            )
         ):
             importlib.import_module(module.name)
     found, left = set(), [AssaylineError]

@@ -20,17 +20,17 @@ from assayline.engines import client
 from assayline.engines.fake import FakeEngine
 from assayline.engines.pool import EnginePool
 from assayline.errors import EngineError, JudgeNotTrustedError, ModelError, RunFailedError, SpecError
-from assayline.evaluation.rescore import rescore_run
 from assayline.flows import cli
 from assayline.flows.evaluate import evaluate as evaluate_flow
 from assayline.run import driver, stages
 from assayline.run.campaign import run_benchmark, run_suite
-from assayline.runs.manifest import Purpose
+from assayline.run.rescore import rescore_run
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
 from assayline.spec.suite import parse_suite
 from assayline.store.database import connect
 from assayline.store.decisions import add_label
+from assayline.store.manifest import Purpose
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_charts")]
 

@@ -30,7 +30,7 @@ import json, os, sys, sitecustomize
 import assayline.flows.cli, assayline.flows.cli.terminal, assayline.flows.cli.tables, assayline.report.html, torch
 import pyarrow.parquet, duckdb, transformers.models.auto.tokenization_auto, tokenizers
 from transformers import PreTrainedTokenizerFast
-import assayline.requests.chat, assayline.evaluation.prepare, vl_convert
+import assayline.requests.chat, assayline.run.prepare, vl_convert
 for line in sys.stdin:
     words, folder, points = json.loads(line)
     child = os.fork()

@@ -15,9 +15,9 @@ from assayline.errors import EngineError, SpecError
 from assayline.flows.cli.benchmark import run
 from assayline.flows.evaluate import complete as complete_in_flow
 from assayline.report.make import make_report
-from assayline.runs.manifest import NEVER, Purpose
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
+from assayline.store.manifest import NEVER, Purpose
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_charts")]
 ENGINES = """

@@ -24,10 +24,10 @@ from test_front_ends import CHANGES, read_database
 
 from assayline.digests import digest_bytes
 from assayline.errors import Death, DeviceError, EngineDiedError, ModelError, RunFailedError, SpecError
-from assayline.evaluation import drive
 from assayline.flows import cli
 from assayline.model import identify_model
 from assayline.records import Media
+from assayline.run import drive
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec, parse_spec

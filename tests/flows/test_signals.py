@@ -15,7 +15,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelling
 from run_kit import PATIENCE_S
 
-from assayline.evaluation.begin import begin_evaluation
+from assayline.run.begin import begin_evaluation
 from assayline.spec.file import parse_spec
 
 
@@ -97,7 +97,7 @@ def test_interrupt_during_a_query_is_still_an_interrupt(settings, fake_spec, mon
 
     evaluation = begin_evaluation(parse_spec(fake_spec), settings)
     evaluation.prepare()
-    monkeypatch.setattr("assayline.evaluation.run.load_parts", load_slowly)
+    monkeypatch.setattr("assayline.run.evaluation.load_parts", load_slowly)
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         evaluation.try_load()

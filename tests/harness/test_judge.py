@@ -12,10 +12,10 @@ import pytest
 from run_kit import FAKE, complete, list_runs, query
 
 from assayline.errors import SpecError, StoreError
-from assayline.evaluation.rebuild import rebuild_run
-from assayline.evaluation.rescore import rescore_run
 from assayline.harness import judge, tasks
 from assayline.harness.build import Encoded, build_harness_requests, identify_document
+from assayline.run.rebuild import rebuild_run
+from assayline.run.rescore import rescore_run
 from assayline.spec.criteria import Contains
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import spec_hash

@@ -11,11 +11,11 @@ import pytest
 from run_kit import FAKE, complete, list_runs, query, work
 
 from assayline.errors import PromptError, SpecError
-from assayline.evaluation.begin import begin_evaluation
 from assayline.export.make import export_run
 from assayline.harness.build import HarnessEncoder
 from assayline.prompts import RowError
 from assayline.requests.chat import load_tokenizer
+from assayline.run.begin import begin_evaluation
 from benchmarks.lm_eval_kinds import write_tasks
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install 'assayline[lm-eval]'")
@@ -110,7 +110,7 @@ def test_a_run_that_was_judged_too_late_is_resumed_and_judged(make_spec, setting
         raise PromptError("the dataset is gone")
 
     with monkeypatch.context() as gone:
-        gone.setattr("assayline.evaluation.run.judge_task", fail)
+        gone.setattr("assayline.run.evaluation.judge_task", fail)
         with pytest.raises(PromptError, match="the dataset is gone"):
             complete(spec, settings)
     (run_id,) = list_runs(settings)

@@ -18,9 +18,9 @@ import run_kit
 
 from assayline.comparison.gate import judge_run
 from assayline.errors import ComparisonError, PromptError, StoreError
-from assayline.evaluation.rebuild import rebuild_run
 from assayline.flows.cli import run
 from assayline.imports.make import Names, import_files
+from assayline.run.rebuild import rebuild_run
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseThread
 
@@ -330,16 +330,14 @@ import os, sys
 from pathlib import Path
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseThread
-import assayline.evaluation.rebuild, assayline.imports.make as make
+import assayline.run.rebuild, assayline.imports.make as make
 module = sys.modules["assayline." + sys.argv[1]]
 setattr(module, sys.argv[2], lambda *a, **k: os._exit(9))
 list(make.import_files(Settings(data_dir=Path(sys.argv[3])), "inspect", [Path(sys.argv[4])]))
 """
 
 
-@pytest.mark.parametrize(
-    "at", ["imports.make write_manifest", "evaluation.rebuild score_run", "imports.make ensure_metrics"]
-)
+@pytest.mark.parametrize("at", ["imports.make write_manifest", "run.rebuild score_run", "imports.make ensure_metrics"])
 def test_the_same_import_completes_one_that_was_killed(settings, tmp_path, at):
     path = write_log(tmp_path / "log.json", ["C", "I", "C", "C"])
     command = [sys.executable, "-c", KILLED, *at.split(), str(settings.data_dir), str(path)]

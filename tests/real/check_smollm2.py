@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from run_kit import ROOT, query
 
-from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.drive import Listener, drive_worker
+from assayline.run.begin import begin_evaluation
+from assayline.run.drive import Listener, drive_worker
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec, parse_spec
 

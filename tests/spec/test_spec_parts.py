@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from assayline.errors import SpecError
-from assayline.evaluation.begin import add_price
+from assayline.run.begin import add_price
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec

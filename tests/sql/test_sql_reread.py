@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from assayline.evaluation.reread import read_tokens
+from assayline.run.tokens import read_tokens
 
 VOCABULARY = 2_000
 TOKENS = 40

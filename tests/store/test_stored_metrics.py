@@ -11,15 +11,15 @@ import pytest
 from run_kit import FAKE, complete, completion_of, copy_run, query, settings_in, vanish, work
 
 from assayline.errors import RunFailedError
-from assayline.evaluation.begin import begin_evaluation
-from assayline.evaluation.rebuild import rebuild_run
-from assayline.runs.manifest import read_manifest
+from assayline.run.begin import begin_evaluation
+from assayline.run.rebuild import rebuild_run
 from assayline.settings import Settings
 from assayline.spec.criteria import Contains
 from assayline.spec.evaluation import EvalSpec
 from assayline.store import measure, metrics
 from assayline.store.database import Connection, connect, find_in_schemas, transaction
 from assayline.store.ingest import load_parts, reload_parts
+from assayline.store.manifest import read_manifest
 from assayline.store.metrics import (
     ensure_metrics,
     forget_metrics,

@@ -26,15 +26,15 @@ from run_kit import ROOT, completion_of, manifest_of, wait_for
 
 from assayline.benchmark.campaign import new_campaign, write_campaign
 from assayline.errors import StoreError
-from assayline.evaluation.rebuild import rebuild_run
 from assayline.media.references import MediaStore
-from assayline.runs.locks import lock_run
-from assayline.runs.manifest import PromptCounts, write_manifest
-from assayline.runs.viewer import find_viewer
+from assayline.run.rebuild import rebuild_run
 from assayline.settings import Settings
 from assayline.store.database import connect
+from assayline.store.locks import lock_run
+from assayline.store.manifest import PromptCounts, write_manifest
 from assayline.store.parts import write_part
 from assayline.store.thread import DatabaseReader
+from assayline.store.viewer import find_viewer
 from assayline.view.pages import mark_changes, read_markdown
 from assayline.view.server import Guard, make_guard
 from examples.two_weeks import NIGHTS, make_database

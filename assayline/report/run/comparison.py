@@ -17,12 +17,12 @@ from assayline.report.answers import Filters, list_messages, list_pairs, read_wh
 from assayline.report.charts import draw_points
 from assayline.report.document import Chart, Column, Sample, Section, cut_quote, tabulate
 from assayline.report.run.rows import ReportRows, say_answered
-from assayline.runs.manifest import ENDED_WELL
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.stats.pairs import describe_pairs
 from assayline.stats.worse import OPEN, Verdict, find_gravest
 from assayline.store.database import Connection, Row, read_rows
+from assayline.store.manifest import ENDED_WELL
 from assayline.store.metrics import ensure_repeats
 from assayline.words import (
     count,

@@ -5,8 +5,8 @@ import json
 from assayline.report.answers import Filters, list_answers, read_answer, show_prompt
 from assayline.report.document import Column, Sample, Section, cut_quote, tabulate
 from assayline.report.run.rows import ENGINES, ERROR_KINDS, EVENTS, ReportRows
-from assayline.runs.manifest import IMPORTS
 from assayline.store.database import Connection, Row
+from assayline.store.manifest import IMPORTS
 from assayline.words import count, show_changes, show_number, show_seconds, show_share, show_value
 
 MESSAGE_CHARACTERS = 300

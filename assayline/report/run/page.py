@@ -6,8 +6,8 @@ from typing import Any
 
 from assayline.report.document import Column, Figure, Quote, Section, tabulate
 from assayline.report.run.rows import ReportRows, say_answered
-from assayline.runs.manifest import ENDED_WELL, IMPORTS
 from assayline.store.database import Row
+from assayline.store.manifest import ENDED_WELL, IMPORTS
 from assayline.words import (
     DASH,
     count,

@@ -18,7 +18,7 @@ from run_kit import PATIENCE_S, Work, read_line, start_python, wait_for
 from assayline.engines.devices import claims as devices
 from assayline.engines.devices.claims import Device, claim_device, count_workers, list_devices
 from assayline.errors import DeviceError
-from assayline.evaluation import worker as worker_module
+from assayline.run import worker as worker_module
 
 CLAIM = """
 import sys

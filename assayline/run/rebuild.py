@@ -1,0 +1,142 @@
+"""Rebuild a run's rows in the database from its manifest and part files.
+
+For a database that was lost or damaged, has another version, or was not available when the run ended. Only rows that
+are loaded again in the same transaction are deleted; an unusable file is renamed.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from assayline.errors import DamagedPartsError, StoreError
+from assayline.files import storing
+from assayline.run.evaluation import conclude_run
+from assayline.store.database import TABLE_VERSION, Connection, connect, transaction
+from assayline.store.decisions import restore_decisions
+from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_parts
+from assayline.store.locks import lock_run, name_holder
+from assayline.store.manifest import (
+    IMPORTS,
+    Manifest,
+    read_manifest,
+    read_run_scorers,
+    read_spec_json,
+    write_manifest,
+)
+from assayline.store.parts import list_parts, set_part_aside
+from assayline.store.runs import save_run
+from assayline.store.score_files import read_function_scores, read_harness_scores
+from assayline.store.scoring import score_run
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """Result of rebuilding one run."""
+
+    manifest: Manifest
+    rows: dict[str, int] = field(default_factory=dict)
+    """Number of rows by table; empty for a run that prepared no requests."""
+    scores: dict[str, int] = field(default_factory=dict)
+    """Number of scores by scorer, for scorers of the spec and those added later."""
+    missing: int = 0
+    """Number of requests without an answer."""
+    set_aside: list[Path] = field(default_factory=list)
+    """Damaged parts, under their new names."""
+    rescued: list[Path] = field(default_factory=list)
+    """Damaged parts whose rows the database still had, written again."""
+
+
+def set_database_aside(path: Path) -> Path:
+    """Rename a database and its write-ahead log; return the new path. Raises StoreError."""
+    aside = path.with_name(f"{path.name}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    with storing(f"{path} cannot be renamed to {aside.name}", "fix the folder's permissions."):
+        path.rename(aside)
+        journal = path.with_name(f"{path.name}.wal")
+        if journal.exists():
+            journal.rename(aside.with_name(f"{aside.name}.wal"))
+    return aside
+
+
+def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = False) -> Rebuilt:
+    """Load a run again; with `set_aside`, rename damaged parts and load the others.
+
+    Its metrics are computed when they are next read. Raises StoreError if the run is in use, its manifest cannot be
+    read or its parts have other columns; and DamagedPartsError.
+    """
+    rebuilt = Rebuilt(read_manifest(run_dir))
+    spec_json = read_spec_json(run_dir)
+    if rebuilt.manifest.table_version != TABLE_VERSION:
+        raise StoreError(
+            f"The parts of run {run_dir.name} have tables of version {rebuilt.manifest.table_version}; version "
+            f"{TABLE_VERSION} is needed. hint: load them with assayline {rebuilt.manifest.assayline_version}, which "
+            "wrote them."
+        )
+    if (lock := lock_run(run_dir)) is None:
+        raise StoreError(
+            f"Run {run_dir.name} is in use by {name_holder(run_dir)}. hint: rebuild it after that process exits."
+        )
+    try:
+        with connect(database, wait_s) as connection:
+            try:
+                _reload(connection, run_dir, spec_json, rebuilt)
+            except DamagedPartsError as error:
+                if not set_aside:
+                    raise
+                _set_parts_aside(connection, run_dir, list(error.parts), rebuilt)
+                _reload(connection, run_dir, spec_json, rebuilt)
+    finally:
+        lock.release()
+    return rebuilt
+
+
+def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebuilt) -> None:
+    before = rebuilt.manifest
+    if before.template_id is None and before.purpose not in IMPORTS:
+        return  # a run enters the database when its first prompt is rendered
+    scorers = read_run_scorers(run_dir, json.loads(spec_json))
+    judged, functions = read_harness_scores(run_dir), read_function_scores(run_dir)
+    with transaction(connection):
+        rebuilt.rows = reload_parts(connection, before.run_id, run_dir)
+        save_run(connection, before, spec_json)
+        outcome = read_outcome(connection, before.run_id)
+        after = _judge_again(before, outcome, json.loads(spec_json).get("max_error_share", 1.0))
+        save_run(connection, after, spec_json)
+        rebuilt.scores = score_run(connection, before.run_id, scorers, judged=judged, functions=functions)
+        restore_decisions(connection, run_dir)
+    if after != before:
+        write_manifest(run_dir, after)
+    rebuilt.manifest, rebuilt.missing = after, outcome.broken.get("missing_requests", 0)
+
+
+def _judge_again(run: Manifest, outcome: RunOutcome, max_error_share: float) -> Manifest:
+    """Return the manifest with its state corrected, judged as at the end of a run. An unfinished run stays one."""
+    if run.purpose in IMPORTS:
+        return run
+    if run.prompts is None:
+        if run.state != "completed":
+            return run
+        message = f"Run {run.run_id} lost part files with requests or answers after it was completed."
+        return replace(run, state="failed", message=message)
+    concluded = conclude_run(run, outcome, max_error_share)
+    if "completed" not in (run.state, concluded.state):
+        return run
+    return replace(concluded, finished_at=run.finished_at or concluded.finished_at)
+
+
+def _set_parts_aside(connection: Connection, run_dir: Path, damaged: list[Path], rebuilt: Rebuilt) -> None:
+    """Rename damaged parts and write their rows again if the database has them. Lost prompts must be prepared again."""
+    for part in damaged:
+        rebuilt.set_aside.append(set_part_aside(part))
+    run = rebuilt.manifest
+    for table in sorted({part.parent.name for part in damaged}):
+        parts = [part for part in damaged if part.parent.name == table]
+        is_prepared = {part.name.startswith("prepare-") for part in parts}
+        good = list_parts(run_dir, table)
+        if len(is_prepared) == 1 and rescue_parts(connection, run.run_id, table, parts, good):
+            rebuilt.rescued += parts
+        elif table in ("prompts", "requests") or True in is_prepared:
+            run = replace(run, prompts=None)
+    if run != rebuilt.manifest:
+        write_manifest(run_dir, run)
+        rebuilt.manifest = run

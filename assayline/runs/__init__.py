@@ -1,1 +1,0 @@
-"""A run on disk: its manifest, its lock and its added scorers."""

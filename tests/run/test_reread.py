@@ -1,0 +1,251 @@
+"""Rereads: which answers are read and how, what is stored of them, and the verdict, on fake and on real engines."""
+
+import json
+import shutil
+
+import pytest
+from run_kit import ENGINE_ARGS, ROOT, complete
+
+from assayline.api import gate, night, reread
+from assayline.errors import ComparisonError, SpecError
+from assayline.flows import cli
+from assayline.run.rebuild import rebuild_run
+from assayline.run.tokens import build_readings
+from assayline.spec.file import override_spec, parse_spec
+from assayline.store.database import connect, read_rows
+from assayline.store.manifest import list_manifests
+
+
+def ask(settings, query, *values):
+    with connect(settings.database_path, 10) as connection:
+        return read_rows(connection, query, *values)
+
+
+def trial(model, **changes):
+    rows = [{"question": f"{n} and {n + 1} is", "answer": str(n), "id": f"row-{n}"} for n in range(40)]
+    data = {
+        "name": "trial",
+        "model": str(model),
+        "prompts": {"source": {"kind": "inline", "rows": rows}, "template": "{{ question }}", "repeats": 2},
+        "sampling": {"max_tokens": 6},
+        "engine": {"backend": "fake"},
+    }
+    return parse_spec(data | changes)
+
+
+def test_answers_are_read_as_token_ids_and_their_tokens_are_stored_once(modest_model, settings):
+    spec = trial(modest_model)
+    reference = complete(spec, settings).run_id
+    report = reread(reference, spec, prompts=20, settings=settings)
+    assert (report.verdict, report.baseline) == ("pass", reference)
+    runs = {run.name: run for run in list_manifests(settings.data_dir / "runs")}
+    own, again, other = (runs[f"trial read by {by}"] for by in ("itself", "itself in other batches", "trial"))
+    assert report.candidate == other.run_id and {run.purpose for run in (own, again, other)} == {"reread"}
+    read = ask(settings, "from requests where run_id = ? order by request_id", own.run_id)
+    given = """
+        select request_id, prompt_token_ids || output_token_ids as ids, len(output_token_ids) as tokens
+        from requests join completions using (run_id, request_id) where run_id = ? order by request_id
+    """
+    stored = {row["request_id"]: row for row in ask(settings, given, reference)}
+    assert len(read) == 20 and {row["repeat_index"] for row in read} == {0}
+    for row in read:
+        assert row["prompt_token_ids"] == stored[row["request_id"]]["ids"]
+        assert json.loads(row["sampling_json"])["prompt_logprobs"] == 20
+    left = "select count(prompt_logprobs_json) as n from completions where run_id = ?"
+    tokens = "select request_id, count(*) as tokens, min(position) as first from token where run_id = ? group by all"
+    for run in (own, again, other):
+        found = ask(settings, tokens, run.run_id)
+        assert {row["request_id"]: row["tokens"] for row in found} == {
+            row["request_id"]: stored[row["request_id"]]["tokens"] for row in read
+        }
+        assert ask(settings, left, run.run_id) == [{"n": 0}], "the table token has them"
+    order = """
+        select list(request_id order by filename, file_row_number) as ids
+        from read_parquet(?, filename = true, file_row_number = true)
+    """
+    parts = [str(settings.run_dir(run.run_id) / "parts" / "requests" / "*.parquet") for run in (own, again)]
+    first, second = (ask(settings, order, part)[0]["ids"] for part in parts)
+    assert sorted(first) == sorted(second) and first != second, "other batches"
+    before = ask(
+        settings, "select * exclude (started_at) from metric_value where run_id = ? order by all", other.run_id
+    )
+    assert {row["metric"]: row["value"] for row in before}["kl"] == 0
+    rebuilt = ask(settings, "from tokens where run_id = ? order by request_id, position", other.run_id)
+    settings.database_path.unlink()
+    for run in runs.values():
+        rebuild_run(settings.run_dir(run.run_id), settings.database_path, 10)
+    assert ask(settings, "from tokens where run_id = ? order by request_id, position", other.run_id) == rebuilt
+    assert ask(settings, "select count(prompt_logprobs_json) as n from completions") == [{"n": 0}]
+
+
+def test_readings_by_the_reference_are_kept_and_an_engine_is_read_each_time(modest_model, settings):
+    spec = trial(modest_model)
+    reference = complete(spec, settings).run_id
+    reports = [reread(reference, spec, prompts=8, settings=settings) for _ in range(2)]
+    assert reports[0].candidate != reports[1].candidate
+    assert len(list_manifests(settings.data_dir / "runs")) == 1 + 3 + 1
+    reread(reference, spec, prompts=8, resume="never", settings=settings)
+    assert len(list_manifests(settings.data_dir / "runs")) == 5 + 3
+    verdicts = ask(settings, "from verdict where baseline_run_id = ?", reference)
+    assert [row["limit_on"] for row in verdicts] == ["probabilities"] * 3
+
+
+def test_a_night_reads_before_it_asks_and_its_gate_judges_the_reading(modest_model, settings, capsys, monkeypatch):
+    spec = trial(modest_model, gate={"reread": {"max_kl": 0.005, "prompts": 8}, "max_slowdown": {}})
+    reference = complete(spec, settings).run_id
+    candidate = complete(override_spec(spec, {"engine.args.max_num_seqs": 3}), settings).run_id
+    [found] = [one for one in gate(candidate, reference, settings=settings).checks if one.check == "probabilities"]
+    assert found.verdict == "inconclusive" and f"assayline reread {reference} SPEC" in found.words
+    result = night(spec, baseline=reference, settings=settings)
+    runs = {run.run_id: run for run in list_manifests(settings.data_dir / "runs")}
+    read = [run for run in runs.values() if run.name == "trial read by trial"]
+    assert [run.run_id < result.run_id for run in read] == [True]
+    assert {one.check: one.verdict for one in result.gate.checks}["probabilities"] == "pass"
+    assert (
+        ask(settings, "select count(*) as n from engine where run_id = ? and ending = 'failed'", result.run_id)[0]["n"]
+        == 0
+    )
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
+    assert cli.run("compare", [candidate, reference, "--reread"]) == 0
+    assert "The engine is not told apart from that of" in capsys.readouterr().out
+    found = [one for one in gate(candidate, reference, settings=settings).checks if one.check == "probabilities"]
+    assert [one.verdict for one in found] == ["pass"]
+
+
+def test_the_command_prints_a_plan_a_verdict_and_json(modest_model, settings, capsys, monkeypatch, tmp_path):
+    spec = trial(modest_model)
+    reference = complete(spec, settings).run_id
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(settings.data_dir))
+    path = tmp_path / "spec.yaml"
+    path.write_text(spec.model_dump_json(exclude_defaults=True))
+    words = [reference, str(path), "--prompts", "8"]
+    assert cli.run("reread", [*words, "--dry-run"]) == 0
+    assert "itself, in other batches: to do" in capsys.readouterr().out
+    assert cli.run("reread", [*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["verdict"], printed["reference"]) == ("pass", reference)
+    assert {row["metric"] for row in printed["metrics"]} >= {"kl", "kl_floor", "kl_ratio", "same_top", "nll_change"}
+    assert cli.run("reread", [*words, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("stored as run") == 2
+    few = [*words[:2], "--prompts", "3", "--detailed-exit-code"]
+    assert cli.run("reread", few) == 13
+    assert "About 5 prompts would decide" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.run("reread", [*words, "--max-kl", "0"])
+    assert cli.run("reread", ["nobody", str(path)]) == 2
+
+
+def test_an_answer_that_does_not_fit_is_an_error_row_and_is_not_cut(modest_model):
+    spec = trial(modest_model, prompts={"source": {"kind": "reread", "run": "r"}}, sampling={})
+    row = {"prompt_id": "p", "occurrence": 0, "source_id": None, "messages_json": "[]", "repeat_index": 0}
+    row |= {"request_id": "r", "prompt_token_ids": [1, 2, 3], "output_token_ids": [4, 5], "rendered": "a", "text": "b"}
+    [short], [long] = (list(build_readings(spec, [row], limit)) for limit in (6, 5))
+    assert short.ready[0].prompt_token_ids == [1, 2, 3, 4, 5] and short.ready[0].option_tokens == 2
+    assert long.ready == [] and long.errors[0].error_kind == "prompt_too_long" and long.errors[0].prompt_tokens == 5
+
+
+def test_other_prompts_and_other_tokens_are_the_finding(modest_model, settings, tmp_path):
+    """A template that drops the BOS, another system message, another vocabulary: nothing is read."""
+    spec = trial(modest_model)
+    reference = complete(spec, settings).run_id
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    for chat in ({"chat.template": template}, {"chat.system": "Be brief."}):
+        with pytest.raises(ComparisonError, match=r"30 of 30 rendered prompts differ.* from token (1|2) on"):
+            reread(reference, override_spec(spec, chat), settings=settings)
+    other = tmp_path / "other"
+    shutil.copytree(modest_model, other)
+    text = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(text)
+    (other / "vocab.txt").write_text("its content counts, and no token differs")
+    assert reread(reference, override_spec(spec, {"model": str(other)}), settings=settings).verdict == "pass"
+    vocabulary = json.loads(text)
+    tokens = vocabulary["model"]["vocab"]
+    first, second = sorted(tokens, key=tokens.get)[-2:]
+    tokens[first], tokens[second] = tokens[second], tokens[first]
+    (other / "tokenizer.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(ComparisonError, match="different tokenizers: 2 of"):
+        reread(reference, override_spec(spec, {"model": str(other)}), settings=settings)
+    assert len(list_manifests(settings.data_dir / "runs")) == 1 + 3
+
+
+def test_a_run_that_cannot_be_read_is_refused(modest_model, settings):
+    spec = trial(modest_model)
+    rows = [{"prompt": "a", "options": [" b", " c"], "target": " b"}]
+    source = {"source": {"kind": "inline", "rows": rows}, "columns": {"options": "options"}}
+    likelihood = trial(modest_model, prompts=source, scorers=["loglikelihood"])
+    with pytest.raises(SpecError, match="has no answer that an engine can read"):
+        reread(complete(likelihood, settings).run_id, spec, settings=settings)
+    server = override_spec(spec, {"engine": {"backend": "server", "server": {"url": "http://127.0.0.1:9/v1"}}})
+    with pytest.raises(SpecError, match=r"prompts.source reread cannot be used with engine.backend server"):
+        reread(complete(spec, settings).run_id, server, settings=settings)
+
+
+@pytest.mark.vllm
+def test_real_engines(tiny_model, settings, tmp_path):
+    """float32 against itself, bfloat16, and planted noise of 1% and 3% in the weights, on one reference."""
+    rows = [json.loads(line) for line in (ROOT / "examples" / "arithmetic.jsonl").read_text().splitlines()][:30]
+    args = {**ENGINE_ARGS, "max_num_batched_tokens": 256, "enable_chunked_prefill": True}
+    spec = parse_spec({
+        "name": "sums",
+        "model": str(tiny_model),
+        "prompts": {"source": {"kind": "inline", "rows": rows}, "template": "{{ question }}"},
+        "sampling": {"temperature": 1, "max_tokens": 24, "ignore_eos": True, "seed": 1},
+        "engine": {"args": args},
+    })  # fmt: skip
+    reference = complete(spec, settings).run_id
+    kl = "select value from metric_values where run_id = ? and metric = ?"
+
+    def read(**changes):
+        report = reread(reference, override_spec(spec, changes), settings=settings)
+        values = [ask(settings, kl, report.candidate, name)[0]["value"] for name in ("kl", "kl_floor", "nll_change")]
+        return report, *values
+
+    report, own, floor, change = read(**{"engine.max_concurrency": 5})
+    assert report.verdict == "pass" and own <= 1e-6 and floor <= 1e-6 and abs(change) <= 1e-5
+    report, rounded, _, _ = read(**{"engine.args.dtype": "bfloat16"})
+    assert rounded > 10 * own
+    assert reread(reference, override_spec(spec, {"engine.backend": "async"}), settings=settings).verdict == "pass"
+    found = [rounded]
+    for share in (0.01, 0.03):
+        report, noisy, _, change = read(model=str(add_noise(tiny_model, tmp_path / f"noise-{share}", share)))
+        assert report.verdict == "fail" and "gives other probabilities" in report.checks[0].words
+        assert noisy == report.checks[0].candidate
+        full, moved = find_full_kl(settings, report.candidate, tiny_model, tmp_path / f"noise-{share}")
+        assert 0.75 * full <= noisy <= full * 1.001 and change == pytest.approx(moved, abs=1e-4)
+        found.append(noisy)
+    assert found == sorted(found)
+
+
+def add_noise(model, folder, share):
+    """A copy of a model with Gaussian noise of a share of each matrix's standard deviation."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, folder)
+    generator = torch.Generator().manual_seed(1)
+    for file in folder.glob("*.safetensors"):
+        weights = {
+            name: (one.float() + share * one.float().std() * torch.randn(one.shape, generator=generator)).to(one.dtype)
+            if one.ndim == 2
+            else one
+            for name, one in load_file(file).items()
+        }
+        file.unlink()
+        save_file(weights, file, metadata={"format": "pt"})
+    return folder
+
+
+def find_full_kl(settings, run_id, model, other):
+    """The divergence over the whole vocabulary and the change of the answers' likelihood, by plain torch."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    engines = [AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32) for one in (model, other)]
+    found = []
+    for row in ask(settings, "from requests where run_id = ?", run_id):
+        ids, tokens = torch.tensor(row["prompt_token_ids"]), row["option_tokens"]
+        with torch.no_grad():
+            p, q = (torch.log_softmax(one(ids[None]).logits[0, -tokens - 1 : -1], -1) for one in engines)
+        own = ids[-tokens:, None]
+        found.append([(p.exp() * (p - q)).sum(-1).mean(), (p.gather(1, own) - q.gather(1, own)).mean()])
+    return [float(value) for value in torch.tensor(found).mean(0)]
