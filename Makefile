@@ -25,11 +25,9 @@ setup-dev:
 wheels: ## download wheels into WHEELS=wheels for a machine without internet; TARGET=cpu|cuda, PYTHON_VERSION=3.12
 	@$(SETUP) wheels --target "$(TARGET)" --python "$(PYTHON_VERSION)"
 
-demo: setup ## evaluate the tiny model on examples/arithmetic.yaml with vLLM
-	@echo "demo 1/2: build the tiny model from its trained weights (seconds)"
+demo: setup ## evaluate a tiny model with vLLM, break it, and see the gate fail (a minute)
 	@$(VENV)/python -m examples.tiny_model
-	@echo "demo 2/2: answer 155 questions with vLLM (about half a minute)"
-	@$(VENV)/assayline evaluate examples/arithmetic.yaml
+	@$(VENV)/assayline demo
 	@printf '%s\n' "To see such a run in Prefect, on port 4200:" "  $(VENV)/prefect server start" \
 		"  PREFECT_API_URL=http://127.0.0.1:4200/api $(VENV)/assayline evaluate examples/arithmetic.yaml --fresh"
 

@@ -18,6 +18,9 @@ SETUP = (
 )
 """The command that installs vLLM, in a clone and for a wheel."""
 
+CLIENT = "pip install 'assayline[client]'"
+"""The command that installs what prepares prompts, for a machine without vLLM."""
+
 UNEXPECTED_EXIT_CODE = 11
 """Exit code of a command that ends with an exception outside this tree."""
 

@@ -101,7 +101,8 @@ def list_wanted(target: str) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     tools = extras["dev"] + extras["ray"] + extras["hub"] if target == "dev" else []
-    return [*project["dependencies"], *extras["cuda" if target == "cuda" else "cpu"], *tools]
+    engine = [wanted for wanted in extras["cuda" if target == "cuda" else "cpu"] if wanted != "assayline[client]"]
+    return [*project["dependencies"], *extras["client"], *engine, *tools]
 
 
 def choose_fixed(target: str, names: Collection[str]) -> dict[str, str]:

@@ -63,7 +63,8 @@ class Environment:
         """Return names and versions, those of the locks if compatible."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         extras = project["optional-dependencies"]
-        requirements = [*project["dependencies"], *extras["dev"], *extras["hub"], "setuptools", *self._wanted]
+        tools = [*extras["client"], *extras["dev"], *extras["hub"], "setuptools"]
+        requirements = [*project["dependencies"], *tools, *self._wanted]
         (self.folder / "wanted.txt").write_text("\n".join(requirements))
         pins = self.folder / "pins.txt"
         for overrides in (LEFT_OUT, [*LEFT_OUT, *self._usual_torch()]):

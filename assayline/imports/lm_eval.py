@@ -5,6 +5,7 @@ streamed; with several filters, their file has all documents once per filter. Sc
 """
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -126,7 +127,7 @@ def _make_prompt(maker: RowMaker, name: tuple[str, int], sample: dict[str, Any],
         target = None if sample["target"] == "None" else sample["target"]
         return maker.prompt(document.pop("messages"), target, name=name, metadata=document, options=options, **names)
     return maker.prompt(
-        [{"role": "user", "content": first[0]}],
+        first[0] if isinstance(first[0], list) else [{"role": "user", "content": first[0]}],
         _read_target(sample["target"]),
         identify_document(name[0], document),
         name=name,
@@ -147,7 +148,9 @@ def _read_target(target: Any) -> str | None:
 
 
 def _read_arguments(sample: dict[str, Any]) -> list[list[Any]]:
-    return [list(given.values()) for given in sample["arguments"].values()]
+    """Return the arguments of each request. The first one is a text, or a list of messages that a server rendered."""
+    found = [list(given.values()) for given in sample["arguments"].values()]
+    return [[json.loads(first[0]) if isinstance(first, list) else first, *others] for first, *others in found]
 
 
 def _read_answers(maker: RowMaker, prompt: Prompt, sample: dict[str, Any]) -> Rows:
@@ -155,7 +158,7 @@ def _read_answers(maker: RowMaker, prompt: Prompt, sample: dict[str, Any]) -> Ro
         option = second[0] if second else context  # a rolling likelihood is that of all its text
         for repeat_index, response in enumerate(sample["resps"][number]):
             if isinstance(option, dict):
-                asked = {"rendered": context, "sampling": option}
+                asked = {"messages" if isinstance(context, list) else "rendered": context, "sampling": option}
                 yield from maker.answer(prompt, repeat_index, asked, text=response)
             else:
                 asked = {"rendered": "".join([context, *second]), "option": option, "option_index": number}

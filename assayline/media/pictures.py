@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assayline.errors import MediaError
+from assayline.media.sounds import import_codec
 from assayline.spec.prompts import MediaSpec
 
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -111,9 +112,9 @@ class Video:
 
 def decode_video(content: bytes, spec: MediaSpec) -> Video:
     """Decode at most `video_frames` frames. Raises MediaError if it is not a video, has no frames or is too large."""
-    import av
     import numpy as np
 
+    av = import_codec("av")
     try:
         with av.open(io.BytesIO(content)) as container:
             stream = container.streams.video[0]

@@ -4,12 +4,13 @@ Engines resample with packages that are often missing, and silently cut audio th
 with soxr, and cuts only if the spec allows it.
 """
 
+import importlib
 import io
 import itertools
 import struct
 from typing import Any
 
-from assayline.errors import MediaError
+from assayline.errors import CLIENT, MediaError
 
 RATE_HZ = 16_000
 """Rate that nearly all audio models were trained on."""
@@ -19,6 +20,14 @@ LONGEST_S = 3600.0
 
 SHORTEST_S = 0.02
 """Two frames of the usual spectrogram; shorter audio has nothing to hear."""
+
+
+def import_codec(name: str) -> Any:
+    """Import a package that decodes media. Raises MediaError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise MediaError(f"The package {name}, which decodes media, is not installed. hint: {CLIENT}") from None
 
 
 def decode_sound(content: bytes, rate_hz: int = RATE_HZ, most_s: float | None = None, cuts: bool = False) -> Any:
@@ -35,8 +44,7 @@ def decode_sound(content: bytes, rate_hz: int = RATE_HZ, most_s: float | None = 
     if not np.isfinite(mono).all():
         raise MediaError("The audio has NaN or infinite samples. hint: export the file again.")
     if given_hz != rate_hz:
-        import soxr
-
+        soxr = import_codec("soxr")
         mono = soxr.resample(mono, given_hz, rate_hz).astype(np.float32, copy=False)
     if most_s is not None and len(mono) > most_s * rate_hz:
         if not cuts:
@@ -65,9 +73,9 @@ def encode_wav(samples: Any, rate_hz: int, *, is_float: bool = False) -> bytes:
 
 def _read_frames(content: bytes) -> tuple[Any, int]:
     """Return (float32 [frames, channels], rate in Hz)."""
-    import av
     import numpy as np
 
+    av = import_codec("av")
     blocks, frames = [], 0
     try:
         with av.open(io.BytesIO(content)) as container:

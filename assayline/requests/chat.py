@@ -27,7 +27,7 @@ from typing import Any, Literal
 import jinja2
 
 from assayline.digests import digest_json
-from assayline.errors import AssaylineError, ModelError, SpecError
+from assayline.errors import CLIENT, AssaylineError, ModelError, SpecError
 from assayline.prompts.row import Message, RowError, check_text
 from assayline.prompts.template import LONGEST_CHARS, describe_error
 from assayline.records import BatchBody, MediaKind
@@ -105,6 +105,8 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
         if tokenizer.chat_template is None:
             tokenizer.chat_template = _read_processor_template(folder)
     except Exception as error:  # a damaged tokenizer.json raises bare Exception
+        if isinstance(error, ModuleNotFoundError) and error.name in ("transformers", "tokenizers"):
+            raise ModelError(f"Prompts are tokenized by {error.name}, which is not installed. hint: {CLIENT}") from None
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(
             f"The tokenizer in {folder} cannot be loaded: {reason[0]} hint: the folder needs tokenizer.json, or "

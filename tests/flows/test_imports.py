@@ -47,3 +47,19 @@ def test_a_command_imports_no_prefect_and_its_prompts_and_scorers_may_import_tor
     assert run.code == 0, run.err
     assert run.out.splitlines()[-1] == "imported: []"
     assert flow_kit.query(tmp_path / "data", "select mean from accuracy") == [1]
+
+
+WITHOUT_CLIENT = """
+import sys
+sys.modules.update(dict.fromkeys(("av", "soxr", "tokenizers", "transformers", "torch", "vllm")))
+from assayline.flows import cli
+assert cli.run("demo", [sys.argv[1], "--import"]) == 0
+sys.exit(cli.run("evaluate", sys.argv[2:]))
+"""
+
+
+def test_results_are_judged_without_the_packages_that_prepare_prompts(alone_env, fake_spec, tmp_path):
+    spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
+    run = flow_kit.run_command([sys.executable, "-c", WITHOUT_CLIENT, str(tmp_path / "demo"), str(spec)], alone_env)
+    assert "The gate failed, as it should." in run.out
+    assert run.code == 4 and "is not installed. hint: pip install 'assayline[client]'" in run.err
