@@ -1,6 +1,6 @@
 """The macros and views of `sql/`, one per file."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,37 +61,37 @@ def name_model(file: Path) -> str:
 
 def make_models(connection: duckdb.DuckDBPyConnection, models: Iterable[Model]) -> None:
     """Create macros and views in this order, with the comments of theirs and of tables, in the caller's transaction."""
-    _fill_comments(connection)
+    sources = {}
     for model in models:
         connection.execute(model.text)
-        for line in model.text.splitlines():
-            if line.startswith(_COLUMNS_OF):
-                for source in line.removeprefix(_COLUMNS_OF).split(", "):
-                    _copy_comments(connection, source, model.full_name)
-    _fill_comments(connection)
+        listed = [line.removeprefix(_COLUMNS_OF) for line in model.text.splitlines() if line.startswith(_COLUMNS_OF)]
+        sources[model.full_name] = [source for line in listed for source in line.split(", ")]
+    _fill_comments(connection, sources)
 
 
-def _fill_comments(connection: duckdb.DuckDBPyConnection) -> None:
+def _fill_comments(connection: duckdb.DuckDBPyConnection, sources: Mapping[str, Sequence[str]]) -> None:
+    """Give each column without a comment that of the same name in a source of its view, or else in `KEYS`."""
     query = """
-        select schema_name || '.' || table_name, column_name
+        select schema_name || '.' || table_name, column_name, comment
         from duckdb_columns()
-        where database_name = current_database() and not internal and comment is null and list_contains(?, column_name)
+        where database_name = current_database() and not internal
     """
-    for table, column in connection.execute(query, [list(KEYS)]).fetchall():
-        connection.execute(f"comment on column {table}.{column} is {quote_text(KEYS[column])}")
-
-
-def _copy_comments(connection: duckdb.DuckDBPyConnection, source: str, view: str) -> None:
-    """Copy column comments from the same names in `source`, unless the column has its own comment."""
-    query = """
-        select own.column_name, given.comment
-        from duckdb_columns() as own
-        join duckdb_columns() as given using (database_name, column_name)
-        where database_name = current_database() and own.comment is null and given.comment is not null
-            and own.schema_name || '.' || own.table_name = ? and given.schema_name || '.' || given.table_name = ?
-    """
-    for column, comment in connection.execute(query, [view, source]).fetchall():
-        connection.execute(f"comment on column {view}.{column} is {quote_text(comment)}")
+    found: dict[str, dict[str, str]] = {}
+    bare: dict[str, list[str]] = {}
+    for table, column, comment in connection.execute(query).fetchall():
+        known = found.setdefault(table, {})
+        if comment is None:
+            bare.setdefault(table, []).append(column)
+        else:
+            known[column] = comment
+    filled = []
+    for table in [*(bare.keys() - sources.keys()), *sources]:
+        for column in bare.get(table, []):
+            given = (found[source].get(column) for source in sources.get(table, ()))
+            if comment := next(filter(None, given), KEYS.get(column)):
+                found[table][column] = comment
+                filled.append(f"comment on column {table}.{column} is {quote_text(comment)}")
+    connection.execute(";".join(filled))
 
 
 def quote_text(text: str) -> str:
