@@ -35,13 +35,10 @@ FOLDERS = {
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""
 UNITS = [
-    (r"scores?\.value|(pair_board|count_votes)\.(\w*total|squares|largest)", "score, 0 to 1"),
+    (r"scores?\.value|pair_board\.(\w*total|squares|largest)", "score, 0 to 1"),
     (r"metric_values?\.n", "see `metric`"),
     (r"judge_audits?\.(value|standard_error|low|high|n)", "see `measure`"),
-    (
-        r"(list_comparisons|list_judgements|count_votes|judgement|combine_judgements|show_judgements)\.(label_|mean_)?value",
-        "verdict, 0 to 1",
-    ),
+    (r"(find_)?judgements?\.(label_)?value", "verdict, 0 to 1"),
     (r"(\w+_)?(kappa|bias)(_error|_low|_high)?|(nominal|interval)_alpha", "−1 to 1"),
     (r"(agreement|sensitivity|specificity|\w+_share)(_error|_low|_high)?", "share"),
     (r"rankings?\.(value|low|high)", "see `kind`"),
@@ -49,9 +46,6 @@ UNITS = [
     (r"draft_acceptance", "share"),
     (r"(run_metric|metric_values?)\.(value|low|high)", "see `unit`"),
     (r"verdict_prompt\.chance", "probability"),
-    (r"noise\.mean", "see `unit`"),
-    (r"noise\.\w+_square", "see `unit`, squared"),
-    (r"noise\.runs_per_engine", "runs"),
     (r"compare_configs\.\w+_(median|lowest|highest)", "see `unit`"),
     (r"(history|show_band)\.(value|low|high)|verdicts?\.\w+_value", "see `unit`"),
     (r"comparisons?\.(value|baseline_value|difference|low|high)", "see `metric`"),
@@ -112,8 +106,6 @@ EXAMPLES = {
     "names": "['']",
     "entries": "[{'task': '', 'run_id': '', 'scorer': ''}]",
     **dict.fromkeys(("direction", "most_prompts", "most_kinds", "most_values"), "1"),
-    "how": "'mean'",
-    "is_disagreement": "true",
 }
 """Arguments for table macros whose parameters have no defaults."""
 COLUMN_LINE = re.compile(r"^-- (\w+): (.*(?:\n--     .*)*)", re.MULTILINE)

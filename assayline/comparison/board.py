@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
+from assayline.comparison.judges import collect_verdicts
 from assayline.comparison.queries import store_comparisons
 from assayline.errors import SpecError
 from assayline.stats import to_rows
@@ -104,13 +105,29 @@ def compare_entries(connection: Connection, entries: Sequence[Row]) -> list[Row]
     return sorted(pairs, key=lambda pair: (pair["task"], *(-(pair[mean] or 0) for mean in means)))
 
 
+_COMPARED = """
+    select
+        judged_run_id,
+        other_run_id,
+        any_value(cluster_key) as cluster,
+        (avg(value) filter (first = 'a') + avg(value) filter (first = 'b')) / 2 as value,
+        cast(coalesce(any_value(longer), 0) as integer) as longer
+    from verdict_of_judge
+    where status = 'judged' and other_run_id <> judged_run_id
+    group by judged_run_id, other_run_id, answer
+    having value is not null
+"""
+"""Pairs of answers judged in both orders: the mean of both, over judges and repeats, cancels a position bias."""
+
+
 def rank_judged_runs(connection: Connection, rubric: str, judge_run_ids: Sequence[str]) -> list[Row]:
     """Rank the runs whose answers these judges compared in pairs, and store the ranks; strongest first.
 
     Rows have run_id, model (None if the database lacks the run) and the columns of `rank_judged` in
     `stats/strengths.py`.
     """
-    rows = read_rows(connection, "from list_comparisons(?::varchar[])", list(judge_run_ids))
+    collect_verdicts(connection, judge_run_ids)
+    rows = read_rows(connection, _COMPARED)
     if not rows:
         return []
     sides = ("judged_run_id", "other_run_id")

@@ -9,7 +9,7 @@ from typing import Any
 
 from assayline.errors import SpecError
 from assayline.stats import to_rows
-from assayline.stats.noise import find_floors
+from assayline.stats.noise import FLOOR_COLUMNS, find_floors, split_squares
 from assayline.stats.pairs import count_prompts_needed, describe_pairs, find_p, find_reach
 from assayline.stats.repeats import FEWEST_NIGHTS, compare_repeats, spread_sessions
 from assayline.stats.worse import LEVEL, Comparison, Verdict
@@ -333,11 +333,25 @@ _SESSIONS = """
 
 
 def read_noise(connection: Connection, condition: str, *values: Any) -> list[dict[str, Any]]:
-    """Read rows of the view noise under a condition, with the columns of `find_floors`."""
-    rows = read_rows(connection, f"select * from noise where {condition} order by runs, environment", *values)  # noqa: S608
-    names = ("runs", "engines", "runs_per_engine", "between_square", "within_square")
-    floors = to_rows(find_floors(*([row[name] for row in rows] for name in names))) if rows else []
-    return [{**row, **floor} for row, floor in zip(rows, floors, strict=True)]
+    """Read how much equal runs differ, under a condition on `noise_run` and `run_metric`.
+
+    A row per configuration × environment × metric, with the columns of `split_squares` and `find_floors`.
+    """
+    rows = read_rows(connection, _NOISE.format(condition=condition), *values)
+    squares = [split_squares(row.pop("run_values"), row.pop("run_engines")) for row in rows]
+    floors = to_rows(find_floors(**{name: [row[name] for row in squares] for name in FLOOR_COLUMNS})) if rows else []
+    found = [{**row, **square, **floor} for row, square, floor in zip(rows, squares, floors, strict=True)]
+    return sorted(found, key=lambda row: (row["runs"], row["environment"]))
+
+
+_NOISE = """
+    select config_id, environment, benchmark_id, metric, unit, list(value) as run_values,
+        list(engine_run_id) as run_engines
+    from noise_run
+    join run_metric using (run_id)
+    where value is not null and {condition}
+    group by config_id, environment, benchmark_id, metric, unit
+"""
 
 
 def read_noise_floors(connection: Connection, candidate: str, baseline: str) -> dict[str, float]:

@@ -7,7 +7,11 @@ The flow completes these runs. This module plans them and reads their verdicts.
 import copy
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from statistics import fmean
 from typing import Any
 
 from assayline.comparison.judges import audit_judges
@@ -25,7 +29,7 @@ from assayline.spec.file import parse_spec
 from assayline.spec.judges import JudgeScorer, VerdictScorer
 from assayline.spec.prompts import AnswersSource
 from assayline.store.answers import ANSWER_COLUMNS, count_answers
-from assayline.store.database import read_rows
+from assayline.store.database import Row, read_rows
 from assayline.store.locks import is_worked_on
 from assayline.store.manifest import (
     AUTO,
@@ -172,22 +176,39 @@ def count_unjudged(settings: Settings, run_id: str, judge_run_ids: Sequence[str]
 
 def read_verdicts(settings: Settings, scorer: JudgeScorer, judge_run_ids: Sequence[str]) -> FunctionScores:
     """Return the scores that the verdicts of these runs give to the judged answers."""
-    query = "from combine_judgements(?::varchar[], ?)"
-    values = list(judge_run_ids), scorer.combine
-    rows = DatabaseThread(settings).run(lambda connection: read_rows(connection, query, *values))
-    scores = [
-        HarnessScore(
-            scorer=scorer.title,
-            prompt_id=row["prompt_id"],
-            occurrence=row["occurrence"],
-            value=row["value"],
-            extracted=row["verdicts"],
-            explanation=row["reason"] or "",
-            repeat_index=row["repeat_index"],
-        )
-        for row in rows
-    ]
+    rows = DatabaseThread(settings).run(lambda connection: read_rows(connection, _VERDICTS, list(judge_run_ids)))
+    key = itemgetter("judged_prompt_id", "judged_occurrence", "judged_repeat_index")
+    scores = [_score_answer(scorer, list(verdicts)) for _, verdicts in groupby(rows, key)]
     return FunctionScores(define_judges(scorer, settings, judge_run_ids), scores)
+
+
+_VERDICTS = """
+    select judged_prompt_id, judged_occurrence, judged_repeat_index, verdict, value, reason
+    from find_judgements($1::varchar[])
+    where status = 'judged'
+    order by
+        judged_prompt_id, judged_occurrence, judged_repeat_index, list_position($1, judge_run_id), repeat_index, scorer
+"""
+
+
+def _score_answer(scorer: JudgeScorer, verdicts: list[Row]) -> HarnessScore:
+    """Score an answer by the mean of its verdicts or the most frequent one; by the mean of several equally frequent.
+
+    The reason is that of the first verdict among those nearest to the score.
+    """
+    votes = Counter(row["value"] for row in verdicts)
+    fewest = max(votes.values()) if scorer.combine == "majority" else 0
+    value = fmean(row["value"] for row in verdicts if votes[row["value"]] >= fewest)
+    first = min(verdicts, key=lambda row: round(abs(row["value"] - value), 6))
+    return HarnessScore(
+        scorer=scorer.title,
+        prompt_id=first["judged_prompt_id"],
+        occurrence=first["judged_occurrence"],
+        value=value,
+        extracted=", ".join(sorted({row["verdict"] for row in verdicts})),
+        explanation=first["reason"] or "",
+        repeat_index=first["judged_repeat_index"],
+    )
 
 
 def define_judges(scorer: JudgeScorer, settings: Settings, judge_run_ids: Sequence[str]) -> str:

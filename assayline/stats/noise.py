@@ -4,17 +4,41 @@ A run is the mean plus an effect of its engine plus one of its own (one-way rand
 runs of another day may differ more.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 DOUBT = 0.05
+FLOOR_COLUMNS = ("runs", "engines", "runs_per_engine", "between_square", "within_square")
+"""Arguments of `find_floors`."""
+
+
+def split_squares(values: Sequence[float], engines: Sequence[str]) -> dict[str, Any]:
+    """Return number, mean and mean squares of runs with these values on these engines.
+
+    N runs on a engines, nᵢ on engine i, have mean squares between and within engines, and n₀ runs per engine (one-way
+    random effects; Searle, Casella and McCulloch 1992, section 3.6). What is undefined is NaN.
+    """
+    _, engine, sizes = np.unique(engines, return_inverse=True, return_counts=True)
+    excess = np.asarray(values) - min(values)  # equal values have a variance of exactly 0
+    means, n, a = np.bincount(engine, excess) / sizes, len(excess), len(sizes)
+    more_engines, more_runs = a - 1 or math.nan, n - a or math.nan
+    return {
+        "runs": n,
+        "engines": a,
+        "mean": float(min(values) + excess.mean()),
+        "runs_per_engine": (n - sizes @ sizes / n) / more_engines,
+        "between_square": sizes @ (means - excess.mean()) ** 2 / more_engines,
+        "within_square": np.sum((excess - means[engine]) ** 2) / more_runs,
+    }
 
 
 def find_floors(
     runs: Any, engines: Any, runs_per_engine: Any, between_square: Any, within_square: Any
 ) -> dict[str, Any]:
-    """Split variances, from columns of the view `noise`; return columns, with NaN if undefined.
+    """Split variances, from columns of `split_squares`; return columns, with NaN if undefined.
 
     run_sd: standard deviation of runs on one engine. NaN if no engine had two runs.
     engine_sd: that which a fresh engine adds: 0 if runs on different engines differ no more than runs on one.

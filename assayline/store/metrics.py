@@ -222,19 +222,6 @@ _HARNESS = """
 """
 
 
-_JUDGING = """
-    select unnest([
-        {'metric': 'judging, generation', 'source': 'run.judging_s', 'value': duration_s, 'unit': 's'},
-        {'metric': 'judging, output tokens', 'source': 'run.judging_output_tokens', 'value': output_tokens,
-            'unit': 'tokens'},
-        {'metric': 'judging, cost, loading and downtime included', 'source': 'run.judging_cost', 'value': cost,
-            'unit': currency}
-    ], recursive := true)
-    from show_judging_cost(?)
-    where part = 'judges'
-"""
-
-
 def read_notes(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[str]:
     """Return remarks for the user on a finished run: what its scores and its speed may not mean."""
     notes: list[str | None] = [_tell_reductions(connection, run_id), *list_warnings(connection, run_id)]
@@ -408,8 +395,58 @@ def read_metric_table(connection: duckdb.DuckDBPyConnection, run_id: str) -> lis
 
 def _list_judging(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
     """Return time and cost of the runs that judge this one; none for other runs."""
-    rows = read_rows(connection, _JUDGING, run_id)
-    return [{**row, "low": None, "high": None, "n": None} for row in rows if row["value"] is not None]
+    known: Row = next((row for row in list_judging_costs(connection, run_id) if row["part"] == "judges"), {})
+    table = (
+        ("judging, generation", "run.judging_s", known.get("duration_s"), "s"),
+        ("judging, output tokens", "run.judging_output_tokens", known.get("output_tokens"), "tokens"),
+        ("judging, cost, loading and downtime included", "run.judging_cost", known.get("cost"), known.get("currency")),
+    )
+    return [
+        {"metric": metric, "source": source, "value": value, "unit": unit, "low": None, "high": None, "n": None}
+        for metric, source, value, unit in table
+        if value is not None
+    ]
+
+
+def list_judging_costs(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
+    """Return time and cost of a run, of each run that judges its answers, and of these together; none without judges.
+
+    Rows have part (model, judge or judges), rubric, run_id, model, state, load_s, duration_s, output_tokens, and cost
+    in currency: of the whole run, including loading and downtime, None without a price and for a sum of two currencies.
+    """
+    own, *judges = read_rows(connection, _JUDGING_COSTS, run_id)
+    if not judges:
+        return []
+    together: Row = {**dict.fromkeys(own), "part": "judges", "currency": judges[0]["currency"]}
+    for name in ("load_s", "duration_s", "output_tokens", "cost"):
+        if known := [row[name] for row in judges if row[name] is not None]:
+            together[name] = sum(known)
+    if any(row["cost"] is None or row["currency"] != together["currency"] for row in judges):
+        together["cost"] = None
+    return [own, *judges, together]
+
+
+_JUDGING_COSTS = """
+    select
+        part,
+        rubric,
+        run_id,
+        model,
+        state,
+        max(value) filter (metric = 'load_s') as load_s,
+        max(value) filter (metric = 'duration_s') as duration_s,
+        cast(max(value) filter (metric = 'output_tokens') as bigint) as output_tokens,
+        max(value) filter (metric = 'cost') as cost,
+        max(unit) filter (metric = 'cost') as currency
+    from (
+        select 'model' as part, null as rubric, run_id, model, state, started_at from raw.runs where run_id = $1
+        union all
+        select 'judge', rubric, judge_run_id, model, state, started_at from judge_run where run_id = $1
+    )
+    left join (from raw.metric_values where statistic = 'total' and detail is null) using (run_id)
+    group by part, rubric, run_id, model, state, started_at
+    order by part desc, rubric, started_at, run_id
+"""
 
 
 def _list_aggregates(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:

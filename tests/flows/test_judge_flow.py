@@ -5,6 +5,7 @@ The fake engine answers with the last word of its prompt, so a judge's template 
 
 import json
 import re
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,11 @@ from assayline.flows import cli
 from assayline.flows.evaluate import evaluate as evaluate_flow
 from assayline.run import driver, stages
 from assayline.run.campaign import run_benchmark, run_suite
+from assayline.run.judging import read_verdicts
 from assayline.run.rescore import rescore_run
 from assayline.settings import load_settings
 from assayline.spec.file import parse_spec
+from assayline.spec.judges import JudgeScorer
 from assayline.spec.suite import parse_suite
 from assayline.store.database import connect
 from assayline.store.decisions import add_label
@@ -222,8 +225,10 @@ def test_panel_of_judges_combines_their_verdicts(fake_spec, data_dir, tmp_path):
     assert read_scores(data_dir, run_id) == [(1.0, 40)]
     judges = flow_kit.query(data_dir, "select run_id from runs where run_id <> ? order by started_at", run_id)
     assert len(judges) == 3
-    means = "select value, count(*) from combine_judgements(?, 'mean') group by all order by all"
-    assert flow_kit.query(data_dir, means, judges[:2]) == [(0.5, 20), (1.0, 20)]
+    mean = JudgeScorer(kind="judge", judges=[{"model": "m"}], combine="mean")
+    found = read_verdicts(load_settings(), mean, judges[:2])
+    assert Counter(score.value for score in found.scores) == {0.5: 20, 1.0: 20}
+    assert {score.extracted for score in found.scores} == {"correct", "correct, incorrect"}
 
 
 def test_judge_that_fails_costs_its_panel_only_and_is_retried(fake_spec, data_dir, tmp_path, monkeypatch):

@@ -1,7 +1,11 @@
-"""source_run, judge_run, show_judgements and show_judging_cost: rows of reports about judges."""
+"""Rows of reports about judges: sources, judge_run, the judgements that are shown, and costs."""
 
 import pytest
 from judge_kit import PLACES, give_judge, give_judge_run, give_texts, vote
+
+from assayline.report.run import judges as report
+from assayline.report.run.judges import read_judges
+from assayline.store.metrics import list_judging_costs
 
 CORRECT, INCORRECT = "correct", "incorrect"
 
@@ -16,16 +20,17 @@ def give_totals(store, run_id, currency="EUR", **metrics):
         )
 
 
-def test_source_run_names_the_runs_of_a_spec_and_whether_it_judges(store):
+def test_read_judges_names_the_runs_of_a_spec_and_whether_it_judges(store):
     give_judge_run(store, "judge", "judged")
     give_judge_run(store, "pairs", "judged", "other")
     store.given("runs", {"run_id": "judged"})
     give_judge(store, [vote("p0", CORRECT)])
-    found = store.read("select * exclude (ordinal) from source_run order by run_id, ordinal")
-    assert [tuple(row.values()) for row in found] == [
-        ("judge", "judged", False, True),
-        ("pairs", "judged", True, False),
-        ("pairs", "other", True, False),
+    rows = [read_judges(store.connection, run_id) for run_id in ("judge", "pairs", "judged")]
+    keys = ("source_run_id", "is_pairs", "is_judge", "model")
+    assert [tuple(row[key] for key in keys) for judges in rows for row in judges.sources] == [
+        ("judged", False, True, "model"),
+        ("judged", True, False, "model"),
+        ("other", True, False, None),
     ]
 
 
@@ -59,8 +64,8 @@ def test_run_has_time_and_cost_of_its_judges_apart(store):
     assert totals("judged") == (10, 2, 3, 12, 21, 4.5)
     assert totals("other") == (None, None, 1, 4, 7, 1.5)
     assert totals("one") == (4, 1.5, 0, None, None, None)
-    parts = store.read("select part, run_id, load_s, duration_s, cost, currency from show_judging_cost('judged')")
-    assert [tuple(row.values()) for row in parts] == [
+    keys = ("part", "run_id", "load_s", "duration_s", "cost", "currency")
+    assert [tuple(row[key] for key in keys) for row in list_judging_costs(store.connection, "judged")] == [
         ("model", "judged", None, 10, 2, "EUR"),
         ("judge", "one", 3, 4, 1.5, "EUR"),
         ("judge", "pairs", 3, 4, 1.5, "EUR"),
@@ -69,42 +74,54 @@ def test_run_has_time_and_cost_of_its_judges_apart(store):
     ]
     store.connection.execute("update raw.metric_values set unit = 'USD' where run_id = 'two'")
     assert totals("judged")[-1] is None
-    assert store.read("from show_judging_cost('judged')")[-1]["cost"] is None
+    assert list_judging_costs(store.connection, "judged")[-1]["cost"] is None
+    assert list_judging_costs(store.connection, "one") == []
 
 
-def test_show_judgements_shows_the_lowest_verdict_on_the_worst_answers(store):
+def show(store, *judges):
+    """The worst answers and the widest disagreements that a report of these judges shows."""
+    rows = [{"judge_run_id": judge, "model": judge} for judge in judges]
+    rubric = report._read_rubric(store.connection, "rubric", rows)
+    return rubric.worst, rubric.disagreements
+
+
+def test_read_judges_shows_the_lowest_verdict_on_the_worst_answers(store, monkeypatch):
     words = {"p0": (CORRECT, CORRECT), "p1": (INCORRECT, CORRECT), "p2": (INCORRECT, INCORRECT)}
     for judge, place in (("judge", 0), ("second", 1)):
         give_judge(store, [vote(item, pair[place], judge=judge) for item, pair in words.items()])
     give_texts(store, "judged", list(words))
-    found = store.read("from show_judgements(['judge', 'second'], false, 5)")
-    assert [(row["prompt_id"], row["judge_run_id"], row["value"], row["mean_value"]) for row in found] == [
+    found, _ = show(store, "judge", "second")
+    assert [(row["judged_prompt_id"], row["judge_run_id"], row["value"], row["mean_value"]) for row in found] == [
         ("p2", "judge", 0, 0),
         ("p1", "judge", 0, 0.5),
     ]
     assert found[0]["reason"] == "because" and found[0]["judgements"] == 2
     assert (found[0]["prompt"], found[0]["answer"]) == ("question p2", f"{'judged':12} answers p2")
-    assert len(store.read("from show_judgements(['judge'], false, 1)")) == 1
+    monkeypatch.setattr(report, "WORST", 1)
+    assert len(show(store, "judge")[0]) == 1
 
 
-def test_show_judgements_shows_the_widest_disagreements_with_labels(store):
+def test_read_judges_shows_the_widest_disagreements_with_labels(store):
     marks = {"p0": ("5", "1"), "p1": ("4", "5"), "p2": ("3", "3"), "p3": ("1", None), "p4": ("1", "good")}
     give_judge(store, [vote(item, word, label) for item, (word, label) in marks.items()], scale=[1, 5])
-    found = store.read("from show_judgements(['judge'], true, 5)")
-    assert [(row["prompt_id"], row["verdict"], row["label"]) for row in found] == [("p0", "5", "1"), ("p1", "4", "5")]
+    _, found = show(store, "judge")
+    assert [(row["judged_prompt_id"], row["verdict"], row["label"]) for row in found] == [
+        ("p0", "5", "1"),
+        ("p1", "4", "5"),
+    ]
     assert found[0]["answer"] is None, "the judged run has no answers in this database"
 
 
-def test_show_judgements_shows_both_answers_of_a_pair(store):
+def test_read_judges_shows_both_answers_of_a_pair(store):
     votes = [vote("p0", "first", "b", judge="pairs", run="one", other="two", first=first) for first in "ab"]
     give_judge(store, votes, values=PLACES)
     for run in ("one", "two"):
         give_texts(store, run, ["p0"])
-    (row,) = store.read("from show_judgements(['pairs'], true, 5)")
+    worst, (row,) = show(store, "pairs")
     assert (row["first"], row["value"], row["answer"], row["other_answer"]) == (
         "a",
         1,
         f"{'one':12} answers p0",
         f"{'two':12} answers p0",
     )
-    assert store.read("from show_judgements(['pairs'], false, 5)") == [], "a pair has no worst answer"
+    assert worst == [], "a pair has no worst answer"

@@ -7,7 +7,7 @@ from operator import itemgetter
 from assayline.comparison.judges import audit_judges
 from assayline.report.document import Block, Column, Paragraph, Sample, Section, cut_quote, tabulate
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.metrics import ensure_metrics
+from assayline.store.metrics import ensure_metrics, list_judging_costs
 from assayline.words import (
     DASH,
     count,
@@ -58,27 +58,37 @@ class JudgeRows:
 def read_judges(connection: Connection, run_id: str) -> JudgeRows:
     """Read the judges of a stored run; for a judge, its own audit comes first."""
     sources = read_rows(connection, _SOURCES, run_id)
-    own = read_rows(connection, _OWN, run_id, run_id)
+    is_judge = any(source["is_judge"] for source in sources)
+    own = read_rows(connection, _OWN, run_id) if is_judge else []
     judges = read_rows(connection, "from judge_run where run_id = ? order by rubric, started_at desc", run_id)
     ensure_metrics(connection, [row["judge_run_id"] for row in judges])
     by_rubric = groupby([*own, *judges], key=itemgetter("run_id", "rubric"))
     found = [(rubric, list(rows)[:JUDGES]) for (_, rubric), rows in by_rubric]
     rubrics = [_read_rubric(connection, rubric, rows) for rubric, rows in found[:RUBRICS]]
-    costs = read_rows(connection, "from show_judging_cost(?)", run_id) if judges else []
+    costs = list_judging_costs(connection, run_id) if judges else []
     limits = {row["scorer"]: row["min_kappa"] for row in read_rows(connection, _LIMITS, run_id)}
     return JudgeRows(run_id, sources, rubrics, limits, costs)
 
 
 def _read_rubric(connection: Connection, name: str, judges: list[Row]) -> Rubric:
     models = {row["judge_run_id"]: row["model"] for row in judges}
-    run_ids = list(models)
-    return Rubric(
-        name,
-        models,
-        audit_judges(connection, run_ids),
-        read_rows(connection, _JUDGEMENTS, run_ids, False, WORST),
-        read_rows(connection, _JUDGEMENTS, run_ids, True, DISAGREEMENTS),
+    audits = audit_judges(connection, list(models))
+    worst, wrong = read_rows(connection, _SHOWN, False, WORST), read_rows(connection, _SHOWN, True, DISAGREEMENTS)
+    _add_texts(connection, [*worst, *wrong])
+    return Rubric(name, models, audits, worst, wrong)
+
+
+def _add_texts(connection: Connection, rows: list[Row]) -> None:
+    """Add the last user message, and the judged answers; None if their run is not in this database."""
+    columns = ("run_id", "prompt_id", "occurrence", "repeat_index")
+    sides = [[tuple(row[f"{side}_{name}"] for name in columns) for row in rows] for side in ("judged", "other")]
+    named = [[key[place] for keys in sides for key in keys] for place in (0, 1)]
+    asked, found = (
+        {tuple(key): text for *key, text in connection.execute(query, named).fetchall()}
+        for query in (_PROMPTS, _ANSWERS)
     )
+    for row, judged, other in zip(rows, *sides, strict=True):
+        row |= {"prompt": asked.get(judged[:3]), "answer": found.get(judged), "other_answer": found.get(other)}
 
 
 _LIMITS = """
@@ -87,18 +97,69 @@ _LIMITS = """
     where run_id = ? and kind = 'judge'
 """
 _SOURCES = """
-    select source_run_id, is_pairs, is_judge, name, model
-    from source_run
+    with named as (
+        select
+            run_id,
+            spec_json -> '$.prompts.source' as source,
+            source ->> '$.kind' = 'pairs' as is_pairs,
+            unnest(case
+                when is_pairs then cast(source -> '$.runs' as varchar[])
+                when source ->> '$.kind' = 'run' then [source ->> '$.run']
+            end) as source_run_id
+        from runs
+        where run_id = ?
+    )
+    select
+        source_run_id,
+        is_pairs,
+        named.run_id in (select run_id from scorers where kind = 'verdict') as is_judge,
+        runs.name,
+        runs.model
+    from named
     left join runs on runs.run_id = source_run_id
-    where source_run.run_id = ?
-    order by ordinal
+    order by list_position(cast(source -> '$.runs' as varchar[]), source_run_id)
 """
-_OWN = """
-    select '' as run_id, name as rubric, run_id as judge_run_id, model
-    from runs
-    where run_id = ? and run_id in (select run_id from source_run where is_judge and run_id = ?)
+_OWN = "select '' as run_id, name as rubric, run_id as judge_run_id, model from runs where run_id = ?"
+_SHOWN = """
+    select
+        *,
+        case when $1 then -abs(value - label_value) else value end as gap,
+        avg(value) over same as mean_value,
+        count(*) over same as judgements
+    from verdict_of_judge
+    where status = 'judged' and ($1 or other_run_id is null)
+    window same as (partition by scorer, answer)
+    qualify case when $1 then gap < -1e-6 else mean_value < 1 end
+        and row_number() over (partition by answer order by gap, judge_run_id, scorer, prompt_id, repeat_index) = 1
+    order by case when $1 then gap else mean_value end,
+        judged_prompt_id, judged_run_id, judged_occurrence, judged_repeat_index, other_run_id
+    limit $2
 """
-_JUDGEMENTS = "from show_judgements(?::varchar[], ?, ?)"
+"""Answers whose verdict differs from the label, the widest difference first; or answers with a verdict below the best,
+the lowest mean first, without pairs. Of several verdicts on an answer, the one farthest from the label, or the lowest.
+Ties are broken by prompt_id, a digest, so they come from anywhere in the file."""
+_PROMPTS = """
+    select
+        run_id,
+        prompt_id,
+        occurrence,
+        list_filter(
+            from_json(messages_json, '["json"]'), lambda message: (message ->> 'role') = 'user'
+        )[-1] ->> 'content'
+    from main.prompt
+    where run_id in (select unnest($1::varchar[])) and prompt_id in (select unnest($2::varchar[]))
+"""
+_ANSWERS = """
+    select requests.run_id, prompt_id, occurrence, repeat_index, arg_min(text, coalesce(finished_at_s, 0))
+    from raw.requests
+    join raw.completions using (run_id, request_id)
+    where requests.run_id in (select unnest($1::varchar[]))
+        and prompt_id in (select unnest($2::varchar[]))
+        and option_index is null
+        and coalesce(turn_index = turns - 1, true)
+        and error_kind is null
+    group by all
+"""
 
 
 def show_kappa(value: float | None) -> str:
@@ -302,8 +363,8 @@ def _show_judgement(title: str, rubric: Rubric, row: Row) -> Sample:
     if row["first"] is not None:
         quotes.append(cut_quote("Answer b", row["other_answer"]))
     quotes.append(cut_quote("Reason", row["reason"]))
-    repeat = f", repeat {row['repeat_index']:,}" if row["repeat_index"] else ""
-    return Sample(f"{title}: prompt {row['prompt_id'][:12]}{repeat}", facts, quotes)
+    repeat = f", repeat {row['judged_repeat_index']:,}" if row["judged_repeat_index"] else ""
+    return Sample(f"{title}: prompt {row['judged_prompt_id'][:12]}{repeat}", facts, quotes)
 
 
 def _say_sources(sources: list[Row]) -> str:

@@ -9,87 +9,46 @@
 create or replace macro internal.noise_prompt(run_ids) as table
 with
 
-list_runs as (
-    select distinct unnest(run_ids) as run_id
-),
-
-read_texts as (
-    select
-        requests.prompt_id,
-        requests.occurrence,
-        requests.repeat_index,
-        requests.turn_index,
-        run_id,
-        arg_min(coalesce(completions.error_kind, completions.text), completions.error_kind is not null) as answer
-    from list_runs
-    join raw.requests using (run_id)
+-- Texts and scores below each other, one per run and place.
+list_answers as (
+    select false as is_score, run_id, prompt_id, occurrence, [repeat_index, turn_index] as place,
+        arg_min(coalesce(error_kind, text), error_kind is not null) as answer
+    from raw.requests
     join raw.completions using (run_id, request_id)
-    where requests.option_index is null
-    group by requests.prompt_id, requests.occurrence, requests.repeat_index, requests.turn_index, run_id
-),
-
-count_texts as (
-    select prompt_id, occurrence, repeat_index, turn_index, answer, count(*) as runs
-    from read_texts
-    where answer is not null
-    group by prompt_id, occurrence, repeat_index, turn_index, answer
-),
-
-compare_texts as (
-    select prompt_id, occurrence, sum(runs) as runs, sum(runs) ** 2 - sum(runs ** 2) as flips
-    from count_texts
-    group by prompt_id, occurrence, repeat_index, turn_index
-),
-
-share_texts as (
-    select
-        prompt_id,
-        occurrence,
-        max(runs) as runs,
-        sum(flips) / nullif(sum(runs * (runs - 1)), 0) as flip_share
-    from compare_texts
-    group by prompt_id, occurrence
-),
-
-read_scores as (
-    select scores.prompt_id, scores.occurrence, scores.repeat_index, scores.value, count(*) as runs
-    from list_runs
-    join (
-        select run_id, arg_min(scorer, (ordinal, scorer)) as scorer
+    where list_contains(run_ids, run_id) and option_index is null
+    group by all
+    union all
+    select true, run_id, prompt_id, occurrence, [repeat_index], cast(value as varchar)
+    from raw.scores
+    where (run_id, scorer) in (
+        select (run_id, arg_min(scorer, (ordinal, scorer)))
         from raw.scorers
+        where list_contains(run_ids, run_id)
         group by run_id
-    ) as first_scorers using (run_id)
-    join raw.scores using (run_id, scorer)
-    group by scores.prompt_id, scores.occurrence, scores.repeat_index, scores.value
+    )
 ),
 
-compare_scores as (
-    select prompt_id, occurrence, sum(runs) as runs, sum(runs) ** 2 - sum(runs ** 2) as flips
-    from read_scores
-    group by prompt_id, occurrence, repeat_index
+count_answers as (
+    select is_score, prompt_id, occurrence, place, count(*) as runs
+    from list_answers
+    where answer is not null
+    group by is_score, prompt_id, occurrence, place, answer
 ),
 
-share_scores as (
-    select
-        prompt_id,
-        occurrence,
-        max(runs) as runs,
-        sum(flips) / nullif(sum(runs * (runs - 1)), 0) as score_flip_share
-    from compare_scores
-    group by prompt_id, occurrence
-),
-
-join_shares as (
-    select
-        prompt_id,
-        occurrence,
-        cast(coalesce(share_texts.runs, share_scores.runs) as bigint) as runs,
-        share_texts.flip_share,
-        share_scores.score_flip_share
-    from share_texts
-    full join share_scores using (prompt_id, occurrence)
+compare_answers as (
+    select is_score, prompt_id, occurrence, sum(runs) as runs, sum(runs) ** 2 - sum(runs ** 2) as flips,
+        sum(runs) * (sum(runs) - 1) as pairs
+    from count_answers
+    group by is_score, prompt_id, occurrence, place
 )
 
-select * from join_shares;
+select
+    prompt_id,
+    occurrence,
+    cast(coalesce(max(runs) filter (not is_score), max(runs)) as bigint) as runs,
+    sum(flips) filter (not is_score) / nullif(sum(pairs) filter (not is_score), 0) as flip_share,
+    sum(flips) filter (is_score) / nullif(sum(pairs) filter (is_score), 0) as score_flip_share
+from compare_answers
+group by prompt_id, occurrence;
 
 comment on macro table internal.noise_prompt is 'noise_prompt(run_ids), a list of ids of equal runs, such as those of a noise measurement in noise_run: one row per prompt row, with the share of pairs of runs whose answers or scores differ.';

@@ -1,13 +1,7 @@
 -- Grain: one row per request of a judge's run × scorer of kind verdict.
 -- A judge is a run whose prompts are the stored answers of another run. Its prompts' metadata name the judged answer.
 create or replace view main.judgement as
-with
-
-find_all as (
-    select * from internal.find_judgements(null)
-)
-
-select * from find_all;
+from internal.find_judgements(null);
 
 comment on view main.judgement is 'One row per request of a judge''s run × scorer of kind verdict: the judged answer, the verdict on it and a person''s label. For pairs, two answers to one prompt, shown in either order.';
 comment on column main.judgement.judge_run_id is 'The judge''s run.';
