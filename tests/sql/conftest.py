@@ -22,12 +22,13 @@ def schema() -> Iterator[duckdb.DuckDBPyConnection]:
 def store(schema: duckdb.DuckDBPyConnection) -> Iterator[Store]:
     """Empty tables for each test: its rows are deleted."""
     yield Store(schema)
-    tables = "select schema_name, table_name from duckdb_tables() where not temporary"
-    for folder, table in schema.execute(tables).fetchall():
-        if folder == "raw" and table != "schema_version":
+    tables = "select database_name, schema_name, table_name from duckdb_tables() where table_name <> 'schema_version'"
+    for database, folder, table in schema.execute(tables).fetchall():
+        if folder == "raw":
             schema.execute(f"delete from raw.{table}")
-        elif folder != "raw":  # of give_run_metric, in the place of a view
-            schema.execute(f"drop table {folder}.{table}")
+            continue
+        schema.execute(f"drop table {database}.{folder}.{table}")
+        if database != "temp":  # of give_run_metric, in the place of a view
             make_models(schema, [list_models()[table]])
 
 
