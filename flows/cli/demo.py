@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
             spec.write_text(spec.read_text(encoding="utf-8").replace("FOLDER", str(folder)), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"The demo cannot be copied to {folder}: {error}. hint: pass another folder.") from None
-    steps = (
+    steps: tuple[tuple[str, ...], ...] = (
         ("import", str(folder / RESULTS.name)),
         ("gate", AFTER, "--baseline", BEFORE),
     )
