@@ -15,6 +15,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import agent_docs  # noqa: E402
 import reference_docs  # noqa: E402
 import spec_docs  # noqa: E402
 
@@ -31,6 +32,13 @@ SPECS = [path for path in sorted((ROOT / "examples").glob("*.yaml")) if path.ste
 def test_reference_docs_are_current(name: str) -> None:
     page = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
     assert page == reference_docs.render()[name], "run python -m scripts.reference_docs"
+
+
+def test_docs_for_coding_assistants_are_current() -> None:
+    for name, text in agent_docs.render().items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text, "run python -m scripts.agent_docs"
+        links = re.findall(r"\]\(([^)#:]+)", text)
+        assert len(links) > 3 and all((ROOT / name).parent.joinpath(link).exists() for link in links)
 
 
 def test_reference_docs_have_every_command_with_usage_and_exit_codes() -> None:
