@@ -30,7 +30,7 @@ from assayline.stats.nights import FEWEST_NIGHTS, judge_nights, name_lost
 from assayline.stats.pairs import describe_pairs
 from assayline.store.database import connect
 from assayline.store.manifest import NEVER
-from benchmarks.statistics_accuracy import compare, list_rows
+from benchmarks.statistics_accuracy import compare
 from benchmarks.statistics_history import LEVEL, lose
 
 ROOT = Path(__file__).parents[1]
@@ -138,7 +138,7 @@ def read_lost(settings: Settings, nights: int) -> tuple[np.ndarray, np.ndarray]:
 
 def judge_by_pairs(night: np.ndarray, before: np.ndarray) -> list[bool]:
     """Return which rows of a night fail against the night before."""
-    rows = list_rows(compare(np.asarray(before - night, float)))
+    rows = compare(np.asarray(before - night, float))
     return [describe_pairs(row, 0.0).judge(2 * LEVEL) == "fail" for row in rows]
 
 

@@ -21,9 +21,10 @@ from assayline.spec.criteria import GateSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import canonical_json
 from assayline.spec.suite import Tier
-from assayline.stats.board import compare_pairs
-from assayline.stats.pairs import bound_ratio, describe_pairs, find_p, find_reach, judge_mean
-from assayline.stats.worse import LEVEL, NIGHTS, find_level
+from assayline.stats import to_rows
+from assayline.stats.families import adjust_family
+from assayline.stats.pairs import average_scores, bound_ratio, describe_pairs, find_reach, measure_pairs
+from assayline.stats.worse import LEVEL, NIGHTS, Verdict, find_level
 
 Dice = np.random.Generator
 Row = dict[str, Any]
@@ -33,8 +34,8 @@ FRONTIERS = 2000
 SIDES = ("candidate", "baseline")
 
 
-def compare(differences: np.ndarray) -> dict[str, Any]:
-    """Compare pairs × prompts of differences by the product's code; return columns."""
+def compare(differences: np.ndarray) -> list[Row]:
+    """Compare pairs × prompts of differences by the product's code; return rows of `measure_pairs`."""
     return compare_sums(
         differences.shape[1],
         differences.sum(axis=1),
@@ -54,28 +55,14 @@ def compare_sums(
     worse: np.ndarray,
     is_binary: bool,
     largest: np.ndarray | None = None,
-) -> dict[str, Any]:
+) -> list[Row]:
     """Compare pairs by their sums over prompts, one of each."""
     pairs = len(total)
     columns = {"first_total": total, "squares": squares, "better": better, "worse": worse}
     columns["largest"] = (squares > 0).astype(float) if largest is None else largest
     same = {"is_single": True, "is_binary": is_binary, "prompts": prompts, "second_total": 0.0}
     sums = columns | {name: np.full(pairs, value) for name, value in same.items()}
-    return compare_pairs(np.arange(pairs), sums, pairs) | {"squares": squares, "is_binary": is_binary}
-
-
-def list_rows(found: dict[str, Any]) -> Iterator[Row]:
-    """Yield rows as `compare_scores` has them."""
-    for place, n in enumerate(found["prompts"]):
-        row = {name: found[name][place] for name in ("difference", "standard_error", "low", "high")}
-        row |= {"better_prompts": int(found["better_prompts"][place]), "scorer": "s", "error_pairs": 0}
-        row |= {"worse_prompts": int(found["worse_prompts"][place]), "prompts": int(n), "clusters": int(n)}
-        row |= {"effective_pairs": float(n), "effective_clusters": float(n), "candidate_mean": 0.7}
-        row |= {"mean_square": found["squares"][place] / n, "baseline_mean": 0.7 - row["difference"]}
-        row |= {"is_proportion": found["is_binary"], "padding": found["padding"][place]}
-        row |= {"only_candidate": 0, "only_baseline": 0}
-        row |= {"different_clusters": row["better_prompts"] + row["worse_prompts"]}
-        yield row | {"p_value": find_p(row)}
+    return [row | {"scorer": "s"} for row in to_rows(measure_pairs(np.arange(pairs), sums, pairs))]
 
 
 @cache
@@ -86,17 +73,17 @@ def judge_counts(limit: float, prompts: int, worse: int, better: int) -> Check:
 
 @cache
 def count_row(prompts: int, worse: int, better: int) -> Row:
-    """Return a row of `compare_scores` for scores of 0 and 1."""
+    """Return a row for scores of 0 and 1."""
     ends = [np.array([each], float) for each in (better - worse, better + worse, better, worse)]
-    (row,) = list_rows(compare_sums(prompts, *ends, is_binary=True))
+    (row,) = compare_sums(prompts, *ends, is_binary=True)
     return row
 
 
 def judge_row(row: Row, limit: float) -> Check:
     """Judge a row as the gate does, without its words."""
     found = describe_pairs(row, limit)
-    values = (found.value, found.baseline_value, limit, "share", found.p_worse, found.low, found.high)
-    return Check("accuracy", found.judge(), "", *values)
+    values = (found.value, found.baseline_value, limit, "share", found.p_worse)
+    return Check("accuracy", found.judge(), "", *values, compared=found)
 
 
 def measure_verdicts(dice: Dice) -> Iterator[Row]:
@@ -111,13 +98,14 @@ def measure_verdicts(dice: Dice) -> Iterator[Row]:
     for prompts, drop in ((200, 0.0), (1000, LIMIT), (200, 0.05)):
         ease = dice.beta(*EASE, (1000, prompts))
         differences = (dice.binomial(5, ease * (1 - drop / 0.7)) - dice.binomial(5, ease)) / 5
-        checks = [judge_row(row, LIMIT) for row in list_rows(compare(differences))]
+        checks = [judge_row(row, LIMIT) for row in compare(differences)]
         yield _describe(f"{drop:.0%}", prompts, "five samples", checks, -drop)
 
 
 def _describe(drop: str, prompts: int, churn: str, checks: list[Check], true: float) -> Row:
     found = Counter(check.verdict for check in checks)
-    held = [check.low <= true <= check.high for check in checks if check.low is not None and check.high is not None]
+    ends = [(one.compared.low, one.compared.high) for one in checks if one.compared]
+    held = [low <= true <= high for low, high in ends if low is not None and high is not None]
     shares = {verdict: found[verdict] / len(checks) for verdict in ("fail", "pass")}
     return {"true drop": drop, "prompts": prompts, "churn": churn, **shares, "interval holds": float(np.mean(held))}
 
@@ -184,7 +172,8 @@ def measure_boards(dice: Dice) -> Iterator[Row]:
             )
             if scores == "partial":
                 values *= np.where(dice.random(values.shape) < 0.5, 1, dice.beta(2, 1, values.shape))
-            verdicts = compare(np.stack([values[one] - values[other] for one, other in pairs]))["verdict"]
+            rows = compare(np.stack([values[one] - values[other] for one, other in pairs]))
+            verdicts = [one.name_change() for one in adjust_family(list(map(describe_pairs, rows)))]
             of_first = [verdict for verdict, (one, _) in zip(verdicts, pairs, strict=True) if lead and one == 0]
             wrong += any(verdict != "unclear" for verdict in verdicts[len(of_first) :])
             won += bool(of_first) and all(verdict == "better" for verdict in of_first)
@@ -195,32 +184,29 @@ def measure_boards(dice: Dice) -> Iterator[Row]:
 def measure_frontiers(dice: Dice) -> Iterator[Row]:
     """Benchmarks of three configurations against a baseline, with a limit of one point."""
     for prompts, samples, true in ((200, 1, 1.0), (1000, 1, 1.0), (200, 5, 1.0), (200, 1, 0.9), (1000, 5, 0.9)):
-        found: list[Row] = []
+        found: list[tuple[Row, Verdict]] = []
         for _ in range(FRONTIERS):
             ease = dice.beta(*EASE, prompts)
             new, old = (dice.binomial(samples, chance, (3, prompts)) / samples for chance in (ease * true, ease))
-            rows = [
-                row | _add_squares(one, old[0]) for one, row in zip(new, list_rows(compare(new - old[0])), strict=True)
-            ]
-            means = [prepare_mean(row, LIMIT) for row in rows]
-            judge_family(means)
-            found += [row | mean for row, mean in zip(rows, means, strict=True)]
-        held = [low <= true <= high for low, high in map(bound_ratio, found) if low is not None and high is not None]
+            rows = [row | _add_squares(one, old[0]) for one, row in zip(new, compare(new - old[0]), strict=True)]
+            found += zip(rows, judge_rows(rows, LIMIT), strict=True)
+        ends = [bound_ratio(row) for row, _ in found]
+        held = [low <= true <= high for low, high in ends if low is not None and high is not None]
         names = {
             "true recovery": f"{true:.0%}",
             "prompts": prompts,
             "scores": "0 or 1" if samples == 1 else "five samples",
         }
-        verdicts = np.array([row["verdict"] for row in found]).reshape(FRONTIERS, 3)
+        verdicts = np.array([verdict for _, verdict in found]).reshape(FRONTIERS, 3)
         shares = {"one is called worse": float((verdicts == "fail").any(axis=1).mean())}
         shares["called kept"] = float((verdicts == "pass").mean())
         yield {**names, **shares, "interval holds": float(np.mean(held))}
 
 
-def prepare_mean(row: Row, limit: float) -> Row:
-    """Return a configuration of one task for `judge_family`."""
-    judged = judge_mean([1.0], [row["difference"]], [(row["low"], row["high"])], limit)
-    return {"judged": judged, "lost": 0.0, "limit": limit, "mean_accuracy": {}}
+def judge_rows(rows: list[Row], limit: float) -> list[Verdict]:
+    """Judge configurations of one task as one family."""
+    means = [average_scores([describe_pairs(row, limit)], [1.0], "mean_accuracy") for row in rows]
+    return [mean.judge() for mean in judge_family(means)]
 
 
 def measure_choices(dice: Dice) -> Iterator[Row]:
@@ -232,9 +218,7 @@ def measure_choices(dice: Dice) -> Iterator[Row]:
             drawn = dice.multinomial(prompts, [0.05 + drop, 0.05, 0.9 - drop], (1_000, configurations))[:, :, :2]
             hits = 0
             for case in drawn.tolist():
-                means = [prepare_mean(count_row(prompts, *counts), limit) for counts in case]
-                judge_family(means)
-                hits += any(mean["verdict"] == "pass" for mean in means)
+                hits += "pass" in judge_rows([count_row(prompts, *counts) for counts in case], limit)
             row[name] = hits / 1_000
         yield row
 

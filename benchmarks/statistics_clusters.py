@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from assayline.stats.board import compare_pairs
+from assayline.stats import to_rows
 from assayline.stats.clusters import bound_share, spread_clusters
 from assayline.stats.intervals import bound_ratio_of_sums
 from assayline.stats.judges import audit_judge
+from assayline.stats.pairs import describe_pairs, measure_pairs
 
 Dice = np.random.Generator
 Row = dict[str, Any]
@@ -167,5 +168,6 @@ def _compare_equal_runs(dice: Dice, sizes: np.ndarray) -> tuple[float, float, st
         "better": better,
         "worse": worse,
     }
-    found = compare_pairs(np.zeros(len(sizes), int), sums, 1)
-    return found["low"][0], found["high"][0], found["verdict"][0]
+    row = measure_pairs(np.zeros(len(sizes), int), sums)
+    (found,) = to_rows({**row, "scorer": ["s"]})
+    return row["low"][0], row["high"][0], describe_pairs(found).name_change()

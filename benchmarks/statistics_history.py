@@ -24,7 +24,7 @@ from scipy.special import expit, logit, ndtri
 from assayline.stats.nights import FEWEST_NIGHTS, judge_nights, name_lost
 from assayline.stats.pairs import describe_pairs
 from assayline.stats.worse import NIGHTS, find_level
-from benchmarks.statistics_accuracy import compare, list_rows
+from benchmarks.statistics_accuracy import compare
 
 Dice = np.random.Generator
 Row = dict[str, Any]
@@ -164,7 +164,7 @@ def measure_cell(dice: Dice, cell: Cell) -> Row:
                 names, _, _ = name_lost(night[place, -1], past[place], judged.rate[place], cell.samples)
                 named, right = named + int(names.sum()), right + int((names & chosen[place]).sum())
             if share == 0.01 and not cell.missing:
-                rows = list_rows(compare(np.asarray(night[:, -2] - night[:, -1], float)))
+                rows = compare(np.asarray(night[:, -2] - night[:, -1], float))
                 by_pairs += [describe_pairs(row, 0.0).judge(2 * LEVEL) == "fail" for row in rows]
     losses = {f"{share:.1%} lost": float(np.mean(found[share])) for share in LOSSES}
     pairs = float(np.mean(by_pairs)) if by_pairs else None

@@ -21,7 +21,7 @@ from assayline.stats.families import adjust_holm
 from assayline.stats.pairs import describe_pairs
 from assayline.stats.repeats import FEWEST_NIGHTS, find_p, spread_nights
 from assayline.stats.worse import NIGHTS, find_level
-from benchmarks.statistics_accuracy import compare, list_rows
+from benchmarks.statistics_accuracy import compare
 
 Dice = np.random.Generator
 Found = dict[str, Any]
@@ -120,7 +120,7 @@ def measure_accuracy(dice: Dice) -> Iterator[Found]:
             for night in range(NIGHTS):
                 ease_now = ease * (1 - drop / 0.7) if night >= FAULT_AFTER else ease
                 differences = dice.binomial(samples, ease_now) / samples - baseline
-                rows = list_rows(compare(differences))
+                rows = compare(differences)
                 failed[:, night] = [describe_pairs(row, MAX_DROP).judge(LEVEL) == "fail" for row in rows]
             found["equal fail" if not drop else f"drop of {100 * drop:.0f} points found"] = find_share(failed, drop)
         yield found

@@ -35,7 +35,7 @@ FOLDERS = {
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""
 UNITS = [
-    (r"scores?\.value|pair_board\.(\w*total|squares|largest)", "score, 0 to 1"),
+    (r"scores?\.value|(sum_pairs|pair_board)\.(\w*total|\w*squares|largest)", "score, 0 to 1"),
     (r"metric_values?\.n", "see `metric`"),
     (r"judge_audits?\.(value|standard_error|low|high|n)", "see `measure`"),
     (r"(find_)?judgements?\.(label_)?value", "verdict, 0 to 1"),
@@ -91,8 +91,6 @@ UNITS = [
     (r"percentile|confidence|correlation|p_value|adjusted_p|holm_p", "0 to 1"),
     (r"burstiness", "shape of the distribution"),
     (r"median_error_factor", "ratio"),
-    (r"mean_square|candidate_square|baseline_square", "score², 0 to 1"),
-    (r"padding", "score², 0 to 2"),
     (r"score_sum", "scores"),
     (r"rank_correlation", "−1 to 1"),
 ]

@@ -32,11 +32,11 @@ QUESTIONS = (
     Question(
         "Is it worse than last week?",
         """
-select scorer, candidate_mean, baseline_mean, difference, low, high, worse_prompts, better_prompts
+select scorer, candidate_mean, baseline_mean, difference, prompts, worse_prompts, better_prompts
 from compare_runs('20261121-013000-nightly-0002', '20261114-013000-nightly-0001');
 """,
-        "The function compares both runs prompt by prompt. `low` and `high` are the ends of a 95% interval for the "
-        "difference. The gate tests it against a limit.",
+        "The function compares both runs prompt by prompt. The gate tests the difference against a limit, and stores "
+        "its 95% interval, p and verdict in the table `comparison`.",
     ),
     Question(
         "Which prompts got worse?",

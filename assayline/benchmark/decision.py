@@ -23,13 +23,13 @@ from typing import Any, Literal
 
 from assayline.benchmark.campaign import Cell
 from assayline.benchmark.suite import shorten_model
-from assayline.comparison.gate import Check, GateReport, mark_suspect
+from assayline.comparison.gate import Check, GateReport, mark_suspect, say_scores
 from assayline.comparison.queries import foresee_reach
 from assayline.errors import AssaylineError, SpecError
-from assayline.stats.pairs import judge_mean
+from assayline.stats.pairs import average_scores
 from assayline.stats.repeats import FEWEST, FEWEST_NIGHTS
-from assayline.stats.worse import NIGHTS, Verdict, find_gravest, find_level, say_worse
-from assayline.words import count, show_points, show_range, show_share, show_size
+from assayline.stats.worse import NIGHTS, Verdict, find_gravest, find_level
+from assayline.words import count, show_share
 
 Word = Literal["GO", "NO-GO", "SUSPECT", "INCONCLUSIVE"]
 WORDS: dict[Verdict, Word] = {"pass": "GO", "fail": "NO-GO", "suspect": "SUSPECT", "inconclusive": "INCONCLUSIVE"}
@@ -61,7 +61,9 @@ class JudgedCell:
     def accuracy(self) -> Check | None:
         """The limit on accuracy, if both runs have scores of enough prompts."""
         checks = self.report.checks if self.report else []
-        return next((check for check in checks if check.low is not None), None)
+        return next(
+            (one for one in checks if one.compared and one.compared.method == "prompts" and one.compared.ends), None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,29 +190,21 @@ def _at_level(one: JudgedCell, level: float, alone: float) -> JudgedCell:
 
 
 def judge_weighted(cells: Sequence[JudgedCell], level: float) -> Check:
-    """Judge the weighted mean of the differences in accuracy, which are taken for independent and normal.
-
-    The variance of each comes from its 95% interval.
-    """
+    """Judge the weighted mean of the differences in accuracy."""
     name = "weighted accuracy"
-    total = math.fsum(one.cell.weight for one in cells)
-    limit = math.fsum(one.cell.weight * one.cell.spec.gate.max_accuracy_drop for one in cells) / total
-    missing = [one.cell.label for one in cells if one.accuracy is None]
-    if missing:
-        return Check(name, "inconclusive", f"No difference in accuracy of {', '.join(missing)}.", limit=limit)
-    checks = [(one.cell.weight / total, one.accuracy) for one in cells if one.accuracy is not None]
-    candidate = math.fsum(share * (check.candidate or 0) for share, check in checks)
-    baseline = math.fsum(share * (check.baseline or 0) for share, check in checks)
-    differences = [(check.candidate or 0.0) - (check.baseline or 0.0) for _, check in checks]
-    ends = [(check.low or 0.0, check.high or 0.0) for _, check in checks]
-    lost = math.fsum(share * check.lost for share, check in checks)
-    mean = judge_mean([share for share, _ in checks], differences, ends, limit, level, lost)
-    low, high, verdict, center = mean["low"], mean["high"], mean["verdict"], mean["center"]
-    words = (
-        f"The weighted mean over {count(len(cells), 'evaluation')} went from {show_share(baseline)} to "
-        f"{show_share(candidate)}, by {show_points(candidate - baseline)} (95% CI "
-        f"{show_range(show_points(low), show_points(high))}); the limit is a drop of {show_size(limit)}. "
-        + (f"{show_share(lost)} of the prompts lack a score in one run and count as lost for a pass. " if lost else "")
-        + f"It is {say_worse(verdict, -center, mean['p_value'], level)}."
-    )
-    return Check(name, verdict, words, candidate, baseline, limit, "share", mean["beyond_p"], low, high)
+    weights, checks = [one.cell.weight for one in cells], [one.accuracy for one in cells]
+    parts = [check.compared for check in checks if check is not None and check.compared is not None]
+    if len(parts) < len(cells):
+        missing = ", ".join(one.cell.label for one in cells if one.accuracy is None)
+        total = math.fsum(one.cell.weight * one.cell.spec.gate.max_accuracy_drop for one in cells)
+        limit = total / math.fsum(weights)
+        return Check(name, "inconclusive", f"No difference in accuracy of {missing}.", limit=limit)
+    found = average_scores(parts, weights, name)
+    verdict = found.judge(level)
+    lost = f"; {show_share(found.lost)} of the prompts lack a score in one run and count as lost for a pass"
+    over = count(len(cells), "evaluation")
+    words = f"{say_scores(found, 'The weighted mean', over, changed=lost[2:] if found.lost else '')}."
+    return Check(
+        name, verdict, f"{words} It is {found.say(verdict, level)}.", found.value, found.baseline_value, found.limit,
+        "share", found.p_worse, found.is_worse(level), found,
+    )  # fmt: skip

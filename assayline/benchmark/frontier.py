@@ -10,16 +10,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import NormalDist
 
-import numpy as np
-
 from assayline.benchmark.campaign import Campaign
-from assayline.comparison.queries import compare_scores, read_noise, read_side, store_comparisons
+from assayline.comparison.queries import compare_accuracy, read_noise, store_comparisons
 from assayline.spec.criteria import GateSpec
-from assayline.stats.families import adjust_holm
-from assayline.stats.pairs import POWER, bound_ratio, find_lost, judge_mean
-from assayline.stats.worse import LEVEL, decide_worse
+from assayline.stats.families import adjust_family
+from assayline.stats.pairs import POWER, Z, average_scores, bound_ratio
+from assayline.stats.worse import LEVEL, Comparison
 from assayline.store.database import Connection, Row, is_read_only, read_rows
 
 NORMAL = NormalDist()
@@ -62,107 +61,88 @@ def store_frontier(connection: Connection, benchmark_id: str, plan: Campaign | N
         for row in read_noise(connection, "benchmark_id = ? and metric = 'accuracy'", benchmark_id)
     }
     rows: list[Row] = []
-    means: list[Row] = []
+    means: list[tuple[Row, Comparison, Comparison, float | None]] = []
     for label, tasks in groups.items():
-        parts = {
-            task: _compare_task(connection, runs, base[task], is_base=tasks is base)
-            for task, runs in tasks.items()
-            if task in base
-        }
-        for task, part in parts.items():
-            sides = {"run_id": tasks[task][-1]["run_id"], "baseline_run_id": base[task][-1]["run_id"]}
-            rows.append({**sides, "detail": label, **{name: part[name] for name in _RECOVERY}})
-        if parts and all(part["value"] is not None for part in parts.values()) and parts.keys() == base.keys():
-            shares = [weights.get(task, 1.0) for task in parts]
-            shares = [share / math.fsum(shares) for share in shares]
-            floors = [noise.get(tasks[task][0]["config_id"]) for task in parts]
-            sides = {name: rows[-1][name] for name in ("run_id", "baseline_run_id", "detail")}
-            means.append({**sides, **_average(list(parts.values()), shares, floors)})
-    judge_family(means)
-    for mean in means:
-        common = {name: mean[name] for name in ("run_id", "baseline_run_id", "detail", "n", "verdict", "p_value")}
-        rows += [{**common, **mean[metric], "metric": metric} for metric in ("mean_accuracy", "mean_recovery")]
-        if mean["floor"] is not None:
-            rows.append({**common, "metric": "noise_floor", "value": mean["floor"]})
+        parts: list[Comparison] = []
+        shared = [task for task in tasks if task in base]
+        for task in shared:
+            row: Row = {"run_id": tasks[task][-1]["run_id"], "baseline_run_id": base[task][-1]["run_id"]}
+            found = _compare_task(connection, tasks[task], base[task])
+            if found and tasks is base:
+                found = replace(found, low=None, high=None, p_value=None, p_beyond=None)
+            parts += [found] if found else []
+            verdict = "too_few" if found is None else "baseline" if tasks is base else "compared"
+            told = _find_recovery(found).as_row(verdict) if found else {"metric": "recovery", "verdict": verdict}
+            rows.append({**_EMPTY, **told, **row, "detail": label})
+        if parts and len(parts) == len(shared) == len(base):
+            of_tasks = [weights.get(task, 1.0) for task in shared]
+            shares = [share / math.fsum(of_tasks) for share in of_tasks]
+            floors = [noise.get(tasks[task][0]["config_id"]) for task in shared]
+            known = [(share * floor) ** 2 for share, floor in zip(shares, floors, strict=True) if floor is not None]
+            floor = math.sqrt(math.fsum(known)) if len(known) == len(parts) else None
+            mean = average_scores(parts, shares, "mean_accuracy")
+            means.append((rows[-1], mean, _average_recoveries(mean, parts, shares), floor))
+    judged = judge_family([mean for _, mean, *_ in means])
+    for (row, _, recovery, floor), mean in zip(means, judged, strict=True):
+        verdict = "baseline" if row["verdict"] == "baseline" else mean.judge()
+        sides = {name: row[name] for name in ("run_id", "baseline_run_id", "detail")}
+        common = {**sides, "p_value": mean.p_value}
+        rows += [one.as_row(verdict) | common for one in (mean, recovery)]
+        if floor is not None:
+            rows.append({**_EMPTY, **common, "metric": "noise_floor", "value": floor, "verdict": verdict})
     connection.execute(
         "delete from comparisons where kind = ? and run_id in (select run_id from runs where benchmark_id = ?)",
         [KIND, benchmark_id],
     )
-    empty = dict.fromkeys(("value", "baseline_value", "difference", "low", "high", "p_value", "n"))
-    store_comparisons(connection, KIND, [{**empty, "method": "prompts", **row} for row in rows])
+    store_comparisons(connection, KIND, rows)
 
 
-_RECOVERY = ("metric", "value", "baseline_value", "difference", "low", "high", "n", "verdict")
+_EMPTY = dict.fromkeys(("value", "baseline_value", "difference", "low", "high", "p_value", "n")) | {"method": "prompts"}
 
 
-def _compare_task(connection: Connection, runs: Sequence[Row], base: Sequence[Row], *, is_base: bool) -> Row:
-    """Compare the accuracy of the completed runs of two configurations on one task; values are None without scores."""
+def _compare_task(connection: Connection, runs: Sequence[Row], base: Sequence[Row]) -> Comparison | None:
+    """Compare the accuracy of the completed runs of two configurations on one task; None without scores."""
     new, old = ([run["run_id"] for run in side if run["state"] == "completed"] for side in (runs, base))
     limit = (json.loads(base[-1]["spec_json"]).get("gate") or {}).get("max_accuracy_drop")
-    found: Row = dict.fromkeys((*_RECOVERY, "low_difference", "high_difference"))
-    found |= {"metric": "recovery", "verdict": "too_few"}
-    found |= {"limit": GateSpec().max_accuracy_drop if limit is None else limit}
-    scorers = read_side(connection, new[-1]).scorers if new and old else []
-    row = compare_scores(connection, new[-1], old[-1], "auto", old, new).get(scorers[0]) if scorers else None
-    if row is None or not row["prompts"]:
+    return compare_accuracy(connection, new, old, GateSpec().max_accuracy_drop if limit is None else limit)
+
+
+def _find_recovery(found: Comparison) -> Comparison:
+    """Return the accuracy as a share of the baseline's; without an interval if the difference has none."""
+    low, high = bound_ratio(found.pairs) if found.ends else (None, None)
+    ratio = found.value / found.baseline_value if found.baseline_value else None
+    return replace(found, metric="recovery", difference=ratio, low=low, high=high, p_value=None)
+
+
+def _average_recoveries(mean: Comparison, parts: Sequence[Comparison], shares: Sequence[float]) -> Comparison:
+    """Average the recoveries; the end of an interval is √(Σ (share × distance)²) from the mean."""
+    recoveries = list(map(_find_recovery, parts))
+    ratios = [one.difference for one in recoveries if one.difference is not None]
+    found = replace(mean, metric="mean_recovery", difference=None, low=None, high=None)
+    if len(ratios) < len(parts):
         return found
-    found |= {"value": row["candidate_mean"], "baseline_value": row["baseline_mean"], "n": row["prompts"], "lost": 0.0}
-    if row["baseline_mean"]:
-        found["difference"] = row["candidate_mean"] / row["baseline_mean"]
-    if is_base:
-        return {**found, "verdict": "baseline"}
-    found["lost"], (found["low"], found["high"]) = find_lost(row), bound_ratio(row)
-    return {**found, "low_difference": row["low"], "high_difference": row["high"], "verdict": "compared"}
+    ratio = math.fsum(share * one for share, one in zip(shares, ratios, strict=True))
+    reach = []
+    for share, one, own in zip(shares, recoveries, ratios, strict=True):
+        if one.low is None or one.high is None:
+            return replace(found, difference=ratio)
+        reach.append((share * (own - one.low), share * (one.high - own)))
+    below, above = (math.hypot(*side) for side in zip(*reach, strict=True))
+    return replace(found, difference=ratio, low=ratio - below, high=ratio + above)
 
 
-def _average(parts: Sequence[Row], shares: Sequence[float], floors: Sequence[float | None]) -> Row:
-    """Average the parts of a configuration; the end of an interval is √(Σ (share × distance)²) from the mean."""
+def judge_family(means: Sequence[Comparison]) -> list[Comparison]:
+    """Return means of scores as one family: p-values are Holm's, and intervals of the differences hold together."""
+    tested = [mean for mean in means if mean.ends]
+    wider = find_simultaneous(max(1, len(tested))) / Z
+    adjusted = iter(adjust_family(tested))
 
-    def average(name: str) -> float:
-        return math.fsum(share * part[name] for share, part in zip(shares, parts, strict=True))
+    def widen(found: Comparison) -> Comparison:
+        low, high = found.low or 0.0, found.high or 0.0
+        center, reach = (low + high) / 2, wider * (high - low) / 2
+        return replace(found, low=center - reach, high=center + reach)
 
-    value, base, limit = average("value"), average("baseline_value"), average("limit")
-    accuracy: Row = {"value": value, "baseline_value": base, "difference": value - base}
-    recovery: Row = {**accuracy, "difference": None}
-    is_whole = all(part["difference"] is not None for part in parts)
-    if is_whole:
-        recovery["difference"] = average("difference")
-    ends = [(part["low_difference"], part["high_difference"]) for part in parts]
-    known = [(low, high) for low, high in ends if low is not None]
-    differences = [part["value"] - part["baseline_value"] for part in parts]
-    judged: Row | None = judge_mean(shares, differences, known, limit) if len(known) == len(parts) else None
-    if is_whole and all(part["low"] is not None for part in parts):
-        reach = {
-            end: math.hypot(
-                *(share * (part[end] - part["difference"]) for share, part in zip(shares, parts, strict=True))
-            )
-            for end in ("low", "high")
-        }
-        recovery |= {"low": recovery["difference"] - reach["low"], "high": recovery["difference"] + reach["high"]}
-    floor = [(share * each) ** 2 for share, each in zip(shares, floors, strict=True) if each is not None]
-    return {
-        "n": sum(part["n"] for part in parts),
-        "mean_accuracy": accuracy,
-        "mean_recovery": recovery,
-        "floor": math.sqrt(math.fsum(floor)) if len(floor) == len(parts) else None,
-        "limit": limit,
-        "lost": average("lost"),
-        "judged": judged,
-        "p_value": judged and judged["p_value"],
-        "verdict": "baseline" if parts[0]["verdict"] == "baseline" else "inconclusive",
-    }
-
-
-def judge_family(means: Sequence[Row]) -> None:
-    """Set verdicts and intervals (mean_accuracy) of all configurations with a comparison (judged) as one family."""
-    compared = [mean for mean in means if mean["judged"]]
-    adjusted = adjust_holm(np.array([mean["judged"]["beyond_p"] for mean in compared]))
-    for mean, p_beyond in zip(compared, adjusted.tolist(), strict=True):
-        judged = mean["judged"]
-        reach = find_simultaneous(len(compared)) * judged["error"]
-        mean["mean_accuracy"] |= {"low": judged["center"] - reach, "high": judged["center"] + reach}
-        most = mean["lost"] - mean["mean_accuracy"]["low"]
-        mean["verdict"] = decide_worse(p_beyond, most, mean["limit"])
+    return [widen(next(adjusted)) if mean.ends else mean for mean in means]
 
 
 def find_simultaneous(configurations: int) -> float:

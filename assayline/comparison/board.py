@@ -1,6 +1,7 @@
 """Leaderboards: the runs of each task, all of their pairs, and the ranks, which are stored for any reader."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import combinations
 
@@ -10,10 +11,10 @@ from assayline.comparison.judges import collect_verdicts
 from assayline.comparison.queries import store_comparisons
 from assayline.errors import SpecError
 from assayline.stats import to_rows
-from assayline.stats.board import compare_pairs
-from assayline.stats.families import rank_sides
+from assayline.stats.families import adjust_family, rank_sides
+from assayline.stats.pairs import describe_pairs, measure_pairs
 from assayline.stats.strengths import rank_judged
-from assayline.stats.worse import Comparison
+from assayline.stats.worse import Change, Comparison
 from assayline.store.database import Connection, Row, is_read_only, read_rows, transaction
 from assayline.store.metrics import ensure_metrics
 from assayline.store.runs import insert_rows
@@ -23,11 +24,26 @@ SCORES = "scores"
 """`ranking.kind` of a leaderboard, whose value is a mean score."""
 JUDGED = "judged pairs"
 """The same of runs that judges compared in pairs, whose value is a strength."""
-SIDES = ("candidate", "baseline")
 UNRANKED: Row = dict.fromkeys(("best_rank", "worst_rank", "is_winner"))
 
 
-def rank_board(connection: Connection, names: Sequence[str] = ()) -> tuple[list[Row], list[Row]]:
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two runs of a task, compared."""
+
+    task: str
+    candidate: str
+    baseline: str
+    found: Comparison
+    """With Holm-adjusted p-values."""
+    verdict: Change
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        return self.candidate, self.baseline
+
+
+def rank_board(connection: Connection, names: Sequence[str] = ()) -> tuple[list[Row], list[Pair]]:
     """Rank the runs of these names (default: all), and store the ranks; return the cells and the compared pairs.
 
     Cells are rows of `find_board` with best_rank, worst_rank and is_winner, None if a score is not compared. Raises
@@ -39,12 +55,13 @@ def rank_board(connection: Connection, names: Sequence[str] = ()) -> tuple[list[
     entries = [cell for cell in cells if cell["obstacle"] is None]
     pairs = compare_entries(connection, entries)
     place = {(entry["task"], entry["run_id"]): number for number, entry in enumerate(entries)}
-    first, second = (np.array([place[pair["task"], pair[side]] for pair in pairs], int) for side in SIDES)
-    best, worst = rank_sides(first, second, [pair["verdict"] for pair in pairs], len(entries))
+    first, second = (np.array([place[pair.task, pair.sides[side]] for pair in pairs], int) for side in (0, 1))
+    best, worst = rank_sides(first, second, [pair.verdict for pair in pairs], len(entries))
+    met = {*first.tolist(), *second.tolist()}
     ranks = {
         key: {"best_rank": int(best[number]), "worst_rank": int(worst[number]), "is_winner": bool(worst[number] == 1)}
         for key, number in place.items()
-        if any(key == (pair["task"], pair[side]) for pair in pairs for side in SIDES)
+        if number in met
     }
     cells = [{**cell, **ranks.get((cell["task"], cell["run_id"]), UNRANKED)} for cell in cells]
     shown = {"value": "mean", "low": "mean_low", "high": "mean_high"}
@@ -55,54 +72,34 @@ def rank_board(connection: Connection, names: Sequence[str] = ()) -> tuple[list[
         for cell in cells
     ]
     store_ranking(connection, SCORES, names, rows)
-    scorers = {entry["run_id"]: entry["scorer"] for entry in entries}
-    described = [
-        Comparison(
-            metric="accuracy",
-            detail=scorers[pair["candidate"]],
-            value=pair["candidate_mean"],
-            baseline_value=pair["baseline_mean"],
-            counts=(pair["prompts"], pair["prompts"]),
-            **{name: pair[name] for name in ("difference", "low", "high")},
-            limit=0.0,
-            p_value=pair["holm_p"],
-            method="prompts",
-        ).as_row(pair["verdict"])
-        | {"run_id": pair["candidate"], "baseline_run_id": pair["baseline"]}
-        for pair in pairs
-    ]
+    sides = [{"run_id": pair.candidate, "baseline_run_id": pair.baseline} for pair in pairs]
+    described = [pair.found.as_row(pair.verdict) | one for pair, one in zip(pairs, sides, strict=True)]
     store_comparisons(connection, "leaderboard", described)
     return cells, pairs
 
 
-def compare_entries(connection: Connection, entries: Sequence[Row]) -> list[Row]:
+def compare_entries(connection: Connection, entries: Sequence[Row]) -> list[Pair]:
     """Compare all pairs of runs of each task prompt by prompt, as one family of tests; highest scores first.
 
-    `entries` have task, run_id and scorer. See `stats/board.py` for the columns.
+    `entries` have task, run_id and scorer. The limit of a ranking is 0: any difference counts.
     """
-    listed = [
-        (first, second)
-        for first, second in combinations(range(len(entries)), 2)
-        if entries[first]["task"] == entries[second]["task"]
-    ]
+    listed = [(first, second) for first, second in combinations(entries, 2) if first["task"] == second["task"]]
     if not listed:
         return []
     asked = [{key: entry[key] for key in ("task", "run_id", "scorer")} for entry in entries]
     sums = connection.execute("from pair_board(?)", [asked]).fetchnumpy()
-    place = {pair: number for number, pair in enumerate(listed)}
-    found = [place[pair] for pair in zip(sums["first"].tolist(), sums["second"].tolist(), strict=True)]
-    compared = to_rows(compare_pairs(np.array(found, int), sums, len(listed)))
+    number = {(first["task"], first["run_id"], second["run_id"]): place for place, (first, second) in enumerate(listed)}
+    sides = zip(sums["first"].tolist(), sums["second"].tolist(), strict=True)
+    found = [number[entries[one]["task"], entries[one]["run_id"], entries[other]["run_id"]] for one, other in sides]
+    rows = to_rows(measure_pairs(np.array(found, int), sums, len(listed)))
+    compared = adjust_family(
+        [describe_pairs(row | {"scorer": first["scorer"]}) for row, (first, _) in zip(rows, listed, strict=True)]
+    )
     pairs = [
-        {
-            "task": entries[first]["task"],
-            "candidate": entries[first]["run_id"],
-            "baseline": entries[second]["run_id"],
-            **row,
-        }
-        for (first, second), row in zip(listed, compared, strict=True)
+        Pair(first["task"], first["run_id"], second["run_id"], one, one.name_change())
+        for one, (first, second) in zip(compared, listed, strict=True)
     ]
-    means = ("candidate_mean", "baseline_mean")
-    return sorted(pairs, key=lambda pair: (pair["task"], *(-(pair[mean] or 0) for mean in means)))
+    return sorted(pairs, key=lambda pair: (pair.task, -(pair.found.value or 0), -(pair.found.baseline_value or 0)))
 
 
 _COMPARED = """

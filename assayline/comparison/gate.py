@@ -39,7 +39,6 @@ from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
 from assayline.stats.nights import FEWEST_NIGHTS as FEWEST_PAST
-from assayline.stats.pairs import describe_pairs
 from assayline.stats.repeats import FEWEST, FEWEST_NIGHTS
 from assayline.stats.worse import (
     LEVEL,
@@ -70,12 +69,6 @@ class Check:
     p_value: float | None = None
     """Two-sided p of a run that is exactly at the limit, 1 if it is estimated within it; Holm-adjusted over the limits
     on speed. None without a test."""
-    low: float | None = None
-    """Lower end of the interval of the difference in accuracy."""
-    high: float | None = None
-    """Its upper end."""
-    lost: float = 0.0
-    """Share of prompts with a score in one run only, which count as lost for a pass."""
     is_worse: bool = False
     """Whether the run is worse by more than chance, whatever the limit."""
     compared: Comparison | None = None
@@ -210,7 +203,7 @@ def _check_ended(new: Side, old: Side) -> None:
 
 
 def _check_overlap(
-    overlap: dict[str, Any], new: Side, old: Side, least: float, what: str = "prompts", ways: str = ""
+    overlap: Mapping[str, Any], new: Side, old: Side, least: float, what: str = "prompts", ways: str = ""
 ) -> None:
     share = overlap["overlap_share"]
     if share is None or share < least - ROUNDING:
@@ -261,7 +254,7 @@ def _check_accuracy(
 ) -> Iterator[Check]:
     """Compare with the mean over the pinned runs by prompt: the baseline and its repeats."""
     pairing = overlap["pairing"]
-    rows = compare_scores(connection, new.run_id, old.run_id, pairing)
+    rows = compare_scores(connection, new.run_id, old.run_id, pairing, limit=limits.max_accuracy_drop)
     if not rows and limits.scorer is None:
         yield Check("accuracy", _leave_open(limits), "Neither run has scores.")
         return
@@ -275,29 +268,29 @@ def _check_accuracy(
     if scorer not in rows:
         yield Check(f"accuracy, {scorer}", _leave_open(limits), f"Neither run has a score of {scorer}: no targets.")
         return
-    row = rows[scorer]
+    row = rows[scorer].pairs
     if row["same_scorer"] is False:
         raise ComparisonError(explain_other_scorer(connection, scorer, new.run_id, old.run_id))
     _check_overlap(row, new, old, limits.min_overlap, f"prompts with a score of {scorer}")
     averaged = list_comparable(connection, old.run_id, pinned, scorer)
     if len(averaged) > 1:
-        rows = compare_scores(connection, new.run_id, old.run_id, pairing, averaged)
-        row = rows[scorer]
+        rows = compare_scores(connection, new.run_id, old.run_id, pairing, averaged, limit=limits.max_accuracy_drop)
+        row = rows[scorer].pairs
     said = say_pairing(pairing, json.loads(new.spec_json), json.loads(old.spec_json))
     past = list_nights(connection, new.run_id, old.run_id, scorer)
     tests, runs = 2 if len(past) >= FEWEST_PAST else 1, max(1, len(averaged))
     tasks: dict[str, str | None] = json.loads(new.tasks_json or "{}") if scorer == new.scorers[0] else {}
     halves = 2 if tasks else 1  # all tasks together, and each of them
 
-    def judge(row: dict[str, Any], parts: int) -> Check:
-        check = judge_scores(row, limits, said, runs, nights=nights, tests=tests, parts=parts)
+    def judge(name: str, parts: int) -> Check:
+        check = judge_scores(rows[name], limits, said, runs, nights=nights, tests=tests, parts=parts)
         check = mark_suspect(check, find_level(1, tests))
         if nights == 1 or check.verdict not in ("fail", "suspect"):
             return check
-        worse = list_worse(connection, new.run_id, old.run_id, pairing, averaged, row["scorer"])
+        worse = list_worse(connection, new.run_id, old.run_id, pairing, averaged, name)
         return replace(check, words=check.words + say_named("Worse", worse))
 
-    check = judge(row, halves)
+    check = judge(scorer, halves)
     others = [name for name in new.scorers if name in rows and name != scorer]
     if others and not tasks:
         check = replace(check, words=f"{check.words} Not judged: {', '.join(others)}.")
@@ -314,12 +307,11 @@ def _check_accuracy(
         )
         yield Check("unscored", "pass" if check.verdict == "pass" else "inconclusive", words)
     for task, name in tasks.items():
-        found = rows.get(name or "")
-        if found is None or not found["prompts"]:
+        if name not in rows or not rows[name].counts[0]:
             words = f"{task} has no scores by prompt that both runs have."
             yield Check(f"accuracy, {name or task}", _leave_open(limits), words)
             continue
-        yield judge(found, halves * len(tasks))
+        yield judge(name, halves * len(tasks))
     if tests == 2:
         lost = judge_own_history(connection, new.run_id, past, scorer, limits, find_level(nights, tests))
         yield mark_suspect(Check(**lost), find_level(1, tests))
@@ -332,7 +324,7 @@ def mark_suspect(check: Check, level: float) -> Check:
 
 
 def judge_scores(
-    row: dict[str, Any],
+    compared: Comparison,
     limits: GateSpec,
     pairing: str = "",
     baseline_runs: int = 1,
@@ -341,50 +333,49 @@ def judge_scores(
     tests: int = 1,
     parts: int = 1,
 ) -> Check:
-    """Judge the accuracy limit by a row of compare_scores.
+    """Judge the accuracy limit by a comparison of scores.
 
     `pairing` describes how prompts were paired. `tests` share the level, and `parts` one of these shares: they multiply
     the p of the check.
     """
-    limit, level = limits.max_accuracy_drop, find_level(nights, tests * parts)
-    compared = describe_pairs(row, limit)
+    limit, level, row = compared.limit, find_level(nights, tests * parts), compared.pairs
     found, p_beyond = compared.judge(level), compared.p_worse
-    interval = (
-        "no interval: at least five independent prompts are needed"
-        if p_beyond is None
-        else f"95% CI {show_range(show_points(row['low']), show_points(row['high']))}, p {p_beyond:.2g} at the limit"
-    )
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
     clusters = "" if row["clusters"] == row["prompts"] else f" in {count(row['clusters'], 'cluster')}"
     paired = f" ({pairing})" if pairing else ""
     averaged = f" (mean of {baseline_runs} runs)" if baseline_runs > 1 else ""
-    before, after = show_share(row["baseline_mean"]), show_share(row["candidate_mean"])
     required = ", and must be shown" if limits.confidence == "required" else ""
     changed = f"{row['worse_prompts']} worse, {row['better_prompts']} better{errors}"
-    words = (
-        f"{row['scorer']} went from {before}{averaged} to {after} over {row['prompts']} prompts{clusters}{paired}, "
-        f"by {show_points(row['difference'])} ({interval}; {changed}); the limit is a drop of "
-        f"{show_size(limit)}{required}."
-    )
-    verdict = _leave_open(limits) if found == "inconclusive" else found
+    over = f"{row['prompts']} prompts{clusters}{paired}"
+    words = f"{say_scores(compared, compared.detail or '', over, averaged, changed)}{required}."
     if found == "inconclusive" and p_beyond is not None and p_beyond <= LEVEL:
         words += f" {_say_not_enough(level, nights, tests * parts)}"
     elif p_beyond is not None:
         words += f" It is {compared.say(found, level)}."
     return Check(
-        f"accuracy, {row['scorer']}",
-        verdict,
+        f"accuracy, {compared.detail}",
+        _leave_open(limits) if found == "inconclusive" else found,
         " ".join(filter(None, [words, say_reach(row, limit, found, level)])),
-        row["candidate_mean"],
-        row["baseline_mean"],
+        compared.value,
+        compared.baseline_value,
         limit,
         "share",
         None if p_beyond is None else min(1.0, p_beyond * parts),
-        row["low"],
-        row["high"],
-        compared.lost,
         compared.is_worse(level),
         compared,
+    )
+
+
+def say_scores(found: Comparison, name: str, over: str, averaged: str = "", changed: str = "") -> str:
+    """Return how a mean score differs from the baseline's, and the limit; a sentence that lacks its full stop."""
+    interval = "no interval: at least five independent prompts are needed"
+    if found.ends:
+        interval = f"95% CI {show_range(show_points(found.low), show_points(found.high))}"
+        interval += f", p {found.p_worse:.2g} at the limit"
+    return (
+        f"{name} went from {show_share(found.baseline_value)}{averaged} to {show_share(found.value)} over {over}, by "
+        f"{show_points(found.difference)} ({'; '.join(filter(None, [interval, changed]))}); the limit is a drop of "
+        f"{show_size(found.limit)}"
     )
 
 

@@ -3,14 +3,17 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
 from assayline.errors import SpecError
 from assayline.stats import to_rows
+from assayline.stats.families import adjust_family
 from assayline.stats.noise import FLOOR_COLUMNS, find_floors, split_squares
-from assayline.stats.pairs import count_prompts_needed, describe_pairs, find_p, find_reach
+from assayline.stats.pairs import count_prompts_needed, describe_pairs, find_reach, measure_pairs
 from assayline.stats.repeats import FEWEST_NIGHTS, compare_repeats, spread_sessions
 from assayline.stats.worse import LEVEL, Comparison, Verdict
 from assayline.store.database import Connection, is_read_only, read_rows, transaction
@@ -118,12 +121,30 @@ def compare_scores(
     pair_by: str = "prompt",
     baseline_repeats: Sequence[str] = (),
     candidate_repeats: Sequence[str] = (),
-) -> dict[str, dict[str, Any]]:
-    """Read the rows of compare_runs, with the p_value of no difference, by scorer."""
-    query = "from compare_runs(?, ?, pair_by := ?, baseline_repeats := ?::varchar[], candidate_repeats := ?::varchar[])"
+    limit: float = 0.0,
+) -> dict[str, Comparison]:
+    """Compare the scores of two runs, each with its repeats, prompt by prompt, by scorer.
+
+    `pairs` has the columns of `compare_runs`, too. Values are None without pairs.
+    """
+    query = "from sum_pairs(?, ?, pair_by := ?, baseline_repeats := ?::varchar[], candidate_repeats := ?::varchar[])"
     repeats = list(baseline_repeats), list(candidate_repeats)
-    rows = read_rows(connection, query, candidate, baseline, pair_by, *repeats)
-    return {row["scorer"]: row | {"p_value": find_p(row)} for row in rows}
+    sums: dict[str, list[dict[str, Any]]] = {}
+    for row in read_rows(connection, f"{query} order by all", candidate, baseline, pair_by, *repeats):
+        sums.setdefault(row["scorer"], []).append(row)
+    return {scorer: describe_pairs(_add_up(rows), limit) for scorer, rows in sums.items()}
+
+
+def _add_up(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    [measured] = to_rows(measure_pairs(np.zeros(len(rows), int), columns))
+    found = {name: rows[0][name] for name in ("scorer", "same_scorer", "paired_by")} | measured
+    found |= {name: int(columns[name].sum()) for name in ("only_candidate", "only_baseline", "error_pairs")}
+    prompts = found["prompts"]
+    found["overlap_share"] = prompts / (prompts + found["only_candidate"] + found["only_baseline"])
+    for side, place in (("candidate", "first"), ("baseline", "second")):
+        found[f"{side}_square"] = float(columns[f"{place}_squares"].sum()) / prompts if prompts else None
+    return found
 
 
 def list_worse(
@@ -218,13 +239,12 @@ def compare_accuracy(
 
     None if the scores have no common prompts.
     """
-    scorers = read_side(connection, candidates[-1]).scorers
-    rows = compare_scores(connection, candidates[-1], baselines[-1], "auto", baselines, candidates)
-    row = rows.get(scorers[0]) if scorers else None
-    if row is None or not row["prompts"]:
+    scorers = read_side(connection, candidates[-1]).scorers if candidates and baselines else []
+    if not scorers:
         return None
-    found = describe_pairs(row, limit)
-    return replace(found, p_beyond=None if found.p_beyond is None else min(1.0, rivals * found.p_beyond))
+    rows = compare_scores(connection, candidates[-1], baselines[-1], "auto", baselines, candidates, limit)
+    found = rows.get(scorers[0])
+    return found and adjust_family([found], rivals)[0] if found and found.counts[0] else None
 
 
 def store_comparisons(connection: Connection, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:

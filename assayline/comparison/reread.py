@@ -28,7 +28,6 @@ def judge_reread(
             f"{run_id}`."
         )
     verdict, p_value, needed = judge_reading(reading, max_kl, level)
-    low, high = reading.ends
     return {
         "check": NAME,
         "verdict": verdict,
@@ -38,8 +37,6 @@ def judge_reread(
         "limit": LIMIT * max(reading.floor, SMALLEST) if max_kl is None else max_kl,
         "unit": "nats/token",
         "p_value": p_value,
-        "low": low,
-        "high": high,
     }
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
-from assayline.comparison.board import rank_board, rank_judged_runs
+from assayline.comparison.board import Pair, rank_board, rank_judged_runs
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
 from assayline.report.charts import draw_points
+from assayline.report.compared import tabulate_comparisons
 from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
@@ -40,8 +41,8 @@ class Task:
     cells: list[Row]
     """Cells of `rank_board`, best score first, with the columns of speed and cost, and `note`: the reason why it is not
     compared."""
-    pairs: list[Row]
-    """Pairs of `compare_entries`."""
+    pairs: list[Pair]
+    """Highest scores first."""
 
     @cached_property
     def compared(self) -> list[Row]:
@@ -85,7 +86,7 @@ class BoardRows:
         return sorted({cell["model"] for task in self.tasks for cell in task.cells})
 
     @property
-    def pairs(self) -> list[Row]:
+    def pairs(self) -> list[Pair]:
         """All compared pairs: one family of tests."""
         return [pair for task in self.tasks for pair in task.pairs]
 
@@ -105,7 +106,7 @@ def read_board(connection: Connection, names: Sequence[str] = ()) -> BoardRows:
         model = cell["model"].removesuffix(suffix)
         task.cells.append({**speeds[cell["run_id"]], **cell, "note": note, "model": model})
     for pair in pairs:
-        tasks[pair["task"]].pairs.append(pair)
+        tasks[pair.task].pairs.append(pair)
     judged = _read_judged(connection, [cell["run_id"] for cell in cells])
     return BoardRows(tuple(names), list(tasks.values()), suffix, judged)
 
@@ -214,21 +215,22 @@ def say_winner(task: Task) -> str:
     if winner is not None:
         pair, sign = min(
             (
-                (pair, 1 if pair["candidate"] == winner["run_id"] else -1)
+                (pair, 1 if pair.candidate == winner["run_id"] else -1)
                 for pair in task.pairs
-                if winner["run_id"] in (pair["candidate"], pair["baseline"])
+                if winner["run_id"] in pair.sides
             ),
-            key=lambda found: found[1] * found[0]["difference"],
+            key=lambda found: found[1] * (found[0].found.difference or 0),
         )
-        second = task.find_model(pair["baseline"] if sign == 1 else pair["candidate"])
+        found, second = pair.found, task.find_model(pair.sides[sign == 1])
+        ends = sorted((sign * (found.low or 0), sign * (found.high or 0)))
         return (
             f"{task.name}: {winner['model']} beats every other model with {show_share(winner['mean'])}, ahead of "
-            f"{second} by {show_points(sign * pair['difference'])} (95% interval "
-            f"{show_difference_interval(pair, sign)}; Holm-adjusted p = {pair['holm_p']:.2g})."
+            f"{second} by {show_points(sign * (found.difference or 0))} (95% interval "
+            f"{show_range(*map(show_points, ends))}; Holm-adjusted p = {found.p_value:.2g})."
         )
-    if all(pair["verdict"] == "too_few" for pair in task.pairs):
+    if all(pair.verdict == "too_few" for pair in task.pairs):
         return f"{task.name}: too few prompts to compare {count(len(compared), 'model')}; at least five are needed."
-    if not any(pair["verdict"] in ("better", "worse") for pair in task.pairs):
+    if not any(pair.verdict in TOLD_APART for pair in task.pairs):
         return f"{task.name}: no winner; the differences between {count(len(compared), 'model')} are within chance."
     leaders = [str(cell["model"]) for cell in task.leaders]
     shown = ", ".join(leaders[:MOST_NAMES]) + (f" and {len(leaders) - MOST_NAMES} more" if leaders[MOST_NAMES:] else "")
@@ -254,12 +256,6 @@ def name_judged(row: Row) -> str:
     return str(row["model"] or row["run_id"])
 
 
-def show_difference_interval(pair: Row, sign: int = 1) -> str:
-    """Return the 95% interval of a pair's difference, seen from the other side if `sign` is -1; empty without one."""
-    ends = sorted(sign * pair[end] for end in ("low", "high") if pair[end] is not None)
-    return show_range(*map(show_points, ends)) if ends else ""
-
-
 def show_rank(cell: Row) -> str:
     """Format a rank as an interval: models that the data cannot separate share it."""
     best, worst = cell["best_rank"], cell["worst_rank"]
@@ -280,10 +276,6 @@ def _show_interval(cell: Row) -> str:
 
 def _show_cost(cell: Row) -> str:
     return show_money(cell["cost_per_right_answer"], cell["currency"])
-
-
-def _show_p(pair: Row) -> str:
-    return DASH if pair["holm_p"] is None else f"{pair['holm_p']:.2g}"
 
 
 def _say_note(cell: Row) -> str:
@@ -353,7 +345,7 @@ def compose_board(rows: BoardRows) -> Document:
 
 def _choose_figures(rows: BoardRows) -> list[Figure]:
     winners = [task for task in rows.tasks if any(cell["is_winner"] for cell in task.cells)]
-    apart = sum(pair["verdict"] in TOLD_APART for pair in rows.pairs)
+    apart = sum(pair.verdict in TOLD_APART for pair in rows.pairs)
     return [
         Figure("Models", f"{len(rows.models)}"),
         Figure("Tasks with a winner", f"{len(winners)} of {len(rows.tasks)}"),
@@ -441,14 +433,6 @@ def _describe_judged(judged: Sequence[JudgedPairs]) -> Section:
 
 
 def _tabulate_pairs(task: Task) -> Table:
-    columns = (
-        Column("model", lambda pair: task.find_model(pair["candidate"]), show_name),
-        Column("baseline", lambda pair: task.find_model(pair["baseline"]), show_name),
-        Column("difference", "difference", show_points),
-        Column("95% CI", show_difference_interval, show_number),
-        Column("better on", "better_prompts", show_value),
-        Column("worse on", "worse_prompts", show_value),
-        Column("p (Holm)", _show_p, show_number),
-        Column("verdict", lambda pair: pair["verdict"].replace("_", " ")),
-    )
-    return tabulate(f"{task.name}: all pairs", columns, task.pairs, is_folded=len(task.pairs) > FOLDED_FROM)
+    rows = [(tuple(map(task.find_model, pair.sides)), pair.found, pair.verdict) for pair in task.pairs]
+    names = ("model", "compared with")
+    return tabulate_comparisons(f"{task.name}: all pairs", names, rows, is_folded=len(rows) > FOLDED_FROM)

@@ -8,8 +8,8 @@ from assayline.benchmark.frontier import count_prompts_to_decide
 from assayline.benchmark.result import SHOWN, Measured
 from assayline.benchmark.suite import shorten_model
 from assayline.report.charts import choose_unit, draw_curve, draw_frontier, draw_points
+from assayline.report.compared import tabulate_comparisons
 from assayline.report.document import Block, Chart, Column, Figure, Paragraph, Section, Table, tabulate
-from assayline.stats.worse import Comparison
 from assayline.store.database import Row
 from assayline.words import (
     DASH,
@@ -42,19 +42,6 @@ def show_label(label: str) -> str:
     return ", ".join(words)
 
 
-def _show_interval(found: Comparison) -> str:
-    """Format the interval of the change. It is computed on logarithms, so no decrease exceeds 100%."""
-    if found.method == "prompts":
-        return show_range(show_points(found.low), show_points(found.high))
-    if found.low is not None and found.high is not None and found.high >= 1:
-        return f"×{1 + found.low:.3g} to ×{1 + found.high:.3g}"
-    return show_range(show_change(found.low), show_change(found.high))
-
-
-def _show_change(found: Comparison) -> str:
-    return (show_points if found.method == "prompts" else show_change)(found.difference)
-
-
 MEDIANS = (
     Column("configuration", "label", show_name),
     Column("metric", lambda row: SHOWN[row["metric"]]),
@@ -62,15 +49,6 @@ MEDIANS = (
     Column("median", lambda row: show_metric(row["median_value"], row["unit"]), show_number),
     Column("lowest", lambda row: show_metric(row["lowest_value"], row["unit"]), show_number),
     Column("highest", lambda row: show_metric(row["highest_value"], row["unit"]), show_number),
-)
-COMPARISONS = (
-    Column("metric", lambda row: SHOWN[row["found"].metric]),
-    Column("configuration", "label", show_name),
-    Column("compared with", lambda row: show_label(row["reference"]), show_name, is_wide=True),
-    Column("change", lambda row: _show_change(row["found"]), show_number),
-    Column("95% CI", lambda row: _show_interval(row["found"]), show_number),
-    Column("p at the limit", lambda row: row["found"].p_beyond, show_value, is_wide=True),
-    Column("verdict", lambda row: row["found"].name_change().replace("_", " "), show_name),
 )
 VERDICTS = {"baseline": "baseline", "pass": "keeps the limit", "fail": "worse", "inconclusive": "open", None: ""}
 
@@ -141,15 +119,20 @@ def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> T
     return tabulate("Median and range over repeats", MEDIANS, rows, is_folded)
 
 
-def tabulate_comparisons(measured: Sequence[Measured]) -> Table:
+def _tabulate_changes(measured: Sequence[Measured]) -> Table:
     """Tabulate one row per metric and configuration other than the one that it is compared with."""
     rows = [
-        {"found": one.comparisons[metric], "label": show_label(one.label), "reference": one.references[metric]}
+        (
+            (SHOWN[metric], show_label(one.label), show_label(one.references[metric])),
+            found,
+            found.name_change().replace("_", " "),
+        )
         for metric in SHOWN
         for one in measured
-        if metric in one.comparisons
+        if (found := one.comparisons.get(metric))
     ]
-    return tabulate("Compared with the best, or the baseline", COMPARISONS, rows)
+    names = ("metric", "configuration", "compared with")
+    return tabulate_comparisons("Compared with the best, or the baseline", names, rows)
 
 
 def say_best(measured: Sequence[Measured], metric: str = "output_tokens_per_s") -> str:
@@ -298,7 +281,7 @@ def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row], fr
     speed = Section("speed", "Speed")
     speed.blocks.extend(_draw_curve(measured))
     if any(one.comparisons for one in measured):
-        speed.add(tabulate_comparisons(measured))
+        speed.add(_tabulate_changes(measured))
         speed.say(
             "Changes are ratios of geometric means over repeats. Worse and better are shown beyond the limit of "
             "gate.max_slowdown or max_accuracy_drop, or beyond 2%. With the best of a metric, p is multiplied by the "

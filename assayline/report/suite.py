@@ -8,9 +8,10 @@ from assayline.benchmark.campaign import Campaign
 from assayline.benchmark.decision import Decision, JudgedCell
 from assayline.benchmark.suite import shorten_model
 from assayline.comparison.gate import Check
+from assayline.report.compared import show_interval
 from assayline.report.document import Column, Document, Figure, Section, Table, tabulate
 from assayline.stats.worse import OPEN, find_gravest
-from assayline.words import count, name_metric, show_name, show_note, show_number, show_points, show_range, show_share
+from assayline.words import count, name_metric, show_name, show_note, show_number, show_points, show_share
 
 TIERS = ("critical", "supporting", "advisory")
 EVALUATIONS = (
@@ -81,14 +82,14 @@ def _show_checks(checks: Sequence[Check], accuracy: Check | None) -> dict[str, A
         "failed": ", ".join(name_metric(check.check) for check in checks if check.verdict == "fail"),
         "open": ", ".join(name_metric(check.check) for check in checks if check.verdict in OPEN),
     }
-    if accuracy is None or accuracy.low is None:
+    if accuracy is None or accuracy.compared is None or not accuracy.compared.ends:
         return {**found, "candidate": None, "baseline": None, "difference": None, "interval": "", "p_value": ""}
     return {
         **found,
         "candidate": accuracy.candidate,
         "baseline": accuracy.baseline,
-        "difference": (accuracy.candidate or 0) - (accuracy.baseline or 0),
-        "interval": show_range(show_points(accuracy.low), show_points(accuracy.high)),
+        "difference": accuracy.compared.difference,
+        "interval": show_interval(accuracy.compared),
         "p_value": "" if accuracy.p_value is None else f"{accuracy.p_value:.2g}",
     }
 

@@ -1,9 +1,12 @@
 """Families of tests between pairs: Holm's step-down, and the ranks that its verdicts leave open."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from assayline.stats.clusters import Floats, Places
-from assayline.stats.worse import name_change
+from assayline.stats.worse import Comparison, name_change
 
 
 def adjust_holm(p: Floats) -> Floats:
@@ -16,6 +19,16 @@ def adjust_holm(p: Floats) -> Floats:
     adjusted = np.empty(p.shape)
     np.put_along_axis(adjusted, order, np.maximum.accumulate(scaled, axis=-1), axis=-1)
     return adjusted
+
+
+def adjust_family(found: Sequence[Comparison], rivals: int = 1) -> list[Comparison]:
+    """Return comparisons, with or without a p, as one family of tests, and one of `rivals` such families."""
+    p_values = np.array([(one.p_value, one.p_beyond) for one in found], float).reshape(-1, 2)
+    adjusted = np.minimum(1, rivals * adjust_holm(p_values.T).T).tolist()
+    return [
+        one if one.p_value is None else replace(one, p_value=p_value, p_beyond=p_beyond)
+        for one, (p_value, p_beyond) in zip(found, adjusted, strict=True)
+    ]
 
 
 def judge_pairs(difference: Floats, holm_p: Floats) -> list[str]:

@@ -1,23 +1,96 @@
-"""Scores of two runs, prompt by prompt: evidence of a drop against a limit, from a row of `compare_runs`.
+"""Scores of two runs, prompt by prompt: evidence of a drop against a limit, from sums over clusters of pairs.
 
 The interval is Bonett and Price's (2012), by Student's t over effective clusters: with two pairs more, one better and
-one worse, by 1 or by the largest difference seen (the column `padding`).
+one worse, by 1 or by the largest difference seen, so that equal answers do not prove that nothing differs.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from assayline.stats.worse import LEVEL, ROUNDING, Comparison, decide_worse
+from assayline.stats.clusters import Floats, Places, spread_clusters
+from assayline.stats.worse import ROUNDING, Comparison
 
 Row = Mapping[str, Any]
+FEWEST_CLUSTERS = 5
+"""Effective clusters that a test or interval needs."""
 Values = Any
 """A number, or a NumPy array of them."""
 POWER = 0.8
 Z = 1.959963984540054
 MOST_LOG = math.log(1e9)
+
+
+def measure_pairs(pair: Places, sums: Row, pairs: int = 1) -> dict[str, Any]:
+    """Measure pairs of runs; return columns with a value per pair: rows of scores in pairs.
+
+    `sums` has columns of the macros `sum_pairs` or `pair_board`, and `pair` the place of each row's pair, 0 to `pairs`
+    − 1. The standard error is the jackknife's over clusters.
+
+    effective_pairs: independent pairs that they are worth, by Kish's design effect of the differences.
+    padding: sum of the squared differences of the two pairs more: 2 × (1 − s × (1 − m²)) for a share s of pairs that
+        differ, by at most m. For scores of 0 and 1 it is 2.
+    low, high: ends of the 95% interval. For m effective pairs and the mean square q of the differences: d̃ ± t ×
+        sqrt(((m × q + padding) / (m + 2) − d̃²) / (m + 2)), d̃ = m × difference / (m + 2), with effective clusters − 1
+        degrees of freedom. NaN for fewer than five effective clusters.
+    is_proportion: whether all scores are 0 or 1 and no cluster has several pairs.
+    p_value: that of no difference; see `find_p_values`.
+    """
+    from scipy.special import stdtrit
+
+    def add(values: Any) -> Floats:
+        return np.bincount(pair, np.asarray(values, float), pairs).astype(float)
+
+    single, rows, squares = (np.asarray(sums[name], float) for name in ("is_single", "prompts", "squares"))
+    total = np.asarray(sums["first_total"], float) - sums["second_total"]
+    spread = spread_clusters(
+        pair,
+        np.where(single, 1, rows),
+        total,
+        pairs,
+        count=np.where(single, rows, 1),
+        square=np.where(single, squares, total**2),
+    )
+    better, worse = add(sums["better"]), add(sums["worse"])
+    differ = np.where(single, np.add(sums["better"], sums["worse"]), np.abs(total) > ROUNDING)
+    largest = np.zeros(pairs)
+    np.maximum.at(largest, pair, np.asarray(sums["largest"], float))
+    n, difference = spread.n, spread.mean
+    with np.errstate(divide="ignore", invalid="ignore"):
+        degrees = np.where(
+            spread.effective_clusters >= FEWEST_CLUSTERS - ROUNDING, spread.effective_clusters - 1, np.nan
+        )
+        square, candidate_mean = add(squares) / n, add(sums["first_total"]) / n
+        plain = square - difference**2
+        effective = np.minimum(n, plain * spread.clusters / (spread.clusters - 1) / spread.standard_error**2)
+        effective = np.where(
+            plain <= ROUNDING * square, spread.clusters, np.where(spread.standard_error == 0, n, effective)
+        )
+        row = {
+            "prompts": n.astype(int),
+            "candidate_mean": candidate_mean,
+            "baseline_mean": candidate_mean - difference,
+            "difference": difference,
+            "clusters": spread.clusters.astype(int),
+            "effective_clusters": spread.effective_clusters,
+            "different_clusters": add(differ),
+            "effective_pairs": np.where(spread.clusters == n, n, effective),
+            "mean_square": square,
+            "padding": 2 * (1 - (better + worse) / n * (1 - largest**2)),
+            "standard_error": spread.standard_error,
+            "is_proportion": (add(~np.asarray(sums["is_binary"], bool)) == 0) & (spread.clusters == n),
+            "better_prompts": better.astype(int),
+            "worse_prompts": worse.astype(int),
+        }
+        center, error = pad(row, difference, square)
+        half = stdtrit(degrees, 0.975) * error
+        p_value = find_p_values(row) + 0 * degrees
+    return row | {
+        "low": np.maximum(-1, center - half), "high": np.minimum(1, center + half), "p_value": p_value,
+    }  # fmt: skip
 
 
 def find_p(row: Row, limit: float = 0.0) -> float | None:
@@ -49,7 +122,11 @@ def _find_mid_p(fewer: Values, differ: Values) -> Values:
 
 
 def describe_pairs(row: Row, limit: float = 0.0) -> Comparison:
-    """Describe a row of `compare_scores` that has pairs against a limit."""
+    """Describe a row of `measure_pairs` that has pairs, with its scorer, against a limit.
+
+    only_candidate, only_baseline: prompts with a score in one run only, if there are any.
+    """
+    unpaired = row.get("only_candidate", 0) + row.get("only_baseline", 0)
     return Comparison(
         metric="accuracy",
         detail=row["scorer"],
@@ -61,14 +138,9 @@ def describe_pairs(row: Row, limit: float = 0.0) -> Comparison:
         p_value=row["p_value"],
         p_beyond=find_p(row, limit),
         method="prompts",
-        lost=find_lost(row),
+        lost=float(unpaired / (row["prompts"] + unpaired)) if unpaired else 0.0,
+        pairs=row,
     )
-
-
-def find_lost(row: Row) -> float:
-    """Return the share of prompts with a score in one run only, from a row of `compare_runs`."""
-    unpaired = row["only_candidate"] + row["only_baseline"]
-    return float(unpaired / (row["prompts"] + unpaired)) if unpaired else 0.0
 
 
 def _find_p_at(row: Row, limit: float, size: Values, square: Values, signs: Values, scale: float = 1.0) -> Values:
@@ -158,7 +230,7 @@ def count_prompts_needed(row: Row, limit: float, level: float) -> int | None:
 
 
 def bound_ratio(row: Row) -> tuple[float | None, float | None]:
-    """Return the 95% interval of candidate_mean / baseline_mean, from a row of `compare_runs`.
+    """Return the 95% interval of candidate_mean / baseline_mean, from a row with the mean squares of both scores.
 
     It is Fieller's (1954) with the pairs of Bonett and Price: the ratios r for which the interval of the mean of
     candidate − r × baseline holds 0. So it leaves out 1 exactly if the interval of the difference leaves out 0. None
@@ -183,32 +255,43 @@ def bound_ratio(row: Row) -> tuple[float | None, float | None]:
     return max(0.0, (b - half) / a), (b + half) / a
 
 
-def judge_mean(
-    shares: Sequence[float],
-    differences: Sequence[float],
-    ends: Sequence[tuple[float, float]],
-    limit: float,
-    level: float = LEVEL,
-    lost: float = 0.0,
-) -> dict[str, Any]:
-    """Judge the weighted mean of differences against a limit, from their 95% intervals and shares of the weight.
+def average_scores(parts: Sequence[Comparison], weights: Sequence[float], metric: str) -> Comparison:
+    """Average comparisons of scores, and their limits, with these weights; without a test if one lacks an interval.
 
-    The differences are taken for independent and normal. `lost` is the mean share of answers without a score, all of
-    which are within the limit if it passes. The two pairs that each interval adds move its center to 0 by a bias that
-    a mean would keep, so the center of the mean moves as if two pairs were added to all of them together.
-
-    Returns the mean's interval, low to high, its error, the p of no difference, the p of a drop of exactly the limit
-    (beyond_p), and the verdict.
+    The differences are taken for independent and normal, each with the variance of its 95% interval. The two pairs that
+    each interval adds move its center to 0 by a bias that a mean would keep, so the center of the mean moves as if two
+    pairs were added to all of them together. `p_beyond` is 1 if the mean is not worse.
     """
-    error = math.hypot(*(share * (high - low) / (2 * Z) for share, (low, high) in zip(shares, ends, strict=True)))
-    center = math.fsum(
-        share * difference - share**2 * (difference - (high + low) / 2)
-        for share, difference, (low, high) in zip(shares, differences, ends, strict=True)
+    shares = [weight / math.fsum(weights) for weight in weights]
+
+    def average(name: str) -> float:
+        return math.fsum(share * getattr(part, name) for share, part in zip(shares, parts, strict=True))
+
+    value, baseline_value, limit = average("value"), average("baseline_value"), average("limit")
+    found = Comparison(
+        metric=metric,
+        value=value,
+        baseline_value=baseline_value,
+        counts=(sum(part.counts[0] for part in parts),) * 2,
+        difference=value - baseline_value,
+        limit=limit,
+        method="prompts",
+        lost=average("lost"),
     )
-    p_beyond, p_value = (_find_normal_p(-center - least, error) for least in (limit, 0.0))
-    found = {"low": center - Z * error, "high": center + Z * error, "error": error}
-    verdict = decide_worse(p_beyond, lost - found["low"], limit, level)
-    return found | {"center": center, "p_value": p_value, "beyond_p": p_beyond, "verdict": verdict}
+    error, center = 0.0, 0.0
+    for share, part in zip(shares, parts, strict=True):
+        if part.low is None or part.high is None:
+            return found
+        error = math.hypot(error, share * (part.high - part.low) / (2 * Z))
+        difference = part.difference or 0.0
+        center += share * difference - share**2 * (difference - (part.high + part.low) / 2)
+    return replace(
+        found,
+        low=center - Z * error,
+        high=center + Z * error,
+        p_value=_find_normal_p(abs(center), error),
+        p_beyond=_find_normal_p(-center - limit, error),
+    )
 
 
 def _find_normal_p(surplus: float, error: float) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from assayline.stats.families import adjust_holm
+from assayline.stats.families import adjust_family
 from assayline.stats.worse import Comparison
 
 FEWEST = 3
@@ -62,13 +62,9 @@ def compare_repeats(
         if len({row["unit"] for row in own}) == 1 and len({row["is_candidate"] for row in own}) == 2:
             apart = None if sessions is None else sessions.get(metric, Sessions())
             found[metric] = _compare(own, limits.get(metric, other_limit), nights, apart)
-    tested = [metric for metric, one in found.items() if one.p_value is not None]
-    p_values = np.array([(found[metric].p_value, found[metric].p_beyond) for metric in tested], float).reshape(-1, 2)
-    family = np.array([metric in limits for metric in tested], bool)
-    p_values[family] = adjust_holm(p_values[family].T).T
-    for metric, (p_value, p_beyond) in zip(tested, np.minimum(1, rivals * p_values).tolist(), strict=True):
-        found[metric] = replace(found[metric], p_value=p_value, p_beyond=p_beyond)
-    return found
+    tested = [one for one in found.values() if one.p_value is not None]
+    families = [[one for one in tested if one.metric in limits], *([one] for one in tested if one.metric not in limits)]
+    return found | {one.metric: one for family in families for one in adjust_family(family, rivals)}
 
 
 @dataclass(frozen=True)

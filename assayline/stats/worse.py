@@ -4,8 +4,8 @@ A limit fails only if the data show a worsening beyond it, and passes only if th
 are two-sided, so a worsening of exactly the limit fails in at most half of `level`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Verdict = Literal["pass", "fail", "suspect", "inconclusive", "waiting"]
@@ -74,16 +74,6 @@ def name_change(
     return "same" if verdict == "pass" else "unclear"
 
 
-def say_worse(verdict: Verdict, worsening: float, p_value: float | None, level: float = LEVEL) -> str:
-    """Describe a verdict, and a difference by more than chance that is not beyond the limit.
-
-    `p_value` is that of no difference.
-    """
-    if verdict == "fail" or p_value is None or p_value > level:
-        return SHOWN[verdict]
-    return f"{'worse' if worsening > 0 else 'better'} than the baseline by more than chance, {SHOWN[verdict]}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """One metric of a run, or of the repeats of a configuration, against a baseline's."""
@@ -113,6 +103,8 @@ class Comparison:
     """Of neighboring nights."""
     lost: float = 0.0
     """Share of prompts with a score in one run only, which count as lost for a pass."""
+    pairs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The row of `measure_pairs` that it describes, and what else was counted; empty for other methods."""
 
     @property
     def worsening(self) -> float:
@@ -147,8 +139,10 @@ class Comparison:
         return self.worsening > 0 and self.p_value is not None and self.p_value <= level
 
     def say(self, verdict: Verdict, level: float = LEVEL) -> str:
-        """Describe the verdict; see `say_worse`."""
-        return say_worse(verdict, self.worsening, self.p_value, level)
+        """Describe a verdict, and a difference by more than chance that is not beyond the limit."""
+        if verdict == "fail" or self.p_value is None or self.p_value > level:
+            return SHOWN[verdict]
+        return f"{'worse' if self.worsening > 0 else 'better'} than the baseline by more than chance, {SHOWN[verdict]}"
 
     def as_row(self, verdict: str) -> dict[str, Any]:
         """Return the columns of the table `comparison`, without those of its runs."""

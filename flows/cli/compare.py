@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
     from assayline.comparison.totals import LIMIT
     from assayline.report.document import tabulate
     from assayline.report.make import open_database
-    from assayline.report.run.comparison import SCORES, SPEEDS, introduce, say_conditions, say_verdict
+    from assayline.report.run.comparison import SPEEDS, introduce, say_conditions, say_verdict, tabulate_scores
     from assayline.settings import load_settings
     from assayline.store.database import read_rows
     from assayline.words import show_value
@@ -64,11 +64,8 @@ def run(arguments: list[str]) -> int:
     [own] = open_database(settings).run(lambda connection: read_rows(connection, runs, run_id))
     console = plain_console()
     print_text(f"Run {run_id} compared with a baseline. {introduce(own, found)}", console)
-    judged = ("limit", "p at the limit", "pairs with an error", "verdict")
-    scores = [column for column in SCORES if column.header not in judged]
-    scores.insert(5, Column("p", "p_value", show_value))
-    if shared := [row for row in found.scores if row["prompts"]]:
-        print_table(tabulate("Scores", scores, shared), console)
+    if scores := tabulate_scores(found, is_judged=False):
+        print_table(scores, console)
     if flips := [*found.worse, *found.better]:
         score = Column(
             "score", lambda row: f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"

@@ -19,7 +19,7 @@ from assayline.spec.file import override_spec, parse_spec
 from assayline.spec.identity import canonical_json
 from assayline.spec.suite import Tier
 from assayline.stats.repeats import compare_repeats
-from assayline.stats.worse import NIGHTS
+from assayline.stats.worse import NIGHTS, Comparison
 
 SPEC = {"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}}}
 MEAN = 0.7
@@ -50,8 +50,19 @@ def judged(
     more: tuple[Check, ...] = (),
     limits: dict[str, Any] | None = None,
 ) -> JudgedCell:
-    ends = {"p_value": p_value, "low": difference - half, "high": difference + half}
-    check = Check("accuracy", verdict, "It was so.", MEAN + difference, MEAN, 0.01, "share", **ends)
+    compared = Comparison(
+        metric="accuracy",
+        value=MEAN + difference,
+        baseline_value=MEAN,
+        counts=(100, 100),
+        difference=difference,
+        low=difference - half,
+        high=difference + half,
+        limit=one.spec.gate.max_accuracy_drop,
+        method="prompts",
+    )
+    values = (MEAN + difference, MEAN, 0.01, "share", p_value)
+    check = Check("accuracy", verdict, "It was so.", *values, compared=compared)
     return JudgedCell(one, "run", GateReport("run", "stable", [check, *more], limits or {}))
 
 
@@ -160,25 +171,27 @@ def test_supporting_evaluations_count_by_their_weighted_mean():
     dice = np.random.default_rng(1)
     differences, weights, halves = dice.normal(-0.01, 0.02, 4), [1, 2, 5, 0.5], dice.uniform(0.01, 0.05, 4)
     limits = [0.01, 0.0, 0.02, 0.05]
-    cells = [
-        judged(cell(str(i), "supporting", weight=weights[i], limit=limits[i]), "pass", differences[i], half=halves[i])
-        for i in range(4)
-    ]
-    (check,) = decide(cells).weighted.values()
+
+    def weigh(limits: list[float]) -> Check:
+        cells = [cell(str(i), "supporting", weight=weights[i], limit=limits[i]) for i in range(4)]
+        halved = zip(cells, differences, halves, strict=True)
+        (check,) = decide([judged(one, "pass", mean, half=half) for one, mean, half in halved]).weighted.values()
+        return check
+
+    check = weigh(limits)
     mean = np.average(differences, weights=weights)
     shares = np.array(weights) / sum(weights)
     error = np.sqrt(((shares * halves / norm.ppf(0.975)) ** 2).sum())
     assert check.candidate == pytest.approx(MEAN + mean) and check.baseline == pytest.approx(MEAN)
-    assert (check.low, check.high) == pytest.approx(norm.interval(0.95, mean, error))
+    assert (check.compared.low, check.compared.high) == pytest.approx(norm.interval(0.95, mean, error))
     assert check.limit == pytest.approx(np.average(limits, weights=weights))
-    strict = [replace(one, cell=replace(one.cell, spec_json=cell("", limit=0).spec_json)) for one in cells]
-    (worse,) = decide(strict).weighted.values()
-    assert worse.p_value == pytest.approx(2 * norm.sf(-mean / error)), "that of a mean exactly at its limit"
+    assert weigh([0.0] * 4).p_value == pytest.approx(2 * norm.sf(-mean / error)), "that of a mean exactly at its limit"
 
 
 def test_supporting_evaluations_pass_only_with_all_lost_answers_within_the_limit():
     one = judged(cell("a", "supporting"), "inconclusive")
-    lost = replace(one.report.checks[0], lost=0.09)
+    check = one.report.checks[0]
+    lost = replace(check, compared=replace(check.compared, lost=0.09))
     decision = decide([replace(one, report=replace(one.report, checks=[lost]))])
     assert (decide([one]).word, decision.word) == ("GO", "INCONCLUSIVE")
     assert "9% of the prompts lack a score in one run" in decision.weighted["models/m"].words

@@ -69,7 +69,7 @@ def test_board_report_marks_excluded_runs_with_the_reason(board):
     assert "2 scores are shown but not compared" in text
     assert "it was asked with other settings: sampling.temperature: 0.0 → 0.7" in text
     assert "it is failed, not completed" in text
-    assert not any("d" in (pair["candidate"], pair["baseline"]) for pair in rows.pairs)
+    assert not any("d" in pair.sides for pair in rows.pairs)
     markdown = written.text.replace("\\", "").replace("\u00a0", " ")
     assert "| d | – | 75% (60 to 86%), not compared |" not in markdown, "of another task"
     (line,) = (line for line in markdown.splitlines() if line.startswith("| d |"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from row_kit import NIGHT, NIGHT_BEFORE, NightOf, given_nights, read_charts, text_of
 
+from assayline.comparison.queries import compare_scores
 from assayline.errors import SpecError, StoreError
 from assayline.flows.cli import run
 from assayline.report import make
@@ -135,10 +136,8 @@ def test_charts_are_made_of_the_rows_of_their_models(weeks, written):
 def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compared):
     page = html.unescape(text_of(compared.html))
     assert headings(page) == ["In short", "Comparison with the baseline", *SECTIONS]
-    difference, low, high = (
-        query(weeks, f"select {column} from compare_runs(?, ?)", NIGHT, NIGHT_BEFORE)
-        for column in ("difference", "low", "high")
-    )
+    (found,) = DatabaseThread(weeks).run(lambda one: compare_scores(one, NIGHT, NIGHT_BEFORE)).values()
+    difference, low, high = found.difference, found.low, found.high
     assert difference < 0
     assert f"worse than the baseline, shown beyond the limit: {show_points(difference)}" in page
     assert show_range(show_points(low), show_points(high)) in page

@@ -175,25 +175,26 @@ def test_pairs_are_compared_on_the_same_prompts_and_adjusted_for_all_of_the_boar
     assert len(rows) == 6 + 3
     expected = {}
     for row in rows:
-        one, other = drawn[row["candidate"]], drawn[row["baseline"]]
+        one, other = (drawn[run_id] for run_id in row.sides)
         better, worse = int(np.sum(one > other)), int(np.sum(one < other))
         more = np.sqrt(np.where(one == other, 1, np.abs(one - other).max() ** 2).mean())
         padded, signs = np.append(one - other, [more, -more]), 2.0 ** (1 - better - worse)
-        if task_of[row["candidate"]] == "one":
+        if row.task == "one":
             binomial = scipy.stats.binom(better + worse, 0.5)
             signs = 2 * binomial.cdf(min(better, worse)) - binomial.pmf(min(better, worse))
         p = max(min(1, signs), 2 * scipy.stats.t.sf(abs(padded.mean()) / padded.std() * np.sqrt(len(padded)), 39))
-        expected[row["candidate"], row["baseline"]] = p
-        assert row["difference"] == pytest.approx(np.mean(one) - np.mean(other))
-        assert row["p_value"] == pytest.approx(p, rel=1e-6)
-        assert (row["better_prompts"], row["worse_prompts"], row["prompts"]) == (better, worse, 40)
+        expected[row.sides] = p
+        counts = row.found.pairs
+        assert row.found.difference == pytest.approx(np.mean(one) - np.mean(other))
+        assert counts["p_value"] == pytest.approx(p, rel=1e-6)
+        assert (counts["better_prompts"], counts["worse_prompts"], counts["prompts"]) == (better, worse, 40)
     adjusted, last = {}, 0.0
     for place, (pair, p) in enumerate(sorted(expected.items(), key=lambda found: found[1])):
         last = adjusted[pair] = min(1.0, max(last, p * (len(expected) - place)))
     for row in rows:
-        p = adjusted[row["candidate"], row["baseline"]]
-        assert row["holm_p"] == pytest.approx(p, rel=1e-6)
-        assert row["verdict"] == ("unclear" if p > 0.05 else "better" if row["difference"] > 0 else "worse")
+        p = adjusted[row.sides]
+        assert row.found.p_value == pytest.approx(p, rel=1e-6)
+        assert row.verdict == ("unclear" if p > 0.05 else "better" if row.found.difference > 0 else "worse")
 
 
 def test_ranks_are_as_wide_as_what_cannot_be_told_apart(store):
@@ -216,7 +217,7 @@ def test_compare_entries_calls_nothing_for_equal_answers_few_prompts_and_no_shar
         given_run(store, f"far-{run}", model, prompts=run, name="far")
     task_of = {"x": "same", "y": "same", "few-x": "few", "few-y": "few", "far-x": "far", "far-y": "far"}
     rows = compare_entries(store.connection, entries(task_of))
-    assert {row["task"]: (row["p_value"], row["verdict"]) for row in rows} == {
+    assert {row.task: (row.found.p_value, row.verdict) for row in rows} == {
         "same": (1.0, "unclear"),
         "few": (None, "too_few"),
         "far": (None, "too_few"),
@@ -242,9 +243,9 @@ def test_compare_entries_is_compare_scores_for_repeats_and_clusters(store):
     for row in compare_entries(
         store.connection, entries({f"{kind}-{m}": kind for kind in ("repeats", "passages") for m in "ab"})
     ):
-        (known,) = compare_scores(store.connection, row["candidate"], row["baseline"]).values()
+        (known,) = compare_scores(store.connection, *row.sides).values()
         for name in ("difference", "standard_error", "low", "high", "p_value", "better_prompts", "worse_prompts"):
-            assert row[name] == pytest.approx(known[name], abs=1e-6), (row["task"], name)
+            assert row.found.pairs[name] == pytest.approx(known.pairs[name], abs=1e-6), (row.task, name)
 
 
 def test_compare_entries_counts_unequal_clusters_by_their_effective_number(store):
@@ -261,4 +262,4 @@ def test_compare_entries_counts_unequal_clusters_by_their_effective_number(store
                 [int(passage), f"{name}{i}"],
             )
     rows = compare_entries(store.connection, entries({f"{n}-{m}": n for n in ("uneven", "even") for m in "ab"}))
-    assert {row["task"]: row["verdict"] for row in rows} == {"uneven": "too_few", "even": "better"}
+    assert {row.task: row.verdict for row in rows} == {"uneven": "too_few", "even": "better"}

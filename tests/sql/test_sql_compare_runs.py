@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy
 
-from assayline.comparison.queries import compare_accuracy, list_comparable
-from assayline.stats.pairs import bound_ratio, describe_pairs, find_p
+from assayline.comparison.queries import compare_accuracy, compare_scores, list_comparable
+from assayline.stats.pairs import bound_ratio, describe_pairs
 
 SEEDS = range(3)
 
@@ -31,10 +31,16 @@ def given_scores(store, run_id, values, scorer="exact_match", arguments="{}", de
     )
 
 
-def compare(store, query="from compare_runs('new', 'old')"):
-    """Rows of a macro; those of compare_runs with the p-value of no difference."""
-    rows = store.read(query)
-    return [row | {"p_value": find_p(row)} if "is_proportion" in row else row for row in rows]
+def compare(store, candidate="new", baseline="old", pair_by="auto", baseline_repeats=()):
+    """Rows of compare_scores, which have what compare_runs reads, by SQL alone."""
+    found = compare_scores(store.connection, candidate, baseline, pair_by, baseline_repeats)
+    query = "from compare_runs(?, ?, pair_by := ?, baseline_repeats := ?::varchar[]) order by scorer"
+    known = store.read(query, candidate, baseline, pair_by, list(baseline_repeats))
+    rows = [one.pairs for one in found.values()]
+    assert len(known) == len(rows)
+    for row, each in zip(rows, known, strict=True):
+        assert {name: row[name] for name in each} == pytest.approx(each)
+    return rows
 
 
 def named(values):
@@ -317,14 +323,14 @@ def test_pair_prompts_pairs_by_source_row_of_equal_target_when_the_template_diff
     given_rows(store, "new", ("n0", None, 0, "7", [1, 0]), ("n1", None, 1, "8", 1), ("n2", None, 2, None, 1))
     given_rows(store, "old", ("o1", None, 1, "8", 0), ("o0", None, 0, "7", 1), ("o2", None, 2, None, 1))
     columns = "prompt_id, baseline_prompt_id, candidate_value, baseline_value, difference"
-    rows = compare(store, f"select {columns} from pair_prompts('new', 'old', pair_by := 'row') order by all")
+    rows = store.read(f"select {columns} from pair_prompts('new', 'old', pair_by := 'row') order by all")
     assert [tuple(row.values()) for row in rows] == [
         ("n0", "o0", 0.5, 1.0, -0.5),
         ("n1", "o1", 1.0, 0.0, 1.0),
         ("n2", None, 1.0, None, None),
         ("o2", "o2", None, 1.0, None),
     ], "a row without a target pairs with none"
-    (row,) = compare(store, "from compare_runs('new', 'old', pair_by := 'row')")
+    (row,) = compare(store, pair_by="row")
     assert (row["paired_by"], row["prompts"], row["only_candidate"], row["only_baseline"]) == ("row", 2, 1, 1)
 
 
@@ -332,14 +338,14 @@ def test_pair_prompts_never_pairs_rows_of_other_targets(store):
     given_rows(store, "new", ("n0", "i0", 0, "7", 1), ("n1", "i1", 1, "8", 1))
     given_rows(store, "old", ("o0", "i0", 0, "7", 1), ("o1", "i1", 1, "9", 1))
     for pairing in ("id", "row"):
-        (row,) = compare(store, f"from compare_runs('new', 'old', pair_by := '{pairing}')")
+        (row,) = compare(store, pair_by=pairing)
         assert (row["prompts"], row["only_candidate"], row["only_baseline"]) == (1, 1, 1), pairing
 
 
 def test_pair_prompts_averages_rows_of_one_id(store):
     given_rows(store, "new", ("n0", "x", 0, None, 1), ("n1", "x", 1, None, 0))
     given_rows(store, "old", ("o0", "x", 5, None, 0))
-    (row,) = compare(store, "from compare_runs('new', 'old', pair_by := 'id')")
+    (row,) = compare(store, pair_by="id")
     assert (row["prompts"], row["candidate_mean"], row["baseline_mean"]) == (1, 0.5, 0.0)
 
 
@@ -358,13 +364,13 @@ def test_pair_prompts_averages_rows_of_one_id(store):
 def test_overlap_prompts_chooses_the_first_pairing_with_enough_rows(store, old, source, chosen):
     given_rows(store, "new", *((f"n{i}", f"i{i}", i, "7", 1) for i in range(10)))
     given_rows(store, "old", *((*row, 1) for row in old), source=source)
-    rows = compare(store, "from overlap_prompts('new', 'old', min_overlap := 0.8)")
+    rows = store.read("from overlap_prompts('new', 'old', min_overlap := 0.8)")
     assert [row["pairing"] for row in rows] == ["prompt", "id", "row"]
     assert [row["pairing"] for row in rows if row["is_chosen"]] == [chosen]
 
 
 def test_overlap_prompts_has_three_rows_without_prompts(store):
-    rows = compare(store, "from overlap_prompts('new', 'old')")
+    rows = store.read("from overlap_prompts('new', 'old')")
     assert [(row["prompts"], row["overlap_share"], row["is_chosen"]) for row in rows] == [
         (0, None, True),
         (0, None, False),
@@ -380,9 +386,7 @@ def test_compare_runs_clusters_by_the_side_with_fewer_prompts(store):
         {"run_id": "old", "prompt_id": f"o{i % 2}", "occurrence": i // 2, "source_row": i, "target": "7"}
         for i in range(6)
     ))  # fmt: skip
-    rows = [
-        compare(store, f"from compare_runs({sides}, pair_by := 'row')")[0] for sides in ("'new','old'", "'old','new'")
-    ]
+    rows = [compare(store, *sides, "row")[0] for sides in (("new", "old"), ("old", "new"))]
     assert [(row["prompts"], row["low"], row["p_value"]) for row in rows] == [(6, None, None)] * 2
     assert rows[0]["standard_error"] == pytest.approx(rows[1]["standard_error"])
 
@@ -393,7 +397,7 @@ def test_compare_runs_takes_the_mean_of_the_baseline_and_its_repeats(store):
     given_scores(store, "old2", named([1, 0, 1, 1, 0]))
     given_scores(store, "other", named([0, 0, 0, 0, 0]))
     (alone,) = compare(store)
-    (row,) = compare(store, "from compare_runs('new', 'old', baseline_repeats := ['old', 'old2'])")
+    (row,) = compare(store, baseline_repeats=["old", "old2"])
     assert (alone["baseline_mean"], row["baseline_mean"]) == (1, pytest.approx(0.8))
     assert (row["prompts"], row["worse_prompts"], row["better_prompts"]) == (5, 2, 1)
     assert not row["is_proportion"] and row["difference"] == pytest.approx(-0.2)
@@ -416,7 +420,7 @@ def test_pair_prompts_counts_rows_of_a_repeat_as_rows_of_the_baseline(store, pai
         "select baseline_value is null as is_alone, count(*) as n from pair_prompts('new', 'old', pair_by := '{}'{})"
     )
     alone, repeated = (
-        compare(store, query.format(pairing, more) + " group by all order by all")
+        store.read(query.format(pairing, more) + " group by all order by all")
         for more in ("", ", baseline_repeats := ['old2']")
     )
     assert alone == repeated

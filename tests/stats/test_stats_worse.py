@@ -11,9 +11,9 @@ from scipy.stats import binom, t
 from assayline.benchmark.frontier import judge_family
 from assayline.comparison.gate import GateReport, judge_scores, judge_speed, mark_suspect
 from assayline.spec.criteria import GateSpec
-from assayline.stats.pairs import count_prompts_needed, describe_pairs, find_p, find_reach, judge_mean
+from assayline.stats.pairs import average_scores, count_prompts_needed, describe_pairs, find_p, find_reach
 from assayline.stats.repeats import compare_repeats, spread_sessions
-from assayline.stats.worse import LEVEL, NIGHTS, say_worse
+from assayline.stats.worse import LEVEL, NIGHTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +34,7 @@ def row_of(prompts, worse, better):
 
 @cache
 def judge(prompts, worse, better, limit):
-    return judge_scores(row_of(prompts, worse, better), GateSpec(max_accuracy_drop=limit))
+    return judge_scores(describe_pairs(row_of(prompts, worse, better), limit), GateSpec())
 
 
 def share(prompts, differ, drop, limit, verdict, level=0.05):
@@ -64,7 +64,9 @@ def test_guide_names_the_drops_of_forty_prompts_that_are_suspect_and_that_fail_o
     )
 
     def find(lost):
-        return mark_suspect(judge_scores(row_of(40, lost, 0), GateSpec(), nights=NIGHTS), LEVEL).verdict
+        return mark_suspect(
+            judge_scores(describe_pairs(row_of(40, lost, 0), 0.01), GateSpec(), nights=NIGHTS), LEVEL
+        ).verdict
 
     lost = (suspect - 1, suspect, failing - 1, failing)
     assert [find(each) for each in lost] == ["inconclusive", "suspect", "suspect", "fail"]
@@ -97,27 +99,26 @@ def test_judge_scores_leaves_a_drop_open_that_is_worse_but_not_shown_beyond_the_
     assert GateReport("new", "old", [check]).headline == (
         "Run new fails no limit against old. Worse by more than chance: accuracy, s. Inconclusive: accuracy, s."
     )
-    assert say_worse("pass", 0.01, 0.2) == "shown within the limit"
-    assert say_worse("pass", -0.01, 0.02) == "better than the baseline by more than chance, shown within the limit"
+    assert judge(1000, 10, 10, 0.05).words.count("It is shown within the limit.") == 1
+    assert "It is better than the baseline by more than chance, shown within" in judge(1000, 0, 20, 0.05).words
     assert judge(1000, 40, 10, 0.0).verdict == "fail"
     assert judge(1000, 40, 10, 0.05).verdict == "pass", "worse by more than chance, and shown within the limit"
 
 
 def mean_of(rows, limit):
-    """The weighted mean of rows with equal weights, as `judge_mean` judges it."""
-    ends = [(row["low"], row["high"]) for row in rows]
-    return judge_mean([1 / len(rows)] * len(rows), [row["difference"] for row in rows], ends, limit)
+    """The mean of rows with equal weights."""
+    return average_scores([describe_pairs(row, limit) for row in rows], [1] * len(rows), "mean")
 
 
 @pytest.mark.parametrize("limit", [0.1, 0.3])
-def test_judge_mean_passes_few_of_many_small_evaluations_at_the_limit(limit):
+def test_average_scores_passes_few_of_many_small_evaluations_at_the_limit(limit):
     """Their centers are shrunken to 0, by a bias that a mean of 40 would keep."""
     drawn = np.random.default_rng(5).multinomial(12, [limit + 0.05, 0.05, 0.9 - limit], (400, 40))[..., :2]
     means = [mean_of([row_of(12, *counts) for counts in case], limit) for case in drawn.tolist()]
-    assert np.mean([mean["verdict"] == "pass" for mean in means]) <= 0.035
-    assert np.mean([mean["verdict"] == "fail" for mean in means]) <= 0.035
-    row = row_of(12, 4, 1)
-    assert mean_of([row], limit)["center"] == pytest.approx((row["low"] + row["high"]) / 2), "one is as it was"
+    for verdict in ("pass", "fail"):
+        assert np.mean([mean.judge() == verdict for mean in means]) <= 0.035
+    row, mean = row_of(12, 4, 1), mean_of([row_of(12, 4, 1)], limit)
+    assert mean.low + mean.high == pytest.approx(row["low"] + row["high"]), "one is as it was"
 
 
 def test_judge_family_keeps_few_of_ten_configurations_at_the_limit():
@@ -125,12 +126,10 @@ def test_judge_family_keeps_few_of_ten_configurations_at_the_limit():
     drawn = np.random.default_rng(6).multinomial(400, [0.08, 0.05, 0.87], (500, 10))[..., :2]
     kept = 0
     for case in drawn.tolist():
-        judged = [mean_of([row_of(400, *counts)], 0.03) for counts in case]
-        means = [{"judged": one, "lost": 0.0, "limit": 0.03, "mean_accuracy": {}} for one in judged]
-        judge_family(means)
-        kept += any(mean["verdict"] == "pass" for mean in means)
-        within = [mean["mean_accuracy"]["low"] >= -0.03 for mean in means]
-        assert within == [mean["verdict"] == "pass" for mean in means], "the interval that is shown decides"
+        means = judge_family([mean_of([row_of(400, *counts)], 0.03) for counts in case])
+        kept += any(mean.judge() == "pass" for mean in means)
+        within = [mean.low >= -0.03 for mean in means]
+        assert within == [mean.judge() == "pass" for mean in means], "the interval that is shown decides"
     assert kept <= 0.04 * 500
 
 

@@ -15,12 +15,13 @@ from assayline.comparison.queries import (
 )
 from assayline.report.answers import Filters, list_messages, list_pairs, read_whole_answers
 from assayline.report.charts import draw_points
-from assayline.report.document import Chart, Column, Sample, Section, cut_quote, tabulate
+from assayline.report.compared import show_difference, show_interval, tabulate_comparisons
+from assayline.report.document import Chart, Column, Sample, Section, Table, cut_quote, tabulate
 from assayline.report.run.rows import ReportRows, say_answered
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.stats.pairs import describe_pairs
-from assayline.stats.worse import OPEN, Verdict, find_gravest
+from assayline.stats.worse import OPEN, Comparison, Verdict, find_gravest
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.manifest import ENDED_WELL
 from assayline.store.metrics import ensure_repeats
@@ -33,8 +34,6 @@ from assayline.words import (
     show_name,
     show_note,
     show_number,
-    show_points,
-    show_range,
     show_ratio,
     show_share,
     show_value,
@@ -42,6 +41,27 @@ from assayline.words import (
 
 FLIPPED = 4
 """Maximum number of prompts shown that got worse, and of prompts that got better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A scorer of two runs, compared and judged."""
+
+    found: Comparison
+    verdict: Verdict
+
+    @property
+    def scorer(self) -> str:
+        return str(self.found.detail)
+
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        if self.found.pairs["same_scorer"] is False:
+            return "not comparable, because the scorers differ"
+        if not self.found.ends:
+            return "not judged, because five independent prompts are needed"
+        return self.found.say(self.verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +76,7 @@ class ComparisonRows:
     """Machine and versions of candidate and baseline."""
     limits: list[Row]
     """The latest gate verdict on these two runs, one row per limit; empty without one."""
-    scores: list[Row]
+    scores: list[Score]
     metrics: list[Row]
     worse: list[Row]
     better: list[Row]
@@ -79,7 +99,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         pairing=say_pairing(pairing, *specs),
         environments=(environments[candidate], environments[baseline]),
         limits=limits,
-        scores=sorted(scores.values(), key=lambda row: (ordinals.get(row["scorer"], len(ordinals)), row["scorer"])),
+        scores=sorted(scores.values(), key=lambda one: (ordinals.get(one.scorer, len(ordinals)), one.scorer)),
         metrics=_relate_noise(connection, candidate, baseline),
         worse=read_flips(connection, candidate, baseline, pairing, "worse"),
         better=read_flips(connection, candidate, baseline, pairing, "better"),
@@ -87,7 +107,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     )
 
 
-def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[str, list[Row], dict[str, Row]]:
+def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[str, list[Row], dict[str, Score]]:
     """Read how the prompts of two runs are paired, the gate's last verdict on them, and their scores, by scorer.
 
     Scores are judged by the limit of the candidate's spec.
@@ -98,24 +118,18 @@ def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[
     limits = read_rows(connection, _LIMITS, candidate, baseline)
     judged = {row["limit_on"]: row for row in limits}
     limit = wanted.get("max_accuracy_drop", GateSpec().max_accuracy_drop)
-    rows = compare_scores(connection, candidate, baseline, pairing)
+    found = compare_scores(connection, candidate, baseline, pairing)
     return (
         pairing,
         limits,
-        {scorer: _judge(row, judged.get(f"accuracy, {scorer}", {}), limit) for scorer, row in rows.items()},
+        {scorer: _judge(one, judged.get(f"accuracy, {scorer}", {}), limit) for scorer, one in found.items()},
     )
 
 
-def _judge(row: Row, judged: Row, limit: float) -> Row:
-    """Add the verdict as a gate gives it: that of the gate if it `judged` the scorer."""
-    limit = limit if judged.get("limit_value") is None else judged["limit_value"]
-    found = describe_pairs(row, limit)
-    row |= {"limit": limit, "beyond_p": found.p_worse, "verdict": judged.get("verdict", found.judge())}
-    if row["same_scorer"] is False:
-        return row | {"words": "not comparable, because the scorers differ"}
-    if row["low"] is None:
-        return row | {"words": "not judged, because five independent prompts are needed"}
-    return row | {"words": found.say(row["verdict"])}
+def _judge(found: Comparison, judged: Row, limit: float) -> Score:
+    """Return the verdict as a gate gives it: that of the gate if it `judged` the scorer."""
+    found = describe_pairs(found.pairs, limit if judged.get("limit_value") is None else judged["limit_value"])
+    return Score(found, judged.get("verdict", found.judge()))
 
 
 def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list[Row]:
@@ -250,19 +264,6 @@ NAMED = (
 SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a run again with the current scorer."
 
 
-SCORES = (
-    Column("scorer", "scorer"),
-    Column("run", "candidate_mean", show_share),
-    Column("baseline", "baseline_mean", show_share),
-    Column("change", "difference", show_points),
-    Column("95% CI", ("low", "high"), show_points),
-    Column("limit", lambda row: show_points(-row["limit"]), show_number),
-    Column("p at the limit", "beyond_p", show_value),
-    Column("worse / better", lambda row: f"{row['worse_prompts']:,} / {row['better_prompts']:,}", show_number),
-    Column("pairs", "prompts", show_value),
-    Column("pairs with an error", "error_pairs", show_value),
-    Column("verdict", "words"),
-)
 SPEEDS = (
     Column("metric", lambda row: name_metric(row["metric"])),
     Column("run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
@@ -284,15 +285,14 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
             {**row, "words": row["words"] * (row["words"] not in said[:i])} for i, row in enumerate(comparison.limits)
         ]
         section.add(tabulate("Limits", LIMITS, shown_limits))
-    paired = [row for row in comparison.scores if row["prompts"]]
-    if shown := [row for row in paired if row["low"] is not None]:
+    if shown := [one for one in comparison.scores if one.found.ends]:
         points = [
             {
-                "name": row["scorer"],
-                **{key: 100 * row[end] for key, end in (("value", "difference"), ("low", "low"), ("high", "high"))},
-                "shown": f"{show_points(row['difference'])} ({_show_span(row)})",
+                "name": one.scorer,
+                **{key: 100 * (getattr(one.found, end) or 0) for key, end in ENDS.items()},
+                "shown": f"{show_difference(one.found)} ({show_interval(one.found)})",
             }
-            for row in shown
+            for one in shown
         ]
         words = "; ".join(f"{point['name']} {point['shown']}" for point in points)
         described = f"Difference of each mean score from the baseline, with its 95% interval: {words}."
@@ -303,8 +303,8 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
         section.say("● right, ◐ in part, ○ wrong, · no score. Chance: of a wrong answer, by the nights before.")
     section.add(*(_show_flip("Got worse", row) for row in comparison.worse))
     section.add(*(_show_flip("Got better", row) for row in comparison.better))
-    if paired:
-        section.add(tabulate("Paired scores", SCORES, paired))
+    if table := tabulate_scores(comparison):
+        section.add(table)
     section.add(tabulate("Speed and cost", SPEEDS, comparison.metrics))
     section.say(
         "Speed and cost compare one run with one run, and runs vary. `assayline gate` tests such a difference over "
@@ -319,6 +319,15 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
     return section
 
 
+ENDS = {"value": "difference", "low": "low", "high": "high"}
+
+
+def tabulate_scores(comparison: ComparisonRows, *, is_judged: bool = True) -> Table | None:
+    """Tabulate the scorers that both runs have; None if they share no scored prompt."""
+    rows = [((one.scorer,), one.found, one.words) for one in comparison.scores if one.found.counts[0]]
+    return tabulate_comparisons("Paired scores", ("scorer",), rows, is_judged=is_judged) if rows else None
+
+
 QUESTIONS = (Column("question", 0), Column("answer", 1), Column("next", 2))
 ADVICE: dict[Verdict, str] = {
     "fail": "Look at the answers that changed, and measure both runs again. If the change is wanted, pin this run.",
@@ -331,11 +340,11 @@ ADVICE: dict[Verdict, str] = {
 def answer_questions(connection: Connection, rows: ReportRows, comparison: ComparisonRows) -> Section:
     """Build the section that says whether the run ran, whether it is worse, where, since when, and what to do."""
     run_id, baseline = rows.run["run_id"], comparison.baseline["run_id"]
-    verdicts = [row["verdict"] for row in comparison.limits or comparison.scores[:1]]
+    verdicts = [row["verdict"] for row in comparison.limits] or [one.verdict for one in comparison.scores[:1]]
     verdict = find_gravest(verdicts) if verdicts else "inconclusive"
     said = [*say_limits(comparison), say_verdict(comparison)][0]
     named = [f"{row['source_row']:,}" for row in comparison.worse if row["source_row"] is not None]
-    worse = sum(row["worse_prompts"] or 0 for row in comparison.scores[:1])
+    worse = sum(one.found.pairs["worse_prompts"] for one in comparison.scores[:1])
     more = [f"{worse - len(named):,} more"] if worse > len(named) else []
     which = f"{'Row' if worse == 1 else 'Rows'} {' and '.join([', '.join(named), *more])} got worse."
     answers = {
@@ -408,8 +417,9 @@ def say_verdict(comparison: ComparisonRows, *, is_judged: bool = True) -> str:
     return say_score(comparison.scores[0], comparison.pairing, is_judged=is_judged)
 
 
-def say_score(row: Row, pairing: str = "", *, is_judged: bool = True) -> str:
+def say_score(one: Score, pairing: str = "", *, is_judged: bool = True) -> str:
     """Summarize the verdict on a scorer, or else its change alone."""
+    row = one.found.pairs
     if not row["prompts"]:
         return (
             "The runs share no scored prompt, so answers are not compared: the prompt sets differ, or one run has "
@@ -418,19 +428,17 @@ def say_score(row: Row, pairing: str = "", *, is_judged: bool = True) -> str:
     partly = "" if row["overlap_share"] == 1 else f", over the {show_share(row['overlap_share'])} of prompts in both"
     unlike = "" if row["same_scorer"] else f" {SCORE_AGAIN}"
     paired = f", {pairing}" * bool(pairing)
-    span = f" ({_show_span(row)})" if row["low"] is not None else ""
-    scorer = row["scorer"]
-    verdict = f"{scorer} is {row['words']}:" if is_judged else f"Compared with the baseline, {scorer} changed by"
+    span = f" ({show_interval(one.found)})" if one.found.ends else ""
+    verdict = f"{one.scorer} is {one.words}:" if is_judged else f"Compared with the baseline, {one.scorer} changed by"
     return (
-        f"{verdict} "
-        f"{show_points(row['difference'])}{span}{partly}; {count(row['worse_prompts'], 'prompt')} got worse and "
+        f"{verdict} {show_difference(one.found)}{span}{partly}; {count(row['worse_prompts'], 'prompt')} got worse and "
         f"{row['better_prompts']:,} better{paired}.{unlike}"
     )
 
 
 def is_worse(comparison: ComparisonRows, scorer: str | None) -> bool:
     """Return True if the mean of `scorer` is below the baseline's, shown beyond the limit."""
-    return any(row["scorer"] == scorer and row["verdict"] == "fail" for row in comparison.scores)
+    return any(one.scorer == scorer and one.verdict == "fail" for one in comparison.scores)
 
 
 def introduce(run: Row, comparison: ComparisonRows) -> str:
@@ -460,7 +468,3 @@ def _show_flip(title: str, row: Row) -> Sample:
         facts.append(("noise", f"also differs between equal runs: {show_share(row['flip_share'])}"))
     place = f"prompt {row['prompt_id'][:12]}" if row["source_row"] is None else f"row {row['source_row']:,}"
     return Sample(f"{title}: {place}", facts, quotes)
-
-
-def _show_span(row: Row) -> str:
-    return show_range(show_points(row["low"]), show_points(row["high"]))
