@@ -212,7 +212,6 @@ _SCHEMA = pa.schema(
     }
 )  # fmt: skip
 """Columns of the table scores, without the run."""
-_NO_SCORES = _SCHEMA.empty_table()
 
 
 def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Sequence[HarnessScore]) -> int:
@@ -266,7 +265,7 @@ def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
             yield from map(ScorerInput, answers, targets, [{} if row is None else row for row in rows])
 
     scored = score_answers(scorer, read())
-    tables = [_NO_SCORES]
+    tables = [_SCHEMA.empty_table()]
     while some := list(islice(scored, ROWS_PER_FETCH)):
         tables.append(_tabulate(scorer, [(keys.popleft(), score) for score in some]))
     return _insert_table(connection, run_id, pa.concat_tables(tables)) + _insert_errors(connection, run_id, scorer)
