@@ -70,19 +70,20 @@ def read_measured(
     rivals = 1 if baseline else max(1, len(repeats.keys() & labels.keys()) - 1)
     found = []
     for config_id, label in labels.items():
-        runs = repeats.get(config_id, [])
+        runs, answered = repeats.get(config_id, ([], []))
         metrics = {metric: row for (measured_id, metric), row in rows.items() if measured_id == config_id}
         compared: dict[str, Comparison] = {}
         references: dict[str, str] = {}
         for reference in dict.fromkeys([baseline] if baseline else [row["config_id"] for row in best.values()]):
-            others = repeats.get(str(reference), [])
-            if reference == config_id or not runs or not others:
+            others, scored = repeats.get(str(reference), ([], []))
+            if reference == config_id or not answered or not scored:
                 continue
-            pairs = compare_speed(connection, runs, others, limits, rivals=rivals)
-            pairs = {one: row for one, row in pairs.items() if baseline or best[one]["config_id"] == reference}
-            if "accuracy" in pairs and (scored := compare_accuracy(connection, runs, others, max_drop, rivals)):
-                pairs["accuracy"] = scored
-            sides = {"run_id": runs[-1], "baseline_run_id": others[-1]}
+            pairs = compare_speed(connection, runs, others, limits, rivals=rivals) if runs and others else {}
+            wanted = [metric for metric, row in best.items() if baseline or row["config_id"] == reference]
+            pairs = {metric: pairs[metric] for metric in wanted if metric in pairs}
+            if "accuracy" in wanted and (by_prompt := compare_accuracy(connection, answered, scored, max_drop, rivals)):
+                pairs["accuracy"] = by_prompt
+            sides = {"run_id": answered[-1], "baseline_run_id": scored[-1]}
             rows_of_pairs = [one.as_row(one.name_change()) | sides | {"detail": None} for one in pairs.values()]
             store_comparisons(connection, "benchmark", rows_of_pairs)
             compared |= pairs

@@ -177,14 +177,15 @@ def judge_run_against(
         raise ComparisonError(f"Run {candidate} is its own baseline. hint: pass another baseline, or a newer run.")
     new, old = read_side(connection, candidate), read_side(connection, baseline)
     _check_ended(new, old)
-    repeats, checks = choose_repeats(connection, candidate, baseline), [*_check_shares(new, old, limits)]
+    checks = [*_check_shares(new, old, limits)]
     if not is_stated(new, old):
         overlaps = read_overlaps(connection, candidate, baseline, limits.min_overlap)
         pairing = choose_pairing(overlaps, limits.pair_by)
         ways = ", ".join(f"by {name} {row['overlap_share'] or 0:.4g}" for name, row in overlaps.items())
         _check_overlap(overlaps[pairing], new, old, limits.min_overlap, ways=ways)
-        pinned = list_pinned(repeats, baseline)
+        pinned = list_pinned(choose_repeats(connection, candidate, baseline, for_accuracy=True), baseline)
         checks += _check_accuracy(connection, new, old, limits, overlaps[pairing], pinned, nights)
+    repeats = choose_repeats(connection, candidate, baseline)
     checks += _check_speed(connection, new, old, limits, repeats, nights)
     checks += _check_cost(connection, new, limits)
     found = judge_stored_reading(connection, candidate, baseline, limits.reread, find_level(nights))

@@ -225,7 +225,7 @@ _EQUAL_RUNS = """
     select run_id, value
     from run_conditions
     join run_metric using (run_id)
-    where metric = 'accuracy' and value is not null and obstacle is null and (config_id, environment) in (
+    where metric = 'accuracy' and value is not null and answers_obstacle is null and (config_id, environment) in (
         select (config_id, environment) from run_conditions where run_id = ?
     )
     order by started_at, run_id
@@ -290,10 +290,13 @@ def explain_other_scorer(connection: Connection, scorer: str, new: str, old: str
     return f"Scores of {scorer!r} in the runs {new} and {old} cannot be compared: {why}. hint: {hint}."
 
 
-def choose_repeats(connection: Connection, candidate: str, baseline: str) -> tuple[list[str], list[str]]:
-    """Read the repeats of both configurations that may be compared, from choose_repeats."""
+def choose_repeats(
+    connection: Connection, candidate: str, baseline: str, *, for_accuracy: bool = False
+) -> tuple[list[str], list[str]]:
+    """Read the repeats of both configurations whose speed, or accuracy, may be compared, from choose_repeats."""
     ensure_repeats(connection, candidate, baseline)
-    rows = read_rows(connection, "from choose_repeats(?, ?)", candidate, baseline)
+    query = "from choose_repeats(?, ?, for_accuracy := ?)"
+    rows = read_rows(connection, query, candidate, baseline, for_accuracy)
     candidates, baselines = (
         [row["run_id"] for row in rows if row["side"] == side] for side in ("candidate", "baseline")
     )
@@ -422,17 +425,22 @@ _MEDIANS = """
         max(value) as highest_value
     from run_conditions
     join run_metric using (run_id)
-    where benchmark_id = ? and obstacle is null
+    where benchmark_id = ? and case metric when 'accuracy' then answers_obstacle else obstacle end is null
     group by config_id, metric
 """
 
 
-def list_repeats(connection: Connection, benchmark_id: str) -> dict[str, list[str]]:
-    """List the runs of a benchmark that count as repeats, by config_id."""
-    query = (
-        "select config_id, list(run_id order by started_at, run_id) as runs from run_conditions "
-        "where benchmark_id = ? and obstacle is null group by config_id"
-    )
+def list_repeats(connection: Connection, benchmark_id: str) -> dict[str, tuple[list[str], list[str]]]:
+    """List the runs of a benchmark that count as repeats of speed, and of accuracy, by config_id."""
+    query = """
+        select
+            config_id,
+            coalesce(list(run_id order by started_at, run_id) filter (obstacle is null), []) as speed,
+            list(run_id order by started_at, run_id) as accuracy
+        from run_conditions
+        where benchmark_id = ? and answers_obstacle is null
+        group by config_id
+    """
     ensure_benchmark(connection, benchmark_id)
     rows = read_rows(connection, query, benchmark_id)
-    return {row["config_id"]: row["runs"] for row in rows}
+    return {row["config_id"]: (row["speed"], row["accuracy"]) for row in rows}

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from assayline.comparison.queries import choose_repeats, list_repeats
+
 SEEDS = range(2)
 REQUESTS = 80
 
@@ -170,7 +172,14 @@ def test_values_of_an_overloaded_client_are_not_valid_and_its_run_is_neither_kne
     point = store.row("load_point", "knee_obstacle", "is_knee", run_id="run")
     assert (point["knee_obstacle"], point["is_knee"]) == (obstacle, obstacle is None)
     assert store.row("run_conditions", "obstacle", run_id="run")["obstacle"] == obstacle
-    rows = store.connection.execute("select metric, obstacle, is_valid from metric_value").fetchall()
+    given_point(store, "new", "b", 1.0, benchmark_id="other")
+    speed, accuracy = (
+        choose_repeats(store.connection, "new", "run", for_accuracy=for_accuracy)[1] for for_accuracy in (False, True)
+    )
+    assert accuracy == ["run"] and speed == ["run"] * (obstacle is None), "a late client moves no answer"
+    assert list_repeats(store.connection, "sweep") == {"a": (speed, accuracy)}
+    query = "select metric, obstacle, is_valid from metric_value where run_id = 'run'"
+    rows = store.connection.execute(query).fetchall()
     found = {metric: reason for metric, reason, is_valid in rows if is_valid == (reason is None)}
     assert found["ttft_s"] == found["e2e_s"] == found["tpot_s"] == obstacle
     assert found["output_tokens_per_s"] == (obstacle if lag_s else None) and found["ok_requests"] is None

@@ -76,8 +76,8 @@ judge_runs as (
             when read_engines.idle_workers is not null then read_engines.idle_workers || ' answered no request'
             when read_engines.troubles > 0 then 'an engine failed'
             when coalesce(read_engines.warm_ups, 0) = 0 then 'its engine was not warmed up'
-            else overload.obstacle
-        end as obstacle,
+        end as answers_obstacle,
+        coalesce(answers_obstacle, overload.obstacle) as obstacle,
         read_engines.device_name,
         read_engines.driver_version,
         read_engines.vllm_version,
@@ -99,6 +99,7 @@ comment on column internal.run_conditions.started_at is 'UTC wall clock at the s
 comment on column internal.run_conditions.place is 'The environment without the order of the requests.';
 comment on column internal.run_conditions.is_longest_first is 'Whether requests were ordered by expected lengths, which a first run does not know.';
 comment on column internal.run_conditions.environment is 'Machine (runs.machine), version of assayline, what the engines reported (device, versions of vLLM, torch and driver, model runner and kernels, context length, files of a served model), their number if it is not 1, a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
+comment on column internal.run_conditions.answers_obstacle is 'Why its answers do not count among the repeats: obstacle without a client that sent or read late, which moves no answer. NULL if they count.';
 comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up, a client that sent or read late. NULL if it counts.';
 comment on column internal.run_conditions.device_name is 'Devices as its engines report them; several names are comma-separated. NULL if no engine opened.';
 comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU.';

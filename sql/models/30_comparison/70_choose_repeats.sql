@@ -1,6 +1,7 @@
 -- Grain: one row per run that counts as a repeat of the candidate or of the baseline.
 --
--- A repeat has the run's config_id and place, and no obstacle (run_conditions). If any of these was sent longest
+-- A repeat has the run's config_id and place, and no obstacle (run_conditions), or with `for_accuracy` no
+-- answers_obstacle. If any of these was sent longest
 -- answers first, only such runs count, as a first run is sent in the order given. For a run of a benchmark, repeats
 -- of the same benchmark count. For any other run, repeats up to it count. The earlier of the two runs, such as a
 -- pinned first night, also has the repeats right after it, up to five in all. If both runs have the same
@@ -10,7 +11,7 @@
 -- side: candidate or baseline.
 -- run_id: the repeat.
 -- started_at: when it started, UTC.
-create or replace macro internal.choose_repeats(candidate, baseline) as table
+create or replace macro internal.choose_repeats(candidate, baseline, for_accuracy := false) as table
 with
 
 read_sides as (
@@ -43,7 +44,7 @@ list_runs as (
         on run_conditions.config_id = face_sides.config_id
         and run_conditions.place = face_sides.place
         and run_conditions.benchmark_id is not distinct from face_sides.benchmark_id
-    where run_conditions.obstacle is null
+    where case when for_accuracy then run_conditions.answers_obstacle else run_conditions.obstacle end is null
         and (
             is_benchmark
             or run_conditions.run_id <> other_id
@@ -81,4 +82,4 @@ part_sides as (
 
 select * from part_sides;
 
-comment on macro table internal.choose_repeats is 'choose_repeats(candidate, baseline), two run ids: one row per run that counts as a repeat of either.';
+comment on macro table internal.choose_repeats is 'choose_repeats(candidate, baseline, for_accuracy := false), two run ids: one row per run that counts as a repeat of either, for speed or for accuracy.';
