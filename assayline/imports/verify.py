@@ -79,6 +79,7 @@ def _read_rows(imported: Imported) -> Callable[[Total], float | None]:
     counts = dict.fromkeys(("ok_requests", "error_requests", "prompt_tokens", "output_tokens"), 0.0)
     times: dict[str, list[float]] = {name: [] for name in (*SPANS, "tpot_s", "itl_s")}
     scores: dict[str, dict[Any, list[float]]] = {}
+    lacks_stamps = False
     for row in check_rows(imported):
         if isinstance(row, HarnessScore):
             scores.setdefault(row.scorer, {}).setdefault((row.prompt_id, row.occurrence), []).append(row.value)
@@ -90,6 +91,7 @@ def _read_rows(imported: Imported) -> Callable[[Total], float | None]:
             counts["output_tokens"] += row.output_tokens or 0
             for name, value in _measure(row):
                 times[name].append(value)
+            lacks_stamps |= row.token_at_s is None and (row.output_tokens or 0) > 1
     seconds = next((one.value for one in imported.totals if one.metric == "duration_s"), None)
 
     def recompute(total: Total) -> float | None:
@@ -103,7 +105,7 @@ def _read_rows(imported: Imported) -> Callable[[Total], float | None]:
             return counts[metric]
         if metric in AMOUNTS and statistic == "mean" and seconds and imported.tool == PLAIN:
             return sum(counts[name] for name in AMOUNTS[metric]) / seconds
-        if not (values := sorted(times.get(metric, ()))):
+        if not (values := sorted(times.get(metric, ()))) or (metric == "itl_s" and lacks_stamps):
             return None
         if statistic.startswith("p") and imported.tool != PLAIN:  # between its neighbors, by any definition
             share, last = float(statistic[1:]) / 100, len(values) - 1
@@ -122,7 +124,10 @@ def _measure(row: Completion) -> Iterator[tuple[str, float]]:
             yield name, ends[1] - ends[0]
     if row.output_tokens and row.output_tokens > 1 and row.first_token_at_s is not None and row.last_token_at_s:
         yield "tpot_s", (row.last_token_at_s - row.first_token_at_s) / (row.output_tokens - 1)
-    for gap in np.diff(row.token_at_s or []):
+    stamps = list(row.token_at_s or ())
+    if stamps and row.first_token_at_s is not None and row.first_token_at_s < stamps[0]:
+        stamps.insert(0, row.first_token_at_s)  # the empty event that opens a chat, which vllm bench counts
+    for gap in np.diff(stamps):
         yield "itl_s", float(gap)
 
 

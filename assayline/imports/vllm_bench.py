@@ -78,6 +78,7 @@ def _read_rows(data: dict[str, Any]) -> Rows:
             continue
         has_tokens = row["ttfts"] > 0  # 0 of an answer that was not streamed
         stamps = [round(at, 6) for at in accumulate([sent + row["ttfts"], *row["itls"]])] if has_tokens else []
+        of_tokens = stamps[1:] if "chat" in (data.get("backend") or "") else stamps  # an empty event opens a chat
         yield from rows.answer(
             prompt,
             sent_at_s=sent,
@@ -85,7 +86,7 @@ def _read_rows(data: dict[str, Any]) -> Rows:
             first_token_at_s=stamps[0] if stamps else None,
             last_token_at_s=stamps[-1] if stamps else None,
             finished_at_s=stamps[-1] if stamps else None,
-            token_at_s=stamps if len(stamps) == row["output_lens"] else None,
+            token_at_s=next((one for one in (stamps, of_tokens) if len(one) == row["output_lens"]), None),
             prompt_tokens=length,
             output_tokens=row["output_lens"],
             text=row["generated_texts"],

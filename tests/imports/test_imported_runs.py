@@ -33,6 +33,7 @@ from assayline.export.rows import find_exported
 from assayline.flows.cli import run
 from assayline.imports import KINDS
 from assayline.imports.make import import_files
+from assayline.imports.verify import verify_files
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.spec.named import find_benchmark
@@ -104,6 +105,17 @@ def test_vllm_bench_latencies_equal_those_of_the_arrays(settings):
     seconds = ends.max() - starts.min()
     assert values["output_tokens_per_s", "mean", None] == pytest.approx(tokens.sum() / seconds, rel=1e-3)
     assert run_kit.query(settings, "select arrival, requests_per_s from loads") == [("poisson", 4.0)]
+
+
+def test_vllm_bench_chats_open_with_an_event_without_a_token(settings):
+    path = run_kit.ROOT / "flows" / "cli" / "demo" / "results" / "load" / "vllm-bench.json"
+    (run_id,) = add(settings, "vllm-bench", path)
+    gaps = [row[-31:] for row in json.loads(path.read_text())["itls"]]
+    query = f"select value, n from metric_value where (metric, statistic, run_id) = ('itl_s', 'p50', '{run_id}')"
+    ((value, n),) = run_kit.query(settings, query)
+    assert n == len(gaps) * 31
+    assert value == pytest.approx(np.percentile(gaps, 50), abs=2e-6)
+    assert [one.different for one in verify_files([path])] == [[]]
 
 
 def test_guidellm_benchmarks_become_runs_with_their_latencies(settings):
