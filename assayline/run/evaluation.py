@@ -40,7 +40,7 @@ from assayline.store.ingest import RunOutcome, load_parts, read_outcome
 from assayline.store.locks import RunLock
 from assayline.store.manifest import Manifest, PromptCounts, read_run_scorers, write_manifest
 from assayline.store.metrics import read_metric_table, read_notes
-from assayline.store.parts import PartWriter, list_parts, remove_unfinished
+from assayline.store.parts import PartWriter, list_parts, merge_parts, remove_unfinished, split_parts
 from assayline.store.runs import save_run
 from assayline.store.score_files import read_function_scores, read_harness_scores, write_function_scores
 from assayline.store.scoring import SampleToScore, StoredAnswer, read_answers, read_samples, score_run
@@ -221,6 +221,7 @@ class Evaluation:
         """Resume the run. Raises StoreError, which leaves the run unchanged."""
         before = self.manifest
         remove_unfinished(self.run_dir)
+        split_parts(self.run_dir)
         self.earlier = answers = self.database.run(self._survey)
         counts = before.prompts
         if counts and (
@@ -358,6 +359,11 @@ class Evaluation:
                 found = read_result(self.manifest, self.settings)
         except StoreError as error:
             raise self._end_unrecorded("failed", error) from error
+        if self.manifest.state == "completed" or self.manifest.is_final:
+            try:
+                merge_parts(self.run_dir)
+            except StoreError as error:
+                notes.append(str(error))
         self.manifest = replace(self.manifest, lacks_report=lacks_report)
         write_manifest(self.run_dir, self.manifest)
         self._is_over = True

@@ -31,7 +31,7 @@ from assayline.records import EARLIER_TURN, NOT_SENT, Completion, EarlierTurn, J
 from assayline.requests.build import PreparedPrompt, check_length
 from assayline.requests.chat import Rendered, Renderer
 from assayline.spec.evaluation import EvalSpec
-from assayline.store.parts import StoredText, part_unreadable, request_from_row
+from assayline.store.parts import StoredText, open_part, request_from_row
 
 
 def name_shard(number: int, weight: int | None = None) -> str:
@@ -57,29 +57,26 @@ def read_shard(
     A turn of a conversation comes with its earlier turns, in order; `read_texts` returns the answers to those in
     `answered`. Raises StoreError for a damaged part.
     """
-    try:
-        with pq.ParquetFile(path) as file:
-            has_turns = "turn_index" in file.schema_arrow.names
-            texts = read_texts(_list_turns(file) & answered) if has_turns and answered else {}
-            earlier: list[EarlierTurn] = []
-            for batch in file.iter_batches(batch_size=256):
-                for row in batch.to_pylist():
-                    is_ready = row["prompt_token_ids"] or row["messages_json"] or row.get("turn_messages_json")
-                    if not is_ready:
-                        continue
-                    is_answered = row["request_id"] in answered
-                    if row.get("turn_index") is None and is_answered:
-                        continue
-                    request = _find_media(request_from_row(row), path.parents[2])
-                    if request.turn_index is not None:
-                        earlier = earlier if request.turn_index else []
-                        request = replace(request, earlier_turns=earlier)
-                        stored = texts.get(request.request_id, StoredText())
-                        earlier = [*earlier, EarlierTurn(request.turn_messages or [], *stored)]
-                    if not is_answered:
-                        yield request
-    except (OSError, pa.ArrowException) as error:
-        raise part_unreadable(path, error) from error
+    with open_part(path) as file:
+        has_turns = "turn_index" in file.schema_arrow.names
+        texts = read_texts(_list_turns(file) & answered) if has_turns and answered else {}
+        earlier: list[EarlierTurn] = []
+        for batch in file.iter_batches(batch_size=256):
+            for row in batch.to_pylist():
+                is_ready = row["prompt_token_ids"] or row["messages_json"] or row.get("turn_messages_json")
+                if not is_ready:
+                    continue
+                is_answered = row["request_id"] in answered
+                if row.get("turn_index") is None and is_answered:
+                    continue
+                request = _find_media(request_from_row(row), path.parents[2])
+                if request.turn_index is not None:
+                    earlier = earlier if request.turn_index else []
+                    request = replace(request, earlier_turns=earlier)
+                    stored = texts.get(request.request_id, StoredText())
+                    earlier = [*earlier, EarlierTurn(request.turn_messages or [], *stored)]
+                if not is_answered:
+                    yield request
 
 
 def _list_turns(file: pq.ParquetFile) -> frozenset[str]:

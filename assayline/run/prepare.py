@@ -20,9 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from assayline.engines.reasoning import thinks
 from assayline.errors import PromptError, PromptsChangedError, SpecError
 from assayline.files import MAKE_ROOM, write_text
@@ -46,7 +43,7 @@ from assayline.spec.prompts import LmEvalSource
 from assayline.store.answers import AnswerSurvey
 from assayline.store.database import Row
 from assayline.store.manifest import PromptCounts
-from assayline.store.parts import Record, list_part_names, part_unreadable, parts_dir, to_arrow, write_part
+from assayline.store.parts import Record, list_part_names, open_part, parts_dir, to_arrow, write_part
 from assayline.store.score_files import FOLDER_NAME, write_harness_scores
 from assayline.store.scoring import StoredAnswer
 
@@ -347,11 +344,8 @@ def _identity_of(table: str, record: Record) -> tuple[Any, ...]:
 
 def _read_identities(table: str, part: Path) -> list[tuple[Any, ...]]:
     columns = IDENTITY[table]
-    try:
-        with pq.ParquetFile(part) as file:
-            rows = file.read(columns=list(columns)).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise part_unreadable(part, error) from error
+    with open_part(part) as file:
+        rows = file.read(columns=list(columns)).to_pylist()
     return [tuple(row[column] for column in columns) for row in rows]
 
 

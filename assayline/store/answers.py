@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from assayline.errors import SpecError
 from assayline.files import MAKE_ROOM, storing
@@ -29,7 +27,7 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import AnswersSource, PairsSource, RereadSource
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.ingest import describe_damage, find_damaged, list_new_parts
-from assayline.store.parts import TABLES, list_parts, part_unreadable
+from assayline.store.parts import TABLES, list_parts, open_part
 from assayline.store.views import quote_text
 from assayline.words import nearest
 
@@ -138,12 +136,9 @@ def _survey(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -
 def lacks_media(run_dir: Path) -> bool:
     """Return True if media from inside rows are missing, as in an unfinished copy. Raises StoreError."""
     for part in list_parts(run_dir, "requests"):
-        try:
-            with pq.ParquetFile(part) as file:
-                has_column = "media_json" in file.schema_arrow.names
-                texts = file.read(["media_json"])["media_json"].drop_null().to_pylist() if has_column else []
-        except (OSError, pa.ArrowException) as error:
-            raise part_unreadable(part, error) from error
+        with open_part(part) as file:
+            has_column = "media_json" in file.schema_arrow.names
+            texts = file.read(["media_json"])["media_json"].drop_null().to_pylist() if has_column else []
         paths = (Path(find_media(media, run_dir)["path"]) for text in texts for media in json.loads(text))
         if any(path.is_relative_to(run_dir) and not path.exists() for path in paths):
             return True

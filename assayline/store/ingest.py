@@ -17,8 +17,17 @@ from assayline.errors import DamagedPartsError
 from assayline.files import replace_file, storing
 from assayline.store.database import transaction
 from assayline.store.metrics import forget_metrics
-from assayline.store.parts import TABLES, ledger_name, list_part_names, list_parts, parts_dir
-from assayline.store.runs import delete_run
+from assayline.store.parts import (
+    ANSWERS,
+    MERGED_NAME,
+    TABLES,
+    ledger_name,
+    list_part_names,
+    list_parts,
+    parts_dir,
+    read_sources,
+)
+from assayline.store.runs import delete_run, insert_rows
 
 
 class RunOutcome(NamedTuple):
@@ -116,14 +125,14 @@ def compare_columns(table: str, names: list[str]) -> str | None:
 def rescue_parts(
     connection: duckdb.DuckDBPyConnection, run_id: str, table: str, damaged: list[Path], good: list[Path]
 ) -> bool:
-    """Rewrite a table's damaged parts in place from ingested rows; return True if that was possible.
+    """Write a table's lost parts again from ingested rows; return True if that was possible.
 
-    Which of them had a row is unknown, so each gets as many as it had. Raises StoreError.
+    Lost are those of the ledger that are not `good`, such as the sources of a damaged merged part. Which of them had a
+    row is unknown, so each gets as many as it had. Raises StoreError.
     """
-    query = "select loaded_rows from loaded_parts where run_id = ? and part = ?"
-    names = [ledger_name(part.parent.name, part.name) for part in damaged]
-    counts = [count for name in names for (count,) in connection.execute(query, [run_id, name]).fetchall()]
-    if len(counts) < len(damaged):
+    kept = {ledger_name(table, name) for part in good for name in read_sources(part) or [part.name]}
+    lost = {name: rows for name, rows in sorted(_read_ledger(connection, run_id, table).items()) if name not in kept}
+    if not {ledger_name(table, part.name) for part in damaged if part.name != MERGED_NAME} <= lost.keys():
         return False
     columns = ", ".join(TABLES[table].names)
     rest = f"select {columns} from {table} where run_id = ?"  # noqa: S608 - names are ours
@@ -133,11 +142,14 @@ def rescue_parts(
         every = f"{none} union all by name select * from read_parquet(?, union_by_name = true)"  # noqa: S608
         rest += f" except all select {columns} from ({every})"  # noqa: S608 - names are ours
         values.append([str(part) for part in good])
+    if table == ANSWERS:
+        rest = f"from ({rest}) order by worker = 'prepare'"  # as the names of their parts
     rows = connection.sql(rest, params=values).to_arrow_table().cast(TABLES[table])
-    if rows.num_rows != sum(counts):
+    if not lost or rows.num_rows != sum(lost.values()):
         return False
-    for part, count in zip(damaged, counts, strict=True):
+    for name, count in lost.items():
         some, rows = rows.slice(0, count), rows.slice(count)
+        part = damaged[0].with_name(Path(name).name)
         with storing(f"Part {part} cannot be rewritten", "free space, then run the same command again."):
             replace_file(part, partial(pq.write_table, some, compression="zstd"))
     return True
@@ -168,32 +180,54 @@ def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path
 
 
 def list_new_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path, table: str) -> list[Path]:
-    """List a table's parts that are not in the ledger."""
-    query = "select part from loaded_parts where run_id = ? and target_table = ?"
-    known = {name for (name,) in connection.execute(query, [run_id, table]).fetchall()}
+    """List a table's parts that are not in the ledger, or have a source that is not in it."""
+    known = _read_ledger(connection, run_id, table)
     folder, names = parts_dir(run_dir, table), list_part_names(run_dir, table)
-    return [folder / name for name in names if ledger_name(table, name) not in known]
+    return [
+        folder / name
+        for name in names
+        if any(ledger_name(table, one) not in known for one in read_sources(folder / name) or [name])
+    ]
+
+
+def _read_ledger(connection: duckdb.DuckDBPyConnection, run_id: str, table: str) -> dict[str, int]:
+    query = "select part, loaded_rows from loaded_parts where run_id = ? and target_table = ?"
+    return dict(connection.execute(query, [run_id, table]).fetchall())
 
 
 def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
-    """Insert parts of one table and their ledger rows in the caller's transaction; return the number of rows."""
-    _check_columns(table, parts)
-    files = [str(part) for part in parts]
+    """Insert parts of one table and their ledger rows in the caller's transaction; return the number of rows.
+
+    Of a merged part, the sources that are in the ledger are left out. Raises ValueError for other columns, because
+    DuckDB fills missing columns with NULL and drops extra ones.
+    """
+    known = _read_ledger(connection, run_id, table)
+    ledger: dict[str, int] = {}
+    ranges: list[tuple[str, int, int]] = []
+    for part in parts:
+        footer, first = pq.read_metadata(part), 0
+        if difference := compare_columns(table, footer.schema.to_arrow_schema().names):
+            raise ValueError(f"{part}: {difference}")
+        for name, count in (read_sources(part) or {part.name: footer.num_rows}).items():
+            if (name := ledger_name(table, name)) not in known:
+                ledger[name] = count
+                follows = ranges and ranges[-1][0] == str(part) and ranges[-1][2] == first
+                ranges.append((str(part), ranges.pop()[1] if follows else first, first + count))
+            first += count
     forget_metrics(connection, run_id)
     connection.execute(
-        f"insert into {table} by name select ? as run_id, * from read_parquet(?, union_by_name = true)",  # noqa: S608
-        [run_id, files],
+        f"insert into {table} by name "  # noqa: S608 - table is ours
+        "select ? as run_id, rows.* exclude (filename, file_row_number) "
+        "from read_parquet(?, union_by_name = true, filename = true, file_row_number = true) as rows "
+        "inner join (select unnest(?) as filename, unnest(?) as first_row, unnest(?) as end_row) as ranges "
+        "on rows.filename = ranges.filename and file_row_number >= first_row and file_row_number < end_row",
+        [run_id, [str(part) for part in parts], *map(list, zip(*ranges, strict=True))],
     )
     if table == "tokens":  # its rows replace their JSON, which is as long as ten of them
         connection.execute("update completions set prompt_logprobs_json = null where run_id = ?", [run_id])
-    connection.execute(
-        "insert into loaded_parts by name "
-        "select ? as run_id, ? || '/' || parse_filename(file_name) as part, ? as target_table, "
-        "num_rows as loaded_rows from parquet_file_metadata(?)",
-        [run_id, table, table, files],
-    )
-    rows = connection.execute("select sum(num_rows)::bigint from parquet_file_metadata(?)", [files]).fetchall()
-    return int(rows[0][0])
+    rows = [{"run_id": run_id, "part": name, "target_table": table, "loaded_rows": n} for name, n in ledger.items()]
+    insert_rows(connection, "loaded_parts", rows)
+    return sum(ledger.values())
 
 
 def reload_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> dict[str, int]:
@@ -216,10 +250,3 @@ def reload_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Pa
             raise describe_damage(run_id, damaged) from error
         raise
     return rows
-
-
-def _check_columns(table: str, parts: list[Path]) -> None:
-    """Raise ValueError for other columns, because DuckDB fills missing columns with NULL and drops extra ones."""
-    for part in parts:
-        if difference := compare_columns(table, pq.read_schema(part).names):
-            raise ValueError(f"{part}: {difference}")

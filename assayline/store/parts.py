@@ -4,6 +4,10 @@ A part is a Parquet file with rows of one table, which a reader sees completely 
 their number of rows in the file name, so that counting does not open them. `PartWriter` flushes its buffer after
 `flush_rows` rows or `flush_interval_s` seconds, whichever is first; a crash loses at most that interval.
 
+When a run is complete, `merge_parts` copies the parts of each table into one, which names its sources. From then on,
+the sources are ignored wherever they are still found: after a kill, or in a copy that a tool made earlier. The
+database's ledger has the sources, so a merge does not change it, and `split_parts` restores them before a resume.
+
 Columns are read from `sql/schema/`. Each is a field of the record, or its JSON if named `<field>_json`. Parts omit
 `run_id`; ingestion adds it.
 """
@@ -14,10 +18,12 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -124,6 +130,10 @@ _READERS[Request]["prompt_token_ids"] = lambda record: record.prompt_token_ids o
 ANSWERS = "completions"
 PARTS = "parts"
 ROWS = re.compile(r"-(\d+)rows\.parquet$")
+MERGED_NAME = "merged.parquet"
+_SOURCES = b"sources"
+_ROW_GROUP_BYTES = 2**26
+"""Size of a merged part's row groups in memory."""
 
 
 def parts_dir(run_dir: Path, table: str) -> Path:
@@ -148,6 +158,16 @@ def part_unreadable(part: Path, error: Exception) -> StoreError:
     )
 
 
+@contextmanager
+def open_part(part: Path) -> Iterator[pq.ParquetFile]:
+    """Open a part to read it. Raises StoreError if it is damaged."""
+    try:
+        with pq.ParquetFile(part) as file:
+            yield file
+    except (OSError, pa.ArrowException) as error:
+        raise part_unreadable(part, error) from error
+
+
 def list_parts(run_dir: Path, table: str) -> list[Path]:
     """List the finished parts of one table, by name. Raises StoreError."""
     folder = parts_dir(run_dir, table)
@@ -155,14 +175,71 @@ def list_parts(run_dir: Path, table: str) -> list[Path]:
 
 
 def list_part_names(run_dir: Path, table: str) -> list[str]:
-    """List the names of a table's finished parts, without building paths. Raises StoreError."""
+    """List the names of a table's finished parts, without the sources of a merged one. Raises StoreError."""
     folder = parts_dir(run_dir, table)
     with storing(f"The parts in {folder} cannot be listed", "fix the folder's permissions."):
         try:
             names = os.listdir(folder)  # noqa: PTH208 - names are needed, no paths
         except FileNotFoundError:
             return []
-    return sorted(name for name in names if name.endswith(".parquet"))
+    sources = read_sources(folder / MERGED_NAME) if MERGED_NAME in names else ()
+    return sorted(name for name in names if name.endswith(".parquet") and name not in sources)
+
+
+def read_sources(part: Path) -> dict[str, int]:
+    """Return the names and numbers of rows of a merged part's sources, in the order of its rows; none if it has none.
+
+    A damaged part has none: reading its rows raises the error.
+    """
+    with suppress(OSError, pa.ArrowException):
+        found: dict[str, int] = json.loads((pq.read_metadata(part).metadata or {}).get(_SOURCES, b"{}"))
+        return found if part.name == MERGED_NAME else {}
+    return {}
+
+
+def merge_parts(run_dir: Path) -> None:
+    """Copy each table's parts into one and remove them. Raises StoreError, which leaves every row in one place."""
+    for table in TABLES:
+        folder, parts = parts_dir(run_dir, table), list_parts(run_dir, table)
+        merged = folder / MERGED_NAME
+        with storing(f"The parts in {folder} cannot be merged", MAKE_ROOM):
+            if len(parts) > 1 and merged not in parts:
+                replace_file(merged, partial(_write_merged, table, parts))
+            for name in read_sources(merged):
+                (folder / name).unlink(missing_ok=True)
+
+
+def _write_merged(table: str, parts: list[Path], file: BinaryIO) -> None:
+    sources: dict[str, int] = {}
+    group: list[pa.Table] = []
+    size = 0
+    with pq.ParquetWriter(file, TABLES[table], compression="zstd") as writer:
+        for part in parts:
+            with open_part(part) as source:
+                group.append(source.read(use_threads=False))
+            sources[part.name], size = group[-1].num_rows, size + group[-1].nbytes
+            if part == parts[-1] or size >= _ROW_GROUP_BYTES:
+                writer.write_table(pa.concat_tables(group))
+                group, size = [], 0
+        writer.add_key_value_metadata({_SOURCES: json.dumps(sources)})
+
+
+def split_parts(run_dir: Path) -> None:
+    """Undo `merge_parts`, for an attempt that compares the parts with its own. Raises StoreError."""
+    for table in TABLES:
+        merged = parts_dir(run_dir, table) / MERGED_NAME
+        if not (sources := read_sources(merged)):
+            continue
+        with open_part(merged) as file:
+            batches, rows = file.iter_batches(4096), TABLES[table].empty_table()
+            for name, count in sources.items():
+                while rows.num_rows < count:
+                    rows = pa.concat_tables([rows, pa.Table.from_batches([next(batches)])])
+                some, rows = rows.slice(0, count), rows.slice(count)
+                with storing(f"{merged} cannot be split", MAKE_ROOM):
+                    replace_file(merged.with_name(name), partial(pq.write_table, some, compression="zstd"))
+        with storing(f"{merged} cannot be removed", MAKE_ROOM):
+            merged.unlink()
 
 
 class StoredText(NamedTuple):
@@ -188,10 +265,8 @@ def read_texts(run_dir: Path, request_ids: Collection[str]) -> dict[str, StoredT
 
 
 def _read_answers(part: Path, columns: list[str], request_ids: Collection[str]) -> list[dict[str, Any]]:
-    try:
-        rows = pq.read_table(part, columns=columns)
-    except (OSError, pa.ArrowException) as error:
-        raise part_unreadable(part, error) from error
+    with open_part(part) as file:
+        rows = file.read(columns)
     wanted = pa.array(list(request_ids), pa.string())
     found: list[dict[str, Any]] = rows.filter(pc.is_in(rows["request_id"], value_set=wanted)).to_pylist()
     return found

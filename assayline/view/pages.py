@@ -51,7 +51,7 @@ from assayline.store.database import Connection, Row, read_rows
 from assayline.store.decisions import add_label
 from assayline.store.locks import is_worked_on
 from assayline.store.manifest import MANIFEST_NAME, read_manifest
-from assayline.store.parts import count_rows, list_parts
+from assayline.store.parts import count_table
 from assayline.store.thread import DatabaseReader
 from assayline.words import show_known, show_seconds, show_share, show_value
 
@@ -383,13 +383,10 @@ def list_running(runs_dir: Path) -> dict[str, Row]:
                 "prompt_set": run.prompt_set,
                 "state": run.state,
                 "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC),
-                "answered": sum(map(_count_rows, list_parts(path.parent, "completions"))),
+                "answered": count_table(path.parent, "completions"),
                 "expected_requests": run.prompts.requests if run.prompts else None,
             }
     return found
-
-
-_count_rows = cache(count_rows)
 
 
 def mark_changes(before: str | None, after: str | None) -> tuple[Any, Any]:

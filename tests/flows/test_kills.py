@@ -84,6 +84,7 @@ def check_runs(data_dir: Path, requests: int, runs: int) -> list[str]:
     for run_id, _ in found:
         assert len(read_answers(data_dir, run_id)) == requests
         assert (data_dir / "runs" / run_id / "report.html").exists()
+        assert len([*(data_dir / "runs" / run_id / "parts").rglob("*.*")]) <= 7, "its parts are merged"
     return [run_id for run_id, _ in found]
 
 
@@ -171,11 +172,16 @@ def test_campaign_killed_before_a_file_event_goes_on_with_its_runs(
 
 
 @pytest.mark.parametrize(
-    ("is_judged", "step"),
-    [(True, 80), pytest.param(True, 4, marks=pytest.mark.rare), pytest.param(False, 1, marks=pytest.mark.rare)],
+    ("is_judged", "files", "step"),
+    [
+        (True, "*", 80),
+        (False, "*/merged.parquet", 2),
+        pytest.param(True, "*", 4, marks=pytest.mark.rare),
+        pytest.param(False, "*", 1, marks=pytest.mark.rare),
+    ],
 )
 def test_command_killed_before_a_file_event_goes_on_with_its_run(
-    is_judged, step, command_env, modest_model, charts, tmp_path
+    is_judged, files, step, command_env, modest_model, charts, tmp_path
 ):
     """Each `step`-th point of a run of 60 rows is that of a run of its own, which the same command then completes."""
     spec, seconds = write_spec(modest_model, tmp_path, is_judged), 0.0
@@ -184,7 +190,7 @@ def test_command_killed_before_a_file_event_goes_on_with_its_run(
             data_dir = tmp_path / f"killed-{point}"
             data_dir.mkdir()
             (data_dir / "cache").symlink_to(charts)
-            code, used_s = run(data_dir, ("flow", f"{data_dir}/*", point))
+            code, used_s = run(data_dir, ("flow", f"{data_dir}/{files}", point))
             seconds += used_s
             log = data_dir.with_suffix(".log")
             assert code in (0, -signal.SIGKILL), log.read_text()

@@ -31,7 +31,15 @@ from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.database import TABLE_VERSION, connect
 from assayline.store.manifest import read_manifest, write_manifest
-from assayline.store.parts import TABLES, list_parts, write_part
+from assayline.store.parts import (
+    MERGED_NAME,
+    TABLES,
+    list_part_names,
+    list_parts,
+    merge_parts,
+    split_parts,
+    write_part,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +77,7 @@ def run_dir(spec: EvalSpec, settings: Settings, completed_data: Path) -> Path:
         complete(spec, settings.model_copy(update={"flush_interval_s": 600.0}))  # its answers are one part
         shutil.copytree(settings.data_dir, completed_data)
     (run_id,) = list_runs(settings)
+    split_parts(settings.run_dir(run_id))
     return settings.run_dir(run_id)
 
 
@@ -98,7 +107,8 @@ def test_a_rebuilt_run_is_the_original_row_by_row(run_dir, spec, settings):
         "runs": 1,
     }
     settings.database_path.unlink()
-    for _ in range(2):  # the second time over its own rows
+    for change in (split_parts, merge_parts):  # the second time over its own rows
+        change(run_dir)
         rebuilt = rebuild_run(run_dir, settings.database_path, 10)
         assert rebuilt.rows == {table: len(rows) for table, rows in original.items() if table in TABLES}
         assert content(settings.database_path) == original
@@ -219,7 +229,30 @@ def test_several_damaged_parts_are_all_named_and_what_they_had_is_asked_again(ru
     rebuilt = rebuild_run(run_dir, settings.database_path, 10, set_aside=True)
     assert len(rebuilt.set_aside) == 6 and rebuilt.manifest.state == "failed"
     assert complete(spec, settings).run_id == run_dir.name
+    split_parts(run_dir)
     assert [name for name, part in parts.items() if not part.exists()] == ["answers", "events"]
+    check_sound(settings)
+
+
+@pytest.mark.parametrize("has_rows", [True, False], ids=["in the database", "nowhere"])
+def test_rebuild_restores_the_sources_of_damaged_merged_parts_or_their_requests_are_sent(
+    run_dir, spec, settings, has_rows
+):
+    original = content(settings.database_path)
+    names = {table: list_part_names(run_dir, table) for table in TABLES}
+    merge_parts(run_dir)
+    tables = ("completions", "requests") if has_rows else ("completions",)
+    for table in tables:
+        cut(run_dir / "parts" / table / MERGED_NAME)
+    if not has_rows:
+        settings.database_path.unlink()
+    rebuilt = rebuild_run(run_dir, settings.database_path, 10, set_aside=True)
+    assert [part.parent.name for part in sorted(rebuilt.rescued)] == (list(tables) if has_rows else [])
+    if has_rows:
+        assert content(settings.database_path) == original
+        assert {table: list_part_names(run_dir, table) for table in tables} == {table: names[table] for table in tables}
+    if not has_rows:
+        assert complete(spec, settings).run_id == run_dir.name
     check_sound(settings)
 
 

@@ -1,18 +1,28 @@
 """From parts to the database: every part exactly once, however often it is tried or killed."""
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
-from run_kit import completion_of, read_line, request_of, start_python
+from run_kit import completion_of, read_line, request_of, rows_of, start_python
 
 from assayline.errors import StoreError
 from assayline.records import EngineEvent, Prompt, Request, TelemetrySample
 from assayline.store.database import connect
 from assayline.store.ingest import load_parts
-from assayline.store.parts import TABLES, table_of, write_part
+from assayline.store.parts import (
+    MERGED_NAME,
+    TABLES,
+    list_part_names,
+    merge_parts,
+    remove_unfinished,
+    split_parts,
+    table_of,
+    write_part,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +55,36 @@ for statements in itertools.count(1):
         break
     print("killed", flush=True)
     sys.stdin.readline()
+"""
+MERGE = """
+import itertools, os, shutil, signal, sys
+from pathlib import Path
+from assayline.store.parts import merge_parts, split_parts
+
+def kill_before(event, folder):
+    def look(name, args):
+        global left
+        place = {"open": 0, "os.rename": 1, "os.remove": 0}.get(name)
+        if place is None or (name == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR)):
+            return
+        if str(args[place]).startswith(str(folder)):
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+    globals()["left"] = event
+    sys.addaudithook(look)
+
+whole, merged = Path(sys.argv[1]), Path(sys.argv[2])
+for change, source in ((merge_parts, whole), (split_parts, merged)):
+    for event in itertools.count(1):
+        folder = whole.with_name(f"{change.__name__}-{event}")
+        shutil.copytree(source, folder)
+        if not (child := os.fork()):
+            kill_before(event, folder)
+            change(folder)
+            os._exit(0)
+        if not os.waitpid(child, 0)[1]:
+            break
 """
 SECRET = "a\ud800 naïve 🙂 \n'\""
 STORED = SECRET.replace("\ud800", "?")
@@ -226,3 +266,41 @@ def test_a_loader_killed_after_any_statement_loads_exactly_once(tmp_path: Path, 
     assert ledgers.count(0) > 5 and {0, 3, 6} <= set(ledgers) <= {0, 3, 6, 9, 12, 15}
     assert count(database, "loaded_parts") == 15
     assert count(database, "(select distinct request_id from completions)") == count(database, "completions") == 300
+
+
+def test_parts_merged_or_split_until_a_kill_before_any_file_event_have_each_row_once(
+    tmp_path: Path, database: Path
+) -> None:
+    """Read as they are, loaded where some of them were before, and split and merged again."""
+    whole, merged = tmp_path / "whole", tmp_path / "merged"
+    for number in range(6):
+        rows = [completion_of(f"{number}-{i}") for i in range(number + 1)]
+        write_part(whole, "completions", f"flow-{number:03d}-{len(rows)}rows", rows)
+        write_part(whole, "requests", f"shard-{number:06d}", [request_of(number)])
+        if number == 3:
+            load(database, whole)
+    before = {table: rows_of(whole, table) for table in TABLES}
+    names = {table: list_part_names(whole, table) for table in TABLES}
+    shutil.copytree(whole, merged)
+    merge_parts(merged)
+    assert [path.name for path in merged.rglob("*.parquet")] == [MERGED_NAME] * 2
+    process = start_python(MERGE, whole, merged)
+    assert process.wait() == 0
+    killed = [*tmp_path.glob("merge_parts-*"), *tmp_path.glob("split_parts-*")]
+    assert len(killed) > 40, "each event"
+    for number, folder in enumerate([merged, *killed]):
+        for table in TABLES:
+            assert sorted(map(str, rows_of(folder, table))) == sorted(map(str, before[table])), folder
+        if number % 4 == 0:
+            half = shutil.copy(database, tmp_path / f"{number}.duckdb")
+            assert [load(half, folder), load(half, folder)] == [11 + 2, 0], folder
+            assert count(half, "(select distinct request_id from completions)") == count(half, "completions") == 21
+            assert count(half, "requests") == 6
+        split_parts(folder)
+        remove_unfinished(folder)
+        assert {table: list_part_names(folder, table) for table in TABLES} == names
+        assert {table: rows_of(folder, table) for table in TABLES} == before
+        merge_parts(folder)
+        assert [path.name for path in folder.rglob("*.*")] == [MERGED_NAME] * 2
+    shutil.copytree(whole, merged, dirs_exist_ok=True)  # as a tool that copies the folder and deletes nothing
+    assert load(tmp_path / "other.duckdb", merged) == 27
