@@ -138,9 +138,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise SpecError(_explain_yaml(path, error)) from None
     if not isinstance(data, dict):
-        raise SpecError(
-            f"Spec file {path} holds {type(data).__name__}, not a mapping. hint: set at least `model` and `prompts`."
-        )
+        what = "is empty" if data is None else f"holds {type(data).__name__}, not a mapping"
+        raise SpecError(f"Spec file {path} {what}. hint: set at least `model` and `prompts`.")
     return data
 
 
@@ -154,7 +153,11 @@ def _explain_yaml(path: Path, error: yaml.YAMLError) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     unquoted = next((line for line in lines[start.line : mark.line + 1] if re.search(r"[:-]\s+\{\{", line)), None)
     hint = ""
-    if unquoted is not None:
+    if path.suffix in (".jsonl", ".csv", ".parquet"):
+        hint = " hint: this is a file of prompts; pass a spec, which names it in prompts.source.path."
+    elif "'\\t'" in problem:
+        problem, hint = "a tab stands at its beginning", " hint: YAML is indented with blanks."
+    elif unquoted is not None:
         value = unquoted[unquoted.index("{{") :].strip()
         quote = "'" if '"' in value else '"'
         hint = f" hint: put the template in quotes: {quote}{value}{quote}."
@@ -226,7 +229,10 @@ def explain(
             kinds = [kind.strip("' ") for kind in problem["ctx"]["expected_tags"].split(",")]
             yield f"{where}: there is no kind {problem['ctx']['tag']!r}; {nearest(problem['ctx']['tag'], kinds)}"
         elif problem["type"] == "union_tag_not_found":
-            yield f"{where}: given {problem['input']!r:.200}, without a kind. hint: add `kind`"
+            fields = [model.model_fields[names[-1]] for model in here if names and names[-1] in model.model_fields]
+            below = [model for field in fields for model in _models_in(field.annotation)] or here  # of a list
+            kinds = [kind for model in below if (kind := _tag(model))]
+            yield f"{where}: given {problem['input']!r:.200}, without a kind. hint: add `kind`: {', '.join(kinds)}"
         elif problem["type"] in ("model_type", "model_attributes_type"):
             yield f"{where}: given {problem['input']!r:.200}; expected a mapping"
         elif problem["type"] == "missing":
@@ -234,6 +240,9 @@ def explain(
             yield f"{where}: missing, but required{option}"
         elif problem["type"] == "list_type":
             yield f"{where}: given {problem['input']!r:.200}, not a list. hint: write [{problem['input']!s:.200}]"
+        elif problem["type"] == "literal_error":
+            hint = ". hint: vLLM in a process of assayline's is offline" * (problem["input"] == "vllm")
+            yield f"{where}: given {problem['input']!r:.200}; expected {problem['ctx']['expected']}{hint}"
         elif problem["type"] == "less_than_equal" and problem["ctx"]["le"] == 1:
             yield f"{where}: given {problem['input']!r:.200}; {problem['msg']}. hint: 5% is written 0.05"
         elif problem["type"] == "secret":

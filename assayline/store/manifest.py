@@ -25,6 +25,7 @@ from assayline.files import MAKE_ROOM, read_kept, write_json
 from assayline.spec.core_yaml import load_yaml
 from assayline.spec.criteria import Scorer, list_kinds
 from assayline.spec.file import explain
+from assayline.words import as_sentence
 
 MANIFEST_NAME = "run.json"
 SPEC_NAME = "spec.json"
@@ -292,7 +293,7 @@ def parse_scorer(text: str) -> Scorer:
         kinds = list_kinds()
         problems = "; ".join(explain(error, list(kinds.values()), "the scorer"))
         raise SpecError(
-            f"--scorer {text!r}: {problems}. hint: give a kind ({', '.join(kinds)}), or a mapping such as "
+            f"--scorer {text!r}: {as_sentence(problems)} hint: give a kind ({', '.join(kinds)}), or a mapping such as "
             "'{kind: regex, pattern: \"answer: (.*)\"}'."
         ) from None
 

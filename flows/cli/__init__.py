@@ -13,6 +13,7 @@ from typing import NoReturn
 from assayline.errors import AssaylineError, MachineError
 from assayline.flows.cli.options import (
     COMMANDS,
+    SHORT,
     find_command,
     import_command,
     make_front_parser,
@@ -45,6 +46,7 @@ def run_words(words: list[str]) -> int:
         parser.print_help()
         return 2
     first = parser.parse_args(words[:1]).command
+    words = [*SHORT.get(first, (first,)), *words[1:]]
     if name := find_command(words):
         return run(name, words[len(name.split()) :])
     if any(known.startswith(f"{first} ") for known in COMMANDS):

@@ -4,7 +4,7 @@ import argparse
 import importlib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from assayline import __version__
 
@@ -55,6 +55,10 @@ prevents it, 130 and 143 cancelled, 141 the output was closed, for example by `h
 is in the repository."""
 
 
+SHORT = {"history": ("report", "--history"), "leaderboard": ("report", "--leaderboard")}
+"""Words of their own, and what they stand for."""
+
+
 def find_command(words: list[str], names: Collection[str] = COMMANDS) -> str | None:
     """Return the name, of one word or two, that words begin with; None for an unknown one."""
     return next((name for size in (2, 1) if (name := " ".join(words[:size])) in names), None)
@@ -84,6 +88,7 @@ def make_front_parser(group: str = "") -> argparse.ArgumentParser:
         "commands:\n"
         + "\n".join(listed)
         + "\n\n`%(prog)s COMMAND --help` prints the options and exit codes of a command.\n"
+        "`history NAME` and `leaderboard` are short for `report --history NAME` and `report --leaderboard`.\n"
         'Completion in bash or zsh: `eval "$(%(prog)s --completion bash)"`; other shells: docs/guides/installation.md.',
     )
     parser.add_argument("command", metavar="COMMAND", help="one of the commands below")
@@ -140,8 +145,18 @@ def write_completion(shell: str) -> str:
     return shtab.complete(front, shell)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        head, _, unknown = message.partition("unrecognized arguments: ")
+        if unknown.startswith("--") and not head:
+            from assayline.words import nearest
+
+            message += f"; {nearest(unknown.split()[0].split('=')[0], [*self._option_string_actions])}"
+        super().error(message)
+
+
 def _make_raw_parser(prog: str, usage: str | None, description: str, epilog: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=prog,
         usage=usage,
         description=description,

@@ -91,6 +91,15 @@ def test_a_front_door_without_a_command_prints_those_that_there_are(capsys, word
     assert f"\n    {shown} " in out and ("  evaluate" in out) == (not words)
 
 
+def test_short_words_stand_for_reports_and_options_are_corrected(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.run_words(["leaderboard"]) == cli.run_words(["history", "night"]) == 6
+    assert capsys.readouterr().err.count("error: Database not found at") == 2
+    with pytest.raises(SystemExit):
+        cli.run_words(["report", "--leaderbord"])
+    assert capsys.readouterr().err.endswith("unrecognized arguments: --leaderbord; did you mean '--leaderboard'?\n")
+
+
 def test_error_prints_a_message_and_sets_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path))
     unknown = call("report", "nobody")

@@ -67,7 +67,7 @@ def file(tmp_path: Path) -> Path:
         ({"scorers": ["bleu"]}, "scorers.0: there is no kind 'bleu'; known: choice, code, contains, exact_match"),
         (
             {"scorers": [{"ignore_case": True}]},
-            "scorers.0: given {'ignore_case': True}, without a kind. hint: add `kind`",
+            "scorers.0: given {'ignore_case': True}, without a kind. hint: add `kind`: exact_match, contains",
         ),
         ({"max_num_seqs": 4}, "max_num_seqs: unknown key; did you mean 'engine.args.max_num_seqs'?"),
         ({"engine": {"max_model_len": 4}}, "max_model_len: unknown key; did you mean 'engine.args.max_model_len'?"),
@@ -79,7 +79,8 @@ def file(tmp_path: Path) -> Path:
             {"gate": {"max_accuracy_drop": 5}},
             "gate.max_accuracy_drop: given 5; Input should be less than or equal to 1. hint: 5% is",
         ),
-        ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; Input should be 'continuous' or 'barrier'"),
+        ({"engine": {"mode": "batch"}}, "engine.mode: given 'batch'; expected 'continuous' or 'barrier'"),
+        ({"engine": {"backend": "vllm"}}, "or 'fake'. hint: vLLM in a process of assayline's is offline"),
         ({"prompts": {"source": {"kind": "flie"}}}, "prompts.source: there is no kind 'flie'; did you mean 'file'?"),
         ({"prompts": None}, "prompts: given None"),
     ],
@@ -311,7 +312,8 @@ def test_an_override_that_fits_nowhere_is_named(file, field, expected):
     [
         (None, "does not exist.*examples/arithmetic.yaml"),
         (b"- a", "holds list, not a mapping"),
-        (b"", "holds NoneType, not a mapping"),
+        (b"", "is empty. hint: set at least"),
+        (b"name: a\n\tmodel: b", "line 2, is not valid YAML: a tab stands at its beginning"),
         (b"model: \xff", "cannot be read"),
         ("folder", "cannot be read"),
     ],

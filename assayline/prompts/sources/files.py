@@ -76,10 +76,10 @@ def find_files(pattern: str) -> list[Path]:
     if is_there:
         return [path]
     if not glob.has_magic(pattern):
-        raise PromptError(
-            f"Prompt file {pattern} does not exist (working folder: {Path.cwd()}). hint: pass the path of a "
-            ".jsonl, .csv or .parquet file, or a glob."
-        )
+        hint = "pass the path of a .jsonl, .csv or .parquet file, or a glob."
+        if windows := re.match(r"([A-Za-z]):\\", pattern):
+            hint = f"this is a path of Windows; in WSL it begins with /mnt/{windows[1].lower()}/."
+        raise PromptError(f"Prompt file {pattern} does not exist (working folder: {Path.cwd()}). hint: {hint}")
     names = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
     files = [Path(name) for name in names if Path(name).is_file()]
     if not files:
