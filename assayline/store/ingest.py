@@ -198,7 +198,7 @@ def _read_ledger(connection: duckdb.DuckDBPyConnection, run_id: str, table: str)
 def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
     """Insert parts of one table and their ledger rows in the caller's transaction; return the number of rows.
 
-    Of a merged part, the sources that are in the ledger are left out. Raises ValueError for other columns, because
+    A merged part leaves out its sources in the ledger. Raises ValueError for other columns, because
     DuckDB fills missing columns with NULL and drops extra ones.
     """
     known = _read_ledger(connection, run_id, table)

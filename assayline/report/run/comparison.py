@@ -44,7 +44,7 @@ FLIPPED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class JudgedScore:
     """A scorer of two runs, compared and judged."""
 
     found: Comparison
@@ -76,7 +76,7 @@ class ComparisonRows:
     """Machine and versions of candidate and baseline."""
     limits: list[Row]
     """The latest gate verdict on these two runs, one row per limit; empty without one."""
-    scores: list[Score]
+    scores: list[JudgedScore]
     metrics: list[Row]
     worse: list[Row]
     better: list[Row]
@@ -107,7 +107,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     )
 
 
-def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[str, list[Row], dict[str, Score]]:
+def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[str, list[Row], dict[str, JudgedScore]]:
     """Read how the prompts of two runs are paired, the gate's last verdict on them, and their scores, by scorer.
 
     Scores are judged by the limit of the candidate's spec.
@@ -126,10 +126,10 @@ def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[
     )
 
 
-def _judge(found: Comparison, judged: Row, limit: float) -> Score:
+def _judge(found: Comparison, judged: Row, limit: float) -> JudgedScore:
     """Return the verdict as a gate gives it: that of the gate if it `judged` the scorer."""
     found = describe_pairs(found.pairs, limit if judged.get("limit_value") is None else judged["limit_value"])
-    return Score(found, judged.get("verdict", found.judge()))
+    return JudgedScore(found, judged.get("verdict", found.judge()))
 
 
 def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list[Row]:
@@ -417,7 +417,7 @@ def say_verdict(comparison: ComparisonRows, *, is_judged: bool = True) -> str:
     return say_score(comparison.scores[0], comparison.pairing, is_judged=is_judged)
 
 
-def say_score(one: Score, pairing: str = "", *, is_judged: bool = True) -> str:
+def say_score(one: JudgedScore, pairing: str = "", *, is_judged: bool = True) -> str:
     """Summarize the verdict on a scorer, or else its change alone."""
     row = one.found.pairs
     if not row["prompts"]:
