@@ -119,17 +119,21 @@ def compare(run_id: str, baseline: str, *, settings: Settings | None = None) -> 
     def read(connection: Connection) -> ComparisonRows:
         check_report_run(connection, run_id)
         other = find_baseline_run(connection, baseline, run_id)
-        query = (
-            "select run_id, state from run where run_id in (?, ?) and not coalesce(ok_requests > 0, false) "
-            "and purpose not in ('import', 'totals')"
-        )
-        for one in read_rows(connection, query, run_id, other):
+        for one in read_rows(connection, _UNANSWERED, run_id, other):
             raise SpecError(
                 f"Run {one['run_id']} is {one['state']} and has no answers. hint: resume it, or compare another run."
             )
         return read_comparison(connection, run_id, other)
 
     return open_database(settings).run(read)
+
+
+_UNANSWERED = """
+    select run_id, state
+    from runs
+    where run_id in ($1, $2) and purpose not in ('import', 'totals')
+        and run_id not in (select run_id from completions where run_id in ($1, $2) and error_kind is null)
+"""
 
 
 def reread(

@@ -178,7 +178,7 @@ def judge_run_against(
     new, old = read_side(connection, candidate), read_side(connection, baseline)
     _check_ended(new, old)
     checks = [*_check_shares(new, old, limits)]
-    if not is_stated(new, old):
+    if not is_stated(new.spec_json, old.spec_json):
         overlaps = read_overlaps(connection, candidate, baseline, limits.min_overlap)
         pairing = choose_pairing(overlaps, limits.pair_by)
         ways = ", ".join(f"by {name} {row['overlap_share'] or 0:.4g}" for name, row in overlaps.items())
@@ -402,7 +402,7 @@ def _check_speed(
         wanted.update({str(metric): limit for metric, limit in worsenings.items()})
     if not wanted:
         return
-    if reason := find_obstacle(new, old):
+    if reason := find_obstacle(connection, new, old):
         yield Check("speed", "inconclusive", f"{', '.join(wanted)} cannot be judged: {reason}.")
         return
     is_apart = nights == 1 and (new.benchmark_id is None or new.benchmark_id != old.benchmark_id)

@@ -32,8 +32,6 @@ class Side:
     spec_json: str
     config_id: str | None
     benchmark_id: str | None
-    obstacle: str | None
-    """Reason why it is not a repeat of its configuration for speed; see run_conditions."""
     scorers: list[str]
     """Names of its scorers, the most important one first."""
     error_share: float | None
@@ -55,11 +53,10 @@ def read_side(connection: Connection, run_id: str) -> Side:
 _SIDE = """
     select
         run_id,
-        runs.state,
+        state,
         spec_json,
-        runs.config_id,
-        runs.benchmark_id,
-        obstacle,
+        config_id,
+        benchmark_id,
         (select coalesce(list(scorer order by ordinal, scorer), []) from scorers where run_id = $1) as scorers,
         (select arg_min(arguments_json, ordinal) from scorers where run_id = $1) ->> '$.tasks' as tasks_json,
         (select any_value(value) from metric_values where run_id = $1 and metric = 'error_share') as error_share,
@@ -68,16 +65,22 @@ _SIDE = """
         (select any_value(value) from metric_values where run_id = $1 and metric = 'draft_acceptance')
             as draft_acceptance
     from runs
-    join run_conditions using (run_id)
     where run_id = $1
 """
 
 
-def find_obstacle(new: Side, old: Side) -> str | None:
+def read_obstacle(connection: Connection, run_id: str) -> str | None:
+    """Read why a run is not a repeat of its configuration for speed; see run_conditions."""
+    [row] = read_rows(connection, "select obstacle from run_conditions where run_id = ?", run_id)
+    obstacle: str | None = row["obstacle"]
+    return obstacle
+
+
+def find_obstacle(connection: Connection, new: Side, old: Side) -> str | None:
     """Return the reason why speed limits cannot be judged, as the end of a sentence; None if they can."""
     for side in (new, old):
-        if side.obstacle:
-            return f"run {side.run_id} does not count among the repeats: {side.obstacle}"
+        if obstacle := read_obstacle(connection, side.run_id):
+            return f"run {side.run_id} does not count among the repeats: {obstacle}"
     if new.benchmark_id and (new.benchmark_id, new.config_id) == (old.benchmark_id, old.config_id):
         return "both runs are repeats of one configuration in one benchmark"
     return None
@@ -193,8 +196,8 @@ def say_few_repeats(connection: Connection, run_id: str) -> str | None:
     if not (gate.get("max_slowdown", True) or gate.get("max_cost_increase")):
         return None
     hint = "hint: `assayline gate RUN_ID --remeasure` measures both sides"
-    if side.obstacle:
-        return f"Speed cannot be judged against it: {side.obstacle}. {hint}, or pin another run."
+    if obstacle := read_obstacle(connection, run_id):
+        return f"Speed cannot be judged against it: {obstacle}. {hint}, or pin another run."
     ensure_repeats(connection, run_id)
     ((has,),) = connection.execute("select coalesce(max(repeats), 1) from show_band(?)", [run_id]).fetchall()
     if has >= FEWEST_NIGHTS:
@@ -377,11 +380,24 @@ _NOISE = """
 """
 
 
+def has_benchmark(connection: Connection, candidate: str, baseline: str) -> bool:
+    """Return whether a benchmark has runs of either configuration, without which its noise is unknown."""
+    query = """
+        select 1
+        from runs
+        where benchmark_id is not null and config_id in (select config_id from runs where run_id in (?, ?))
+        limit 1
+    """
+    return bool(read_rows(connection, query, candidate, baseline))
+
+
 def read_noise_floors(connection: Connection, candidate: str, baseline: str) -> dict[str, float]:
     """Read the noise floors that apply to a pair of runs, by metric; empty without a measurement.
 
     If the configurations of both were measured, each in its run's environment, it is the larger one.
     """
+    if not has_benchmark(connection, candidate, baseline):
+        return {}
     measured = (
         "(config_id, environment) in (select (config_id, environment) from run_conditions where run_id in (?, ?))"
     )

@@ -12,14 +12,14 @@ LIMIT = 0.02
 """Relative change that matters, if no gate sets a limit."""
 
 
-def is_stated(*sides: Side) -> bool:
-    """Return whether one of these runs is of totals, so that no prompts pair."""
-    return any("totals" in json.loads(side.spec_json).get("imported", {}) for side in sides)
+def is_stated(*specs_json: str) -> bool:
+    """Return whether one of the runs with these stored specs is of totals, so that no prompts pair."""
+    return any("totals" in json.loads(spec).get("imported", {}) for spec in specs_json)
 
 
 def limit_stated(connection: Connection, new: Side, old: Side, limits: GateSpec) -> dict[str, float]:
     """Return the limit on accuracy as a share of the baseline's, by metric; empty for runs with prompts."""
-    accuracy = read_accuracy(connection, old.run_id) if is_stated(new, old) else None
+    accuracy = read_accuracy(connection, old.run_id) if is_stated(new.spec_json, old.spec_json) else None
     return {"accuracy": limits.max_accuracy_drop / accuracy} if accuracy else {}
 
 

@@ -14,8 +14,7 @@ from assayline.words import name_metric, show_metric, show_number
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
-    from assayline.stats.worse import Comparison
-    from assayline.store.database import Connection, Row
+    from assayline.store.database import Row
 
 EPILOG = """BASELINE is any other run, or a pinned name. A change is RUN_ID minus BASELINE. No limit applies, and
 no verdict is recorded: `assayline gate` judges a run by its limits. With --reread, the engine of RUN_ID first reads the
@@ -46,12 +45,11 @@ def run(arguments: list[str]) -> int:
 
     from assayline.api import compare
     from assayline.comparison.gate import judge_speed
-    from assayline.comparison.totals import LIMIT
+    from assayline.comparison.totals import LIMIT, compare_stated, is_stated
     from assayline.report.document import tabulate
     from assayline.report.make import open_database
     from assayline.report.run.comparison import SPEEDS, introduce, say_conditions, say_verdict, tabulate_scores
     from assayline.settings import load_settings
-    from assayline.store.database import read_rows
     from assayline.words import show_value
 
     settings = load_settings()
@@ -59,11 +57,8 @@ def run(arguments: list[str]) -> int:
 
     found = compare(run_id, baseline, settings=settings)
     read = _reread(run_id, found.baseline["run_id"], settings) if known.reread else None
-    stated = open_database(settings).run(partial(_read_stated, candidate=run_id, baseline=found.baseline["run_id"]))
-    runs = "select * from runs where run_id = ?"
-    [own] = open_database(settings).run(lambda connection: read_rows(connection, runs, run_id))
     console = plain_console()
-    print_text(f"Run {run_id} compared with a baseline. {introduce(own, found)}", console)
+    print_text(f"Run {run_id} compared with a baseline. {introduce(found.run, found)}", console)
     if scores := tabulate_scores(found, is_judged=False):
         print_table(scores, console)
     if flips := [*found.worse, *found.better]:
@@ -73,8 +68,9 @@ def run(arguments: list[str]) -> int:
         columns = [score, *(Column(header, partial(_shorten, key=key)) for header, key in FLIPS)]
         print_table(tabulate("Changed most", columns, flips), console)
         print_text(f"All changed answers: assayline view {run_id} {found.baseline['run_id']}", console)
-    if stated:
-        values, tested, conclusion = stated
+    if is_stated(found.run["spec_json"], found.baseline["spec_json"]):
+        sides = {"candidate": run_id, "baseline": found.baseline["run_id"]}
+        values, tested, conclusion = open_database(settings).run(partial(compare_stated, **sides))
         print_table(tabulate("Stated values", STATED, values), console)
         for metric, one in tested.items():
             print_text(judge_speed(metric, LIMIT, one).words, console)
@@ -103,17 +99,6 @@ def _reread(run_id: str, baseline: str, settings: "Settings") -> str:
         except GateFailedError as failure:  # of a flow run
             report = failure.report
     return " ".join(check.words for check in report.checks)
-
-
-def _read_stated(
-    connection: "Connection", candidate: str, baseline: str
-) -> "tuple[list[Row], dict[str, Comparison], str] | None":
-    """Return the numbers of two runs, one of which has nothing else; None for runs with requests."""
-    from assayline.comparison.queries import read_side
-    from assayline.comparison.totals import compare_stated, is_stated
-
-    sides = [read_side(connection, run_id) for run_id in (candidate, baseline)]
-    return compare_stated(connection, candidate, baseline) if is_stated(*sides) else None
 
 
 def _shorten(row: "Row", key: str) -> str:

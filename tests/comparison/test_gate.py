@@ -176,7 +176,7 @@ def test_gate_limits_the_acceptance_of_drafts(two_old, settings):
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.29, "fail"), (0.3, "pass")])
 def test_a_run_fails_if_fewer_drafts_are_accepted_than_the_limit(share, verdict):
-    side = Side("run", "completed", "{}", None, None, None, [], 0.0, 0.0, share)
+    side = Side("run", "completed", "{}", None, None, [], 0.0, 0.0, share)
     check = _check_drafts(side, replace(side, draft_acceptance=0.5), 0.3)
     assert (check.verdict, check.words) == (
         verdict,

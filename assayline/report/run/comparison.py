@@ -8,6 +8,7 @@ from itertools import takewhile
 from assayline.comparison.queries import (
     choose_pairing,
     compare_scores,
+    has_benchmark,
     read_noise_floors,
     read_overlaps,
     read_side,
@@ -68,8 +69,10 @@ class JudgedScore:
 class ComparisonRows:
     """Rows of two runs; the report's run is the candidate."""
 
+    run: Row
+    """Its row of `runs`."""
     baseline: Row
-    """The baseline's row of `runs`."""
+    """The baseline's."""
     pairing: str
     """How the prompts are paired; empty if by prompt."""
     environments: tuple[str, str]
@@ -95,6 +98,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     ensure_repeats(connection, candidate, baseline, only_benchmarks=True)
     environments = {row["run_id"]: row["environment"] for row in read_rows(connection, query, candidate, baseline)}
     return ComparisonRows(
+        run=own,
         baseline=run,
         pairing=say_pairing(pairing, *specs),
         environments=(environments[candidate], environments[baseline]),
@@ -173,12 +177,6 @@ _SPEEDS = """
     where new.run_id = ? and old.run_id = ? and metric <> 'accuracy'
     order by unit = 's', metric
 """
-_MEASURED = """
-    select 1
-    from runs
-    where benchmark_id is not null and config_id in (select config_id from runs where run_id in (?, ?))
-    limit 1
-"""
 _NOISE = """
     select prompt_id, occurrence, score_flip_share
     from noise_prompt((
@@ -198,7 +196,7 @@ def read_flips(connection: Connection, candidate: str, baseline: str, pairing: s
     """
     scorer = next(iter(read_side(connection, candidate).scorers), None)
     listed = list_pairs(candidate, baseline, pairing, scorer, None, Filters(change=change)).read_plain(connection, 1)
-    has_noise = listed and read_rows(connection, _MEASURED, candidate, baseline)
+    has_noise = listed and has_benchmark(connection, candidate, baseline)
     noise = {
         (run_id, one["prompt_id"], one["occurrence"]): one["score_flip_share"]
         for run_id in (candidate, baseline)
