@@ -12,6 +12,8 @@ server renders, messages go out as they are (`ServedChat`).
 
 import contextlib
 import datetime
+import importlib.metadata
+import importlib.util
 import json
 import logging
 import re
@@ -73,35 +75,84 @@ _modules: dict[str, ModuleType] = {}
 _hiding = threading.Lock()
 
 
+_GENERAL_CLASSES = {
+    "LlamaTokenizer": "models.llama.tokenization_llama",
+    "PreTrainedTokenizer": "tokenization_python",
+    "PreTrainedTokenizerFast": "tokenization_utils_tokenizers",
+}
+"""Modules of the classes that most models name."""
+
+
+class _NeedsIndexError(Exception):
+    """A tokenizer needs a name of `transformers` itself."""
+
+
 @contextlib.contextmanager
-def _without_torch() -> Iterator[None]:
+def _without_torch(is_indexed: bool) -> Iterator[None]:
     """Hide torch from transformers, which takes most of its import time and which no tokenizer needs.
 
-    Afterwards other code, such as a user's scorer, can import both in full.
+    Most of the rest is an index of 1,500 files and of all installed distributions. Unless `is_indexed`, `transformers`
+    and `transformers.models` are packages without it, whose modules load one by one.
+    Afterwards other code, such as a user's scorer, can import all of it in full.
     """
     with _hiding:
         if "torch" in sys.modules or "transformers" in sys.modules:
             yield
             return
+        list_distributions = importlib.metadata.packages_distributions
+        importlib.metadata.packages_distributions = dict
+        if is_indexed:
+            _modules.clear()
         sys.modules.update(_modules)
         sys.modules["torch"] = None  # type: ignore[assignment]
         try:
+            if not _modules and not is_indexed:
+                package = _add_package("transformers")
+                version = importlib.metadata.version("transformers")
+                vars(package).update(__version__=version, models=_add_package("transformers.models"))
             yield
         finally:
+            importlib.metadata.packages_distributions = list_distributions
             del sys.modules["torch"]
             names = [name for name in sys.modules if name.split(".")[0] == "transformers"]
             _modules.update({name: sys.modules.pop(name) for name in names})
 
 
+def _add_package(name: str) -> ModuleType:
+    """Add a package without running its `__init__`. Another name than its modules' raises _NeedsIndexError."""
+
+    def load_module(wanted: str) -> Any:
+        file = _GENERAL_CLASSES.get(wanted)
+        if file is None and (wanted.startswith("__") or wanted.endswith("Fast")):  # tried without Fast next
+            raise AttributeError(wanted)
+        if importlib.util.find_spec(f"{name}.{wanted}") is not None:
+            return importlib.import_module(f"{name}.{wanted}")
+        if file is None:
+            raise _NeedsIndexError
+        return getattr(importlib.import_module(f"transformers.{file}"), wanted)
+
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    package = sys.modules[name] = importlib.util.module_from_spec(spec)
+    package.__getattr__ = load_module  # type: ignore[method-assign]
+    return package
+
+
+def _read_tokenizer(folder: Path, trust_remote_code: bool, is_indexed: bool = False) -> Any:
+    with contextlib.nullcontext() if trust_remote_code else _without_torch(is_indexed):
+        from transformers.models.auto.tokenization_auto import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
+
+
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """Return the tokenizer of a model folder, from local files only. Raises ModelError."""
     try:
-        with contextlib.nullcontext() if trust_remote_code else _without_torch():
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=trust_remote_code
-            )
+        try:
+            tokenizer = _read_tokenizer(folder, trust_remote_code)
+        except _NeedsIndexError:
+            tokenizer = _read_tokenizer(folder, trust_remote_code, is_indexed=True)
         if tokenizer.chat_template is None:
             tokenizer.chat_template = _read_processor_template(folder)
     except Exception as error:  # a damaged tokenizer.json raises bare Exception

@@ -400,7 +400,10 @@ print(len({name for name, *_ in alone}))
 @pytest.mark.slow
 def test_load_tokenizer_imports_no_torch_and_leaves_transformers_complete(tmp_path):
     """For several classes of tokenizers, with the same ids as with torch."""
-    classes = ("TokenizersBackend", "Qwen2Tokenizer", "CohereTokenizer", "GPT2Tokenizer")
+    classes = (
+        "TokenizersBackend", "PreTrainedTokenizerFast", "LlamaTokenizerFast", "Qwen2Tokenizer", "CohereTokenizer",
+        "GPT2Tokenizer", "DummyTokenizer",
+    )  # fmt: skip
     for name in classes:
         build_tokenizer().save_pretrained(tmp_path / name)
         config = tmp_path / name / "tokenizer_config.json"
