@@ -97,13 +97,9 @@ UNITS = [
 """Units by column name; None: the last word of the name is the unit."""
 TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
 EXAMPLES = {
-    **dict.fromkeys(("candidate_runs", "baseline_runs", "run_ids"), "['']"),
-    **dict.fromkeys(("candidate", "baseline", "run", "history", "spec", "reference"), "''"),
-    **dict.fromkeys(("asked_scorer", "asked_outcome", "asked_factor"), "''"),
-    **dict.fromkeys(("asked_model_id", "asked_prompt_set", "asking_benchmark_id"), "''"),
-    "names": "['']",
+    **dict.fromkeys(("candidate", "baseline", "history", "spec"), "''"),
+    **dict.fromkeys(("run_ids", "names"), "['']"),
     "entries": "[{'task': '', 'run_id': '', 'scorer': ''}]",
-    **dict.fromkeys(("direction", "most_prompts", "most_kinds", "most_values"), "1"),
 }
 """Arguments for table macros whose parameters have no defaults."""
 COLUMN_LINE = re.compile(r"^-- (\w+): (.*(?:\n--     .*)*)", re.MULTILINE)
@@ -277,10 +273,10 @@ def _describe(connection: Connection, file: Path) -> list[str]:
 
 
 def read_columns(connection: Connection, name: str) -> list[Column]:
-    """Return the columns of a table or view, in order."""
+    """Return the columns of a raw table or a view of main, in order; none of internal views, whose columns change."""
     rows = connection.execute(
         "select column_name, data_type, comment from duckdb_columns() where table_name = ? and not internal "
-        "order by column_index",
+        "and schema_name <> 'internal' order by column_index",
         [name],
     ).fetchall()
     return [Column(column, name_unit(name, column, data_type), comment) for column, data_type, comment in rows]

@@ -199,7 +199,7 @@ def say_few_repeats(connection: Connection, run_id: str) -> str | None:
     if obstacle := read_obstacle(connection, run_id):
         return f"Speed cannot be judged against it: {obstacle}. {hint}, or pin another run."
     ensure_repeats(connection, run_id)
-    ((has,),) = connection.execute("select coalesce(max(repeats), 1) from show_band(?)", [run_id]).fetchall()
+    has = max((row["repeats"] for row in read_band(connection, run_id)), default=1)
     if has >= FEWEST_NIGHTS:
         return None
     more = (
@@ -208,6 +208,43 @@ def say_few_repeats(connection: Connection, run_id: str) -> str | None:
         else "Equal runs that follow are its repeats until there are five, and a schedule judges speed five runs later"
     )
     return f"Limits on speed need three repeats of the baseline, and five on a schedule; it has {has}. {more}. {hint}."
+
+
+def read_band(connection: Connection, run_id: str) -> list[dict[str, Any]]:
+    """Return the level that later runs are compared with, by metric of `run_metric`: value, low, high and repeats.
+
+    For accuracy, they are the run's own value and interval; for a speed, median and range over its repeats: the newest
+    ten runs of its configuration in its environment without an obstacle, up to it or in its benchmark. A run without
+    repeats is its own.
+    """
+    return read_rows(connection, _BAND, run_id)
+
+
+_BAND = """
+    with baseline as (from run_conditions where run_id = $1),
+    repeats as (
+        select repeated.run_id
+        from run_conditions as repeated
+        join baseline using (config_id, environment)
+        where repeated.obstacle is null
+            and repeated.benchmark_id is not distinct from baseline.benchmark_id
+            and (baseline.benchmark_id is not null or repeated.started_at <= baseline.started_at)
+        qualify row_number() over (order by repeated.started_at desc, repeated.run_id desc) <= 10
+    )
+    select
+        metric,
+        any_value(unit) as unit,
+        median(value) as value,
+        case when metric = 'accuracy' then any_value(low) else min(value) end as low,
+        case when metric = 'accuracy' then any_value(high) else max(value) end as high,
+        count(*) as repeats
+    from run_metric
+    where value is not null and case
+        when metric = 'accuracy' or not exists (from repeats) then run_id = $1
+        else run_id in (from repeats)
+    end
+    group by metric
+"""
 
 
 def say_selected(connection: Connection, run_id: str) -> str | None:

@@ -9,6 +9,7 @@ from assayline.spec.criteria import RereadLimit
 from assayline.stats.rereads import LIMIT, SMALLEST, Distance, judge_reading, read_answers
 from assayline.stats.worse import LEVEL, Verdict
 from assayline.store.database import Connection, Row, read_rows
+from assayline.store.measure import read_reading
 from assayline.words import count, show_range, show_value
 
 NAME = "probabilities"
@@ -21,7 +22,7 @@ def judge_reread(
 
     Raises ComparisonError if no answer was read by both.
     """
-    rows = read_rows(connection, "from reread_answer(?)", run_id)
+    rows = read_reading(connection, run_id)
     if (reading := read_answers(rows)) is None:
         raise ComparisonError(
             f"Run {run_id} has no answer that both engines have read. hint: look at its errors: `assayline view "

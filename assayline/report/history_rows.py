@@ -10,6 +10,7 @@ from functools import partial
 
 from assayline.comparison.baselines import resolve_baseline
 from assayline.comparison.levels import FEWEST_NIGHTS, Shift, find_shifts, is_tellable
+from assayline.comparison.queries import read_band
 from assayline.errors import SpecError
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
@@ -88,13 +89,13 @@ class HistoryRows:
     values: dict[str, list[Row]]
     """Rows of history by metric, without metrics that have none."""
     changes: list[Row]
-    """Rows of `show_changes`, with a description in `words`."""
+    """Rows of `list_changes`, with a description in `words`."""
     shifts: list[LevelShift]
     baseline: str | None = None
     """Name of the baseline as given, and its run."""
     baseline_run: Row | None = None
     band: dict[str, Row] = field(default_factory=dict)
-    """Rows of `show_band` by metric."""
+    """Rows of `read_band` by metric."""
     obstacle: str | None = None
     """Reason why a named baseline is missing."""
     others: list[str] = field(default_factory=list)
@@ -118,7 +119,7 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
     values: dict[str, list[Row]] = {metric.key: [] for metric in METRICS}
     ensure_metrics(connection, [run["run_id"] for run in runs])
     shown = read_rows(connection, "from history(?)", name)
-    changes = read_rows(connection, "from show_changes(?)", name)
+    changes = list_changes(connection, name)
     for row in shown:
         if row["metric"] in values:
             values[row["metric"]].append(row)
@@ -138,7 +139,7 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
             obstacle = str(error)
     if found:
         ensure_repeats(connection, found)
-    band = read_rows(connection, "from show_band(?)", found) if found else []
+    band = read_band(connection, found) if found else []
     return HistoryRows(
         metrics=metrics,
         runs=runs,
@@ -151,6 +152,54 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
         obstacle=obstacle,
         others=_list_others(connection, runs[-1]),
     )
+
+
+CONDITIONS = (
+    "assayline", "device", "driver", "machine", "model", "prompts", "served files", "settings", "torch", "vLLM",
+)  # fmt: skip
+_CONDITIONS = """
+    select
+        found.run_id,
+        found.position,
+        found.started_at,
+        runs.spec_hash,
+        runs.model_id as model,
+        served_root as "served files",
+        prompts_digest as prompts,
+        runs.config_id as settings,
+        vllm_version as "vLLM",
+        torch_version as torch,
+        driver_version as driver,
+        device_name as device,
+        runs.machine,
+        runs.assayline_version as assayline
+    from find_history(?) as found
+    join runs using (run_id)
+    left join run_conditions using (run_id)
+    order by position
+"""
+
+
+def list_changes(connection: Connection, name: str) -> list[Row]:
+    """List the conditions of a history's runs that differ from those of the last run in which they are known.
+
+    Rows have run_id, position, started_at, condition, before, after and run_id_before.
+    """
+    last: dict[str, Row] = {}
+    found = []
+    for run in read_rows(connection, _CONDITIONS, name):
+        for condition in CONDITIONS:
+            if run[condition] is None:
+                continue
+            old = last.get(condition, run)
+            last[condition] = run
+            # config_id changes with the model's content, too
+            is_model = condition == "settings" and old["spec_hash"] == run["spec_hash"] and old["model"] != run["model"]
+            if old[condition] != run[condition] and not is_model:
+                kept = {key: run[key] for key in ("run_id", "position", "started_at")}
+                values = {"before": old[condition], "after": run[condition], "run_id_before": old["run_id"]}
+                found.append({**kept, "condition": condition, **values})
+    return found
 
 
 def list_counted(rows: Sequence[Row]) -> list[Row]:

@@ -54,7 +54,7 @@ def read_outcome(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunOutco
     """Count integrity faults and errors of a run whose parts are ingested."""
     broken = {name: count for name, count in read_integrity(connection, run_id).items() if count}
     rows = connection.execute(
-        "select error_kind, sum(error_requests)::bigint as requests from error_breakdown where run_id = ? "
+        "select error_kind, count(*) as requests from stg_requests where run_id = ? and status = 'error' "
         "group by error_kind order by requests desc, error_kind",
         [run_id],
     ).fetchall()

@@ -117,6 +117,12 @@ def run_tables(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[N
         connection.execute(f"drop table temp.{table}")
 
 
+def read_reading(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
+    """Return the rows of `95_reread`: the answers that a run of kind reread has read, and its reference's engine."""
+    connection.execute("set variable run_id = ?", [run_id])
+    return read_rows(connection, list_statements()["95_reread"])
+
+
 def measure_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Insert the rows of `metric_values` of a run, in the caller's transaction."""
     with run_tables(connection, run_id):

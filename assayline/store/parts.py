@@ -357,9 +357,24 @@ def ledger_name(table: str, name: str) -> str:
 def recall_lengths(
     connection: duckdb.DuckDBPyConnection, model_id: str | None, prompt_set: str, benchmark_id: str | None
 ) -> pa.Table:
-    """Return prompt_id and median output_tokens of each answered prompt, sorted by prompt_id.
+    """Return prompt_id and the median output_tokens of its answers, thinking included, sorted by prompt_id.
 
-    `benchmark_id` is that of the current run, if any; other runs of the same benchmark are excluded.
+    The newest ten completed runs of the model on the prompt set count, whatever their settings. `benchmark_id` is that
+    of the current run, if any; other runs of the same benchmark are excluded, so that all of its repeats know the same.
     """
-    query = "select prompt_id, output_tokens from recall_lengths(?, ?, ?) order by prompt_id"
+    query = """
+        select prompt_id, cast(ceil(median(output_tokens)) as integer) as output_tokens
+        from raw.requests
+        join raw.completions using (run_id, request_id)
+        where option_index is null and error_kind is null and output_tokens is not null and run_id in (
+            select run_id
+            from raw.runs
+            where state = 'completed' and model_id = $1 and prompt_set = $2
+                and ($3::varchar is null or benchmark_id is distinct from $3)
+            order by started_at desc, run_id desc
+            limit 10
+        )
+        group by prompt_id
+        order by prompt_id
+    """
     return connection.sql(query, params=[model_id, prompt_set, benchmark_id]).to_arrow_table()

@@ -8,6 +8,7 @@ from row_kit import NAME, NightOf, given_nights, noisy_nights, read_charts, read
 from run_kit import settings_in
 
 from assayline.comparison.baselines import pin_baseline
+from assayline.comparison.queries import read_band
 from assayline.errors import SpecError
 from assayline.flows.cli import run
 from assayline.report.history_rows import METRICS
@@ -62,9 +63,11 @@ def test_the_charts_have_every_night_the_band_the_levels_and_the_marks(regressed
     nights = {row["run"]: row for row in rows if "run" in row}
     with connect(regressed.database_path, 10) as connection:
         known = dict(connection.execute("select run_id, output_tokens_per_s from main.run").fetchall())
-        ((low, high),) = connection.execute(
-            "select low, high from show_band('night-009') where metric = 'output_tokens_per_s'"
-        ).fetchall()
+        [(low, high)] = [
+            (row["low"], row["high"])
+            for row in read_band(connection, "night-009")
+            if row["metric"] == "output_tokens_per_s"
+        ]
     assert {run: row["value"] for run, row in nights.items()} == pytest.approx(known)
     assert not any(row["has_failed"] for row in nights.values())
     failed = {row["run"] for row in drawn["e2e_p95_s"] if row.get("has_failed")}

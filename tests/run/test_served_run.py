@@ -11,10 +11,12 @@ from server_kit import FakeServer, Script
 
 from assayline.errors import ModelError, PromptsChangedError, SpecError
 from assayline.load.arrivals import list_offsets
+from assayline.report.history_rows import list_changes
 from assayline.run.begin import begin_evaluation, plan_run
 from assayline.run.worker import count_senders
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
+from assayline.store.database import connect
 
 pytestmark = pytest.mark.slow
 
@@ -154,8 +156,9 @@ def test_two_models_behind_one_name_are_two_models(server, settings):
     assert board == [("org/fake-model @/models/a", 1), ("org/fake-model @/models/b", 0)]
     roots = [root for (root,) in query(settings, "select distinct served_root from run where name = 'adapter'")]
     assert sorted(roots) == ["/adapters/tide on /models/a", "/adapters/tide on /models/b"]
-    changes = query(settings, "select before, after from show_changes('served') where condition = 'served files'")
-    assert changes == [("/models/a", "/models/b")]
+    with connect(settings.database_path, 10) as connection:
+        changes = {row["condition"]: row for row in list_changes(connection, "served")}
+    assert [changes["served files"][side] for side in ("before", "after")] == ["/models/a", "/models/b"]
 
 
 def test_token_ids_need_a_tokenizer(server, settings):

@@ -327,9 +327,9 @@ def test_a_database_without_its_version_is_refused(path):
 
 def test_up_to_date_views_are_not_created_again(path):
     with duckdb.connect(path) as connection:
-        connection.execute("create or replace view internal.error_breakdown as select 'kept' as proof")
+        connection.execute("create or replace view internal.request_integrity as select 'kept' as proof")
     with connect(path, wait_s=0) as connection:
-        assert connection.execute("from error_breakdown").fetchall() == [("kept",)]
+        assert connection.execute("from request_integrity").fetchall() == [("kept",)]
 
 
 def test_changed_models_are_made_again_and_gone_ones_dropped(path, sql_folder):
@@ -337,14 +337,14 @@ def test_changed_models_are_made_again_and_gone_ones_dropped(path, sql_folder):
         connection.execute("insert into telemetry values ('run', 'w', 0, 1, 2, 3, 4, 0.5, 3, 0, 0, null)")
         connection.execute("create view main.mine as select 1 as one")
     models = sql_folder / "models" / "20_metrics"
-    (models / "50_error_breakdown.sql").unlink()
+    (models / "80_request_integrity.sql").unlink()
     (models / "95_steps.sql").write_text(
         "create or replace view main.steps as select max(engine_steps) as n from raw.telemetry;"
     )
     with connect(path, wait_s=0) as connection:
         assert connection.execute("from steps").fetchall() == [(2,)]
         views = {name for (name,) in connection.execute("select view_name from duckdb_views()").fetchall()}
-        assert "error_breakdown" not in views and {"mine", "accuracy"} <= views
+        assert "request_integrity" not in views and {"mine", "accuracy"} <= views
         comment = "select comment from duckdb_views() where view_name = 'accuracy'"
         assert connection.execute(comment).fetchall()[0][0].startswith("One row per run")
         assert connection.execute("select count(*) from schema_version").fetchall() == [(1,)]
@@ -357,19 +357,19 @@ def test_a_new_table_is_added_to_those_there(path, sql_folder):
 
 
 def test_a_reader_does_not_take_views_of_another_version(path, sql_folder):
-    model = sql_folder / "models" / "20_metrics" / "50_error_breakdown.sql"
+    model = sql_folder / "models" / "20_metrics" / "80_request_integrity.sql"
     model.write_text(model.read_text() + "-- another definition\n")
     expect_refusal(path, "assayline.duckdb are of another version .*hint: run `assayline report", read_only=True)
     with connect(path, wait_s=0):
         pass
     with connect(path, wait_s=0, read_only=True) as connection:
-        assert connection.execute("from error_breakdown").fetchall() == []
+        assert connection.execute("from request_integrity").fetchall() == []
 
 
 def test_models_are_made_all_or_none(path, sql_folder):
     with duckdb.connect(path) as connection:
         before = connection.execute("select * from raw.schema_version").fetchall()
-    (sql_folder / "models" / "20_metrics" / "50_error_breakdown.sql").unlink()
+    (sql_folder / "models" / "20_metrics" / "80_request_integrity.sql").unlink()
     broken = "create or replace view main.broken as select nothing from raw.runs;"
     (sql_folder / "models" / "99_broken.sql").write_text(broken)
     with pytest.raises(duckdb.BinderException), connect(path, wait_s=0):
@@ -377,7 +377,7 @@ def test_models_are_made_all_or_none(path, sql_folder):
     with duckdb.connect(path) as connection:
         assert connection.execute("select * from raw.schema_version").fetchall() == before
         assert connection.execute("select count(*) from main.metric_value").fetchall() == [(0,)]
-        assert connection.execute("select count(*) from internal.error_breakdown").fetchall() == [(0,)]
+        assert connection.execute("select count(*) from internal.request_integrity").fetchall() == [(0,)]
 
 
 def test_changed_columns_need_another_table_version(schema):

@@ -1,6 +1,8 @@
-"""error_breakdown and engine: what failed where, and how full the batches were."""
+"""Errors of a report and engine: what failed where, and how full the batches were."""
 
 from row_kit import as_rows
+
+from assayline.report.run.rows import read_report
 
 
 def test_errors_are_counted_by_kind_and_worker(store):
@@ -17,26 +19,20 @@ def test_errors_are_counted_by_kind_and_worker(store):
         {"worker": "prepare", "error_kind": "template", "error_message": "no role"},
         {"worker": "a"},
     )
-    store.expect(
-        "error_breakdown",
-        *as_rows(
-            "error_kind worker error_requests error_share example_message first_at_s last_at_s",
-            ("engine_died", "a", 2, 0.4, "first", 3.0, 5.0),
-            ("engine_died", "b", 1, 0.2, "other", 4.0, 4.0),
-            ("template", "prepare", 1, 0.2, "no role", None, None),
-        ),
+    assert read_report(store.connection, "run").errors == as_rows(
+        "error_kind worker error_requests error_share example_message first_at_s last_at_s",
+        ("engine_died", "a", 2, 0.4, "first", 3.0, 5.0),
+        ("engine_died", "b", 1, 0.2, "other", 4.0, 4.0),
+        ("template", "prepare", 1, 0.2, "no role", None, None),
     )
 
 
 def test_the_share_is_of_all_requests_missing_ones_too(store):
+    store.given("runs", {})
     store.given("requests", {"request_id": "a"}, {"request_id": "b"}, {"request_id": "c"}, {"request_id": "d"})
     store.given("completions", {"request_id": "a", "error_kind": "any"})
-    store.expect("error_breakdown", {"error_requests": 1, "error_share": 0.25, "example_message": None})
-
-
-def test_a_run_without_errors_has_no_breakdown(store):
-    store.given_answers({"text": "4"})
-    store.expect("error_breakdown")
+    (row,) = read_report(store.connection, "run").errors
+    assert (row["error_requests"], row["error_share"], row["example_message"]) == (1, 0.25, None)
 
 
 def test_batches_are_output_tokens_per_engine_step(store):

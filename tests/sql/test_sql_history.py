@@ -1,4 +1,4 @@
-"""Sources of the history page: find_history, history, show_changes, show_band and gate_verdict."""
+"""Sources of the history page: find_history, history, list_changes, read_band and gate_verdict."""
 
 import json
 from datetime import datetime, timedelta
@@ -7,6 +7,9 @@ from statistics import median
 import numpy as np
 import pytest
 from row_kit import give_run_metric
+
+from assayline.comparison.queries import read_band
+from assayline.report.history_rows import list_changes
 
 NIGHT = datetime(2026, 1, 1, 1, 30)
 
@@ -179,12 +182,14 @@ def test_latencies_have_the_interval_of_their_percentile(store):
 
 
 def changes(store, history="spec"):
+    store.measure()
     return [
-        (row["run_id"], row["condition"], row["before"], row["after"]) for row in read(store, "show_changes", history)
+        (row["run_id"], row["condition"], row["before"], row["after"])
+        for row in list_changes(store.connection, history)
     ]
 
 
-def test_show_changes_names_the_first_run_with_a_change(store):
+def test_list_changes_names_the_first_run_with_a_change(store):
     given_run(store, "a", 1)
     given_run(store, "b", 2)
     given_run(store, "c", 3, vllm="2", prompts="abc", driver="5", machine="other")
@@ -194,16 +199,16 @@ def test_show_changes_names_the_first_run_with_a_change(store):
     assert found == {("c", "vLLM"): ("1", "2"), ("c", "machine"): ("host", "other"), ("d", "assayline"): ("0", "1")}
 
 
-def test_show_changes_skips_unknown_conditions(store):
+def test_list_changes_skips_unknown_conditions(store):
     given_run(store, "a", 1, driver="5")
     given_run(store, "b", 2)
     given_run(store, "c", 3, driver="6")
     assert changes(store) == [("c", "driver", "5", "6")]
-    (row,) = read(store, "show_changes", "spec")
+    (row,) = list_changes(store.connection, "spec")
     assert row["run_id_before"] == "a"
 
 
-def test_show_changes_separates_model_from_settings(store):
+def test_list_changes_separates_model_from_settings(store):
     given_run(store, "a", 1, config="m1-s1", model_id="m1", spec_hash="s1")
     given_run(store, "b", 2, config="m2-s1", model_id="m2", spec_hash="s1")
     given_run(store, "c", 3, config="m2-s2", model_id="m2", spec_hash="s2")
@@ -230,19 +235,21 @@ def test_the_band_of_a_speed_is_median_and_range_of_the_baselines_repeats(store)
     given_metrics(
         store, *((run, "tpot_p50_s", value) for run, value in values.items()), *odd, ("n12", "ttft_p50_s", None)
     )
-    (row,) = read(store, "show_band", "n12")
+    store.measure()
+    (row,) = read_band(store.connection, "n12")
     mine = [values[f"n{night:02}"] for night in range(3, 13)]
     expected = {"metric": "tpot_p50_s", "unit": "u", "repeats": 10, "low": min(mine), "high": max(mine)}
     assert {key: row[key] for key in expected} == expected
     assert row["value"] == pytest.approx(median(mine))
-    (alone,) = read(store, "show_band", "cold")
+    (alone,) = read_band(store.connection, "cold")
     assert (alone["value"], alone["repeats"]) != (1e6, 1), "its repeats tell its level"
 
 
 def test_a_baseline_without_repeats_is_its_own_band_and_accuracy_has_its_interval(store):
     given_run(store, "a", 1, warmed_up=False)
     given_metrics(store, ("a", "tpot_p50_s", 2.0), ("a", "accuracy", 0.75, 0.4, 0.9))
-    rows = {row["metric"]: row for row in read(store, "show_band", "a")}
+    store.measure()
+    rows = {row["metric"]: row for row in read_band(store.connection, "a")}
     assert (rows["tpot_p50_s"]["value"], rows["tpot_p50_s"]["low"], rows["tpot_p50_s"]["repeats"]) == (2.0, 2.0, 1)
     assert [rows["accuracy"][column] for column in ("value", "low", "high")] == [0.75, 0.4, 0.9]
-    assert read(store, "show_band", "nobody") == []
+    assert read_band(store.connection, "nobody") == []

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from assayline.store.parts import recall_lengths
+
 
 def given_run(store, lengths, run_id="run", *, expected=None, day=1, **run):
     """A run whose prompts are numbered; each answer's length in tokens, None being an error row."""
@@ -29,8 +31,8 @@ def given_run(store, lengths, run_id="run", *, expected=None, day=1, **run):
 
 
 def recall(store, model="m", prompt_set="set", benchmark=None):
-    asked = [model, prompt_set, benchmark]
-    return dict(store.connection.execute("select * from recall_lengths(?, ?, ?)", asked).fetchall())
+    found = recall_lengths(store.connection, model, prompt_set, benchmark)
+    return {row["prompt_id"]: row["output_tokens"] for row in found.to_pylist()}
 
 
 def test_a_length_is_the_median_of_completed_runs_of_the_model_on_the_set(store):

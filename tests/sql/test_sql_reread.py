@@ -1,4 +1,4 @@
-"""compare_tokens, reread_answer and the metrics of a reading, against NumPy over whole vocabularies."""
+"""The metrics of a reading, against NumPy over whole vocabularies."""
 
 import json
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from assayline.run.tokens import read_tokens
+from assayline.store.measure import read_reading
 
 VOCABULARY = 2_000
 TOKENS = 40
@@ -36,6 +37,18 @@ def give_reading(store, run_id, logprobs, ids, request_id="0"):
     store.given("tokens", *rows)
 
 
+def compare_tokens(store, p, q, ids):
+    """Rows of read_reading for answers of one token each, which the engine of `a` and that of `run` have read."""
+    source = {"prompts": {"source": {"kind": "reread", "run": "r", "reads": ["a", "again"]}}}
+    store.given("runs", {"spec_json": json.dumps(source)})
+    names = [f"{place:02}" for place in range(len(ids))]
+    store.given("requests", *({"request_id": name, "prompt_id": name} for name in names))
+    for run_id, logprobs in (("a", p), ("run", q)):
+        for place, name in enumerate(names):
+            give_reading(store, run_id, logprobs[place : place + 1], ids[place : place + 1], name)
+    return read_reading(store.connection, "run")
+
+
 def find_full_kl(p, q):
     return (np.exp(p, dtype=np.float64) * (p - q)).sum(axis=-1)
 
@@ -44,24 +57,21 @@ def find_full_kl(p, q):
 def test_kl_is_a_lower_bound_of_that_over_the_vocabulary(store, noise):
     p, q, generator = make_engines(noise)
     ids = [generator.choice(VOCABULARY, p=np.exp(row) / np.exp(row).sum()) for row in p.astype(float)]
-    give_reading(store, "a", p, ids)
-    give_reading(store, "b", q, ids)
-    rows = store.read("from compare_tokens('a', 'b') order by position")
+    rows = compare_tokens(store, p, q, ids)
     kl, full = np.array([row["kl"] for row in rows]), find_full_kl(p, q)
     assert len(kl) == TOKENS and (kl >= 0).all()
     assert (kl <= full * (1 + 1e-3) + 1e-6).all()
     assert kl.mean() >= 0.75 * full.mean()
-    assert [row["is_same_top"] for row in rows] == list(p.argmax(axis=1) == q.argmax(axis=1))
-    change = [row["reference_logprob"] - row["candidate_logprob"] for row in rows]
+    assert [row["other_tokens"] for row in rows] == list(p.argmax(axis=1) != q.argmax(axis=1))
+    change = [row["nll_change"] for row in rows]
     assert change == pytest.approx([p[n, one] - q[n, one] for n, one in enumerate(ids)], abs=1e-6)
 
 
 def test_equal_engines_have_no_divergence(store):
     p, _, generator = make_engines(0.0)
-    give_reading(store, "a", p, ids := generator.integers(0, VOCABULARY, TOKENS))
+    ids = generator.integers(0, VOCABULARY, TOKENS)
     noisy = (p + generator.normal(0, 1e-6, p.shape)).astype(np.float32)
-    give_reading(store, "b", noisy, ids)
-    assert max(row["kl"] for row in store.read("from compare_tokens('a', 'b')")) <= 1e-6
+    assert max(row["kl"] for row in compare_tokens(store, p, noisy, ids)) <= 1e-6
 
 
 def test_a_rank_beyond_the_likeliest_is_not_known_and_small_tokens_are_in_the_rest(store):
@@ -90,12 +100,12 @@ def test_metrics_of_a_reading(store):
         store.given("requests", {"request_id": name, "prompt_id": name})
         for run_id, logprobs in (("a", p), ("run", q), ("again", near)):
             give_reading(store, run_id, logprobs, ids, name)
-        rows = store.read(f"from compare_tokens('a', 'run') where request_id = '{name}' order by position")
-        kls.append(np.mean([row["kl"] for row in rows]))
+        (row,) = [row for row in read_reading(store.connection, "run") if row["request_id"] == name]
+        kls.append(row["kl"])
         differ = p.argmax(axis=1) != q.argmax(axis=1)
         same += int((~differ).sum())
         first += [int(np.flatnonzero(differ)[0]) + 1] if differ.any() else []
-        changes += [abs(row["reference_logprob"] - row["candidate_logprob"]) for row in rows]
+        changes += row["logprob_changes"]
     store.measure()
     found = {
         row["metric"]: row for row in store.read("from metric_values where run_id = 'run' and source = '95_reread'")

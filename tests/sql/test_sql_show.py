@@ -6,7 +6,7 @@ from assayline.report.document import Sample
 from assayline.report.run.accuracy import describe_prompts
 from assayline.report.run.comparison import read_flips
 from assayline.report.run.engines import describe_errors
-from assayline.report.run.rows import read_report
+from assayline.report.run.rows import _GROUPS, read_report
 
 
 def given_scores(store, *values, run_id="run"):
@@ -21,10 +21,6 @@ def given_scores(store, *values, run_id="run"):
             store.given("requests", {**key, **asked, "repeat_index": repeat, "rendered": f"prompt {prompt}"})
             store.given("completions", {**asked, "text": f"{run_id} {prompt}.{repeat}"})
             store.given("scores", {**key, "repeat_index": repeat, "value": value})
-
-
-def show(store, call, *columns):
-    return store.connection.execute(f"select {', '.join(columns)} from {call}").fetchall()
 
 
 def list_samples(section):
@@ -85,7 +81,8 @@ def test_groups_are_by_finish_reason_by_metadata_with_few_values_and_by_wrong_an
     """)
     store.connection.execute("update raw.completions set finish_reason = if(request_id < '2', 'stop', 'length')")
     store.connection.execute("update raw.scores set extracted = '7' where prompt_id in ('p1', 'p2')")
-    assert show(store, "show_groups('run', 4)", "property", "value", "samples", "wrong_samples", "mean_value") == [
+    keys = ("property", "value", "samples", "wrong_samples", "mean_value")
+    assert [tuple(row[key] for key in keys) for row in store.read(_GROUPS, "run", 4)] == [
         ("finish reason", "length", 3, 2, pytest.approx(0.5 / 3)),
         ("finish reason", "stop", 2, 1, 0.5),
         ("a/b", "y", 3, 2, pytest.approx(0.5 / 3)),
@@ -94,4 +91,4 @@ def test_groups_are_by_finish_reason_by_metadata_with_few_values_and_by_wrong_an
         ("n", "0", 2, 1, 0.5),
         ("wrong answer", "7", 2, 2, 0.0),
     ]
-    assert show(store, "show_groups('nothing', 4)", "*") == []
+    assert store.read(_GROUPS, "nothing", 4) == []

@@ -329,13 +329,59 @@ _EVENTS = """
     limit ?
 """
 _ERRORS = """
-    select * replace (left(example_message, 300) as example_message)
-    from error_breakdown
-    where run_id = ?
+    select
+        error_kind,
+        worker,
+        count(*) as error_requests,
+        count(*) / (select count(*) from request where run_id = $1) as error_share,
+        left(arg_min(error_message, row(coalesce(finished_at_s, arrived_at_s, 'infinity'), request_id)), 300)
+            as example_message,
+        min(coalesce(finished_at_s, arrived_at_s)) as first_at_s,
+        max(coalesce(finished_at_s, arrived_at_s)) as last_at_s
+    from request
+    where run_id = $1 and status = 'error'
+    group by error_kind, worker
     order by error_requests desc, error_kind, worker
-    limit ?
+    limit $2
 """
-_GROUPS = "select * replace (left(value, 200) as value) from show_groups(?, ?)"
+_GROUPS = """
+    with samples as (
+        select scorer, prompt_id, occurrence, scores.value as score, finish_reason, coalesce(extracted, answer) as taken
+        from (from scores where run_id = $1) as scores
+        join (from stg_samples where run_id = $1) using (prompt_id, occurrence, repeat_index)
+        where scorer = (select scorer from scorers where run_id = $1 order by ordinal limit 1)
+    ),
+    properties as (
+        select scorer, score, 0 as place, 'finish reason' as property, finish_reason as value from samples
+        union all
+        select
+            scorer, score, 1, property, metadata_json ->> ('/' || replace(replace(property, '~', '~0'), '/', '~1'))
+        from samples
+        join (
+            select distinct prompt_id, occurrence, metadata_json, unnest(json_keys(metadata_json)) as property
+            from prompts
+            where run_id = $1
+        ) using (prompt_id, occurrence)
+        union all
+        select scorer, score, 2, 'wrong answer', taken from samples where score = 0
+    )
+    select
+        scorer,
+        property,
+        left(value, 200) as value,
+        count(*) as samples,
+        count(*) filter (score = 0) as wrong_samples,
+        avg(score) as mean_value
+    from properties
+    where value is not null
+    group by place, scorer, property, properties.value
+    qualify place = 0
+        or place = 1 and count(*) over (partition by place, property) between 2 and $2
+        or place = 2 and count(*) > 1
+            and row_number() over (partition by place, property order by count(*) desc, properties.value) <= $2
+    order by place, property, mean_value, samples desc, properties.value
+"""
+"""Samples by finish reason, by each metadata column with few values, and the most frequent wrong answers."""
 _SLOWEST = """
     select request_id, prompt_id, e2e_s, ttft_s, tpot_s, queue_s, prompt_tokens, output_tokens, finish_reason
     from request

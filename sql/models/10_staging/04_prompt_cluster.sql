@@ -29,4 +29,3 @@ keep_values as (
 select * from keep_values;
 
 comment on view internal.prompt_cluster is 'One row per prompt row with a value in the column that the spec names in prompts.columns.cluster. Prompt rows without one are a cluster with the other rows of their prompt_id.';
-comment on column internal.prompt_cluster.cluster is 'The row''s value in that metadata column, as text.';

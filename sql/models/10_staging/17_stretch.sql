@@ -41,7 +41,3 @@ from internal.load_stretch
 where has_windows;
 
 comment on view internal.stretch is 'One row per run × kind × interval: the seconds that throughput and energy are about.';
-comment on column internal.stretch.run_id is 'The run.';
-comment on column internal.stretch.kind is 'work: an engine was at work, the union over engines; attempt: or a request failed; window: between the warm-up and cool-down windows of a load, per engine. If a run has windows, it is measured between them.';
-comment on column internal.stretch.from_s is 'Its beginning, in seconds since the run''s start. NULL if the windows leave nothing.';
-comment on column internal.stretch.until_s is 'Its end.';

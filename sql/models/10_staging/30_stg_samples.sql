@@ -67,15 +67,3 @@ unite_samples as (
 select * from unite_samples;
 
 comment on view internal.stg_samples is 'One row per sample of a run (a prompt row × a repeat), as scorers see it: the answer, or the likelihoods of the options, and the target. For a conversation sent turn by turn, the answer to its last turn.';
-comment on column internal.stg_samples.source_row is '0-based position of the prompt''s row in its source.';
-comment on column internal.stg_samples.request_id is 'The sample''s request; of options the first one''s.';
-comment on column internal.stg_samples.status is 'ok, error or missing. Unsent requests are missing: they are neither right nor wrong. With options, missing if one of them is, else error if one of them is.';
-comment on column internal.stg_samples.answer is 'The generated text, without what a model wrote while it reasoned. NULL for an error, a missing answer, or options.';
-comment on column internal.stg_samples.target is 'The expected answer as the prompt set has it, NULL if there is none.';
-comment on column internal.stg_samples.finish_reason is 'As in stg_requests. NULL for an error, a missing answer, or options.';
-comment on column internal.stg_samples.truncated is 'Whether max_tokens cut off the answer; NULL if finish_reason is.';
-comment on column internal.stg_samples.options is 'The answers to choose from. NULL for generated answers.';
-comment on column internal.stg_samples.option_logprobs is 'Their sums of log-probabilities, in the same order. NULL if one is an error or missing.';
-comment on column internal.stg_samples.option_tokens is 'Their lengths in tokens, in the same order.';
-comment on column internal.stg_samples.error_kind is 'Kind of error, of options the first one''s; NULL for a result or a missing answer.';
-comment on column internal.stg_samples.error_message is 'Message of the error.';

@@ -100,10 +100,3 @@ keep_known as (
 select * from keep_known;
 
 comment on view internal.energy_stretch is 'One row per run × worker × device × pair of consecutive samples with energy: the energy that the device used between them. A device without a sensor, such as host, has none.';
-comment on column internal.energy_stretch.worker is 'The worker that held the device.';
-comment on column internal.energy_stretch.device is 'The device, as in device_telemetry.';
-comment on column internal.energy_stretch.begins_at_s is 'The first sample, in seconds since the run''s start.';
-comment on column internal.energy_stretch.ends_at_s is 'The next one. At most 10 s later, unless the counter of a device bridges a longer gap within one attempt.';
-comment on column internal.energy_stretch.source is 'counter: the device''s energy counter; power: the integral of its power, if it has no counter or the counter was reset.';
-comment on column internal.energy_stretch.stretch_joules is 'Energy between the two, joules: the counter''s difference, else (p1 + p2) / 2 × seconds.';
-comment on column internal.energy_stretch.error_joules is 'Bound of the integral''s error, joules, if power stayed between its values at the two ends: (|p2 − p1| / 2 + 5% of the mean power) × seconds. NULL for the counter.';

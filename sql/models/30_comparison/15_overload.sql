@@ -28,6 +28,3 @@ say_flags as (
 select * from say_flags;
 
 comment on view internal.overload is 'One row per run whose client was overloaded, so that its latencies are not the engine''s.';
-comment on column internal.overload.sent_late is 'Whether it sent more than 1% of the requests late; see kept_up in metric_values. The load was then lighter than specified.';
-comment on column internal.overload.read_late is 'Whether it read events of a server late by more than a tenth of the median TTFT or TPOT; see client_kept_up in metric_values. Latencies are then too high.';
-comment on column internal.overload.obstacle is 'Either or both in words.';

@@ -93,17 +93,3 @@ judge_runs as (
 select * from judge_runs;
 
 comment on view internal.run_conditions is 'One row per run: under which conditions it ran, and what keeps it from being a repeat of its configuration.';
-comment on column internal.run_conditions.config_id is 'Digest of everything that determines answers and speed; see runs.config_id.';
-comment on column internal.run_conditions.benchmark_id is 'The benchmark that the run is a part of, NULL for a standalone run.';
-comment on column internal.run_conditions.started_at is 'UTC wall clock at the start of the run.';
-comment on column internal.run_conditions.place is 'The environment without the order of the requests.';
-comment on column internal.run_conditions.is_longest_first is 'Whether requests were ordered by expected lengths, which a first run does not know.';
-comment on column internal.run_conditions.environment is 'Machine (runs.machine), version of assayline, what the engines reported (device, versions of vLLM, torch and driver, model runner and kernels, context length, files of a served model), their number if it is not 1, a digest of the prompt rows, whose file may change under the same spec, and whether requests were ordered by expected lengths. Speeds are repeats only if all of it is equal.';
-comment on column internal.run_conditions.answers_obstacle is 'Why its answers do not count among the repeats: obstacle without a client that sent or read late, which moves no answer. NULL if they count.';
-comment on column internal.run_conditions.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up, a client that sent or read late. NULL if it counts.';
-comment on column internal.run_conditions.device_name is 'Devices as its engines report them; several names are comma-separated. NULL if no engine opened.';
-comment on column internal.run_conditions.driver_version is 'Version of the GPU''s driver. NULL without a GPU.';
-comment on column internal.run_conditions.vllm_version is 'Version of vLLM. NULL if no engine reported it.';
-comment on column internal.run_conditions.torch_version is 'Version of torch. NULL if no engine reported it.';
-comment on column internal.run_conditions.served_root is 'Files behind a running server''s name for the model, as the server names them. NULL if no server named any.';
-comment on column internal.run_conditions.prompts_digest is 'Digest of the prompt rows, in no order; see measured_runs. NULL while the run has not ended.';

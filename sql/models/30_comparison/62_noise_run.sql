@@ -42,6 +42,3 @@ keep_newest as (
 select * from keep_newest;
 
 comment on view internal.noise_run is 'One row per run of a noise measurement: the newest benchmark with five or more runs of a configuration in an environment. Runs with an obstacle in run_conditions do not count, except for a missing warm-up.';
-comment on column internal.noise_run.config_id is 'The configuration; see runs.config_id.';
-comment on column internal.noise_run.environment is 'Machine, versions and prompts; see run_conditions.';
-comment on column internal.noise_run.engine_run_id is 'The run that opened its engine: runs with the same one shared it.';

@@ -1,5 +1,5 @@
 -- Grain: one row per run.
--- columns of: raw.runs, internal.run_conditions, internal.gate_verdict
+-- columns of: raw.runs
 create or replace view main.run as
 with
 
@@ -151,3 +151,14 @@ comment on column main.run.accuracy_low is 'Lower end of its 95% interval.';
 comment on column main.run.accuracy_high is 'Upper end.';
 comment on column main.run.requests_per_s is 'Throughput: ok requests that finished per second with an engine at work, or between a load''s warm-up and cool-down windows.';
 comment on column main.run.output_tokens_per_s is 'Output tokens of the same requests over the same seconds: a request counts as a whole when it finishes.';
+comment on column main.run.verdict is 'fail if a limit fails, else suspect or inconclusive if one is, else pass.';
+comment on column main.run.baseline_run_id is 'Baseline run of the comparison.';
+comment on column main.run.failed_limits is 'Metrics of the failed limits, in the gate''s order; empty if none failed.';
+comment on column main.run.inconclusive_limits is 'Metrics of the inconclusive limits: the data neither show that the run is worse nor that it is within them.';
+comment on column main.run.device_name is 'Devices as its engines report them; several names are comma-separated. NULL if no engine opened.';
+comment on column main.run.driver_version is 'Version of the GPU''s driver. NULL without a GPU.';
+comment on column main.run.vllm_version is 'Version of vLLM. NULL if no engine reported it.';
+comment on column main.run.torch_version is 'Version of torch. NULL if no engine reported it.';
+comment on column main.run.served_root is 'Files behind a running server''s name for the model, as the server names them. NULL if no server named any.';
+comment on column main.run.prompts_digest is 'Digest of the prompt rows, in no order; see measured_runs. NULL while the run has not ended.';
+comment on column main.run.obstacle is 'Why its speed does not count among the repeats of its configuration: not completed, resumed after an earlier attempt had opened an engine, perhaps on another device or version, an engine failed, a worker without a request, not warmed up, a client that sent or read late. NULL if it counts.';

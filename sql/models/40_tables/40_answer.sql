@@ -1,5 +1,5 @@
 -- Grain: one row per request of a run, answered or not.
--- columns of: internal.stg_requests, raw.completions, raw.requests, raw.prompts
+-- columns of: main.request, raw.completions, raw.requests, raw.prompts
 create or replace view main.answer as
 with
 
