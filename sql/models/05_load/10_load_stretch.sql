@@ -18,22 +18,18 @@ span_sending as (
     join raw.completions on completions.run_id = loads.run_id
     where completions.worker <> 'prepare'
     group by completions.run_id, completions.worker, completions.engine_generation
-),
-
-cut_ends as (
-    select
-        run_id,
-        worker,
-        engine_generation,
-        warmup_s + cooldown_s > 0 or coalesce(has_drain, false) as has_windows,
-        first_sent_at_s,
-        last_sent_at_s,
-        first_sent_at_s + warmup_s as begins_at_s,
-        last_sent_at_s - cooldown_s as ends_at_s,
-        case when ends_at_s > begins_at_s then ends_at_s - begins_at_s end as stretch_s
-    from span_sending
 )
 
-select * from cut_ends;
+select
+    run_id,
+    worker,
+    engine_generation,
+    warmup_s + cooldown_s > 0 or coalesce(has_drain, false) as has_windows,
+    first_sent_at_s,
+    last_sent_at_s,
+    first_sent_at_s + warmup_s as begins_at_s,
+    last_sent_at_s - cooldown_s as ends_at_s,
+    case when ends_at_s > begins_at_s then ends_at_s - begins_at_s end as stretch_s
+from span_sending;
 
 comment on view internal.load_stretch is 'One row per run × worker × engine generation, of runs with a load: the interval of its sending that is measured, between the warm-up and the cool-down window. Each engine has windows of its own, as each begins with nothing in flight.';

@@ -20,12 +20,8 @@ read_clusters as (
     from raw.prompts
     join find_columns on find_columns.run_id = prompts.run_id
     group by prompts.run_id, prompts.prompt_id, prompts.occurrence
-),
-
-keep_values as (
-    select * from read_clusters where cluster is not null
 )
 
-select * from keep_values;
+select * from read_clusters where cluster is not null;
 
 comment on view internal.prompt_cluster is 'One row per prompt row with a value in the column that the spec names in prompts.columns.cluster. Prompt rows without one are a cluster with the other rows of their prompt_id.';

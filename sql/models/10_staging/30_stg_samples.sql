@@ -56,14 +56,10 @@ gather_options as (
 drop_partial_likelihoods as (
     select * replace (case when status = 'ok' then option_logprobs end as option_logprobs)
     from gather_options
-),
-
-unite_samples as (
-    from take_answers
-    union all
-    from drop_partial_likelihoods
 )
 
-select * from unite_samples;
+from take_answers
+union all
+from drop_partial_likelihoods;
 
 comment on view internal.stg_samples is 'One row per sample of a run (a prompt row × a repeat), as scorers see it: the answer, or the likelihoods of the options, and the target. For a conversation sent turn by turn, the answer to its last turn.';

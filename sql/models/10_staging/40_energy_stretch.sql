@@ -14,25 +14,22 @@ create or replace view internal.energy_stretch as
 with
 
 find_last_samples as (
-    select run_id, worker, engine_generation, max(at_s) as at_s
+    select run_id, worker, engine_generation, max(at_s) as last_sample_at_s
     from raw.telemetry
     group by run_id, worker, engine_generation
 ),
 
 span_attempts as (
     select
-        engine_events.run_id,
-        engine_events.worker,
+        run_id,
+        worker,
         attempt,
-        min(engine_events.at_s - case when event = 'opened' then coalesce(duration_s, 0) else 0 end) as began_at_s,
-        max(greatest(engine_events.at_s, find_last_samples.at_s)) as ended_at_s
+        min(at_s - case when event = 'opened' then coalesce(duration_s, 0) else 0 end) as began_at_s,
+        max(greatest(at_s, last_sample_at_s)) as ended_at_s
     from raw.engine_events
-    left join find_last_samples
-        on find_last_samples.run_id = engine_events.run_id
-        and find_last_samples.worker = engine_events.worker
-        and find_last_samples.engine_generation = engine_events.engine_generation
+    left join find_last_samples using (run_id, worker, engine_generation)
     where event not in ('load_ended', 'idle')
-    group by engine_events.run_id, engine_events.worker, attempt
+    group by run_id, worker, attempt
 ),
 
 -- From the last sign of a worker's engine in one attempt to the first of the next.
@@ -91,12 +88,8 @@ measure_stretches as (
         end as error_joules
     from leave_out_pauses
     where stretch_s > 0 and (stretch_s <= 10 or counted_joules >= 0)
-),
-
-keep_known as (
-    select * from measure_stretches where stretch_joules is not null
 )
 
-select * from keep_known;
+select * from measure_stretches where stretch_joules is not null;
 
 comment on view internal.energy_stretch is 'One row per run × worker × device × pair of consecutive samples with energy: the energy that the device used between them. A device without a sensor, such as host, has none.';

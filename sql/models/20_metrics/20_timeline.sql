@@ -86,41 +86,29 @@ average_engines as (
         avg(waiting_requests) as mean_waiting_requests
     from raw.telemetry
     group by all
-),
-
-fill_seconds as (
-    select
-        list_seconds.run_id,
-        list_seconds.second,
-        coalesce(count_finished.finished_requests, 0) as finished_requests,
-        coalesce(count_finished.error_requests, 0) as error_requests,
-        cast(coalesce(count_finished.output_tokens, 0) as bigint) as output_tokens,
-        average_in_flight.mean_in_flight_requests,
-        count_finished.mean_e2e_s,
-        add_devices.power_watts,
-        average_engines.kv_cache_usage_share,
-        average_engines.mean_waiting_requests
-    from list_seconds
-    left join count_finished
-        on count_finished.run_id = list_seconds.run_id
-        and count_finished.second = list_seconds.second
-    left join average_in_flight
-        on average_in_flight.run_id = list_seconds.run_id
-        and average_in_flight.second = list_seconds.second
-    left join add_devices
-        on add_devices.run_id = list_seconds.run_id
-        and add_devices.second = list_seconds.second
-    left join average_engines
-        on average_engines.run_id = list_seconds.run_id
-        and average_engines.second = list_seconds.second
 )
 
-select * from fill_seconds;
+select
+    run_id,
+    second,
+    coalesce(finished_requests, 0) as finished_requests,
+    coalesce(error_requests, 0) as error_requests,
+    cast(coalesce(output_tokens, 0) as bigint) as output_tokens,
+    mean_in_flight_requests,
+    mean_e2e_s,
+    power_watts,
+    kv_cache_usage_share,
+    mean_waiting_requests
+from list_seconds
+left join count_finished using (run_id, second)
+left join average_in_flight using (run_id, second)
+left join add_devices using (run_id, second)
+left join average_engines using (run_id, second);
 
 comment on view main.timeline is 'One row per run × whole second from the run''s start to the last finished request, none left out: a second in which nothing finished counts 0. Loading and warm-up are its first seconds; a rebuilt engine and the pause between two attempts are seconds of zeros in between.';
 comment on column main.timeline.second is 'Whole seconds since the run''s start: k stands for [k, k + 1).';
 comment on column main.timeline.finished_requests is 'Ok requests that finished in this second.';
-comment on column main.timeline.error_requests is 'Error rows that finished in this second. Errors without finished_at_s are nowhere in the timeline; see error_breakdown.';
+comment on column main.timeline.error_requests is 'Error rows that finished in this second. Errors without finished_at_s are nowhere in the timeline; see request.';
 comment on column main.timeline.output_tokens is 'Output tokens of the ok requests that finished in this second, booked when the request finishes.';
 comment on column main.timeline.mean_in_flight_requests is 'Requests in flight, averaged over the second: sum of in-flight × seconds it held / 1 s, from the exact sweep of concurrency.';
 comment on column main.timeline.mean_e2e_s is 'Mean end-to-end latency of the ok requests that finished in this second, seconds. NULL if none did.';

@@ -14,17 +14,13 @@ find_flags as (
     where value = 0
         and (metric = 'kept_up' or (metric = 'client_kept_up' and runs.spec_json ->> '$.engine.backend' = 'server'))
     group by metric_values.run_id
-),
-
-say_flags as (
-    select
-        *,
-        'its client '
-            || concat_ws(' and ', case when sent_late then 'sent late' end, case when read_late then 'read late' end)
-            as obstacle
-    from find_flags
 )
 
-select * from say_flags;
+select
+    *,
+    'its client '
+        || concat_ws(' and ', case when sent_late then 'sent late' end, case when read_late then 'read late' end)
+        as obstacle
+from find_flags;
 
 comment on view internal.overload is 'One row per run whose client was overloaded, so that its latencies are not the engine''s.';

@@ -44,26 +44,22 @@ compare_sources as (
     select count(distinct spec_json -> '$.prompts.source') < 2 as is_one_source
     from raw.runs
     where run_id in (candidate, baseline)
-),
-
-choose_pairing as (
-    select
-        pairing,
-        prompts,
-        only_candidate,
-        only_baseline,
-        overlap_share,
-        pairing = coalesce(
-            arg_min(pairing, place) filter (
-                overlap_share >= min_overlap - 1e-12 and (pairing <> 'row' or is_one_source)
-            ) over (),
-            'prompt'
-        ) as is_chosen
-    from count_sides
-    cross join compare_sources
-    order by place
 )
 
-select * from choose_pairing;
+select
+    pairing,
+    prompts,
+    only_candidate,
+    only_baseline,
+    overlap_share,
+    pairing = coalesce(
+        arg_min(pairing, place) filter (
+            overlap_share >= min_overlap - 1e-12 and (pairing <> 'row' or is_one_source)
+        ) over (),
+        'prompt'
+    ) as is_chosen
+from count_sides
+cross join compare_sources
+order by place;
 
 comment on macro table internal.overlap_prompts is 'overlap_prompts(candidate, baseline, min_overlap := 0.9), two run ids: one row per way to pair their prompt rows (by prompt, id or source row), with how many pair and which way a comparison takes by itself.';

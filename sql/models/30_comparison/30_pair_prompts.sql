@@ -67,25 +67,21 @@ join_sides as (
         sum(error_samples) > 0 as has_error
     from key_sides
     group by scorer, pairing, pair
-),
-
-name_prompts as (
-    select
-        scorer,
-        pairing,
-        coalesce(candidate_prompt, baseline_prompt).prompt_id as prompt_id,
-        coalesce(candidate_prompt, baseline_prompt).occurrence as occurrence,
-        baseline_prompt.prompt_id as baseline_prompt_id,
-        baseline_prompt.occurrence as baseline_occurrence,
-        candidate_prompt.cluster as cluster,
-        baseline_prompt.cluster as baseline_cluster,
-        candidate_value,
-        baseline_value,
-        has_error,
-        candidate_value - baseline_value as difference
-    from join_sides
 )
 
-select * from name_prompts;
+select
+    scorer,
+    pairing,
+    coalesce(candidate_prompt, baseline_prompt).prompt_id as prompt_id,
+    coalesce(candidate_prompt, baseline_prompt).occurrence as occurrence,
+    baseline_prompt.prompt_id as baseline_prompt_id,
+    baseline_prompt.occurrence as baseline_occurrence,
+    candidate_prompt.cluster as cluster,
+    baseline_prompt.cluster as baseline_cluster,
+    candidate_value,
+    baseline_value,
+    has_error,
+    candidate_value - baseline_value as difference
+from join_sides;
 
 comment on macro table internal.pair_prompts is 'pair_prompts(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer × prompt row of either run, with the mean score of each side. pair_by is auto, prompt, id or row.';

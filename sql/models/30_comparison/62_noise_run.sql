@@ -27,18 +27,14 @@ count_runs as (
     window measurements as (
         partition by run_conditions.config_id, run_conditions.environment, run_conditions.benchmark_id
     )
-),
-
-keep_newest as (
-    select config_id, environment, benchmark_id, run_id, engine_run_id
-    from count_runs
-    where runs >= 5
-    qualify dense_rank() over (
-        partition by config_id, environment
-        order by last_started_at desc, benchmark_id desc
-    ) = 1
 )
 
-select * from keep_newest;
+select config_id, environment, benchmark_id, run_id, engine_run_id
+from count_runs
+where runs >= 5
+qualify dense_rank() over (
+    partition by config_id, environment
+    order by last_started_at desc, benchmark_id desc
+) = 1;
 
 comment on view internal.noise_run is 'One row per run of a noise measurement: the newest benchmark with five or more runs of a configuration in an environment. Runs with an obstacle in run_conditions do not count, except for a missing warm-up.';

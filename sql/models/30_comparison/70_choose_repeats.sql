@@ -61,25 +61,21 @@ find_repeats as (
         or repeat_started_at <= started_at
         or row_number() over (partition by side order by repeat_started_at, repeat_id) <= 5 as is_repeat
     from list_runs
-),
-
-part_sides as (
-    select side, repeat_id as run_id, repeat_started_at as started_at
-    from find_repeats
-    where is_repeat
-        and (
-            is_benchmark
-            or not is_later
-            or not is_same
-            or repeat_started_at > greatest(
-                other_started_at,
-                (select max(repeat_started_at) from find_repeats where is_repeat and not is_later and not is_benchmark)
-            )
-        )
-    qualify row_number() over (partition by side order by repeat_started_at desc, repeat_id desc) <= 10
-    order by side, repeat_started_at, repeat_id
 )
 
-select * from part_sides;
+select side, repeat_id as run_id, repeat_started_at as started_at
+from find_repeats
+where is_repeat
+    and (
+        is_benchmark
+        or not is_later
+        or not is_same
+        or repeat_started_at > greatest(
+            other_started_at,
+            (select max(repeat_started_at) from find_repeats where is_repeat and not is_later and not is_benchmark)
+        )
+    )
+qualify row_number() over (partition by side order by repeat_started_at desc, repeat_id desc) <= 10
+order by side, repeat_started_at, repeat_id;
 
 comment on macro table internal.choose_repeats is 'choose_repeats(candidate, baseline, for_accuracy := false), two run ids: one row per run that counts as a repeat of either, for speed or for accuracy.';

@@ -23,28 +23,24 @@ list_repeats as (
     from internal.run_conditions
     where config_id in (candidate, baseline) and obstacle is null
     qualify environment = last(environment order by started_at, run_id) over (partition by config_id)
-),
-
-describe_sides as (
-    select
-        metric,
-        any_value(unit) as unit,
-        count(*) filter (is_candidate) as candidate_repeats,
-        count(*) filter (not is_candidate) as baseline_repeats,
-        median(value) filter (is_candidate) as candidate_median,
-        min(value) filter (is_candidate) as candidate_lowest,
-        max(value) filter (is_candidate) as candidate_highest,
-        median(value) filter (not is_candidate) as baseline_median,
-        min(value) filter (not is_candidate) as baseline_lowest,
-        max(value) filter (not is_candidate) as baseline_highest,
-        (candidate_median - baseline_median) / nullif(abs(baseline_median), 0) as relative_shift
-    from list_repeats
-    join internal.run_metric using (run_id)
-    where metric <> 'accuracy' and value is not null
-    group by metric
-    having candidate_repeats > 0 and baseline_repeats > 0 and count(distinct unit) = 1
 )
 
-select * from describe_sides;
+select
+    metric,
+    any_value(unit) as unit,
+    count(*) filter (is_candidate) as candidate_repeats,
+    count(*) filter (not is_candidate) as baseline_repeats,
+    median(value) filter (is_candidate) as candidate_median,
+    min(value) filter (is_candidate) as candidate_lowest,
+    max(value) filter (is_candidate) as candidate_highest,
+    median(value) filter (not is_candidate) as baseline_median,
+    min(value) filter (not is_candidate) as baseline_lowest,
+    max(value) filter (not is_candidate) as baseline_highest,
+    (candidate_median - baseline_median) / nullif(abs(baseline_median), 0) as relative_shift
+from list_repeats
+join internal.run_metric using (run_id)
+where metric <> 'accuracy' and value is not null
+group by metric
+having candidate_repeats > 0 and baseline_repeats > 0 and count(distinct unit) = 1;
 
 comment on macro table main.compare_configs is 'compare_configs(candidate, baseline), two config_ids: one row per metric, medians and ranges of speed and cost over the repeats of two configurations.';

@@ -64,19 +64,15 @@ rank_configurations as (
     from join_runs
     where knee_obstacle is null
     group by benchmark_id, config_id
-),
-
-mark_knees as (
-    select
-        join_runs.*,
-        knee_obstacle is null and coalesce(rank_configurations.is_knee, false) as is_knee
-    from join_runs
-    left join rank_configurations
-        on rank_configurations.benchmark_id = join_runs.benchmark_id
-        and rank_configurations.config_id = join_runs.config_id
 )
 
-select * from mark_knees;
+select
+    join_runs.*,
+    knee_obstacle is null and coalesce(rank_configurations.is_knee, false) as is_knee
+from join_runs
+left join rank_configurations
+    on rank_configurations.benchmark_id = join_runs.benchmark_id
+    and rank_configurations.config_id = join_runs.config_id;
 
 comment on view main.load_point is 'One row per benchmark × run of it that has a load: a point of latency against throughput. Join goodput by run_id for goodput against rate.';
 comment on column main.load_point.config_id is 'Its configuration; see runs.config_id. Runs with the same one are repeats of a point.';

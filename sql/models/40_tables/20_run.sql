@@ -62,63 +62,59 @@ find_baselines as (
     select run_id, list(baseline order by baseline) as baselines
     from raw.baselines
     group by run_id
-),
-
-join_runs as (
-    select
-        runs.run_id,
-        runs.name,
-        runs.model,
-        runs.prompt_set,
-        runs.benchmark_id,
-        runs.purpose,
-        runs.state,
-        runs.spec_json ->> '$.prompts.source.tool' as tool,
-        runs.spec_json ->> '$.prompts.source.version' as tool_version,
-        runs.message,
-        runs.started_at,
-        runs.finished_at,
-        runs.attempt as attempts,
-        runs.expected_requests,
-        take_totals.* exclude (run_id, currency),
-        find_scorers.scorer,
-        take_values.* exclude (run_id),
-        coalesce(add_judges.judge_runs, 0) as judge_runs,
-        add_judges.judging_s,
-        add_judges.judging_output_tokens,
-        add_judges.judging_cost,
-        gate_verdict.verdict,
-        gate_verdict.baseline_run_id,
-        gate_verdict.failed_limits,
-        gate_verdict.inconclusive_limits,
-        find_baselines.baselines,
-        runs.host_name,
-        runs.machine,
-        run_conditions.device_name,
-        run_conditions.driver_version,
-        run_conditions.vllm_version,
-        run_conditions.torch_version,
-        run_conditions.served_root,
-        runs.assayline_version,
-        runs.config_id,
-        runs.model_id,
-        runs.tokenizer_id,
-        runs.template_id,
-        runs.sampling_id,
-        run_conditions.prompts_digest,
-        run_conditions.obstacle,
-        runs.spec_json
-    from raw.runs
-    left join take_totals on take_totals.run_id = runs.run_id
-    left join take_values on take_values.run_id = runs.run_id
-    left join find_scorers on find_scorers.run_id = runs.run_id
-    left join add_judges on add_judges.run_id = runs.run_id
-    left join find_baselines on find_baselines.run_id = runs.run_id
-    left join internal.gate_verdict on gate_verdict.run_id = runs.run_id
-    left join internal.run_conditions on run_conditions.run_id = runs.run_id
 )
 
-select * from join_runs;
+select
+    runs.run_id,
+    runs.name,
+    runs.model,
+    runs.prompt_set,
+    runs.benchmark_id,
+    runs.purpose,
+    runs.state,
+    runs.spec_json ->> '$.prompts.source.tool' as tool,
+    runs.spec_json ->> '$.prompts.source.version' as tool_version,
+    runs.message,
+    runs.started_at,
+    runs.finished_at,
+    runs.attempt as attempts,
+    runs.expected_requests,
+    take_totals.* exclude (run_id, currency),
+    find_scorers.scorer,
+    take_values.* exclude (run_id),
+    coalesce(add_judges.judge_runs, 0) as judge_runs,
+    add_judges.judging_s,
+    add_judges.judging_output_tokens,
+    add_judges.judging_cost,
+    gate_verdict.verdict,
+    gate_verdict.baseline_run_id,
+    gate_verdict.failed_limits,
+    gate_verdict.inconclusive_limits,
+    find_baselines.baselines,
+    runs.host_name,
+    runs.machine,
+    run_conditions.device_name,
+    run_conditions.driver_version,
+    run_conditions.vllm_version,
+    run_conditions.torch_version,
+    run_conditions.served_root,
+    runs.assayline_version,
+    runs.config_id,
+    runs.model_id,
+    runs.tokenizer_id,
+    runs.template_id,
+    runs.sampling_id,
+    run_conditions.prompts_digest,
+    run_conditions.obstacle,
+    runs.spec_json
+from raw.runs
+left join take_totals on take_totals.run_id = runs.run_id
+left join take_values on take_values.run_id = runs.run_id
+left join find_scorers on find_scorers.run_id = runs.run_id
+left join add_judges on add_judges.run_id = runs.run_id
+left join find_baselines on find_baselines.run_id = runs.run_id
+left join internal.gate_verdict on gate_verdict.run_id = runs.run_id
+left join internal.run_conditions on run_conditions.run_id = runs.run_id;
 
 comment on view main.run is 'One row per run: model, prompt set, state, most important metrics, the gate''s verdict and the conditions. metric_value has all metrics. A run that has not ended has no metrics yet.';
 comment on column main.run.tool is 'Tool whose file was imported. NULL for a run of assayline.';

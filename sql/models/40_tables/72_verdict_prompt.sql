@@ -19,17 +19,13 @@ read_prompts as (
         )
     from raw.verdicts
     where prompts_json is not null
-),
-
-join_verdicts as (
-    select
-        read_prompts.*,
-        gate_verdict.judged_at is not null as is_last
-    from read_prompts
-    left join internal.gate_verdict using (run_id, baseline_run_id, judged_at)
 )
 
-select * from join_verdicts;
+select
+    read_prompts.*,
+    gate_verdict.judged_at is not null as is_last
+from read_prompts
+left join internal.gate_verdict using (run_id, baseline_run_id, judged_at);
 
 comment on view main.verdict_prompt is 'One row per judgement of a run by the gate × prompt that it names: those that are lost, and those that became flaky, with their scores on the nights before.';
 comment on column main.verdict_prompt.finding is 'lost: wrong in this run, and there are more of its kind than the nights before predict; flaky: never wrong on ten nights or more, and in two to four of the last five.';

@@ -168,28 +168,24 @@ find_frontier as (
         and (other.recovery, -other.cost_per_right_answer)
             <> (join_parts.recovery, -join_parts.cost_per_right_answer)
     where recovery is not null and cost_per_right_answer is not null
-),
-
-mark_best as (
-    select
-        join_parts.*,
-        case when recovery is not null and cost_per_right_answer is not null
-            then find_frontier.configuration is null end as is_dominated,
-        verdict in ('pass', 'baseline') and cost_per_right_answer is not null and row_number() over (
-            partition by join_parts.benchmark_id, verdict in ('pass', 'baseline')
-            order by cost_per_right_answer, verdict, join_parts.configuration
-        ) = 1 as is_best
-    from join_parts
-    left join find_frontier using (benchmark_id, configuration)
-    order by
-        join_parts.benchmark_id,
-        is_best desc,
-        list_position(['baseline', 'inconclusive', 'fail'], replace(verdict, 'pass', 'baseline')),
-        cost_per_right_answer,
-        join_parts.configuration
 )
 
-select * from mark_best;
+select
+    join_parts.*,
+    case when recovery is not null and cost_per_right_answer is not null
+        then find_frontier.configuration is null end as is_dominated,
+    verdict in ('pass', 'baseline') and cost_per_right_answer is not null and row_number() over (
+        partition by join_parts.benchmark_id, verdict in ('pass', 'baseline')
+        order by cost_per_right_answer, verdict, join_parts.configuration
+    ) = 1 as is_best
+from join_parts
+left join find_frontier using (benchmark_id, configuration)
+order by
+    join_parts.benchmark_id,
+    is_best desc,
+    list_position(['baseline', 'inconclusive', 'fail'], replace(verdict, 'pass', 'baseline')),
+    cost_per_right_answer,
+    join_parts.configuration;
 
 comment on view main.frontier is 'One row per benchmark × configuration: how much of the baseline''s quality it keeps, its speed and cost, and which is the cheapest that is shown to keep the limit. A benchmark''s report stores what it needs.';
 comment on column main.frontier.benchmark_id is 'The benchmark.';
