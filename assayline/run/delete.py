@@ -19,7 +19,7 @@ from assayline.settings import Settings
 from assayline.store.database import Connection, read_rows, transaction
 from assayline.store.locks import is_worked_on, lock_run, name_holder
 from assayline.store.manifest import Manifest, list_manifests, match_run_id, read_spec_json, unknown_run
-from assayline.store.runs import forget_run
+from assayline.store.runs import forget_runs
 from assayline.store.thread import DatabaseThread
 
 KINDS: tuple[Kind, ...] = ("benchmark", "suite", "gate")
@@ -172,8 +172,7 @@ def _delete(settings: Settings, one: Deletion) -> None:
 
         def forget(connection: Connection) -> None:
             with transaction(connection):
-                for run_id in one.run_ids:
-                    forget_run(connection, run_id)
+                forget_runs(connection, one.run_ids)
 
         if settings.database_path.exists():
             DatabaseThread(settings).run(forget)

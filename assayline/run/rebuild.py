@@ -5,16 +5,20 @@ are loaded again in the same transaction are deleted; an unusable file is rename
 """
 
 import json
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from assayline.errors import DamagedPartsError, StoreError
 from assayline.files import storing
 from assayline.run.evaluation import conclude_run
+from assayline.spec.criteria import Scorer
 from assayline.store.database import TABLE_VERSION, Connection, connect, transaction
 from assayline.store.decisions import restore_decisions
-from assayline.store.ingest import RunOutcome, read_outcome, reload_parts, rescue_parts
+from assayline.store.ingest import RunOutcome, read_outcomes, reload_parts, rescue_parts
 from assayline.store.locks import lock_run, name_holder
 from assayline.store.manifest import (
     IMPORTS,
@@ -27,7 +31,7 @@ from assayline.store.manifest import (
 from assayline.store.parts import list_parts, set_part_aside
 from assayline.store.runs import save_run
 from assayline.store.score_files import read_function_scores, read_harness_scores
-from assayline.store.scoring import score_run
+from assayline.store.scoring import score_run, score_runs
 
 
 @dataclass(slots=True)
@@ -59,54 +63,81 @@ def set_database_aside(path: Path) -> Path:
 
 
 def rebuild_run(run_dir: Path, database: Path, wait_s: float, set_aside: bool = False) -> Rebuilt:
-    """Load a run again; with `set_aside`, rename damaged parts and load the others.
-
-    Its metrics are computed when they are next read. Raises StoreError if the run is in use, its manifest cannot be
-    read or its parts have other columns; and DamagedPartsError.
-    """
-    rebuilt = Rebuilt(read_manifest(run_dir))
-    spec_json = read_spec_json(run_dir)
-    if rebuilt.manifest.table_version != TABLE_VERSION:
-        raise StoreError(
-            f"The parts of run {run_dir.name} have tables of version {rebuilt.manifest.table_version}; version "
-            f"{TABLE_VERSION} is needed. hint: load them with assayline {rebuilt.manifest.assayline_version}, which "
-            "wrote them."
-        )
-    if (lock := lock_run(run_dir)) is None:
-        raise StoreError(
-            f"Run {run_dir.name} is in use by {name_holder(run_dir)}. hint: rebuild it after that process exits."
-        )
-    try:
-        with connect(database, wait_s) as connection:
-            try:
-                _reload(connection, run_dir, spec_json, rebuilt)
-            except DamagedPartsError as error:
-                if not set_aside:
-                    raise
-                _set_parts_aside(connection, run_dir, list(error.parts), rebuilt)
-                _reload(connection, run_dir, spec_json, rebuilt)
-    finally:
-        lock.release()
+    """Load a run again; with `set_aside`, rename damaged parts and load the others. Raises as `rebuild_runs`."""
+    [rebuilt] = rebuild_runs([run_dir], database, wait_s, set_aside)
     return rebuilt
 
 
-def _reload(connection: Connection, run_dir: Path, spec_json: str, rebuilt: Rebuilt) -> None:
-    before = rebuilt.manifest
-    if before.template_id is None and before.purpose not in IMPORTS:
-        return  # a run enters the database when its first prompt is rendered
-    scorers = read_run_scorers(run_dir, json.loads(spec_json))
-    judged, functions = read_harness_scores(run_dir), read_function_scores(run_dir)
+def rebuild_runs(run_dirs: Sequence[Path], database: Path, wait_s: float, set_aside: bool = False) -> list[Rebuilt]:
+    """Load runs again in one transaction; with `set_aside`, rename damaged parts of a single run and load the others.
+
+    Their metrics are computed when they are next read. Raises StoreError if one of them is in use, its manifest cannot
+    be read or its parts have other columns; and DamagedPartsError.
+    """
+    given = [_Given(run_dir, Rebuilt(read_manifest(run_dir)), read_spec_json(run_dir)) for run_dir in run_dirs]
+    with ExitStack() as held, connect(database, wait_s) as connection:
+        for run_dir, rebuilt, _ in given:
+            if rebuilt.manifest.table_version != TABLE_VERSION:
+                raise StoreError(
+                    f"The parts of run {run_dir.name} have tables of version {rebuilt.manifest.table_version}; version "
+                    f"{TABLE_VERSION} is needed. hint: load them with assayline {rebuilt.manifest.assayline_version}, "
+                    "which wrote them."
+                )
+            if (lock := lock_run(run_dir)) is None:
+                raise StoreError(
+                    f"Run {run_dir.name} is in use by {name_holder(run_dir)}. hint: rebuild it after that process "
+                    "exits."
+                )
+            held.callback(lock.release)
+        try:
+            _reload(connection, given)
+        except DamagedPartsError as error:
+            if not set_aside or len(given) > 1:
+                raise
+            _set_parts_aside(connection, given[0].run_dir, list(error.parts), given[0].rebuilt)
+            _reload(connection, given)
+    return [one.rebuilt for one in given]
+
+
+class _Given(NamedTuple):
+    run_dir: Path
+    rebuilt: Rebuilt
+    spec_json: str
+
+
+def _reload(connection: Connection, every: Sequence[_Given]) -> None:
+    """Load runs in one transaction. A run enters the database when its first prompt is rendered."""
+    given = {
+        one.run_dir.name: one
+        for one in every
+        if one.rebuilt.manifest.template_id is not None or one.rebuilt.manifest.purpose in IMPORTS
+    }
+    after: dict[str, Manifest] = {}
+    alike: dict[str, tuple[list[Scorer], list[str]]] = {}
     with transaction(connection):
-        rebuilt.rows = reload_parts(connection, before.run_id, run_dir)
-        save_run(connection, before, spec_json)
-        outcome = read_outcome(connection, before.run_id)
-        after = _judge_again(before, outcome, json.loads(spec_json).get("max_error_share", 1.0))
-        save_run(connection, after, spec_json)
-        rebuilt.scores = score_run(connection, before.run_id, scorers, judged=judged, functions=functions)
-        restore_decisions(connection, run_dir)
-    if after != before:
-        write_manifest(run_dir, after)
-    rebuilt.manifest, rebuilt.missing = after, outcome.broken.get("missing_requests", 0)
+        rows = reload_parts(connection, {run_id: one.run_dir for run_id, one in given.items()})
+        for one in given.values():
+            save_run(connection, one.rebuilt.manifest, one.spec_json)
+        outcomes = read_outcomes(connection, list(given))
+        for run_id, (run_dir, rebuilt, spec_json) in given.items():
+            spec, before = json.loads(spec_json), rebuilt.manifest
+            after[run_id] = _judge_again(before, outcomes[run_id], spec.get("max_error_share", 1.0))
+            if after[run_id] != before:
+                save_run(connection, after[run_id], spec_json)
+            scorers, judged = read_run_scorers(run_dir, spec), read_harness_scores(run_dir)
+            if (functions := read_function_scores(run_dir)) or judged.scorers:
+                rebuilt.scores = score_run(connection, run_id, scorers, judged=judged, functions=functions)
+            else:
+                alike.setdefault(repr(scorers), (scorers, []))[1].append(run_id)
+            restore_decisions(connection, run_dir)
+        for scorers, run_ids in alike.values():
+            for run_id, scores in score_runs(connection, run_ids, scorers).items():
+                given[run_id].rebuilt.scores = scores
+    for run_id, (run_dir, rebuilt, _) in given.items():
+        if after[run_id] != rebuilt.manifest:
+            write_manifest(run_dir, after[run_id])
+        rebuilt.manifest, rebuilt.rows = after[run_id], rows[run_id]
+        rebuilt.missing = outcomes[run_id].broken.get("missing_requests", 0)
 
 
 def _judge_again(run: Manifest, outcome: RunOutcome, max_error_share: float) -> Manifest:

@@ -5,9 +5,10 @@ ledger row or not at all. A part that is rewritten under the same name has the s
 ledger need not track it.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 
 from assayline.errors import DamagedPartsError
 from assayline.files import replace_file, storing
-from assayline.store.database import transaction
+from assayline.store.database import Row, read_rows, transaction
 from assayline.store.metrics import forget_metrics
 from assayline.store.parts import (
     ANSWERS,
@@ -27,7 +28,7 @@ from assayline.store.parts import (
     parts_dir,
     read_sources,
 )
-from assayline.store.runs import delete_run, insert_rows
+from assayline.store.runs import delete_runs, insert_rows
 
 
 class RunOutcome(NamedTuple):
@@ -52,32 +53,42 @@ class RunOutcome(NamedTuple):
 
 def read_outcome(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunOutcome:
     """Count integrity faults and errors of a run whose parts are ingested."""
-    broken = {name: count for name, count in read_integrity(connection, run_id).items() if count}
-    rows = connection.execute(
-        "select error_kind, count(*) as requests from stg_requests where run_id = ? and status = 'error' "
-        "group by error_kind order by requests desc, error_kind",
-        [run_id],
-    ).fetchall()
-    errors = {str(kind): int(count) for kind, count in rows}
-    [(unsent, sent)] = connection.execute(
-        "select count(*) filter (status = 'unsent'), "
-        "count(*) filter (status in ('ok', 'error') and worker <> 'prepare') from stg_requests where run_id = ?",
-        [run_id],
-    ).fetchall()
-    ends = connection.execute(
-        "select details_json ->> '$.reason', message from engine_events where run_id = ? and event = 'load_ended' "
-        "order by at_s",
-        [run_id],
-    ).fetchall()
-    return RunOutcome(broken, errors, unsent, sent, {str(reason): str(message or "") for reason, message in ends})
+    return read_outcomes(connection, [run_id])[run_id]
 
 
-def read_integrity(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, int]:
-    """Return the counts of `request_integrity` by name; all are 0 if the run is consistent."""
-    found = connection.execute("select * exclude (run_id, is_sound) from request_integrity where run_id = ?", [run_id])
-    names = [column[0] for column in found.description or ()]
-    rows = found.fetchall()
-    return dict(zip(names, rows[0], strict=True)) if rows else {"wrong_run_rows": 1}
+def read_outcomes(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> dict[str, RunOutcome]:
+    """Count integrity faults and errors of runs whose parts are ingested."""
+
+    def read(query: str) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = {run_id: [] for run_id in run_ids}
+        among = f"run_id in ({', '.join('?' * len(run_ids))})"  # one is an equality, which reaches both sides of joins
+        for row in read_rows(connection, query.format(among=among), *run_ids):
+            found[row.pop("run_id")].append(row)
+        return found
+
+    integrity = read("select * exclude (is_sound) from request_integrity where {among}")
+    errors = read(
+        "select run_id, error_kind, count(*) as requests from stg_requests where {among} and status = 'error' "
+        "group by all order by requests desc, error_kind"
+    )
+    counts = read(
+        "select run_id, count(*) filter (status = 'unsent') as unsent, "
+        "count(*) filter (status in ('ok', 'error') and worker <> 'prepare') as sent from stg_requests "
+        "where {among} group by run_id"
+    )
+    ends = read(
+        "select run_id, details_json ->> '$.reason' as reason, message from engine_events "
+        "where {among} and event = 'load_ended' order by at_s"
+    )
+    return {
+        run_id: RunOutcome(
+            broken={name: n for name, n in next(iter(integrity[run_id]), {"wrong_run_rows": 1}).items() if n},
+            errors={str(row["error_kind"]): int(row["requests"]) for row in errors[run_id]},
+            **next(iter(counts[run_id]), {"unsent": 0, "sent": 0}),
+            load_ends={str(row["reason"]): str(row["message"] or "") for row in ends[run_id]},
+        )
+        for run_id in run_ids
+    }
 
 
 def find_damaged(table: str, parts: list[Path]) -> dict[Path, str]:
@@ -171,7 +182,7 @@ def load_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path
             parts = new[start : start + FILES_PER_LOAD]
             try:
                 with transaction(connection):
-                    loaded += insert_parts(connection, run_id, table, parts)
+                    loaded += insert_parts(connection, table, [(run_id, part) for part in parts])[run_id]
             except _UNREADABLE as error:
                 if damaged := find_damaged(table, parts):
                     raise describe_damage(run_id, damaged) from error
@@ -195,58 +206,62 @@ def _read_ledger(connection: duckdb.DuckDBPyConnection, run_id: str, table: str)
     return dict(connection.execute(query, [run_id, table]).fetchall())
 
 
-def insert_parts(connection: duckdb.DuckDBPyConnection, run_id: str, table: str, parts: list[Path]) -> int:
-    """Insert parts of one table and their ledger rows in the caller's transaction; return the number of rows.
+def insert_parts(
+    connection: duckdb.DuckDBPyConnection, table: str, parts: Sequence[tuple[str, Path]]
+) -> dict[str, int]:
+    """Insert parts of one table, with their runs, and their ledger rows in the caller's transaction.
 
-    A merged part leaves out its sources in the ledger. Raises ValueError for other columns, because
-    DuckDB fills missing columns with NULL and drops extra ones.
+    Return the number of rows by run. A merged part leaves out its sources in the ledger. Raises ValueError for other
+    columns, because DuckDB fills missing columns with NULL and drops extra ones.
     """
-    known = _read_ledger(connection, run_id, table)
-    ledger: dict[str, int] = {}
-    ranges: list[tuple[str, int, int]] = []
-    for part in parts:
+    known = {run_id: _read_ledger(connection, run_id, table) for run_id in {run_id for run_id, _ in parts}}
+    ledger: list[dict[str, Any]] = []
+    ranges: list[tuple[str, str, int, int]] = []
+    for run_id, part in parts:
         footer, first = pq.read_metadata(part), 0
         if difference := compare_columns(table, footer.schema.to_arrow_schema().names):
             raise ValueError(f"{part}: {difference}")
-        for name, count in (read_sources(part) or {part.name: footer.num_rows}).items():
-            if (name := ledger_name(table, name)) not in known:
-                ledger[name] = count
-                follows = ranges and ranges[-1][0] == str(part) and ranges[-1][2] == first
-                ranges.append((str(part), ranges.pop()[1] if follows else first, first + count))
+        for source, count in (read_sources(part) or {part.name: footer.num_rows}).items():
+            if (name := ledger_name(table, source)) not in known[run_id]:
+                ledger.append({"run_id": run_id, "part": name, "target_table": table, "loaded_rows": count})
+                follows = ranges and ranges[-1][1] == str(part) and ranges[-1][3] == first
+                ranges.append((run_id, str(part), ranges.pop()[2] if follows else first, first + count))
             first += count
-    forget_metrics(connection, run_id)
+    forget_metrics(connection, *known)
     connection.execute(
         f"insert into {table} by name "  # noqa: S608 - table is ours
-        "select ? as run_id, rows.* exclude (filename, file_row_number) "
-        "from read_parquet(?, union_by_name = true, filename = true, file_row_number = true) as rows "
-        "inner join (select unnest(?) as filename, unnest(?) as first_row, unnest(?) as end_row) as ranges "
+        "select ranges.run_id, rows.* exclude (filename, file_row_number) "
+        "from read_parquet(?, union_by_name = true, filename = true, file_row_number = true) as rows inner join "
+        "(select unnest(?) as run_id, unnest(?) as filename, unnest(?) as first_row, unnest(?) as end_row) as ranges "
         "on rows.filename = ranges.filename and file_row_number >= first_row and file_row_number < end_row",
-        [run_id, [str(part) for part in parts], *map(list, zip(*ranges, strict=True))],
+        [[str(part) for _, part in parts], *map(list, zip(*ranges, strict=True))],
     )
     if table == "tokens":  # its rows replace their JSON, which is as long as ten of them
-        connection.execute("update completions set prompt_logprobs_json = null where run_id = ?", [run_id])
-    rows = [{"run_id": run_id, "part": name, "target_table": table, "loaded_rows": n} for name, n in ledger.items()]
-    insert_rows(connection, "loaded_parts", rows)
-    return sum(ledger.values())
+        update = "update completions set prompt_logprobs_json = null where list_contains(?, run_id)"
+        connection.execute(update, [list(known)])
+    insert_rows(connection, "loaded_parts", ledger)
+    return {run_id: sum(row["loaded_rows"] for row in ledger if row["run_id"] == run_id) for run_id in known}
 
 
-def reload_parts(connection: duckdb.DuckDBPyConnection, run_id: str, run_dir: Path) -> dict[str, int]:
-    """Replace the rows of a run with all its parts, in the caller's transaction; return the number of rows by table.
+def reload_parts(connection: duckdb.DuckDBPyConnection, run_dirs: Mapping[str, Path]) -> dict[str, dict[str, int]]:
+    """Replace the rows of runs with all their parts, in the caller's transaction; return the rows by run and table.
 
-    Raises DamagedPartsError with every damaged part of the run.
+    Raises DamagedPartsError with every damaged part of a run.
     """
-    delete_run(connection, run_id, list(TABLES))
-    rows = dict.fromkeys(TABLES, 0)
+    delete_runs(connection, list(run_dirs), list(TABLES))
+    rows = {run_id: dict.fromkeys(TABLES, 0) for run_id in run_dirs}
     try:
         for table in TABLES:
-            parts = list_parts(run_dir, table)
+            parts = [(run_id, part) for run_id, run_dir in run_dirs.items() for part in list_parts(run_dir, table)]
             for start in range(0, len(parts), FILES_PER_LOAD):
-                rows[table] += insert_parts(connection, run_id, table, parts[start : start + FILES_PER_LOAD])
+                for run_id, count in insert_parts(connection, table, parts[start : start + FILES_PER_LOAD]).items():
+                    rows[run_id][table] += count
     except _UNREADABLE as error:
-        damaged: dict[Path, str] = {}
-        for table in TABLES:
-            damaged |= find_damaged(table, list_parts(run_dir, table))
-        if damaged:
-            raise describe_damage(run_id, damaged) from error
+        for run_id, run_dir in run_dirs.items():
+            damaged: dict[Path, str] = {}
+            for table in TABLES:
+                damaged |= find_damaged(table, list_parts(run_dir, table))
+            if damaged:
+                raise describe_damage(run_id, damaged) from error
         raise
     return rows

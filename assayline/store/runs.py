@@ -114,18 +114,19 @@ def mark_interrupted(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> N
                 connection.execute(update, [state, message, run_id])
 
 
-def delete_run(connection: duckdb.DuckDBPyConnection, run_id: str, tables: list[str]) -> None:
-    """Delete the run's rows from these tables, in the caller's transaction."""
-    forget_metrics(connection, run_id)
+def delete_runs(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], tables: list[str]) -> None:
+    """Delete the runs' rows from these tables, in the caller's transaction."""
+    forget_metrics(connection, *run_ids)
     for table in [*tables, "scorers", "scores", "loads", "slos", "loaded_parts", "runs"]:
-        connection.execute(f"delete from {table} where run_id = ?", [run_id])  # noqa: S608 - table is ours
+        query = f"delete from {table} where run_id in ({', '.join('?' * len(run_ids))})"  # noqa: S608 - table is ours
+        connection.execute(query, list(run_ids))
 
 
-def forget_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Delete all rows of a run, in the caller's transaction. Verdicts of other runs against it stay."""
+def forget_runs(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> None:
+    """Delete all rows of runs, in the caller's transaction. Verdicts of other runs against them stay."""
     query = "select table_name from duckdb_columns() where schema_name = 'raw' and column_name = 'run_id'"
     tables = {table for (table,) in connection.execute(query).fetchall()}
-    delete_run(connection, run_id, sorted(f"raw.{table}" for table in tables - {"runs"}))
+    delete_runs(connection, run_ids, sorted(f"raw.{table}" for table in tables - {"runs"}))
 
 
 def find_ghosts(connection: duckdb.DuckDBPyConnection, runs_dir: Path) -> list[str]:

@@ -35,7 +35,6 @@ from assayline.spec.criteria import (
     list_kinds,
 )
 from assayline.spec.judges import JudgeScorer, VerdictScorer
-from assayline.spec.part import ScorerPart
 from assayline.store.database import list_models
 from assayline.store.metrics import forget_metrics
 from assayline.store.score_files import (
@@ -46,6 +45,7 @@ from assayline.store.score_files import (
     HarnessScore,
     HarnessScores,
 )
+from assayline.store.views import quote_text
 
 ROWS_PER_FETCH = 10_000
 
@@ -142,7 +142,7 @@ insert into scores
 select
     run_id, $scorer, prompt_id, occurrence, repeat_index, 0, null, 'error: ' || error_kind, error_kind, null
 from stg_samples
-where run_id = $run_id and status = 'error' and (target is not null or not $needs_target)
+where run_id in {runs} and status = 'error' and (target is not null or not $needs_target)
 """
 
 
@@ -161,26 +161,53 @@ def score_run(
     needs one. A scorer without scores is not recorded. `functions` has the scores of functions and judges, by scorer.
     Stage the run first, else requests are combined once per scorer.
     """
-    forget_metrics(connection, run_id)
-    counts = insert_harness_scores(connection, run_id, judged)
+    return score_runs(connection, [run_id], scorers, only, judged, functions)[run_id]
+
+
+def score_runs(
+    connection: duckdb.DuckDBPyConnection,
+    run_ids: Sequence[str],
+    scorers: Sequence[Scorer],
+    only: Collection[str] | None = None,
+    judged: HarnessScores = NO_HARNESS_SCORES,
+    functions: Mapping[str, FunctionScores] = MappingProxyType({}),
+) -> dict[str, dict[str, int]]:
+    """Score several runs like `score_run`; only a single one can have scores in `judged` and `functions`."""
+    forget_metrics(connection, *run_ids)
+    counts: dict[str, dict[str, int]] = {run_id: {} for run_id in run_ids}
+    if judged.scorers:
+        counts = {run_id: insert_harness_scores(connection, run_id, judged) for run_id in run_ids}
     for ordinal, scorer in enumerate(scorers, start=len(judged.scorers)):
         if only is not None and scorer.title not in only:
             continue
-        _delete_scores(connection, run_id, [scorer.title])
+        for run_id in run_ids:
+            _delete_scores(connection, run_id, [scorer.title])
         if isinstance(scorer, FunctionScorer | JudgeScorer):
             if (given := functions.get(scorer.title)) is None:
-                counts[scorer.title] = 0
+                counts = {run_id: {**counts[run_id], scorer.title: 0} for run_id in run_ids}
                 continue
             definition = given.definition
-            scored = _insert_errors(connection, run_id, scorer) + _insert_rows(connection, run_id, given.scores)
+            for run_id in run_ids:
+                _insert_rows(connection, run_id, given.scores)
         else:
             definition = define_scorer(scorer.kind)
-            scored = _insert_scores(connection, run_id, scorer)
-        counts[scorer.title] = scored
-        if scored:
-            arguments = scorer.model_dump(mode="json")
-            _insert_scorer(connection, run_id, ordinal, scorer.title, definition, arguments)
+            places = isinstance(scorer, ChoiceLetter | Loglikelihood)  # each run has its own
+            for some in [[run_id] for run_id in run_ids] if places else [run_ids]:
+                _insert_scores(connection, some, scorer)
+        values = {"scorer": scorer.title, "needs_target": scorer.needs_target}
+        connection.execute(_INSERT_ERRORS.format(runs=_list_runs(run_ids)), values)
+        query = f"select run_id, count(*) from scores where scorer = ? and run_id in {_list_runs(run_ids)} group by all"  # noqa: S608
+        scored = dict(connection.execute(query, [scorer.title]).fetchall())
+        for run_id in run_ids:
+            counts[run_id][scorer.title] = scored.get(run_id, 0)
+            if counts[run_id][scorer.title]:
+                arguments = scorer.model_dump(mode="json")
+                _insert_scorer(connection, run_id, ordinal, scorer.title, definition, arguments)
     return counts
+
+
+def _list_runs(run_ids: Iterable[str]) -> str:
+    return f"({', '.join(map(quote_text, run_ids))})"
 
 
 def check_scorers(scorers: Sequence[Scorer]) -> None:
@@ -198,35 +225,30 @@ def check_scorers(scorers: Sequence[Scorer]) -> None:
                 ) from None
 
 
-def _insert_errors(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: ScorerPart) -> int:
-    """Insert scores for samples that are errors; return their number."""
-    values = {"run_id": run_id, "scorer": scorer.title, "needs_target": scorer.needs_target}
-    return int(connection.execute(_INSERT_ERRORS, values).fetchall()[0][0])
-
-
 _SCHEMA = pa.schema(
     {
+        "run_id": pa.dictionary(pa.int32(), pa.string()),
         "scorer": pa.dictionary(pa.int8(), pa.string()), "prompt_id": pa.string(), "occurrence": pa.int32(),
         "repeat_index": pa.int32(), "value": pa.float64(), "extracted": pa.string(), "explanation": pa.string(),
         "error_kind": pa.string(), "found_by": pa.string(),
     }
 )  # fmt: skip
-"""Columns of the table scores, without the run."""
+"""Columns of the table scores."""
 
 
-def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Sequence[HarnessScore]) -> int:
+def _insert_rows(connection: duckdb.DuckDBPyConnection, run_id: str, scores: Sequence[HarnessScore]) -> None:
     columns = {name: [score[place] for score in scores] for place, name in enumerate(HarnessScore._fields)}
+    columns["run_id"] = [run_id] * len(scores)
     arrays = {name: pa.array(values, _SCHEMA.field(name).type) for name, values in columns.items()}
-    return _insert_table(connection, run_id, pa.table(arrays))
+    _insert_table(connection, pa.table(arrays))
 
 
-def _insert_table(connection: duckdb.DuckDBPyConnection, run_id: str, scores: pa.Table) -> int:
+def _insert_table(connection: duckdb.DuckDBPyConnection, scores: pa.Table) -> None:
     connection.register("given_scores", scores)
     try:
-        connection.execute("insert into scores by name select ? as run_id, * from given_scores", [run_id])
+        connection.execute("insert into scores by name from given_scores")
     finally:
         connection.unregister("given_scores")
-    return int(scores.num_rows)
 
 
 _ROWS = {
@@ -243,20 +265,20 @@ _ROWS = {
 }
 """The `row` of the functions of some kinds."""
 _SAMPLES = """
-    select prompt_id, occurrence, repeat_index, answer, {target} as target, {row} as row
-    from (select * from stg_samples where run_id = $run_id and status = 'ok') as samples
-    inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id = $run_id) as prompts
+    select run_id, prompt_id, occurrence, repeat_index, answer, {target} as target, {row} as row
+    from (select * from stg_samples where run_id in {runs} and status = 'ok') as samples
+    inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id in {runs}) as prompts
         using (run_id, prompt_id, occurrence)
     where target is not null or not $needs_target
 """
 
 
-def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: Scorer) -> int:
-    """Score the run's answers by a function of assayline's own, in batches; return the number of scores."""
-    target = _PLACE_FROM_ZERO if _counts_from_one(connection, run_id, scorer) else "target"
-    query = _SAMPLES.format(target=target, row=_ROWS.get(scorer.kind, "null"))
-    found = connection.sql(query, params={"run_id": run_id, "needs_target": scorer.needs_target})
-    keys: deque[tuple[str, int, int]] = deque()
+def _insert_scores(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], scorer: Scorer) -> None:
+    """Score the runs' answers by a function of assayline's own, in batches."""
+    target = _PLACE_FROM_ZERO if _counts_from_one(connection, run_ids[0], scorer) else "target"
+    query = _SAMPLES.format(target=target, row=_ROWS.get(scorer.kind, "null"), runs=_list_runs(run_ids))
+    found = connection.sql(query, params={"needs_target": scorer.needs_target})
+    keys: deque[tuple[str, str, int, int]] = deque()
 
     def read() -> Iterator[ScorerInput]:
         for batch in found.to_arrow_reader(ROWS_PER_FETCH):
@@ -268,14 +290,14 @@ def _insert_scores(connection: duckdb.DuckDBPyConnection, run_id: str, scorer: S
     tables = [_SCHEMA.empty_table()]
     while some := list(islice(scored, ROWS_PER_FETCH)):
         tables.append(_tabulate(scorer, [(keys.popleft(), score) for score in some]))
-    return _insert_table(connection, run_id, pa.concat_tables(tables)) + _insert_errors(connection, run_id, scorer)
+    _insert_table(connection, pa.concat_tables(tables))
 
 
-def _tabulate(scorer: Scorer, scored: Iterable[tuple[tuple[str, int, int], Score | None]]) -> pa.Table:
+def _tabulate(scorer: Scorer, scored: Iterable[tuple[tuple[str, str, int, int], Score | None]]) -> pa.Table:
     unread = UNREADABLE if isinstance(scorer, VerdictScorer) else None
     rows = [
         (
-            scorer.title, *key, score.value, score.extracted, score.reason,
+            key[0], scorer.title, *key[1:], score.value, score.extracted, score.reason,
             SCORER_ERROR if score.failure else unread if score.extracted is None else None, score.found_by,
         )
         for key, score in scored

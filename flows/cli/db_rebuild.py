@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from assayline.run.rebuild import Rebuilt
     from assayline.settings import Settings
 
+RUNS_AT_ONCE = 50
 EPILOG = """A run's folder data/runs/RUN_ID holds run.json, spec.json and the part files. The database can always be
 rebuilt from these folders (docs/concepts/resume.md).
 
@@ -61,13 +62,16 @@ def _find_folders(settings: "Settings", run_ids: list[str]) -> list[Path]:
 
 
 def _rebuild_all(folders: list[Path], database: Path, wait_s: float, set_aside: bool) -> int:
-    """Rebuild runs one after another. A run that cannot be loaded does not stop the others."""
-    from assayline.run.rebuild import rebuild_run, set_database_aside
+    """Rebuild runs, many in a transaction. If one of them cannot be loaded, each half of them is tried alone."""
+    from assayline.run.rebuild import rebuild_runs, set_database_aside
 
     code = 0
-    for folder in folders:
+    waiting = [folders[start : start + RUNS_AT_ONCE] for start in range(0, len(folders), RUNS_AT_ONCE)]
+    while waiting:
+        some = waiting.pop(0)
         try:
-            print(describe_rebuilt(rebuild_run(folder, database, wait_s, set_aside)))
+            for rebuilt in rebuild_runs(some, database, wait_s, set_aside):
+                print(describe_rebuilt(rebuilt))
         except DatabaseUnusableError:
             if not set_aside:
                 raise
@@ -75,6 +79,9 @@ def _rebuild_all(folders: list[Path], database: Path, wait_s: float, set_aside: 
             print(f"{database} is unusable; renamed to {aside.name}. hint: load the other runs too with --all.")
             return _rebuild_all(folders, database, wait_s, set_aside)  # start over
         except StoreError as error:
+            if middle := len(some) // 2:
+                waiting[:0] = [some[:middle], some[middle:]]
+                continue
             print(f"error: {error}", file=sys.stderr)
             code = error.exit_code
     print(f"Database: {database}")

@@ -30,7 +30,7 @@ from assayline.run.rebuild import rebuild_run
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.database import TABLE_VERSION, connect
-from assayline.store.manifest import read_manifest, write_manifest
+from assayline.store.manifest import parse_scorer, read_manifest, write_manifest
 from assayline.store.parts import (
     MERGED_NAME,
     TABLES,
@@ -85,7 +85,7 @@ def content(database: Path) -> dict[str, list[tuple[Any, ...]]]:
     with connect(database, 10, read_only=True) as connection:
         return {
             table: connection.execute(f"select * from {table} order by all").fetchall()
-            for table in [*TABLES, "runs", "loaded_parts"]
+            for table in [*TABLES, "runs", "loaded_parts", "scores"]
         }
 
 
@@ -349,7 +349,12 @@ def test_one_run_that_cannot_be_loaded_does_not_keep_the_others_from_it(run_dir,
     shutil.copytree(run_dir, run_dir.parent / "00-broken")
     (run_dir.parent / "00-broken" / "run.json").write_text("{")
     (run_dir.parent / "01-none").mkdir()
+    for scorers in (["json"], ["json", "{kind: json, name: other}"]):
+        complete(spec.model_copy(update={"scorers": [parse_scorer(one) for one in scorers]}), settings)
+    original = content(settings.database_path)
+    settings.database_path.unlink()
     assert run("db rebuild", ["--all"]) == 6
+    assert content(settings.database_path) == original
     told = capsys.readouterr()
     assert f"Run {run_dir.name}, completed" in told.out
     assert told.err.count("error: ") == 2 and "01-none has no run.json" in told.err

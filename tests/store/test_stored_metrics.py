@@ -28,7 +28,7 @@ from assayline.store.metrics import (
     store_metrics,
 )
 from assayline.store.parts import TABLES, write_part
-from assayline.store.runs import delete_run, save_run
+from assayline.store.runs import delete_runs, save_run
 from assayline.store.scoring import score_run
 from benchmarks.invented_runs import invent_runs
 
@@ -48,7 +48,7 @@ def database(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     find_in_schemas(connection)
     invent_runs(connection, RUNS, REQUESTS)
     for number in (*range(10, 15), *range(16, 24)):  # what they have, others have too: 15 has an error row
-        delete_run(connection, f"run-{number:06d}", list(TABLES))
+        delete_runs(connection, [f"run-{number:06d}"], list(TABLES))
     connection.execute("update runs set state = 'running', finished_at = null where run_id = ?", [RUNNING])
     for table in ("prompts", "requests", "completions", "engine_events", "telemetry", "scorers", "scores"):
         connection.execute(f"delete from {table} where run_id = 'run-000005'")
@@ -204,7 +204,7 @@ def add_part(connection: Connection, run_dir: Path) -> None:
 
 def remove(connection: Connection, run_dir: Path) -> None:
     with transaction(connection):
-        delete_run(connection, run_dir.name, list(TABLES))
+        delete_runs(connection, [run_dir.name], list(TABLES))
 
 
 def save(connection: Connection, run_dir: Path) -> None:
@@ -219,7 +219,7 @@ def score(connection: Connection, run_dir: Path) -> None:
 
 def reload(connection: Connection, run_dir: Path) -> None:
     with transaction(connection):
-        reload_parts(connection, run_dir.name, run_dir)
+        reload_parts(connection, {run_dir.name: run_dir})
 
 
 @pytest.mark.parametrize("change", [add_part, remove, save, score, reload])
@@ -233,7 +233,7 @@ def test_every_change_of_a_run_forgets_its_metrics(change: Any, run_dir: Path, s
 def test_a_change_that_is_undone_forgets_nothing(run_dir: Path, settings: Settings) -> None:
     with connect(settings.database_path, 10) as connection:
         with pytest.raises(ZeroDivisionError), transaction(connection):
-            delete_run(connection, run_dir.name, list(TABLES))
+            delete_runs(connection, [run_dir.name], list(TABLES))
             raise ZeroDivisionError
         assert load_parts(connection, run_dir.name, run_dir) == 0, "nothing new"
     assert query(settings, ANSWERED) == [(12,)]
