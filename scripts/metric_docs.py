@@ -47,7 +47,7 @@ UNITS = [
     (r"(run_metric|metric_values?)\.(value|low|high)", "see `unit`"),
     (r"verdict_prompt\.chance", "probability"),
     (r"compare_configs\.\w+_(median|lowest|highest)", "see `unit`"),
-    (r"(history|show_band)\.(value|low|high)|verdicts?\.\w+_value", "see `unit`"),
+    (r"history\.(value|low|high)|verdicts?\.\w+_value", "see `unit`"),
     (r"comparisons?\.(value|baseline_value|difference|low|high)", "see `metric`"),
     (r"((compare|pair|show)_\w+|frontier)\.(difference|difference_low|difference_high|low|high)", "score, −1 to 1"),
     (r"frontier\.cost_(per_right_answer|low|high)", "see `cost_unit`"),

@@ -60,7 +60,7 @@ class Ballots:
 def audit_judge(votes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the measures of one judge or panel that are defined, as rows with the fields of `Measure`.
 
-    `votes` has the columns of `count_votes`, a row per ballot × word.
+    `votes` has a row per ballot × word with the columns of `_VOTES` in `comparison/judges.py`.
 
     agreement: share of labelled ballots with the label's word. sensitivity, specificity: of those labelled 0.5 or
         more, and less, the share with a verdict on the same side.

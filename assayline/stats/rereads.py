@@ -68,7 +68,7 @@ def average(values: Sequence[float], clusters: Sequence[Hashable]) -> Mean:
 
 
 def read_answers(rows: Sequence[Mapping[str, Any]]) -> Distance | None:
-    """Compare by rows of `reread_answer`; None without a floor."""
+    """Compare by rows of `95_reread`; None without a floor."""
     rows = [row for row in rows if row["floor_kl"] is not None]
     if not rows:
         return None

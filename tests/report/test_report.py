@@ -113,7 +113,8 @@ def test_numbers_are_those_of_the_models(weeks, written):
         assert shown in text.replace("\\_", "_")
     for source in ("output_tokens_per_s mean", "ttft_s p95", "accuracy mean"):
         assert source in page, "each metric of the run with its name in metric_value"
-    wrong = query(weeks, "select list(value) from show_groups(?, 20) where property = 'wrong answer'", NIGHT)
+    groups = DatabaseThread(weeks).run(lambda connection: read_report(connection, NIGHT)).groups
+    wrong = [row["value"] for row in groups if row["property"] == "wrong answer"]
     assert wrong and all(f"| {value} |" in text for value in wrong)
     assert "Extracted answer" not in page, "it is the output"
     assert "2 engines failed, 2 memory reductions" in page

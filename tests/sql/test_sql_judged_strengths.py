@@ -1,4 +1,4 @@
-"""list_comparisons and rank_judged_runs: Bradley–Terry strengths of judged runs."""
+"""rank_judged_runs: Bradley–Terry strengths of judged runs."""
 
 import itertools
 import math

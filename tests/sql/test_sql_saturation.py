@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SEEDS = range(5)
-MANY = range(20)
+MANY = range(40)
 
 Times = tuple[np.ndarray, np.ndarray]
 """When each request was sent, and when it finished."""
@@ -63,27 +63,29 @@ def judge(times, from_s=None, until_s=None):
     return bool(grows), inside[0].size, slope
 
 
-def share_saturated(store, **queue):
-    """How many of many simulated runs are called saturated, and of how many it cannot be told."""
-    for seed in MANY:
-        given_queue(store, simulate_queue(seed, **queue), run_id=f"run-{seed}")
-    found = [row["is_saturated"] for row in store.rows("saturation", "is_saturated", run_id=None)]
-    assert len(found) == len(MANY)
+def share_saturated(**queue):
+    """How many of many simulated runs are called saturated, and of how many it cannot be told.
+
+    Judged by NumPy, which the next test compares with a run's metrics.
+    """
+    found = [judge(simulate_queue(seed, **queue))[0] for seed in MANY]
     return found.count(True) / len(MANY), found.count(None) / len(MANY)
 
 
 @pytest.mark.parametrize(("servers", "service"), [(1, "constant"), (16, "exponential")])
-def test_a_stable_queue_at_ninety_percent_is_rarely_called_saturated(store, servers, service):
-    saturated, _ = share_saturated(store, requests=400, utilisation=0.9, servers=servers, service=service)
+def test_a_stable_queue_at_ninety_percent_is_rarely_called_saturated(servers, service):
+    saturated, _ = share_saturated(requests=400, utilisation=0.9, servers=servers, service=service)
     assert saturated <= 0.05
 
 
-def test_an_overload_is_found(store):
-    assert share_saturated(store, requests=400, utilisation=1.5, servers=16)[0] >= 0.9
+def test_an_overload_is_found():
+    assert share_saturated(requests=400, utilisation=1.5, servers=16)[0] >= 0.9
 
 
 def test_a_short_run_cannot_be_told(store):
-    assert share_saturated(store, requests=40, utilisation=3.0) == (0.0, 1.0)
+    assert share_saturated(requests=40, utilisation=3.0) == (0.0, 1.0)
+    given_queue(store, simulate_queue(0, 40, 3.0))
+    assert store.row("saturation")["is_saturated"] is None
 
 
 def test_the_verdict_and_the_slope_against_numpy(store):
