@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 import assayline
 from assayline import __version__
 from assayline.errors import SETUP, AssaylineError
-from assayline.files import find_caches, find_obstacle
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.process import PROXIES, find_prefect_api, find_prefect_home
+from assayline.flows.cli.process import find_prefect_api
 from assayline.words import count, make_visible
 
 if TYPE_CHECKING:
@@ -121,11 +120,8 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield check_space("memory", read_free_main_memory(), total, LEAST_MEMORY_BYTES, "close other programs.")
     yield check_shared_memory(Path("/dev/shm"), len(gpus))
     yield check_compiler(environ)
-    yield check_homes(environ)
-    yield check_terminal(environ, sys.stdout.encoding or "")
     api = find_prefect_api(environ)
     yield check_prefect_api(api)
-    yield from check_deployments(api, Path.cwd())
     try:
         from assayline.settings import list_unknown_variables, load_settings
 
@@ -341,28 +337,6 @@ def check_compiler(environ: Mapping[str, str], include: Path | None = None) -> F
     return _report("compiler", ", ".join(compilers))
 
 
-def check_homes(environ: Mapping[str, str]) -> Finding:
-    """Check that the folders of Prefect and of the caches can be written."""
-    homes = {
-        "PREFECT_HOME": find_prefect_home(environ),
-        "HF_HOME": Path(environ.get("HF_HOME") or find_caches(environ) / "huggingface"),
-        "VLLM_CACHE_ROOT": Path(environ.get("VLLM_CACHE_ROOT") or find_caches(environ) / "vllm"),
-    }
-    closed = {name: folder for name, folder in homes.items() if find_obstacle(folder)}
-    listed = ", ".join(f"{folder} ({name})" for name, folder in closed.items())
-    hint = "set HOME, or these variables, to a writable folder." if closed else None
-    return _report("homes", f"cannot write to {listed}" if closed else "can be written", hint)
-
-
-def check_terminal(environ: Mapping[str, str], encoding: str) -> Finding:
-    """Check the encoding of the output, and that the packages for the proxies in the environment are there."""
-    socks = [name for name, value in environ.items() if name.lower() in PROXIES and value.startswith("socks")]
-    if socks and read_version("socksio") is None:
-        return _report("proxy", f"{socks[0]} is a SOCKS proxy", "run `pip install socksio`, or unset it.")
-    hint = "set PYTHONIOENCODING=utf-8; other characters are printed as `?`."
-    return _report("terminal", encoding, None if encoding.lower().startswith("utf") else hint)
-
-
 def check_prefect_api(url: str | None) -> Finding:
     """Check that the API in the settings answers. A request for a login is an answer; other errors may be a proxy's."""
     from urllib.error import HTTPError
@@ -384,28 +358,6 @@ def check_prefect_api(url: str | None) -> Finding:
         reason = f"cannot be reached: {getattr(error, 'reason', error)}"
     hint = "start it with `prefect server start`, correct PREFECT_API_URL, which ends in /api, or unset it."
     return _report("Prefect API", f"{shown} {reason}", hint, level)
-
-
-def check_deployments(api: str | None, folder: Path) -> Iterator[Finding]:
-    """Warn of deployments on the server that `prefect deploy --all` in `folder` would take from another folder."""
-    from urllib.request import Request, urlopen
-
-    import yaml
-
-    try:
-        written = yaml.safe_load((folder / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
-        ours = [(one["name"], one["entrypoint"]) for one in written]
-        query = json.dumps({"deployments": {"name": {"any_": [name for name, _ in ours]}}}).encode()
-        request = Request(f"{api}/deployments/filter", query, {"Content-Type": "application/json"})
-        with urlopen(request, timeout=API_TIMEOUT_S) as answer:
-            there = [one for one in json.load(answer) if (one["name"], one["entrypoint"]) in ours]
-        for one in there:
-            theirs = one["pull_steps"][0]["prefect.deployments.steps.set_working_directory"]["directory"]
-            if Path(theirs).resolve() != folder.resolve():
-                found = f"{one['name']} on the server is that of {theirs}; `prefect deploy` here replaces it"
-                yield Finding("deployments", WARNING, found, "give it another name in prefect.yaml.")
-    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):  # no such file, no server, or a login
-        return
 
 
 def check_data_dir(settings: "Settings") -> Finding:

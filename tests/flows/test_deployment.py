@@ -30,7 +30,6 @@ from prefect.states import AwaitingRetry, Cancelling
 from run_kit import complete
 
 from assayline.comparison.baselines import pin_baseline
-from assayline.flows.cli import doctor
 from assayline.flows.cli.init import DEFAULT_MODEL, create_project
 from assayline.flows.cli.notify import AUTOMATIONS
 from assayline.settings import Settings
@@ -208,9 +207,7 @@ def test_each_deployment_has_its_flow_and_its_form(prefect_client):
 
 
 @pytest.mark.usefixtures("deployments")
-def test_nights_of_two_projects_are_both_scheduled_and_doctor_warns_of_a_replaced_one(
-    prefect_env, prefect_api, prefect_client, tmp_path
-):
+def test_nights_of_two_projects_are_both_scheduled(prefect_env, prefect_api, prefect_client, tmp_path):
     for folder in ("ours", "theirs", "copy/ours"):
         create_project(tmp_path / folder, DEFAULT_MODEL)
     for folder in ("ours", "theirs"):
@@ -221,11 +218,6 @@ def test_nights_of_two_projects_are_both_scheduled_and_doctor_warns_of_a_replace
         night = prefect_client.read_deployment_by_name(f"nightly/{folder}-nightly")
         assert [each.active for each in night.schedules] == [True]
         assert night.pull_steps[0][SET_DIRECTORY] == {"directory": str(tmp_path / folder)}
-        assert list(doctor.check_deployments(prefect_api, tmp_path / folder)) == []
-    (clash,) = doctor.check_deployments(prefect_api, tmp_path / "copy" / "ours")
-    assert clash.level == "warning" and f"ours-nightly on the server is that of {tmp_path / 'ours'};" in clash.found
-    assert list(doctor.check_deployments(None, tmp_path / "copy" / "ours")) == [], "no server"
-    assert list(doctor.check_deployments(prefect_api, tmp_path)) == [], "no prefect.yaml"
 
 
 def test_a_night_that_nobody_starts_is_told_of(story, worker, prefect_client, prefect_api, tmp_path):

@@ -176,17 +176,6 @@ def test_doctor_finds_the_api_in_environment_and_profile(tmp_path):
     assert find_prefect_api({**home, "PREFECT_API_URL": ""}) is None
 
 
-def test_doctor_names_homes_terminals_and_proxies_that_limit_runs(tmp_path):
-    closed = doctor.check_homes({"PREFECT_HOME": "/proc/p", "HF_HOME": str(tmp_path), "VLLM_CACHE_ROOT": "/proc/v"})
-    assert (closed.level, closed.found) == (
-        "warning",
-        "cannot write to /proc/p (PREFECT_HOME), /proc/v (VLLM_CACHE_ROOT)",
-    )
-    assert doctor.check_homes({"PREFECT_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}).level == "ok"
-    assert [doctor.check_terminal({}, name).level for name in ("utf-8", "ascii")] == ["ok", "warning"]
-    assert "socksio" in str(doctor.check_terminal({"all_proxy": "socks5://p:1"}, "utf-8").hint)
-
-
 @pytest.mark.parametrize(("given", "exempt"), [
     ({}, None), ({"NO_PROXY": "x"}, "x"), ({"http_proxy": "http://p"}, "127.0.0.1,localhost,::1"),
     ({"ALL_PROXY": "http://p", "NO_PROXY": "localhost"}, "localhost,127.0.0.1,::1"),
