@@ -129,6 +129,7 @@ def _do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> di
             run_id=new_run_id(cell.spec.name, RunClock.start()),
             begun=tuple(run.run_id for run in begun),
             is_measured=cell.is_measured,
+            has_page=campaign.kind == "benchmark",
         )
         before = campaign.runs.get(cell.key, [])
 
@@ -236,11 +237,23 @@ def gate(
         baseline, run_id = (_list_done(campaign, cell, front)[-1].run_id for cell in campaign.cells)
     nights = NIGHTS if is_nightly else 1
     report = gate_run(settings, front.log, run_id, baseline, limits, nights=nights)
-    if written := report_run(settings, front.log, run_id, report.baseline):
-        front.show_page("gate", written.document.title, written.document, say_page(written.document, report.sentence))
     if campaign:
+        written = _write_pages(campaign, {campaign.cells[-1].key: report.baseline}, front)
         write_campaign(dataclasses.replace(campaign, is_over=True), settings)
+    else:
+        written = report_run(settings, front.log, run_id, report.baseline)
+    if written:
+        front.show_page("gate", written.document.title, written.document, say_page(written.document, report.sentence))
     return report
+
+
+def _write_pages(campaign: Campaign, against: Mapping[str, str | None], front: FrontEnd) -> Written | None:
+    """Write the report of every run with its verdict, by the baselines of the cells; return the last one."""
+    written = None
+    for cell in campaign.cells:
+        for run in _list_done(campaign, cell, front):
+            written = report_run(front.settings, front.log, run.run_id, against.get(cell.key))
+    return written
 
 
 def _measure_again(front: FrontEnd, run_id: str, baseline: str | None, limits: dict[str, Any]) -> Campaign:
@@ -306,6 +319,8 @@ def _run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str, is_nightly: bool
         failed = {} if resume == REJUDGE else _do_campaign(campaign, front, engines)
         nights = NIGHTS if is_nightly else 1
         judged = [_judge(cell, baselines.get(cell.key), campaign, failed, front, nights) for cell in cells]
+        against = {one.cell.key: one.report.baseline if one.report else one.cell.baseline for one in judged}
+        _write_pages(campaign, against, front)
         decision = decide(judged, is_nightly=is_nightly)
         page = describe_decision(decision)
         campaign = dataclasses.replace(campaign, decision=decision.word, page=page, is_over=not failed)
@@ -352,5 +367,4 @@ def _judge(
             pin = f"`assayline baseline pin {cell.baseline} {run_id}`"
             why = f"{str(error).partition(' hint: ')[0]} hint: {pin} makes this run the baseline."
         return JudgedCell(cell, run_id, None, why, mean)
-    report_run(front.settings, front.log, run_id, baseline)
     return JudgedCell(cell, run_id, report, mean_score=mean)

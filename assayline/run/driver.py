@@ -200,7 +200,9 @@ def _complete_stages(
                 gate = gate_run(settings, front.log, run_id, purpose.baseline, {}, front.flow_run_id, NIGHTS)
             except Exception as error:
                 failure = error
-        written = report_run(settings, front.log, run_id, purpose.baseline or plan.spec.gate.baseline)
+        written = None
+        if purpose.has_page or failure:
+            written = report_run(settings, front.log, run_id, purpose.baseline or plan.spec.gate.baseline)
         if failure and is_missing:
             raise failure
         if purpose.kind == "night" and written:

@@ -133,6 +133,8 @@ class Purpose:
     """Name or id of the run that a night is judged against, before its report is written."""
     is_measured: bool = False
     """Whether its speed is compared with that of other runs of the campaign."""
+    has_page: bool = True
+    """Whether its report follows its last answer; else the campaign writes it, with a verdict."""
 
     def owns(self, run: Manifest) -> bool:
         """Return whether `auto` may resume the run: a campaign goes on with its own runs, and others with others."""

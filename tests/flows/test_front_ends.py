@@ -1,5 +1,6 @@
 """The same specs from Python, on the command line and in a flow: the databases have the same rows."""
 
+import itertools
 import json
 import re
 import signal
@@ -15,19 +16,23 @@ from media_kit import encode, picture
 from run_kit import PATIENCE_S, begin_and_vanish
 
 from assayline import api, evaluate
+from assayline.benchmark.campaign import write_campaign
 from assayline.comparison.baselines import pin_baseline
-from assayline.errors import RunFailedError
+from assayline.errors import AssaylineError, RunFailedError
 from assayline.flows import cli
 from assayline.flows.evaluate import evaluate as evaluate_flow
+from assayline.flows.gate import gate as gate_flow
 from assayline.flows.nightly import nightly
-from assayline.settings import load_settings
+from assayline.flows.suite import suite as suite_flow
+from assayline.report.make import Written, make_report
+from assayline.settings import Settings, load_settings
 from assayline.spec.file import load_spec
 from assayline.store.database import connect
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("prefect_client")]
 
 TABLES = ("runs", "prompts", "requests", "completions", "engine_events", "scorers", "scores")
-OF_A_RUN = r"(\w+_at|.*_s|run_id|spec_hash|config_id|host_name|details_json|expected_output_tokens)"
+OF_A_RUN = r"(\w+_at|.*_s|run_id|spec_hash|config_id|benchmark_id|host_name|details_json|expected_output_tokens)"
 """Columns with times and with ids of runs."""
 FRONT_ENDS: dict[str, Callable[[Path], object]] = {
     "python": evaluate,
@@ -166,3 +171,81 @@ def test_every_front_judges_and_tells_of_a_night_in_one_way(fake_spec, tmp_path,
     assert found["python"][1] == [("evaluate", "completed"), ("night", "completed")]
     assert found["command"] == found["flow"] == found["python"]
     assert told == {"python": ["Night of trial"], "command": ["Night of trial"], "flow": []}
+
+
+CAMPAIGNS: dict[str, dict[str, Callable[[Path, str], object]]] = {
+    "suite": {
+        "python": lambda suite, run_id: api.suite(suite),
+        "command": lambda suite, run_id: cli.run("suite", [str(suite)]),
+        "flow": lambda suite, run_id: suite_flow(str(suite), return_state=True),
+    },
+    "gate": {
+        "python": lambda suite, run_id: api.gate(run_id, "stable", is_remeasured=True),
+        "command": lambda suite, run_id: cli.run("gate", [run_id, "--baseline", "stable", "--remeasure"]),
+        "flow": lambda suite, run_id: gate_flow(run_id, "stable", is_remeasured=True, return_state=True),
+    },
+}
+
+
+class KilledError(BaseException):
+    """In place of a signal: nothing in the product catches it."""
+
+
+@pytest.mark.parametrize("kind", CAMPAIGNS)
+def test_every_front_does_the_same_campaign_and_goes_on_after_a_kill(kind, fake_spec, tmp_path, monkeypatch, charts):
+    """A suite, and a gate that measures both sides again: equal runs, scores and verdicts, each page written once."""
+    fake_spec["gate"] = {"max_slowdown": {}}
+    good = flow_kit.write_spec(tmp_path / "good.yaml", fake_spec)
+    wrong = {**fake_spec, "name": "wrong", "chat": {"template": "{{ messages[0].content }} what"}}
+    other = flow_kit.write_spec(tmp_path / "wrong.yaml", wrong)
+    cells = [{"spec": str(path), "baseline": "stable"} for path in (good, other)]
+    suite = flow_kit.write_spec(tmp_path / "suite.yaml", {"evaluations": cells})
+    found = {}
+    for name, start in CAMPAIGNS[kind].items():
+        data_dir = tmp_path / name
+        written: list[str] = []
+        monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(data_dir))
+        with monkeypatch.context() as patch:
+            if name == "command":
+                patch.setenv("PREFECT_API_URL", "")
+            stable, judged = (evaluate(spec).run_id for spec in (good, other))
+            with connect(load_settings().database_path, 20) as connection:
+                pin_baseline(connection, data_dir, "stable", stable)
+            with patch.context() as killing, suppress(KilledError):
+                killing.setattr("assayline.run.campaign.write_campaign", vanish_at_write(4))  # one run is done
+                start(suite, judged)
+            patch.setattr("assayline.run.stages.make_report", noting(written))
+            with suppress(AssaylineError):
+                start(suite, judged)
+        (campaign,) = data_dir.glob(f"{kind}s/*/{kind}.json")
+        runs = json.loads(campaign.read_text())["runs"]
+        assert [len(ids) for ids in runs.values()] == [1, 1], "the run that was there is kept"
+        rows = "select limit_on, verdict, candidate_value, baseline_value, limit_value from verdicts order by all"
+        decided = "select metric, detail, value, difference, low, high, p_value, verdict from comparison order by all"
+        found[name] = [read_database(data_dir), *(flow_kit.query(data_dir, query) for query in (rows, decided))]
+        assert len(written) == len(set(written)), "each page is written once"
+        assert ("accuracy, exact_match", "fail", 0.0, 1.0, 0.01) in found[name][1]
+    assert found["command"] == found["python"]
+    assert found["flow"] == found["python"]
+
+
+def vanish_at_write(number: int) -> Callable[..., None]:
+    """Return a `write_campaign` whose call of this number ends the process."""
+    calls = itertools.count(1)
+
+    def write(*of: Any) -> None:
+        if next(calls) == number:
+            raise KilledError
+        write_campaign(*of)
+
+    return write
+
+
+def noting(written: list[str]) -> Callable[..., Any]:
+    """Return a `make_report` that notes the runs of its pages."""
+
+    def make(settings: Settings, run_id: str, baseline: str | None = None) -> Written:
+        written.append(run_id)
+        return make_report(settings, run_id, baseline)
+
+    return make
