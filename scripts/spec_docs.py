@@ -55,7 +55,6 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     *_name_kinds("load.arrival", load.Arrival),
     ("slos", criteria.SloSpec),
     ("gate", criteria.GateSpec),
-    ("gate.own_history", criteria.OwnHistorySpec),
     ("price", criteria.PriceSpec),
     ("A suite", suite.SuiteSpec),
     ("A suite's evaluations", suite.SuiteEvaluation),

@@ -41,7 +41,7 @@ def judge_own_history(
     lost, samples = 1 - scores, int(max(row["samples"] for row in rows))
     clusters = np.unique([row["cluster"] for row in rows], return_inverse=True)[1]
     cluster = clusters if len(np.unique(clusters)) < len(rows) else None
-    limit = limits.own_history.max_lost_share
+    limit = limits.max_lost_share
     judged = judge_nights(lost[None], samples, cluster, limit)
     p_value, rate = float(judged.p_value[0, -1]), judged.rate[0]
     verdict: Verdict = "fail" if p_value <= level else "inconclusive" if p_value <= LEVEL else "pass"

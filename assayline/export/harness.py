@@ -102,7 +102,7 @@ def _describe_model(run: ExportedRun) -> dict[str, Any]:
         "model_name_sanitized": re.sub(r"[\"<>:/|\\?*\[\]]+", "__", row["model"]),
         "system_instruction": system,
         "system_instruction_sha": None if system is None else digest(system),
-        "fewshot_as_multiturn": run.read_spec("prompts.source.fewshot_as_multiturn"),
+        "fewshot_as_multiturn": run.read_spec("prompts.source.apply_chat_template"),
         "chat_template": None,
         "chat_template_sha": None,
         "total_evaluation_time_seconds": None if ends is None else str((ends - row["started_at"]).total_seconds()),

@@ -19,6 +19,8 @@ from assayline.spec.prompts import MediaSpec
 from assayline.words import LOOPBACK, hide_secrets
 
 MOST_REDIRECTS = 3
+TIMEOUT_S = 10.0
+MOST_BYTES = 50_000_000
 CHUNK_BYTES = 2**16
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 LOOPBACK_NAMES = frozenset({*LOOPBACK, "[::1]"})
@@ -40,7 +42,7 @@ class Fetcher:
 
     def fetch(self, kind: MediaKind, url: str) -> bytes:
         """Fetch the content of a URL. Raises MediaError if the server or the spec refuses it or a limit is exceeded."""
-        deadline_s = time.monotonic() + self._spec.fetch_timeout_s
+        deadline_s = time.monotonic() + TIMEOUT_S
         at = url
         for _ in range(MOST_REDIRECTS + 1):
             content, moved = self._get(kind, at, deadline_s)
@@ -78,7 +80,7 @@ class Fetcher:
             why = "it took too long" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
             hint = " hint: proxies are not used here; download the files and give their paths." if getproxies() else ""
             raise MediaError(
-                f"The {kind} {shown:.200} cannot be fetched: {why:.300} (limit {self._spec.fetch_timeout_s:g} s).{hint}"
+                f"The {kind} {shown:.200} cannot be fetched: {why:.300} (limit {TIMEOUT_S:g} s).{hint}"
             ) from None
         finally:
             connection.close()
@@ -89,10 +91,9 @@ class Fetcher:
         content = bytearray()
         while chunk := answer.read1(CHUNK_BYTES):
             content += chunk
-            if len(content) > self._spec.fetch_bytes:
+            if len(content) > MOST_BYTES:
                 raise MediaError(
-                    f"The {kind} {shown:.200} has more than {self._spec.fetch_bytes} bytes. hint: raise "
-                    "prompts.media.fetch_bytes."
+                    f"The {kind} {shown:.200} has more than {MOST_BYTES:,} bytes. hint: download it and give its path."
                 )
             channel.settimeout(_time_left(deadline_s))
         return bytes(content)

@@ -116,7 +116,7 @@ def _load(media: Media, spec: MediaSpec, hearing: Hearing) -> Loaded:
 def refer_synthetic(kind: MediaKind, **values: int | float | str) -> Media:
     """Return the reference of a medium to generate.
 
-    Values of an image: width, height, content (noise, gradient or solid) and seed; of audio: seconds and seed.
+    Values of an image, which is noise: width, height and seed; of audio: seconds and seed.
     """
     path = f"{SCHEME}{kind}?{urlencode(values)}"
     return Media(kind=kind, path=path, digest=digest_text(path))
@@ -135,16 +135,7 @@ def make_image(media: Media) -> Any:
     values = _values(media)
     width, height = int(values["width"]), int(values["height"])
     dice = np.random.default_rng(int(values["seed"]))
-    match values["content"]:
-        case "noise":
-            pixels = dice.integers(0, 256, (height, width, 3), dtype=np.uint8)
-        case "gradient":
-            low, high = dice.uniform(0, 255, (2, 3))
-            across = np.linspace(0, 1, width)[None, :, None] * np.ones((height, 1, 1))
-            pixels = (low + (high - low) * across).astype(np.uint8)
-        case _:
-            pixels = np.broadcast_to(dice.integers(0, 256, 3, dtype=np.uint8), (height, width, 3)).copy()
-    return Image.fromarray(pixels)
+    return Image.fromarray(dice.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 def make_sound(media: Media, rate_hz: int) -> Any:

@@ -90,7 +90,7 @@ def shrink_image(image: Any, spec: MediaSpec) -> Any:
         return image
     scale = math.sqrt(spec.max_pixels / (width * height))
     size = max(1, math.floor(width * scale)), max(1, math.floor(height * scale))
-    return image.resize(size, Image.Resampling[spec.resampling.upper()])
+    return image.resize(size, Image.Resampling.LANCZOS)
 
 
 def _reason(error: Exception, content: bytes) -> str:

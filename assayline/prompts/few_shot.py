@@ -8,7 +8,6 @@ system messages, so the same question in another row or with another answer is l
 
 import hashlib
 import heapq
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -24,9 +23,6 @@ from assayline.prompts.sources.files import find_files
 from assayline.prompts.targets import read_golds
 from assayline.prompts.template import PromptTemplate
 from assayline.spec.prompts import FewShotSpec, PromptSpec
-
-POOL_EXAMPLES = 1000
-"""Number of drawn examples of which each prompt gets some of its own, with `per_prompt`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +47,7 @@ class FewShot:
                 f"The examples come from the prompt set itself, and {once} can be read only once. "
                 "hint: set prompts.few_shot.source, or use a regular file."
             )
-        pool = _Pool(
-            few_shot.seed, max(POOL_EXAMPLES, few_shot.count + 1) if few_shot.per_prompt else few_shot.count + 1
-        )
+        pool = _Pool(few_shot.seed, few_shot.count + 1)
         reason = _fill(pool, read_rows(source), spec, few_shot, media_store)
         self._examples = pool.examples
         needed = few_shot.count + is_own  # a prompt of the same set cannot have itself
@@ -68,8 +62,7 @@ class FewShot:
     def put_before(self, messages: list[Message]) -> list[Message]:
         """Return the messages with examples before them, after system messages. Raises RowError if too few are left."""
         own_id = _identify(messages)
-        drawn = self._draw_for(own_id) if self._spec.per_prompt else self._examples
-        chosen = [example for example in drawn if example.question_id != own_id][: self._spec.count]
+        chosen = [example for example in self._examples if example.question_id != own_id][: self._spec.count]
         if len(chosen) < self._spec.count:
             raise RowError(
                 f"Only {len(chosen)} of the few-shot examples ask something else than this "
@@ -78,18 +71,6 @@ class FewShot:
         start = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
         turns = [turn for example in chosen for turn in example.turns]
         return [*messages[:start], *turns, *messages[start:]]
-
-    def _draw_for(self, own_id: str) -> list[Example]:
-        """Draw one more example than needed, since one may be the prompt's own question.
-
-        Python guarantees stable results across versions for a text as the seed and for `random()`, not for `sample()`.
-        """
-        numbers = random.Random(f"{self._spec.seed}/{own_id}")
-        drawn: dict[int, Example] = {}
-        while len(drawn) < min(self._spec.count + 1, len(self._examples)):
-            at = int(numbers.random() * len(self._examples))
-            drawn.setdefault(at, self._examples[at])
-        return list(drawn.values())
 
 
 class _Pool:

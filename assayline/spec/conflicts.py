@@ -198,7 +198,6 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
     ),
     (BURST, _given("load.warmup_s", "load.cooldown_s"), "everything is sent at one moment. hint: remove it"),
     (SERVED, MADE_MEDIA, f"synthetic media are for the engine itself. hint: {USE_ENGINE}"),
-    (COMPLETIONS, _given("engine.server.max_tokens_name"), "this endpoint has no other name. hint: remove it"),
     (COMPLETIONS, MEDIA_COLUMNS, "this endpoint takes text only. hint: set engine.server.endpoint to chat"),
     (EXTERNAL, _foreign_args, f"they configure an engine that is started here. {KEEP_ONE}"),
     (LORA, NO_ADAPTER, f"no request names an adapter, so the base would answer. hint: {NAME_ADAPTER}"),

@@ -287,17 +287,6 @@ PairBy = Literal["auto", "prompt", "id", "row"]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class OwnHistorySpec(SpecPart):
-    """Limit on lost prompts, by the prompts' own past nights."""
-
-    max_lost_share: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Maximum share of prompts that are lost: 0.01 is one in a hundred, 1 is all.",
-    )
-
-
 class RereadLimit(SpecPart):
     """Limit on probabilities: what an engine gives to the tokens of the baseline's answers."""
 
@@ -360,10 +349,12 @@ class GateSpec(SpecPart):
         description="Minimum share of the tokens proposed by speculative decoding that are accepted (unset: no "
         "limit). A draft that is never accepted changes no answer, so accuracy does not show it.",
     )
-    own_history: OwnHistorySpec = Field(
-        OwnHistorySpec(),
-        description="Lost prompts: those that are wrong, and seldom were on ten or more nights of the same "
-        "configuration, since the baseline.",
+    max_lost_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Maximum share of lost prompts: those that are wrong, and seldom were on ten or more nights of the "
+        "same configuration, since the baseline. 0.01 is one in a hundred, 1 is all.",
     )
     reread: RereadLimit | None = Field(
         None,

@@ -36,17 +36,6 @@ class ServerSpec(SpecPart):
     api_key_env: str = Field(
         "OPENAI_API_KEY", description="Name of the environment variable with the API key, if the server needs one."
     )
-    extensions: Literal["auto", "vllm", "none"] = Field(
-        "auto",
-        description="Whether the server takes vLLM's extra fields (token ids per event, more sampling parameters); "
-        "auto: if it reports that it is vLLM.",
-    )
-    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = Field(
-        "max_tokens",
-        exclude_if=lambda name: name == "max_tokens",  # keeps digests of specs without it
-        description="Name under which sampling.max_tokens is sent in chat completions. A server that refuses "
-        "max_tokens and asks for the other name gets that.",
-    )
     timeout_s: float = Field(600.0, gt=0, description="Maximum time for one request, including retries.")
     retries: int = Field(
         5,
@@ -59,7 +48,6 @@ class ServerSpec(SpecPart):
         description="Processes that send to a running server. auto: one per 500 requests/s or 30,000 tokens/s that the "
         "load asks for, or 1,000 requests in flight; at most the cores less two.",
     )
-    ca_file: str | None = Field(None, description="PEM file of trusted certificates (default: the system's).")
 
     @field_validator("url")
     @classmethod

@@ -106,12 +106,11 @@ class TokenLength(SpecPart):
 
 
 class SyntheticImages(SpecPart):
-    """Images of synthetic prompts, all different, so that no cache can help."""
+    """Images of synthetic prompts: noise, all different, so that no cache can help."""
 
     count: int = Field(1, ge=1, le=10_000, description="Images per prompt.")
     width: int = Field(1024, ge=1, le=16_384, description="Width in pixels.")
     height: int = Field(1024, ge=1, le=16_384, description="Height in pixels.")
-    content: Literal["noise", "gradient", "solid"] = Field("noise", description="Content of the images.")
 
 
 class SyntheticAudio(SpecPart):
@@ -202,12 +201,10 @@ class LmEvalSource(RemoteSource):
     )
     include_path: str | None = Field(None, description="Folder with YAML files of your own tasks.")
     num_fewshot: int | None = Field(None, ge=0, description="Examples before each question (default: the task's own).")
-    fewshot_seed: int = Field(1234, description="Same seed, same examples; the default is that of the harness.")
     apply_chat_template: bool = Field(
-        False, description="Render prompts with the chat template in `chat`. Off, as in the harness: plain text."
-    )
-    fewshot_as_multiturn: bool = Field(
-        True, description="With a chat template: examples are turns of the chat; off: all are in one user message."
+        False,
+        description="Render prompts with the chat template in `chat`, examples as turns. Off, as in the harness: plain "
+        "text.",
     )
     confirm_run_unsafe_code: bool = Field(
         False, description="Allow tasks such as HumanEval to run model-written code on this machine."
@@ -314,9 +311,6 @@ AnySource = Annotated[
 ]
 
 
-Resampling = Literal["lanczos", "bicubic", "bilinear", "box", "nearest"]
-
-
 class MediaSpec(SpecPart):
     """The processing of media before the model's own."""
 
@@ -328,7 +322,6 @@ class MediaSpec(SpecPart):
     max_pixels: int | None = Field(
         None, ge=1, description="Downscale larger images to at most this many pixels, keeping the aspect ratio."
     )
-    resampling: Resampling = Field("lanczos", description="Filter for downscaling.")
     cut_audio: bool = Field(
         False, description="Truncate audio that is longer than the model accepts; off: such a row is an error row."
     )
@@ -340,8 +333,6 @@ class MediaSpec(SpecPart):
         description='Hosts from which http(s) URLs may be fetched, such as images.example.com; ["*"]: any public host. '
         "Empty: a row with a URL is an error row.",
     )
-    fetch_timeout_s: float = Field(10.0, gt=0, description="Maximum seconds to fetch one URL.")
-    fetch_bytes: int = Field(50_000_000, ge=1, description="Maximum bytes to fetch from one URL.")
 
     @field_validator("marks")
     @classmethod
@@ -406,7 +397,10 @@ class MessageTemplate(SpecPart):
 
 
 class FewShotSpec(SpecPart):
-    """Few-shot examples: chat turns before the question, drawn from a file, a split or the prompt set itself."""
+    """Few-shot examples: chat turns before the question, drawn from a file, a split or the prompt set itself.
+
+    They are the same for all prompts, so that the prefix cache can reuse them.
+    """
 
     count: int = Field(ge=1, le=10_000, description="Examples per prompt.")
     source: Annotated[FileSource | InlineSource | HubSource, Field(discriminator="kind")] | None = Field(
@@ -416,10 +410,6 @@ class FewShotSpec(SpecPart):
         None, description="Jinja2 template over the example's columns for the assistant's answer (default: its target)."
     )
     seed: int = Field(0, description="Same seed, same examples.")
-    per_prompt: bool = Field(
-        False,
-        description="Draw new examples for each prompt. Off: the same for all, which the prefix cache can reuse.",
-    )
 
 
 class PromptSpec(SpecPart):

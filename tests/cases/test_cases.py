@@ -166,7 +166,7 @@ def test_24_odd_choices_are_answered_and_no_question_is_its_own_example(desk):
     assert {text for (text,) in desk.ask(spec, "text")} <= set(odd)
     rows = [{"q": f"Q{number}", "a": f"A{number}"} for number in (0, 1, 2, 0)]
     for seed in range(4):
-        few = {"count": 2, "per_prompt": True, "seed": seed}
+        few = {"count": 2, "seed": seed}
         inline = {"source": {"kind": "inline", "rows": rows}, "columns": {"target": "a"}, "few_shot": few, **QUESTION}
         assert [text.count(row["q"]) for text, row in zip(desk.render(inline), rows, strict=True)] == [1] * 4
 

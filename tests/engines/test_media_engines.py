@@ -105,7 +105,7 @@ def test_answers_depend_on_the_images_shown(sighted, asked):
         assert answer.audios is answer.videos is None
 
     seen = [(request, row) for request, row in zip(asked, ROWS, strict=True) if request.media]
-    grey = refer_synthetic("image", width=32, height=32, content="solid", seed=3)
+    grey = refer_synthetic("image", width=32, height=32, seed=3)
     blind = again([request for request, _ in seen], lambda r: replace(r, media=[grey] * len(r.media or [])))
     answers = by_id(sighted.generate(blind))
     assert share_right(blind, answers, [row for _, row in seen]) < 0.5

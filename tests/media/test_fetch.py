@@ -78,29 +78,32 @@ def test_an_allowed_host_is_asked(served):
     [
         ("/nothing", "HTTP 404"),
         ("/page", "is text/html, expected image"),
-        ("/large", r"has more than 1000 bytes\. hint: raise prompts\.media\.fetch_bytes"),
+        ("/large", r"has more than 1,000 bytes\. hint: download"),
         ("/inside", "allowed_domains does not allow"),
         ("/round", "redirected more than 3 times"),
         ("/to-file", r"is not an http\(s\) URL"),
     ],
 )
-def test_fetch_error_describes_the_response(served, path, words):
+def test_fetch_error_describes_the_response(monkeypatch, served, path, words):
+    monkeypatch.setattr(fetch, "MOST_BYTES", 1_000)
     with pytest.raises(MediaError, match=words):
-        fetcher(fetch_bytes=1_000).fetch("image", served + path)
+        fetcher().fetch("image", served + path)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/page", "/large", "/round"])
-def test_fetcher_leaves_signatures_out_of_messages(served, path):
+def test_fetcher_leaves_signatures_out_of_messages(monkeypatch, served, path):
+    monkeypatch.setattr(fetch, "MOST_BYTES", 1_000)
     with pytest.raises(MediaError) as caught:
-        fetcher(fetch_bytes=1_000).fetch("image", f"{served}{path}?X-Amz-Signature=hush")
+        fetcher().fetch("image", f"{served}{path}?X-Amz-Signature=hush")
     assert f"{path}?…" in str(caught.value) and "hush" not in str(caught.value)
 
 
-def test_a_server_that_hangs_costs_no_more_than_its_time(served):
+def test_a_server_that_hangs_costs_no_more_than_its_time(monkeypatch, served):
+    monkeypatch.setattr(fetch, "TIMEOUT_S", 0.4)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for url in (f"http://127.0.0.1:{silent.getsockname()[1]}/a", f"{served}/slow"):
             with pytest.raises(MediaError, match=r"took too long \(limit 0.4 s\)"):
-                fetcher(fetch_timeout_s=0.4).fetch("image", url)
+                fetcher().fetch("image", url)
 
 
 def test_nobody_is_asked_unless_the_spec_allows(served):
@@ -155,9 +158,9 @@ def test_fetcher_tries_the_next_address_when_one_does_not_answer(served, monkeyp
 
     resolve_to(monkeypatch, "2606:2800:220:1::1", "93.184.216.34")
     monkeypatch.setattr(fetch.socket, "create_connection", connect_or_wait)
-    found = fetcher(allowed_domains=["*"], fetch_timeout_s=600).fetch("image", "http://pictures.example/a.png")
+    found = fetcher(allowed_domains=["*"]).fetch("image", "http://pictures.example/a.png")
     assert found == CONTENT
-    assert shares[0] == pytest.approx(300, abs=30)
+    assert shares[0] == pytest.approx(fetch.TIMEOUT_S / 2, rel=0.1)
 
 
 def test_fetcher_says_that_proxies_are_not_used_when_one_is_set(monkeypatch):

@@ -71,15 +71,6 @@ def test_large_images_are_downscaled_in_proportion(most, size):
     assert decode_image(encode(picture(400, 100)), MediaSpec(max_pixels=most)).size == size
 
 
-def test_the_filter_is_the_one_that_is_named():
-    image = picture(8, 8)
-    image.paste(BLUE, (0, 0, 8, 4))
-    image.paste(RED, (0, 3, 8, 4))
-    kept = {name: decode_image(encode(image), MediaSpec(max_pixels=16, resampling=name)) for name in ("nearest", "box")}
-    assert {tuple(pixel) for row in np.asarray(kept["nearest"]) for pixel in row} <= {RED, BLUE}
-    assert np.asarray(kept["nearest"]).tolist() != np.asarray(kept["box"]).tolist()
-
-
 def png_of_size(width: int, height: int) -> bytes:
     """A few bytes that claim to be an image of that size."""
 

@@ -143,18 +143,16 @@ def test_a_bad_one_among_several_is_named(folder, reader):
         load_all(media, MediaSpec(), Hearing())
 
 
-def image(seed: int, content: str = "noise", width: int = 40, height: int = 30) -> Any:
-    return np.asarray(make_image(refer_synthetic("image", width=width, height=height, content=content, seed=seed)))
+def image(seed: int, width: int = 40, height: int = 30) -> Any:
+    return np.asarray(make_image(refer_synthetic("image", width=width, height=height, seed=seed)))
 
 
-@pytest.mark.parametrize("content", ["noise", "gradient", "solid"])
-def test_images_have_the_requested_size_and_kind(content):
-    pixels = image(1, content)
+def test_images_are_noise_of_the_requested_size():
+    pixels = image(1)
     assert pixels.shape == (30, 40, 3)
-    assert (pixels == image(1, content)).all()
-    assert (pixels != image(2, content)).any()
-    colours = len(np.unique(pixels.reshape(-1, 3), axis=0))
-    assert {"noise": colours > 1_000, "gradient": 1 < colours <= 40, "solid": colours == 1}[content]
+    assert (pixels == image(1)).all()
+    assert (pixels != image(2)).any()
+    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 1_000
 
 
 def test_audio_has_the_requested_length():

@@ -37,10 +37,10 @@ def pairs(prompt: Prompt | BadRow) -> list[tuple[str, str]]:
     return list(zip(contents[::2], contents[1::2], strict=True))
 
 
-@given(QUESTIONS, st.integers(1, 4), st.integers(0, 3), st.booleans())
-def test_no_prompt_is_among_its_examples_whatever_repeats(questions, count, seed, per_prompt):
+@given(QUESTIONS, st.integers(1, 4), st.integers(0, 3))
+def test_no_prompt_is_among_its_examples_whatever_repeats(questions, count, seed):
     rows = [{"prompt": f"q{question}", "target": f"a{number}"} for number, question in enumerate(questions)]
-    examples = {"count": count, "seed": seed, "per_prompt": per_prompt}
+    examples = {"count": count, "seed": seed}
     if len(set(questions)) < count + 1:
         with pytest.raises(PromptError, match=f"needs {count + 1} rows with different"):
             load(rows, examples)
@@ -71,15 +71,6 @@ def test_every_row_is_drawn_equally_often():
         for pair in pairs(load([{"prompt": "new"}], {"count": 3, "source": inline(ROWS), "seed": seed})[0])
     )
     assert len(drawn) == 12 and all(abs(times - 50) < 31 for times in drawn.values())
-
-
-def test_per_prompt_draw_differs_by_prompt_and_is_reproducible():
-    rows = [{"prompt": f"q{number}", "target": "a"} for number in range(200)]
-    shots = {"count": 2, "per_prompt": True, "seed": 1}
-    drawn = [tuple(pairs(prompt)) for prompt in load(rows, shots)]
-    assert len(set(drawn)) > 190
-    assert drawn == [tuple(pairs(prompt)) for prompt in load(rows, shots)]
-    assert drawn != [tuple(pairs(prompt)) for prompt in load(rows, {**shots, "seed": 2})]
 
 
 def test_examples_stand_after_the_system_message_and_have_none_of_their_own():

@@ -73,7 +73,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         "prompts.source.images and prompts.source.audios",
         {**CHAT, "prompts.source": {**MADE["prompts.source"], "images": {}, "audios": {}}},
     ),
-    ("engine.server.max_tokens_name", {**SERVER, "engine.server.max_tokens_name": "max_completion_tokens"}),
     (
         " and ".join(f"prompts.columns.{name}" for name in MEDIA_FIELDS),
         {**SERVER, **{f"prompts.columns.{name}": "c" for name in MEDIA_FIELDS}},

@@ -71,7 +71,7 @@ def test_judge_own_history_passes_equal_nights_and_shares_the_level(store, night
     assert checks[OWN_HISTORY].verdict == "pass"
     assert checks[OWN_HISTORY].words.startswith("No more prompts are lost than their 13 past nights predict (p ")
     new = given_night(store, 14, lost=LOST)
-    assert judge(store, new, nights[0], own_history={"max_lost_share": 0.15})[1][OWN_HISTORY].verdict == "pass"
+    assert judge(store, new, nights[0], max_lost_share=0.15)[1][OWN_HISTORY].verdict == "pass"
     accuracy = judge(store, new, nights[0])[1]["accuracy, exact_match"]
     assert "needs p ≤ 0.00083" in accuracy.words
 

@@ -68,7 +68,6 @@ class SyntheticPrompts(Reader):
                     "image",
                     width=images.width,
                     height=images.height,
-                    content=images.content,
                     seed=(source.seed * source.count + number) * images.count + at,
                 )
                 for at in range(images.count)

@@ -133,9 +133,7 @@ describe_runs as (
             spec_json -> '$.reasoning',
             spec_json -> '$.prompts.repeats',
             spec_json -> '$.prompts.source.num_fewshot',
-            spec_json -> '$.prompts.source.fewshot_seed',
-            spec_json -> '$.prompts.source.apply_chat_template',
-            spec_json -> '$.prompts.source.fewshot_as_multiturn'
+            spec_json -> '$.prompts.source.apply_chat_template'
         )) as settings,
         choose_newest.expected_requests - coalesce(count_answers.answered_requests, 0) as open_requests,
         coalesce(count_answers.error_requests, 0) as error_requests,

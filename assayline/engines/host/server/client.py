@@ -30,7 +30,7 @@ from assayline.engines.host.server.stream import (
     ServerReportedError,
     read_error,
 )
-from assayline.errors import MediaError, SpecError
+from assayline.errors import MediaError
 from assayline.records import Json
 from assayline.spec.engine import ServerSpec
 from assayline.words import LOOPBACK
@@ -186,13 +186,13 @@ class ServedClient:
     """The connections to one endpoint, made in a running event loop."""
 
     def __init__(self, server: ServerSpec, url: str, key: str | None = None) -> None:
-        """Connect with `key`, that of our own server. Raises SpecError for certificates that cannot be read."""
+        """Connect with `key`, that of our own server."""
         self.server = server
         self.url = url
         key = key or os.environ.get(server.api_key_env)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                ssl=_trust(server.ca_file),
+                ssl=ssl.create_default_context(),  # of this process, whose environment may name certificates
                 limit=0,  # none
                 keepalive_timeout=IDLE_CONNECTION_S,
             ),
@@ -258,15 +258,6 @@ def allow_many_connections() -> None:
     """Raise this process's limit of open files, often 1,024, to its hard limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _trust(ca_file: str | None) -> ssl.SSLContext | bool:
-    if ca_file is None:
-        return True
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise SpecError(f"engine.server.ca_file: {ca_file} cannot be read as certificates in PEM: {error}.") from None
 
 
 async def _read_events(response: aiohttp.ClientResponse, answer: ServedAnswer) -> None:

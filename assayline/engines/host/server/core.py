@@ -79,7 +79,6 @@ class ServerCore:
             model.has_extensions,
             model.max_model_len,
             self._order.chat_kwargs,
-            self._server.max_tokens_name,
         )
         self._writer.check(self._order.sampling)
         self._lengths = PromptLengths(self._client, self._writer)

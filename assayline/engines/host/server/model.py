@@ -62,7 +62,7 @@ async def find_model(client: ServedClient, model: str, root_before: str | None =
         name=card["id"],
         root=root,
         max_model_len=length if isinstance(length, int) else None,
-        has_extensions=is_vllm if server.extensions == "auto" else server.extensions == VLLM,
+        has_extensions=is_vllm,
         version=await _read_version(client) if is_vllm else None,
     )
 
@@ -139,10 +139,9 @@ def _explain_status(error: StatusError, server: ServerSpec, url: str) -> SpecErr
 def _explain_connection(error: BaseException, client: ServedClient) -> ServerError:
     cause, url = find_cause(error), client.url
     if is_certificate_error(error):
-        trusted = client.server.ca_file or "the system's"
         return ServerError(
-            f"The certificate of {url} is not accepted: {cause} (trusted: {trusted}). hint: set "
-            "engine.server.ca_file to a PEM file with the certificates to trust."
+            f"The certificate of {url} is not accepted: {cause} hint: set the environment variable SSL_CERT_FILE to a "
+            "PEM file with the certificates to trust."
         )
     return ServerError(
         f"No server can be reached at {url}: {cause} hint: check engine.server.url, and that the server runs and can "

@@ -122,7 +122,7 @@ class RequestWriter:
             return f"{what} cannot be used over HTTP. hint: remove it, or use backend offline or async."
         return (
             f"{what} is not part of OpenAI's interface, and the server does not report that it is vLLM. hint: remove "
-            "it, or set engine.server.extensions to vllm if the server accepts it."
+            "it."
         )
 
     def _ask_for_logprobs(self, wanted: Any) -> dict[str, Json]:
