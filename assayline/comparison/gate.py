@@ -27,7 +27,6 @@ from assayline.comparison.queries import (
     list_comparable,
     list_pinned,
     list_worse,
-    read_costs,
     read_overlaps,
     read_side,
     say_pairing,
@@ -51,7 +50,7 @@ from assayline.stats.worse import (
 )
 from assayline.store.database import Connection
 from assayline.store.manifest import ENDED_WELL
-from assayline.words import SPACE, count, show_metric, show_points, show_range, show_share, show_size, show_value
+from assayline.words import SPACE, count, name_metric, show_metric, show_points, show_range, show_share, show_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +108,15 @@ class GateReport:
             "inconclusive": f"fails no limit against {self.baseline}.",
             "pass": f"is within its limits against {self.baseline}.",
         }[self.verdict]
-        worse = [one.check for one in self.checks if one.is_worse and one.verdict not in ("fail", "suspect")]
+        worse = [
+            name_metric(one.check) for one in self.checks if one.is_worse and one.verdict not in ("fail", "suspect")
+        ]
         rest = [f"Worse by more than chance: {'; '.join(worse)}."] if worse else []
         rest += [f"{named}: {limits}." for verdict, named in OPEN.items() if (limits := self._name(verdict))]
         return " ".join([f"Run {self.candidate} {said}", *rest])
 
     def _name(self, verdict: str) -> str:
-        return "; ".join(check.check for check in self.checks if check.verdict == verdict)
+        return "; ".join(name_metric(check.check) for check in self.checks if check.verdict == verdict)
 
     @property
     def sentence(self) -> str:
@@ -187,7 +188,6 @@ def judge_run_against(
         checks += _check_accuracy(connection, new, old, limits, overlaps[pairing], pinned, nights)
     repeats = choose_repeats(connection, candidate, baseline)
     checks += _check_speed(connection, new, old, limits, repeats, nights)
-    checks += _check_cost(connection, new, limits)
     found = judge_stored_reading(connection, candidate, baseline, limits.reread, find_level(nights))
     checks += [mark_suspect(Check(**one), LEVEL) for one in found]
     return GateReport(candidate, baseline, checks, limits.model_dump(mode="json"))
@@ -415,19 +415,6 @@ def _check_speed(
             if is_apart and check.p_value is not None
             else check
         )
-
-
-def _check_cost(connection: Connection, new: Side, limits: GateSpec) -> Iterator[Check]:
-    """Judge the limits on the cost of the run itself, whatever the baseline cost."""
-    costs = read_costs(connection, new.run_id, limits.max_cost) if limits.max_cost else {}
-    for metric, limit in limits.max_cost.items():
-        value, unit = costs.get(metric, (None, ""))
-        if value is None:
-            words = f"{metric} is unknown: the run has no price, or a priced quantity was not measured."
-            yield Check(metric, "inconclusive", words, limit=limit)
-            continue
-        words = f"{metric} is {show_metric(value, unit)}; the limit is {show_value(limit)}."
-        yield Check(metric, "fail" if value > limit * (1 + ROUNDING) else "pass", words, value, None, limit, unit)
 
 
 def judge_speed(metric: str, limit: float, found: Comparison | None, few: str = "", *, nights: int = 1) -> Check:

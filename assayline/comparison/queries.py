@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -449,14 +449,6 @@ def read_accuracy(connection: Connection, run_id: str) -> float | None:
     ensure_metrics(connection, [run_id])
     rows = read_rows(connection, "select value from run_metric where run_id = ? and metric = 'accuracy'", run_id)
     return rows[0]["value"] if rows else None
-
-
-def read_costs(connection: Connection, run_id: str, wanted: Iterable[str]) -> dict[str, tuple[float | None, str]]:
-    """Read these costs of a run, each with its unit; empty without a price."""
-    ensure_metrics(connection, [run_id])
-    query = "select metric, value, unit from metric_values where run_id = ? and list_contains(?, metric)"
-    rows = read_rows(connection, query, run_id, list(wanted))
-    return {row["metric"]: (row["value"], row["unit"]) for row in rows}
 
 
 def read_benchmark(connection: Connection, benchmark_id: str) -> dict[tuple[str, str], dict[str, Any]]:

@@ -1,19 +1,39 @@
-"""Comparisons as rows of one table, whatever is compared: runs, configurations of a benchmark, models of a board."""
+"""Comparisons and limits as rows of one table each, whatever is compared: runs, configurations, models of a board."""
 
 from collections.abc import Iterable, Sequence
 
+from assayline.comparison.gate import Check
 from assayline.report.document import Column, Table, tabulate
 from assayline.stats.worse import SHOWN, Comparison
 from assayline.words import (
+    name_metric,
     show_change,
+    show_limit,
     show_metric,
     show_name,
+    show_note,
     show_number,
     show_points,
     show_range,
     show_share,
     show_value,
 )
+
+LIMITS = (
+    Column("limit on", lambda check: name_metric(check.check)),
+    Column("verdict", lambda check: check.verdict),
+    Column("run", lambda check: show_metric(check.candidate, check.unit), show_number),
+    Column("baseline", lambda check: show_metric(check.baseline, check.unit), show_number),
+    Column("limit", lambda check: show_limit(check.check, check.limit, check.unit, check.baseline), show_number),
+)
+
+
+def tabulate_limits(checks: Sequence[Check], *, has_words: bool = False) -> Table:
+    """Tabulate the limits of a gate, and the finding of each, if it is not that of another limit too."""
+    first = {check.words: check for check in reversed(checks)}
+    note = Column("note", lambda check: check.words if first[check.words] is check else "", show_note)
+    return tabulate("Limits", [*LIMITS, note] if has_words else LIMITS, checks)
+
 
 Compared = tuple[tuple[str, ...], Comparison, str]
 """Names, such as that of a model, for the first columns; the comparison; its verdict in words."""

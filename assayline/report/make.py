@@ -24,7 +24,6 @@ from assayline.report.run.comparison import (
     describe_comparison,
     is_worse,
     read_comparison,
-    say_limits,
     say_verdict,
 )
 from assayline.report.run.engines import describe_engines, describe_errors
@@ -41,7 +40,7 @@ from assayline.report.run.speed import describe_latency, describe_load, describe
 from assayline.report.suite import compose_suite
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.settings import Settings
-from assayline.stats.worse import find_gravest, name_state
+from assayline.stats.worse import name_state
 from assayline.store.database import Connection
 from assayline.store.thread import DatabaseThread
 
@@ -99,9 +98,10 @@ def compose_run(connection: Connection, run_id: str, baseline: str | None, run_d
     if comparison is not None:
         if is_worse(comparison, rows.summary["scorer"]):
             figures[0] = replace(figures[0], is_bad=True)
-        state = name_state(state, find_gravest(row["verdict"] for row in comparison.limits))
-        place = 0 if comparison.limits else 2
-        headline[place:place] = [*say_limits(comparison), say_verdict(comparison)]
+        gate = comparison.gate
+        state = name_state(state, gate.verdict if gate else "pass")
+        place = 0 if gate else 2
+        headline[place:place] = [*([gate.headline] if gate else []), say_verdict(comparison)]
     if doubts := say_distrust(judges):
         headline[:0], state = doubts, "worse" if state == "worse" else "not trusted"
     sections = [

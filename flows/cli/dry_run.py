@@ -55,58 +55,24 @@ TRIED_MEDIA = 100
 """Number of media files to decode. The existence of all files is checked."""
 
 TRIED_TARGETS = 100
-SHOWN_FAULTS = 3
 SHOWN_CHARACTERS = 400
 END = "■"
 
 
-class MediaTrial:
-    """Counts of images, audio and video in the prompts, and whether the first files can be decoded."""
-
-    def __init__(self, spec: EvalSpec) -> None:
-        self._spec = spec.prompts.media
-        self._counts: Counter[str] = Counter()
-        self._tried: set[str] = set()
-        self._faults: list[str] = []
-
-    def take(self, prompt: Prompt) -> None:
-        """Count a prompt's media. Inline media is not kept, so it is not decoded."""
-        for one in prompt.media or ():
-            self._counts[one["kind"]] += 1
-            is_file = Path(one["path"]).is_absolute()
-            if is_file and one["digest"] not in self._tried and len(self._tried) < TRIED_MEDIA:
-                self._tried.add(one["digest"])
-                try:
-                    load_all([one], self._spec, Hearing())
-                except MediaError as error:
-                    self._faults.append(f"row {prompt.source_row}: {error}")
-
-    def describe(self) -> list[str]:
-        """Return lines to print; none for a text-only prompt set."""
-        if not self._counts:
-            return []
-        counted = ", ".join(f"{number} of kind {kind}" for kind, number in sorted(self._counts.items()))
-        lines = [f"media     {counted}; {len(self._tried)} files decoded, {len(self._faults)} unreadable"]
-        return lines + [f"          {fault}" for fault in self._faults[:SHOWN_FAULTS]]
-
-
-class ErrorTrial:
-    """Requests that would be error rows, counted by kind of error."""
+class Faults:
+    """Rows that would be error rows, counted by kind of error, with the first of each."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._first: dict[str, str] = {}
 
     @property
-    def requests(self) -> int:
+    def rows(self) -> int:
         return self._counts.total()
 
-    def take(self, prepared: PreparedPrompt) -> None:
-        """Count a prompt's errors."""
-        for error in prepared.errors:
-            kind = error.error_kind or "unknown"
-            self._counts[kind] += 1
-            self._first.setdefault(kind, f"row {prepared.prompt.source_row}: {error.error_message}")
+    def take(self, kind: str, row: int | None, message: str | None) -> None:
+        self._counts[kind] += 1
+        self._first.setdefault(kind, f"row {row}: {message}")
 
     def describe(self) -> list[str]:
         """Return a line per kind with its count and first example."""
@@ -125,11 +91,12 @@ class Trial:
         preparation = Preparation(spec, plan.model, rows=open_answers(spec, database.read))
         self.rows = self.requests = self.duplicates = self.tokens = 0
         self.turns: Counter[int] = Counter()
-        self.errors = ErrorTrial()
+        self.errors, self.unreadable = Faults(), Faults()
+        self.media: Counter[str] = Counter()
+        self._tried: set[str] = set()
         self.first: Request | None = None
         self.ignored: dict[str, None] = {}
         self.targets: list[tuple[str, list[str] | None]] = []
-        self.media = MediaTrial(spec)
         for prepared in itertools.islice(preparation, most_rows):
             self._take(prepared)
 
@@ -137,7 +104,8 @@ class Trial:
         self.rows += 1
         self.duplicates += prepared.prompt.occurrence > 0
         self.requests += len(prepared.requests)
-        self.errors.take(prepared)
+        for error in prepared.errors:
+            self.errors.take(error.error_kind or "unknown", prepared.prompt.source_row, error.error_message)
         self.turns.update(one.turns for one in prepared.requests if one.turn_index == 0 and one.turns)
         if (target := prepared.prompt.target) is not None and len(self.targets) < TRIED_TARGETS:
             self.targets.append((target, prepared.prompt.options))
@@ -148,27 +116,44 @@ class Trial:
         if self.first is None and prepared.ready:
             self.first = prepared.ready[0]
         if prepared.ready:
-            self.media.take(prepared.prompt)
+            self._try_media(prepared.prompt)
+
+    def _try_media(self, prompt: Prompt) -> None:
+        """Count a prompt's media, and decode the first files. Inline media is not kept, so it is not decoded."""
+        for one in prompt.media or ():
+            self.media[one["kind"]] += 1
+            is_file = Path(one["path"]).is_absolute()
+            if is_file and one["digest"] not in self._tried and len(self._tried) < TRIED_MEDIA:
+                self._tried.add(one["digest"])
+                try:
+                    load_all([one], self._spec.prompts.media, Hearing())
+                except MediaError as error:
+                    self.unreadable.take(one["kind"], prompt.source_row, str(error))
+
+    def describe(self) -> list[str]:
+        """Return lines about conversations that are sent turn by turn, errors and media."""
+        lines = []
+        if self.turns:
+            lines.append(
+                f"turns     {self.turns.total()} conversations of {min(self.turns)} to {max(self.turns)} turns, "
+                f"{sum(self.turns.elements())} in total; prompt tokens count first turns only, as later prompts "
+                "contain the model's answers"
+            )
+        lines += self.errors.describe()
+        if self.media:
+            counted = ", ".join(f"{number} of kind {kind}" for kind, number in sorted(self.media.items()))
+            tried = f"{len(self._tried)} files decoded, {self.unreadable.rows} unreadable"
+            lines += [f"media     {counted}; {tried}", *self.unreadable.describe()]
+        return lines
 
     def check(self) -> None:
         """Raise PromptError if a scorer reads no target, NothingToAskError if every request would be an error row."""
         check_targets(self._spec.scorers or [], self.targets)
-        if self.requests and self.errors.requests == self.requests:
+        if self.requests and self.errors.rows == self.requests:
             first = self.errors.describe()[0].strip()
             raise NothingToAskError(
                 f"All {self.requests} requests would be error rows: {first}. hint: fix the prompts."
             )
-
-
-def describe_turns(conversations: Counter[int]) -> list[str]:
-    """Return a line about conversations sent turn by turn, given counts by number of turns; none without any."""
-    if not conversations:
-        return []
-    turns = sum(number * count for number, count in conversations.items())
-    return [
-        f"turns     {conversations.total()} conversations of {min(conversations)} to {max(conversations)} turns, "
-        f"{turns} in total; prompt tokens count first turns only, as later prompts contain the model's answers"
-    ]
 
 
 TRIED_ROWS = 100
@@ -289,15 +274,15 @@ def print_dry_run(
     check_devices(spec)
     engine = EngineTrial([plan] if asks_vllm else [], settings)
     trial = Trial(plan, database)
-    answers = trial.requests - trial.errors.requests
+    answers = trial.requests - trial.errors.rows
     print_text(f"spec      {spec.name}, digest {spec_hash(spec)}", console)
     print_text(f"model     {spec.model_name}, {model.model_id}", console)
     print_text(
         f"prompts   {trial.rows} rows of {spec.prompts.set_name}, {trial.duplicates} duplicates, {trial.requests} "
-        f"requests ({trial.errors.requests} error rows), {trial.tokens} prompt tokens",
+        f"requests ({trial.errors.rows} error rows), {trial.tokens} prompt tokens",
         console,
     )
-    for line in [*describe_turns(trial.turns), *trial.errors.describe(), *trial.media.describe()]:
+    for line in trial.describe():
         print_text(line, console)
     print_text(
         f"engine    {spec.engine.backend}, {spec.engine.mode}, {spec.workers} worker(s), "

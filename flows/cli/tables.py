@@ -4,14 +4,13 @@ Names and paths come from specs and machines. They are printed as plain text, wi
 characters.
 """
 
-import dataclasses
-
 from rich.console import Console
 
 from assayline.benchmark.campaign import campaign_dir, read_benchmark
 from assayline.benchmark.configurations import LEAST_RUNS
 from assayline.comparison.gate import GateReport
 from assayline.flows.cli.words import plain_console, print_page, print_table, print_text
+from assayline.report.compared import tabulate_limits
 from assayline.report.document import Column, Table, tabulate
 from assayline.report.make import HTML_NAME
 from assayline.report.noise import NoiseRows
@@ -22,9 +21,7 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.store.thread import DatabaseThread
 from assayline.store.viewer import find_viewer
 from assayline.words import (
-    name_metric,
     show_known,
-    show_limit,
     show_metric,
     show_number,
     show_range,
@@ -35,13 +32,6 @@ METRICS = (
     Column("value", lambda row: show_metric(row["value"], row["unit"]), show_number),
     Column("95% CI", lambda row: _show_range(row["low"], row["high"], row["unit"]), show_number),
     Column("n", "n", show_known),
-)
-LIMITS = (
-    Column("limit on", lambda row: name_metric(row["check"])),
-    Column("verdict", "verdict"),
-    Column("run", lambda row: show_metric(row["candidate"], row["unit"]), show_number),
-    Column("baseline", lambda row: show_metric(row["baseline"], row["unit"]), show_number),
-    Column("limit", lambda row: show_limit(row["check"], row["limit"], row["unit"], row["baseline"]), show_number),
 )
 
 
@@ -71,7 +61,7 @@ def tabulate_metrics(result: RunResult) -> Table:
 def print_gate(report: GateReport, console: Console) -> None:
     """Print the table of limits, then a line per limit."""
     print_text(f"\nRun {report.candidate} compared with baseline {report.baseline}", console)
-    print_table(tabulate("Limits", LIMITS, map(dataclasses.asdict, report.checks)), console)
+    print_table(tabulate_limits(report.checks), console)
     for line in dict.fromkeys(f"{check.verdict}: {check.words}" for check in report.checks):
         print_text(line, console)
 

@@ -56,21 +56,6 @@ def test_doctor_judges_the_build_of_vllm(installed, has_gpu, level, found):
     assert found in finding.found
 
 
-@pytest.mark.parametrize(
-    ("prefect", "sqlalchemy", "level"),
-    [
-        ("3.7.7", "2.1.9", "warning"),
-        ("3.6.23", "2.1.0", "warning"),
-        ("3.9.0", "2.1.9", "warning"),
-        ("3.9.1", "2.1.9", "ok"),
-        ("3.7.7", "2.0.58", "ok"),
-    ],
-)
-def test_doctor_warns_of_a_prefect_that_schedules_nothing(prefect, sqlalchemy, level):
-    finding = doctor.check_prefect({"prefect": prefect, "sqlalchemy": sqlalchemy}.get)
-    assert (finding.level, bool(finding.hint)) == (level, level != "ok")
-
-
 def test_torch_next_to_packages_of_another_build():
     pypi = {"torch": "2.13.0+cpu", "torchvision": "0.28.0", "torchaudio": "2.11.0", "torchcodec": "0.17.0"}
     wrong = doctor.check_torch(pypi.get, None)

@@ -166,7 +166,7 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     written = make_report(settings, "night-001", "night-000", tmp_path)
     page = html.unescape(text_of(written.html))
     assert re.findall(r'<span class="state state-worse">(\w+)</span>', page) == ["worse"], "a red badge"
-    said = "Worse than the baseline: fails the limit on accuracy, exact_match. Inconclusive: E2E p95."
+    said = "Run night-001 fails its limits against night-000: accuracy, exact_match. Inconclusive: E2E p95."
     assert re.findall(r'<p class="headline">(.*?)</p>', page) == [said]
     short, section, *_ = (part for part in written.text.split("\n## ")[1:])
     for question in (
@@ -187,7 +187,8 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     again = make_report(settings, "night-001", folder=tmp_path)
     assert (again.document.state, again.document.headline[0]) == ("worse", said), "compared as when last judged"
     passed = make_report(settings, "night-002", "night-000", tmp_path)
-    assert (passed.document.state, passed.document.headline[0]) == ("completed", "Within the limits of the baseline.")
+    kept = "Run night-002 is within its limits against night-000."
+    assert (passed.document.state, passed.document.headline[0]) == ("completed", kept)
     unjudged = make_report(settings, "night-000", "night-001", tmp_path)
     assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("Run completed")
 

@@ -133,8 +133,8 @@ def test_a_machines_price_that_is_none_names_the_setting(tmp_path):
 
 
 def test_limits_on_cost_are_numbers_by_metric():
-    gate: dict[str, Any] = {"max_cost_increase": {"cost_per_right_answer": 0.1}, "max_cost": {"cost": 5}}
-    assert spec_of(gate=gate).gate.max_cost == {"cost": 5.0}
+    gate: dict[str, Any] = {"max_cost_increase": {"cost_per_right_answer": 1}}
+    assert spec_of(gate=gate).gate.max_cost_increase == {"cost_per_right_answer": 1.0}
     assert spec_hash(spec_of()) == spec_hash(spec_of(gate={}))
 
 

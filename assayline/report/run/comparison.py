@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from itertools import takewhile
 
+from assayline.comparison.gate import Check, GateReport
 from assayline.comparison.queries import (
     choose_pairing,
     compare_scores,
@@ -16,13 +17,13 @@ from assayline.comparison.queries import (
 )
 from assayline.report.answers import Filters, list_messages, list_pairs, read_whole_answers
 from assayline.report.charts import draw_points
-from assayline.report.compared import show_difference, show_interval, tabulate_comparisons
+from assayline.report.compared import show_difference, show_interval, tabulate_comparisons, tabulate_limits
 from assayline.report.document import Chart, Column, Sample, Section, Table, cut_quote, tabulate
 from assayline.report.run.rows import ReportRows, say_answered
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.stats.pairs import describe_pairs
-from assayline.stats.worse import OPEN, Comparison, Verdict, find_gravest
+from assayline.stats.worse import Comparison, Verdict
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.manifest import ENDED_WELL
 from assayline.store.metrics import ensure_repeats
@@ -30,10 +31,8 @@ from assayline.words import (
     count,
     name_metric,
     show_change,
-    show_limit,
     show_metric,
     show_name,
-    show_note,
     show_number,
     show_ratio,
     show_share,
@@ -77,8 +76,8 @@ class ComparisonRows:
     """How the prompts are paired; empty if by prompt."""
     environments: tuple[str, str]
     """Machine and versions of candidate and baseline."""
-    limits: list[Row]
-    """The latest gate verdict on these two runs, one row per limit; empty without one."""
+    gate: GateReport | None
+    """The latest gate verdict on these two runs, if there is one."""
     scores: list[JudgedScore]
     metrics: list[Row]
     worse: list[Row]
@@ -93,7 +92,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     (run,), (own,) = (read_rows(connection, query, run_id) for run_id in (baseline, candidate))
     specs = [json.loads(row["spec_json"]) for row in (own, run)]
     ordinals = {scorer: place for place, scorer in enumerate(read_side(connection, candidate).scorers)}
-    pairing, limits, scores = read_scores(connection, candidate, baseline)
+    pairing, gate, scores = read_scores(connection, candidate, baseline)
     query = "select run_id, environment from run_conditions where run_id in (?, ?)"
     ensure_repeats(connection, candidate, baseline, only_benchmarks=True)
     environments = {row["run_id"]: row["environment"] for row in read_rows(connection, query, candidate, baseline)}
@@ -102,7 +101,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         baseline=run,
         pairing=say_pairing(pairing, *specs),
         environments=(environments[candidate], environments[baseline]),
-        limits=limits,
+        gate=gate,
         scores=sorted(scores.values(), key=lambda one: (ordinals.get(one.scorer, len(ordinals)), one.scorer)),
         metrics=_relate_noise(connection, candidate, baseline),
         worse=read_flips(connection, candidate, baseline, pairing, "worse"),
@@ -111,7 +110,9 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
     )
 
 
-def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[str, list[Row], dict[str, JudgedScore]]:
+def read_scores(
+    connection: Connection, candidate: str, baseline: str
+) -> tuple[str, GateReport | None, dict[str, JudgedScore]]:
     """Read how the prompts of two runs are paired, the gate's last verdict on them, and their scores, by scorer.
 
     Scores are judged by the limit of the candidate's spec.
@@ -119,21 +120,21 @@ def read_scores(connection: Connection, candidate: str, baseline: str) -> tuple[
     wanted = json.loads(read_side(connection, candidate).spec_json).get("gate", {})
     overlaps = read_overlaps(connection, candidate, baseline, wanted.get("min_overlap", GateSpec().min_overlap))
     pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
-    limits = read_rows(connection, _LIMITS, candidate, baseline)
-    judged = {row["limit_on"]: row for row in limits}
+    checks = [Check(**row) for row in read_rows(connection, _LIMITS, candidate, baseline)]
+    judged = {check.check: check for check in checks}
     limit = wanted.get("max_accuracy_drop", GateSpec().max_accuracy_drop)
     found = compare_scores(connection, candidate, baseline, pairing)
     return (
         pairing,
-        limits,
-        {scorer: _judge(one, judged.get(f"accuracy, {scorer}", {}), limit) for scorer, one in found.items()},
+        GateReport(candidate, baseline, checks) if checks else None,
+        {scorer: _judge(one, judged.get(f"accuracy, {scorer}"), limit) for scorer, one in found.items()},
     )
 
 
-def _judge(found: Comparison, judged: Row, limit: float) -> JudgedScore:
+def _judge(found: Comparison, judged: Check | None, limit: float) -> JudgedScore:
     """Return the verdict as a gate gives it: that of the gate if it `judged` the scorer."""
-    found = describe_pairs(found.pairs, limit if judged.get("limit_value") is None else judged["limit_value"])
-    return JudgedScore(found, judged.get("verdict", found.judge()))
+    found = describe_pairs(found.pairs, limit if judged is None or judged.limit is None else judged.limit)
+    return JudgedScore(found, judged.verdict if judged else found.judge())
 
 
 def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list[Row]:
@@ -147,7 +148,16 @@ def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list
 
 
 _LIMITS = """
-    select * from verdicts where run_id = ? and baseline_run_id = ?
+    select
+        limit_on as check,
+        verdict,
+        words,
+        candidate_value as candidate,
+        baseline_value as baseline,
+        limit_value as limit,
+        coalesce(unit, '') as unit
+    from verdicts
+    where run_id = ? and baseline_run_id = ?
     qualify rank() over (order by judged_at desc) = 1
     order by ordinal
 """
@@ -243,15 +253,6 @@ CONDITIONS = {
     "longest": "order of requests",
 }
 """Names of conditions by the first word of their text in `run_conditions.environment`; all others are the machine."""
-LIMIT_FIELDS = ("limit_on", "limit_value", "unit", "baseline_value")
-LIMITS = (
-    Column("limit on", lambda row: name_metric(row["limit_on"])),
-    Column("verdict", "verdict"),
-    Column("run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
-    Column("baseline", lambda row: show_metric(row["baseline_value"], row["unit"]), show_number),
-    Column("limit", lambda row: show_limit(*(row[name] for name in LIMIT_FIELDS)), show_number),
-    Column("note", "words", show_note),
-)
 NAMED = (
     Column("prompt", "prompt"),
     Column("finding", "finding"),
@@ -277,12 +278,8 @@ def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section
     section.say(introduce(rows.run, comparison))
     if words := say_conditions(*comparison.environments):
         section.say(words, is_warning=True)
-    if comparison.limits:
-        said = [row["words"] for row in comparison.limits]
-        shown_limits = [
-            {**row, "words": row["words"] * (row["words"] not in said[:i])} for i, row in enumerate(comparison.limits)
-        ]
-        section.add(tabulate("Limits", LIMITS, shown_limits))
+    if comparison.gate:
+        section.add(tabulate_limits(comparison.gate.checks, has_words=True))
     if shown := [one for one in comparison.scores if one.found.ends]:
         points = [
             {
@@ -338,9 +335,9 @@ ADVICE: dict[Verdict, str] = {
 def answer_questions(connection: Connection, rows: ReportRows, comparison: ComparisonRows) -> Section:
     """Build the section that says whether the run ran, whether it is worse, where, since when, and what to do."""
     run_id, baseline = rows.run["run_id"], comparison.baseline["run_id"]
-    verdicts = [row["verdict"] for row in comparison.limits] or [one.verdict for one in comparison.scores[:1]]
-    verdict = find_gravest(verdicts) if verdicts else "inconclusive"
-    said = [*say_limits(comparison), say_verdict(comparison)][0]
+    verdict = comparison.scores[0].verdict if comparison.scores else "inconclusive"
+    verdict = comparison.gate.verdict if comparison.gate else verdict
+    said = comparison.gate.headline if comparison.gate else say_verdict(comparison)
     named = [f"{row['source_row']:,}" for row in comparison.worse if row["source_row"] is not None]
     worse = sum(one.found.pairs["worse_prompts"] for one in comparison.scores[:1])
     more = [f"{worse - len(named):,} more"] if worse > len(named) else []
@@ -389,23 +386,6 @@ def say_conditions(ours: str, theirs: str) -> str:
         f"The {' and the '.join(names)} {differ}, which may explain differences in speed. Run: {this}. "
         f"Baseline: {other}."
     )
-
-
-def say_limits(comparison: ComparisonRows) -> list[str]:
-    """Return the gate's verdict as a list with one text; empty if no gate judged these two runs."""
-    if not comparison.limits:
-        return []
-    on = {
-        verdict: "; ".join(name_metric(row["limit_on"]) for row in comparison.limits if row["verdict"] == verdict)
-        for verdict in ("fail", *OPEN)
-    }
-    said = {
-        "fail": f"Worse than the baseline: fails the limit on {on['fail']}.",
-        "suspect": "Fails no limit of a night, but one comparison alone would fail.",
-        "inconclusive": "Fails no limit of the baseline.",
-        "pass": "Within the limits of the baseline.",
-    }[find_gravest(row["verdict"] for row in comparison.limits)]
-    return [" ".join([said, *(f"{named}: {on[verdict]}." for verdict, named in OPEN.items() if on[verdict])])]
 
 
 def say_verdict(comparison: ComparisonRows, *, is_judged: bool = True) -> str:
