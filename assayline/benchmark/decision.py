@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from assayline.benchmark.campaign import Cell
 from assayline.benchmark.suite import shorten_model
-from assayline.comparison.gate import Check, GateReport, mark_suspect, say_scores
+from assayline.comparison.gate import Check, GateReport, judge_comparison, mark_suspect, say_comparison
 from assayline.comparison.queries import foresee_reach
 from assayline.errors import AssaylineError, SpecError
 from assayline.stats.pairs import average_scores
@@ -200,11 +200,6 @@ def judge_weighted(cells: Sequence[JudgedCell], level: float) -> Check:
         limit = total / math.fsum(weights)
         return Check(name, "inconclusive", f"No difference in accuracy of {missing}.", limit=limit)
     found = average_scores(parts, weights, name)
-    verdict = found.judge(level)
-    lost = f"; {show_share(found.lost)} of the prompts lack a score in one run and count as lost for a pass"
-    over = count(len(cells), "evaluation")
-    words = f"{say_scores(found, 'The weighted mean', over, changed=lost[2:] if found.lost else '')}."
-    return Check(
-        name, verdict, f"{words} It is {found.say(verdict, level)}.", found.value, found.baseline_value, found.limit,
-        "share", found.p_worse, found.is_worse(level), found,
-    )  # fmt: skip
+    lost = f"{show_share(found.lost)} of the prompts lack a score in one run and count as lost for a pass"
+    said = say_comparison(found, "The weighted mean", count(len(cells), "evaluation"), more=lost if found.lost else "")
+    return judge_comparison(found, name, f"{said}.", level, "this decision")

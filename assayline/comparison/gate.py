@@ -339,50 +339,59 @@ def judge_scores(
     `pairing` describes how prompts were paired. `tests` share the level, and `parts` one of these shares: they multiply
     the p of the check.
     """
-    limit, level, row = compared.limit, find_level(nights, tests * parts), compared.pairs
-    found, p_beyond = compared.judge(level), compared.p_worse
+    level, row = find_level(nights, tests * parts), compared.pairs
     errors = f"; {count(row['error_pairs'], 'pair has', 'pairs have')} an error" if row["error_pairs"] else ""
     clusters = "" if row["clusters"] == row["prompts"] else f" in {count(row['clusters'], 'cluster')}"
     paired = f" ({pairing})" if pairing else ""
     averaged = f" (mean of {baseline_runs} runs)" if baseline_runs > 1 else ""
-    required = ", and must be shown" if limits.confidence == "required" else ""
     changed = f"{row['worse_prompts']} worse, {row['better_prompts']} better{errors}"
     over = f"{row['prompts']} prompts{clusters}{paired}"
-    words = f"{say_scores(compared, compared.detail or '', over, averaged, changed)}{required}."
-    if found == "inconclusive" and p_beyond is not None and p_beyond <= LEVEL:
-        words += f" {_say_not_enough(level, nights, tests * parts)}"
+    said = say_comparison(compared, compared.detail or "", over, averaged, changed)
+    said += ", and must be shown." if limits.confidence == "required" else "."
+    who = "a nightly run" if nights > 1 else f"one of {tests * parts} tests"
+    check = judge_comparison(compared, f"accuracy, {compared.detail}", said, level, who, parts)
+    words = " ".join(filter(None, [check.words, say_reach(row, compared.limit, check.verdict, level)]))
+    verdict = _leave_open(limits) if check.verdict == "inconclusive" else check.verdict
+    return replace(check, verdict=verdict, words=words)
+
+
+def judge_comparison(
+    found: Comparison, name: str, said: str, level: float, who: str = "a nightly run", parts: int = 1
+) -> Check:
+    """Judge a comparison against its limit, and say so after what is `said` of it. `parts` multiply the p of the check.
+
+    `who` needs more evidence than a p of LEVEL.
+    """
+    verdict, p_beyond = found.judge(level), found.p_worse
+    if verdict == "inconclusive" and p_beyond is not None and p_beyond <= LEVEL:
+        said += f" That is not enough for {who}, which needs p ≤ {level:.2g}."
     elif p_beyond is not None:
-        words += f" It is {compared.say(found, level)}."
-    return Check(
-        f"accuracy, {compared.detail}",
-        _leave_open(limits) if found == "inconclusive" else found,
-        " ".join(filter(None, [words, say_reach(row, limit, found, level)])),
-        compared.value,
-        compared.baseline_value,
-        limit,
-        "share",
-        None if p_beyond is None else min(1.0, p_beyond * parts),
-        compared.is_worse(level),
-        compared,
-    )
+        said += f" It is {found.say(verdict, level)}."
+    p_value = None if p_beyond is None else min(1.0, p_beyond * parts)
+    values = (found.value, found.baseline_value, found.limit, found.unit, p_value, found.is_worse(level), found)
+    return Check(name, verdict, said, *values)
 
 
-def say_scores(found: Comparison, name: str, over: str, averaged: str = "", changed: str = "") -> str:
-    """Return how a mean score differs from the baseline's, and the limit; a sentence that lacks its full stop."""
-    interval = "no interval: at least five independent prompts are needed"
+def say_comparison(found: Comparison, name: str, over: str, averaged: str = "", more: str = "") -> str:
+    """Return how a metric differs from the baseline's, and the limit; a sentence that lacks its full stop."""
+    p_value = "" if found.p_worse is None else f"p {found.p_worse:.2g} at the limit"
+    if found.method == "prompts":
+        interval = "no interval: at least five independent prompts are needed"
+        if found.ends:
+            interval = f"95% CI {show_range(show_points(found.low), show_points(found.high))}, {p_value}"
+        return (
+            f"{name} went from {show_share(found.baseline_value)}{averaged} to {show_share(found.value)} over {over}, "
+            f"by {show_points(found.difference)} ({'; '.join(filter(None, [interval, more]))}); the limit is a drop of "
+            f"{show_size(found.limit)}"
+        )
+    interval = "no interval: too few sessions are known"
     if found.ends:
-        interval = f"95% CI {show_range(show_points(found.low), show_points(found.high))}"
-        interval += f", p {found.p_worse:.2g} at the limit"
+        interval = f"95% CI {' to '.join(map(_say_change, found.ends))}"
+    new, old = (show_metric(value, found.unit) for value in (found.value, found.baseline_value))
     return (
-        f"{name} went from {show_share(found.baseline_value)}{averaged} to {show_share(found.value)} over {over}, by "
-        f"{show_points(found.difference)} ({'; '.join(filter(None, [interval, changed]))}); the limit is a drop of "
-        f"{show_size(found.limit)}"
+        f"{name} is {_say_change(found.worsening)} ({interval}, medians {new} and {old} over {over}, Holm-adjusted "
+        f"{p_value}{more}); the limit is {found.limit:.1%}"
     )
-
-
-def _say_not_enough(level: float, nights: int, tests: int) -> str:
-    judge = "a nightly run" if nights > 1 else f"one of {tests} tests"
-    return f"That is not enough for {judge}, which needs p ≤ {level:.2g}."
 
 
 def _leave_open(limits: GateSpec) -> Verdict:
@@ -435,22 +444,8 @@ def judge_speed(metric: str, limit: float, found: Comparison | None, few: str = 
         )
         return Check(metric, "waiting" if nights > 1 else "inconclusive", words, limit=limit, **values)
     neighbors = "" if found.correlation is None else f", correlation of nights {found.correlation:.2g}"
-    interval = "no interval: too few sessions are known"
-    if found.ends:
-        interval = f"95% CI {' to '.join(map(_say_change, found.ends))}"
-    medians = [show_metric(value, found.unit) for value in (found.value, found.baseline_value)]
-    level = find_level(nights)
-    words = (
-        f"{metric} is {_say_change(found.worsening)} ({interval}, medians {medians[0]} and {medians[1]} over {new} and "
-        f"{old} repeats, Holm-adjusted p {found.p_worse:.2g} at the limit{neighbors}); the limit is {limit:.1%}."
-    )
-    verdict = found.judge(level)
-    if verdict == "inconclusive" and found.p_worse <= LEVEL:
-        words += f" {_say_not_enough(level, nights, 1)}"
-    else:
-        words += f" It is {found.say(verdict, level)}."
-    values |= {"is_worse": found.is_worse(level), "compared": found}
-    return Check(metric, verdict, words, limit=limit, p_value=found.p_worse, **values)
+    said = say_comparison(found, metric, f"{new} and {old} repeats", more=neighbors)
+    return judge_comparison(found, metric, f"{said}.", find_level(nights))
 
 
 def _say_change(worsening: float) -> str:
