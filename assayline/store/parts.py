@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -32,7 +33,7 @@ import pyarrow.parquet as pq
 
 from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM, UNFINISHED, replace_file, storing
-from assayline.records import Completion, DeviceSample, EngineEvent, Json, Prompt, Request, TelemetrySample, Token
+from assayline.records import Completion, DeviceSample, EngineEvent, Prompt, Request, TelemetrySample, Token
 
 Record = Prompt | Request | Completion | EngineEvent | TelemetrySample | DeviceSample | Token
 
@@ -76,14 +77,19 @@ def table_of(record: Record) -> str:
 
 def to_arrow(table: str, records: Iterable[Record]) -> pa.Table:
     """Convert records of one table to Arrow. JSON-like fields become text in `<name>_json`."""
-    schema = TABLES[table]
-    rows = [[_value(record, name) for name in schema.names] for record in records]
+    schema, rows = TABLES[table], list(records)
     if not rows:
         return schema.empty_table()
-    columns = [
-        pa.array(list(column), type=kind) for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
-    ]
+    readers = _READERS[type(rows[0])]
+    columns = [_make_column(list(map(readers.get(one.name) or attrgetter(one.name), rows)), one.type) for one in schema]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _make_column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, type=kind)
+    except UnicodeEncodeError:
+        return pa.array(list(map(clean, values)), type=kind)
 
 
 def request_from_row(row: dict[str, Any]) -> Request:
@@ -95,11 +101,6 @@ def request_from_row(row: dict[str, Any]) -> Request:
     return Request(**values | {"prompt_token_ids": values["prompt_token_ids"] or []})
 
 
-def _value(record: Record, column: str) -> Any:
-    read = _READERS[type(record)].get(column)
-    return read(record) if read else clean(getattr(record, column))
-
-
 def clean(value: Any) -> Any:
     """Replace lone surrogates from JSON input with question marks, because they have no UTF-8 form."""
     if isinstance(value, str) and not value.isascii():
@@ -107,8 +108,7 @@ def clean(value: Any) -> Any:
     return value
 
 
-def _dump(value: Json) -> str:
-    return str(clean(json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)))
+_dump = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=str).encode
 
 
 def _json_reader(name: str) -> Callable[[Any], str | None]:
