@@ -116,7 +116,7 @@ def read_lengths(run_dir: Path) -> dict[str, int]:
     if not path.exists():
         return {}
     try:
-        stored = pq.read_table(path).to_pydict()
+        stored = pq.ParquetFile(path).read().to_pydict()  # read_table imports more than it reads
     except (OSError, pa.ArrowException) as error:
         raise StoreError(
             f"{path}, the expected lengths that order the run's prompts, cannot be read: {error}. hint: restore it "
