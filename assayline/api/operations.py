@@ -125,7 +125,7 @@ def compare(run_id: str, baseline: str, *, settings: Settings | None = None) -> 
             )
         return read_comparison(connection, run_id, other)
 
-    return open_database(settings).run(read)
+    return open_database(settings).query(read)
 
 
 _UNANSWERED = """

@@ -12,7 +12,7 @@ from assayline.export.hub import export_hub
 from assayline.export.rows import Exported, ExportedRun, find_exported, new_files, replace_texts
 from assayline.export.tracking import export_mlflow
 from assayline.settings import Settings
-from assayline.store.database import Connection, list_models
+from assayline.store.database import Connection, is_read_only, list_models
 from assayline.store.ingest import load_parts
 from assayline.store.manifest import unknown_run
 from assayline.store.metrics import ensure_metrics
@@ -65,12 +65,13 @@ def export_run(
         return exported if gap is None else Exported(exported.files, [*exported.sentences, gap])
 
     def load(connection: Connection) -> None:
-        if find_exported(connection, run_id, run_dir, without_texts).row["state"] != "completed" and run_dir.is_dir():
+        state = find_exported(connection, run_id, run_dir, without_texts).row["state"]
+        if state != "completed" and run_dir.is_dir() and not is_read_only(connection):
             load_parts(connection, run_id, run_dir)
         ensure_metrics(connection, [run_id])
 
     database = DatabaseThread(settings)
-    database.run(load)
+    database.query(load)
     return database.read(work)
 
 

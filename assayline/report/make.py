@@ -146,7 +146,7 @@ def make_report(settings: Settings, run_id: str, baseline: str | None = None, fo
     for a run or baseline that is missing or has not finished, and StoreError.
     """
     run_dir = settings.run_dir(run_id)
-    document = open_database(settings).run(lambda connection: compose_run(connection, run_id, baseline, run_dir))
+    document = open_database(settings).query(lambda connection: compose_run(connection, run_id, baseline, run_dir))
     return write_report(document, folder or run_dir, settings)
 
 
@@ -178,7 +178,7 @@ def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | 
 
     Raises SpecError for a benchmark without runs, and StoreError.
     """
-    document = open_database(settings).run(lambda connection: find_benchmark(connection, settings, benchmark_id))
+    document = open_database(settings).query(lambda connection: find_benchmark(connection, settings, benchmark_id))
     written = write_report(document, folder or campaign_dir(settings, "benchmark", benchmark_id), settings)
     drawn = next((chart for chart in list_charts(document) if chart.title == FRONTIER), None)
     if drawn is not None:
@@ -198,7 +198,7 @@ def make_history_report(
 
     `name` is a spec name or a run id. Raises SpecError for a missing history or baseline, and StoreError.
     """
-    rows = open_database(settings).run(lambda connection: read_history(connection, name, baseline))
+    rows = open_database(settings).query(lambda connection: read_history(connection, name, baseline))
     written = write_report(compose_history(rows), folder or history_dir(settings, rows), settings)
     return rows, written
 
@@ -227,7 +227,7 @@ def make_leaderboard(
 
     Raises SpecError for an unknown name, and StoreError.
     """
-    rows = open_database(settings).run(lambda connection: read_board(connection, names))
+    rows = open_database(settings).query(lambda connection: read_board(connection, names))
     return rows, write_board(settings, rows, folder)
 
 

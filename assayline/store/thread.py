@@ -5,6 +5,7 @@ cancellation would look like failures.
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -65,6 +66,13 @@ class DatabaseThread:
                 if not is_patient:
                     raise
                 LOG.warning("Waiting for the database: %s", error)
+
+    def query(self, work: Callable[[Connection], Answer]) -> Answer:
+        """Return the result of `work`, which may store what it computes: a user who cannot write the folder reads.
+
+        Raises StoreError.
+        """
+        return self.run(work) if os.access(self._settings.database_path.parent, os.W_OK) else self.read(work)
 
     def read(self, work: Callable[[Connection], Answer]) -> Answer:
         """Return the result of `work` on a read-only connection, shared with other readers.

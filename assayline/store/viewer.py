@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
+from assayline.errors import StoreError
 from assayline.files import MAKE_ROOM, write_text
 
 NAME = "viewer.url"
@@ -15,9 +16,10 @@ CONNECT_S = 0.2
 
 @contextlib.contextmanager
 def announce_viewer(data_dir: Path, url: str) -> Iterator[None]:
-    """Tell other processes the viewer's address during the block."""
+    """Tell other processes the viewer's address during the block, if the folder can be written."""
     path = data_dir / NAME
-    write_text(path, url, MAKE_ROOM)
+    with contextlib.suppress(StoreError):
+        write_text(path, url, MAKE_ROOM)
     try:
         yield
     finally:

@@ -70,7 +70,7 @@ def run(arguments: list[str]) -> int:
         print_text(f"All changed answers: assayline view {run_id} {found.baseline['run_id']}", console)
     if is_stated(found.run["spec_json"], found.baseline["spec_json"]):
         sides = {"candidate": run_id, "baseline": found.baseline["run_id"]}
-        values, tested, conclusion = open_database(settings).run(partial(compare_stated, **sides))
+        values, tested, conclusion = open_database(settings).query(partial(compare_stated, **sides))
         print_table(tabulate("Stated values", STATED, values), console)
         for metric, one in tested.items():
             print_text(judge_speed(metric, LIMIT, one).words, console)

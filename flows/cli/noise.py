@@ -186,7 +186,7 @@ def _read_history(name: str, metric: str) -> tuple[list[float], bool]:
         return read_rows(connection, _HISTORY, complete_run_id(name, settings), metric)
 
     settings = load_settings()
-    rows = open_database(settings).run(read)
+    rows = open_database(settings).query(read)
     if not rows:
         raise SpecError(f"No run of {name!r} has {metric}. hint: `assayline list runs` lists names.")
     return [row["value"] for row in rows], rows[0]["higher_is_better"] is False

@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
     runs = [("run", complete_run_id(one, settings)) for one in known.run_id]
     for _, run_id in runs:
         if not settings.run_dir(run_id).is_dir():  # a run that has just begun is not in the database
-            open_database(settings).run(lambda connection: check_run(connection, run_id))  # noqa: B023 - called here
+            open_database(settings).query(lambda connection: check_run(connection, run_id))  # noqa: B023 - called here
     path = f"/{('', 'run', 'compare')[len(runs)]}" + (f"?{urlencode(runs)}" if runs else "")
     if known.host not in LOOPBACK:
         print(

@@ -1,5 +1,7 @@
 """Other programs and commands that hold the database while a run is under way."""
 
+import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,6 +34,24 @@ while True:
     time.sleep(0.4)
 """
 """A dashboard: a short connection now and then, tried again when a run is writing. Prints how much is answered."""
+COMMANDS = """
+import contextlib, io, json, sys, threading, urllib.request
+from assayline.flows.cli import run
+from assayline.settings import load_settings
+from assayline.view.server import serve
+
+for name, *arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = run(name, arguments)
+    print(name, code, flush=True)
+
+def show(url):
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    threading.Thread(target=lambda: print(browser.open(url).status, flush=True)).start()
+
+serve(load_settings(), "127.0.0.1", 0, "/", show)
+"""
+"""Commands of a user, and then the viewer."""
 
 
 def test_run_is_resumed_and_completes_while_a_shell_stays_open(make_spec: Any, settings: Settings) -> None:
@@ -136,3 +156,32 @@ def test_run_with_all_answers_completes_while_another_command_works(
         finally:
             holder.kill()
     assert query(settings, "select state, ok_requests from run") == [("completed", 12)] * 2
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_user_who_can_only_read_the_data_folder_compares_judges_reports_exports_and_views(
+    make_spec, settings, tmp_path
+):
+    spec = make_spec(engine={"backend": "fake"}, prompts={"limit": 12})
+    run_id, other = complete(spec, settings).run_id, complete(spec, settings).run_id
+    names = sorted(path.relative_to(settings.data_dir) for path in settings.data_dir.rglob("*"))
+    (out := tmp_path / "out").mkdir()
+    commands = [
+        ("compare", run_id, other),
+        ("gate", run_id, "--baseline", other, "--dry-run"),
+        ("report", run_id, "--out", f"{out}/report"),
+        ("export", run_id, "--format", "eee", "--output", f"{out}/eee"),
+        ("list runs",),
+        ("baseline", "pin", "stable", run_id),
+    ]
+    box = ["bwrap", "--dev-bind", "/", "/", "--ro-bind", settings.data_dir, settings.data_dir]
+    box += ["--setenv", "ASSAYLINE_DATA_DIR", settings.data_dir]
+    with subprocess.Popen(
+        [*box, sys.executable, "-c", COMMANDS, json.dumps(commands)], text=True, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        ends = [process.stdout.readline() for _ in range(len(commands) + 1)]
+        process.kill()
+    assert ends == [*(f"{name} 0\n" for name, *_ in commands[:-1]), "baseline 6\n", "200\n"], ends
+    assert (out / "report" / "report.html").exists() and any(out.glob("eee/**/*.json"))
+    assert sorted(path.relative_to(settings.data_dir) for path in settings.data_dir.rglob("*")) == names
