@@ -17,6 +17,10 @@ from assayline.errors import SpecError, StoreError
 PREFIX = "ASSAYLINE_"
 
 
+_SHARED = next((one for one in (Path("/tmp"), Path("/dev/shm")) if os.access(one, os.W_OK)), Path("/tmp"))
+"""A folder of the machine that every user can write; a container may have a read-only /tmp."""
+
+
 class Settings(BaseSettings):
     """One field per setting; its variable is ASSAYLINE_ and the field's name in capitals."""
 
@@ -27,7 +31,9 @@ class Settings(BaseSettings):
     data_dir: Path = Field(Path("data"), description="Folder of the database and of the runs' part files.")
     database: Path | None = Field(None, description="DuckDB file (default: assayline.duckdb in the data folder).")
     lock_dir: Path = Field(
-        Path("/tmp/assayline-locks"), description="Folder of device locks, one per machine, shared by all its users."
+        _SHARED / "assayline-locks",
+        description="Folder of device locks, one per machine, shared by all its users; in /dev/shm if /tmp is "
+        "read-only.",
     )
     database_wait_s: float = Field(
         30.0, ge=0, description="Seconds to wait for another process's lock on the database."

@@ -130,6 +130,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     unknown = list_unknown_variables()
     yield Finding("settings", WARNING if unknown else OK, " ".join(unknown) or "every ASSAYLINE_ variable is known")
     yield check_data_dir(settings)
+    yield check_lock_dir(settings)
     yield check_database(settings)
 
 
@@ -360,6 +361,16 @@ def check_data_dir(settings: "Settings") -> Finding:
     free = shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
     hint = "free space, or set ASSAYLINE_DATA_DIR to another disk." if free < LEAST_DISK_BYTES else None
     return _report("data folder", f"{folder}, {free / GIB:.1f} GiB free", hint)
+
+
+def check_lock_dir(settings: "Settings") -> Finding:
+    """Check that devices can be locked."""
+    from assayline.files import find_obstacle
+
+    if reason := find_obstacle(settings.lock_dir):
+        hint = "set ASSAYLINE_LOCK_DIR to a folder that every user of this machine can write."
+        return _report("device locks", f"{settings.lock_dir} cannot be written: {reason}", hint, PROBLEM)
+    return _report("device locks", str(settings.lock_dir))
 
 
 def check_database(settings: "Settings") -> Finding:

@@ -56,8 +56,8 @@ def run(arguments: list[str]) -> int:
     if known.remeasure and known.dry_run:
         PARSER.error("--remeasure runs and records; leave out --dry-run")
     if known.dry_run:
-        asked = (run_id, known.baseline, limits, nights)
-        judged = DatabaseThread(settings).query(lambda opened: judge_run(opened, *asked))
+        how = (run_id, known.baseline, limits, nights)
+        judged = DatabaseThread(settings).query(lambda opened: judge_run(opened, *how))
         return print_verdict(judged, known.detailed_exit_code)
     from assayline.flows.cli.terminal import open_front
 

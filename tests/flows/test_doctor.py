@@ -202,6 +202,8 @@ def test_doctor_reports_a_data_folder_without_space_and_a_file_in_its_place(tmp_
     assert doctor.check_data_dir(Settings(data_dir=tmp_path)).level == "warning"
     (tmp_path / "file").touch()
     assert doctor.check_data_dir(Settings(data_dir=tmp_path / "file" / "data")).level == "problem"
+    assert doctor.check_lock_dir(Settings(lock_dir=tmp_path / "locks")).level == "ok"
+    assert doctor.check_lock_dir(Settings(lock_dir=tmp_path / "file" / "locks")).level == "problem"
 
 
 def test_doctor_prints_json_and_exits_1_on_a_problem(tmp_path, monkeypatch, capsys):
