@@ -369,8 +369,8 @@ def check_lock_dir(settings: "Settings") -> Finding:
 
     if reason := find_obstacle(settings.lock_dir):
         hint = "set ASSAYLINE_LOCK_DIR to a folder that every user of this machine can write."
-        return _report("device locks", f"{settings.lock_dir} cannot be written: {reason}", hint, PROBLEM)
-    return _report("device locks", str(settings.lock_dir))
+        return _report("locks", f"{settings.lock_dir} cannot be written: {reason}", hint, PROBLEM)
+    return _report("locks", str(settings.lock_dir))
 
 
 def check_database(settings: "Settings") -> Finding:
