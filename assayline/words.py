@@ -92,6 +92,8 @@ def show_metric(value: float | None, unit: str | None) -> str:
         return show_value(value)
     if unit.endswith("/s"):
         return show_rate(value, unit.removesuffix("/s"))
+    if value == 1 and len(unit) > 2 and unit.endswith("s"):  # 1 request
+        unit = unit[:-1]
     shows = {"share": show_share, "s": show_seconds}
     return shows[unit](value) if unit in shows else show_money(value, unit)
 
@@ -183,8 +185,24 @@ def show_rate(value: float | None, what: str = "") -> str:
     return DASH if value is None else f"{_three_digits(value)}{SPACE}{what}/s"
 
 
+def show_kappa(value: float | None) -> str:
+    """Format a kappa or an alpha with two decimals."""
+    return DASH if value is None else f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
+
+
 NUMBER_SHOWS: frozenset[Callable[[Any], str]] = frozenset(
-    {show_value, show_known, show_number, show_share, show_points, show_change, show_ratio, show_seconds, show_rate}
+    {
+        show_value,
+        show_known,
+        show_number,
+        show_share,
+        show_points,
+        show_change,
+        show_ratio,
+        show_seconds,
+        show_rate,
+        show_kappa,
+    }
 )
 """Formatters of numbers: tables right-align their columns."""
 

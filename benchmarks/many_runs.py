@@ -7,7 +7,7 @@ least on a busy machine:
 
 - `question`: queries of the tables in `main`, over all runs;
 - `comparison`: each macro that compares two runs or two configurations; every fiftieth run is of one configuration;
-- `page`: the metrics printed at the end of a run (`read_metric_table`) and the data of its report (`read_report`),
+- `page`: the metrics printed at the end of a run (`read_metric_table`) and its report (`compose_run`),
   computed for one run among all others: the median over three runs.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 import duckdb
 import psutil
 
-from assayline.report.run.rows import read_report
+from assayline.report.make import compose_run
 from assayline.store.database import Connection, connect
 from assayline.store.metrics import ensure_metrics, read_metric_table, store_metrics
 from benchmarks.invented_runs import CONFIGURATIONS, invent_runs
@@ -100,9 +100,12 @@ def time_pages(connection: Connection, run_ids: list[str]) -> dict[str, float]:
         store_metrics(connection, [run_id])
         read_metric_table(connection, run_id)
 
+    def report(run_id: str) -> None:
+        compose_run(connection, run_id, None, Path())
+
     return {
         name: statistics.median(clock(partial(read, run_id)) for run_id in run_ids)
-        for name, read in (("numbers", numbers), ("report", partial(read_report, connection)))
+        for name, read in (("numbers", numbers), ("report", report))
     }
 
 

@@ -16,7 +16,7 @@ from benchmarks.statistics_nights import NOISES, draw_waves, mix
 Dice = np.random.Generator
 Row = dict[str, Any]
 PAGES = 150
-JUDGED = [metric for metric in METRICS if metric.key != "cost_per_right_answer"]
+JUDGED = [metric for metric in METRICS if metric != "cost_per_right_answer"]
 """Metrics of a history without prices, as most histories are."""
 
 
@@ -62,7 +62,7 @@ def measure_shifted(dice: Dice) -> Iterator[Row]:
                 near = [
                     one.shift
                     for one in judge(page)
-                    if one.metric is JUDGED[0] and one.shift.change > 0 and abs(one.shift.index - nights + last) <= 3
+                    if one.metric == JUDGED[0] and one.shift.change > 0 and abs(one.shift.index - nights + last) <= 3
                 ]
                 hits += bool(near)
                 held += [shift.low <= size <= shift.high for shift in near]
@@ -73,7 +73,7 @@ def measure_shifted(dice: Dice) -> Iterator[Row]:
 def judge(page: list[np.ndarray]) -> list[LevelShift]:
     """Return the level shifts that the report detects in these metrics."""
     rows = {
-        metric.key: [
+        metric: [
             {"value": float(value), "is_counted": True, "position": position, "higher_is_better": True}
             for position, value in enumerate(series, 1)
         ]

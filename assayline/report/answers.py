@@ -312,7 +312,7 @@ class RunChoices:
 
 def read_choices(connection: Connection, run_id: str) -> RunChoices | None:
     """Read the choices of a run; None if the database lacks it."""
-    rows = read_rows(connection, "select * exclude (spec_json) from raw.runs where run_id = ?", run_id)
+    rows = read_rows(connection, "select * from raw.runs where run_id = ?", run_id)
     if not rows:
         return None
     scorers = "select scorer from raw.scorers where run_id = ? order by ordinal, scorer"
@@ -356,22 +356,32 @@ def read_whole_answers(
     connection: Connection, run_id: str, request_ids: Sequence[str], parts: Collection[str] | None = None
 ) -> dict[str, Row]:
     """Read answers of a run as `read_answer` does, by request id: all in one query, then their parts."""
-    rows = read_rows(connection, _ANSWER, run_id, list(request_ids)) if request_ids else []
-    return {row["request_id"]: _add_parts(connection, run_id, row, parts) for row in rows}
-
-
-def _add_parts(connection: Connection, run_id: str, row: Row, parts: Collection[str] | None) -> Row:
-    key = [run_id, row["prompt_id"], row["occurrence"], row["repeat_index"]]
-    is_there = {"options": row["option_index"] is not None, "turns_said": (row["turns"] or 0) > 1}
+    if not request_ids:
+        return {}
+    rows = read_rows(connection, _ANSWER.format(_ask(request_ids)), run_id, *request_ids)
+    prompt_ids = list({row["prompt_id"] for row in rows})
     for name, query in _PARTS.items():
-        is_wanted = is_there.get(name, True) and (parts is None or name in parts)
-        row[name] = read_rows(connection, query, *key) if is_wanted else []
-    row["verdicts"] = []
-    if parts is None:
-        judges = "select list(distinct judge_run_id) from internal.judge_run where run_id = ? and not is_pairs"
+        asked = [row for row in rows if _has_part(row, name)] if parts is None or name in parts else []
+        found: dict[tuple[Any, ...], list[Row]] = {}
+        for one in read_rows(connection, query, run_id, prompt_ids) if asked else ():
+            found.setdefault(_name_sample(one), []).append(one)
+        for row in rows:
+            row[name] = found.get(_name_sample(row), []) if row in asked else []
+    judges = "select list(distinct judge_run_id) from internal.judge_run where run_id = ? and not is_pairs"
+    for row in rows if parts is None else ():
+        row.update(*read_rows(connection, _TIMES, run_id, row["request_id"]))
         ((judge_run_ids,),) = connection.execute(judges, [run_id]).fetchall()
+        key = (run_id, *_name_sample(row))
         row["verdicts"] = read_rows(connection, _VERDICTS, judge_run_ids, *key) if judge_run_ids else []
-    return row
+    return {row["request_id"]: row for row in rows}
+
+
+def _name_sample(row: Row) -> tuple[Any, ...]:
+    return row["prompt_id"], row["occurrence"], row["repeat_index"]
+
+
+def _has_part(row: Row, name: str) -> bool:
+    return (row["turns"] or 0) > 1 if name == "turns_said" else name != "options" or row["option_index"] is not None
 
 
 def list_messages(row: Row) -> list[tuple[str, str]]:
@@ -425,20 +435,22 @@ def _quote_answer(row: Row) -> Quote:
 
 
 _ANSWER = """
-    select prompt.messages_json as asked_json, answer.*, request.*
-    from main.request
-    join main.answer using (run_id, request_id)
-    left join main.prompt
-        on prompt.run_id = request.run_id and prompt.prompt_id = request.prompt_id
-        and prompt.occurrence = request.occurrence
-    where request.run_id = ? and list_contains(?::varchar[], request.request_id)
+    select
+        one_request.* exclude (prompt_token_ids), prompt.source_row,
+        prompt.target, prompt.messages_json as asked_json, prompt.metadata_json, text, reasoning, finish_reason,
+        error_kind, error_message
+    from internal.one_request
+    left join internal.one_answer using (run_id, request_id)
+    left join main.prompt using (run_id, prompt_id, occurrence)
+    where one_request.run_id = ? and one_request.request_id in ({})
 """
-_SAMPLE = "run_id = ? and prompt_id = ? and occurrence = ? and repeat_index = ?"
+_TIMES = "from main.request where run_id = ? and request_id = ?"
+_SAMPLES = "run_id = ? and list_contains(?::varchar[], prompt_id)"
 _PARTS = {
-    "scores": f"from main.score where {_SAMPLE} order by kind, scorer",
-    "labels": f"from main.label where {_SAMPLE} order by labelled_at",
-    "options": f"from main.answer where {_SAMPLE} and option_index is not null order by option_index",
-    "turns_said": f"from main.answer where {_SAMPLE} and turn_index is not null order by turn_index",
+    "scores": f"from main.score where {_SAMPLES} order by kind, scorer",
+    "labels": f"from main.label where {_SAMPLES} order by labelled_at",
+    "options": f"from main.answer where {_SAMPLES} and option_index is not null order by option_index",
+    "turns_said": f"from main.answer where {_SAMPLES} and turn_index is not null order by turn_index",
 }
 _VERDICTS = """
     select judge_run_id, scorer, status, verdict, value, reason

@@ -1,23 +1,22 @@
 """The leaderboard page: models × tasks, and per task the ranks, intervals, speeds, costs and pairs."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 
 from assayline.comparison.board import Pair, rank_board, rank_judged_runs
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
-from assayline.report.charts import draw_points
 from assayline.report.compared import tabulate_comparisons
-from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Section, Table, tabulate
+from assayline.report.document import Column, Document, Figure, Section, Table, make_section, tabulate
+from assayline.report.measures import chart_shares, measured, spread, valued
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.words import (
     DASH,
     count,
-    show_money,
     show_name,
     show_note,
     show_number,
@@ -48,11 +47,6 @@ class Task:
     def compared(self) -> list[Row]:
         """Cells that are compared with each other."""
         return [cell for cell in self.cells if cell["obstacle"] is None]
-
-    @property
-    def leaders(self) -> list[Row]:
-        """Models that no other model beats. A single one is the winner only if is_winner is set."""
-        return [cell for cell in self.compared if cell["best_rank"] == 1]
 
     def find_model(self, run_id: str) -> str:
         """Return the model of a run."""
@@ -149,7 +143,7 @@ def _read_speeds(connection: Connection, run_ids: list[str]) -> dict[str, Row]:
             max(value) filter (metric = 'output_tokens_per_s') as output_tokens_per_s,
             max(value) filter (metric = 'ttft_p50_s') as ttft_p50_s,
             max(value) filter (metric = 'cost_per_right_answer') as cost_per_right_answer,
-            max(split_part(unit, '/', 1)) filter (metric = 'cost_per_right_answer') as currency
+            max(split_part(unit, '/', 1)) filter (metric = 'cost_per_right_answer') as unit
         from run_conditions
         left join run_metric using (run_id)
         where list_contains(?::varchar[], run_id)
@@ -186,27 +180,29 @@ def _read_settings(connection: Connection, run_id: str) -> Row:
 
 MOST_TASKS = 8
 MOST_NAMES = 6
+FOLDED_FROM = 10
+"""Minimum number of pairs for their table to be folded."""
+APART = ("better", "worse")
+"""Verdicts on pairs that the data tell apart."""
 
 
 def write_headline(rows: BoardRows) -> list[str]:
     """Return a sentence per task with several models, then the tasks and the scores that are not compared."""
     told = [task for task in rows.tasks if len(task.compared) > 1] or rows.tasks[:1]
-    sentences = [say_winner(task) for task in told[:MOST_TASKS]]
-    if (more := len(told) - MOST_TASKS) > 0:
-        sentences.append(f"{count(more, 'more task')} {'is' if more == 1 else 'are'} below.")
-    if (alone := len(rows.tasks) - len(told)) > 0:
-        sentences.append(f"{count(alone, 'other task has', 'other tasks have')} no two models with scores to compare.")
+    more, alone = len(told) - MOST_TASKS, len(rows.tasks) - len(told)
     left = [(task, cell) for task in rows.tasks for cell in task.cells if cell["obstacle"] and cell["mean"] is not None]
-    if left:
-        named = [f"{cell['model']} on {task.name}, {cell['note']}" for task, cell in left[:3]]
-        named += ["…"] if len(left) > 3 else []
-        sentences.append(f"{count(len(left), 'score is', 'scores are')} shown but not compared: {'; '.join(named)}.")
-    return sentences
+    named = [f"{cell['model']} on {task.name}, {cell['note']}" for task, cell in left[:3]] + ["…"] * (len(left) > 3)
+    return [
+        *map(say_winner, told[:MOST_TASKS]),
+        f"{count(more, 'more task is', 'more tasks are')} below." if more > 0 else "",
+        f"{count(alone, 'other task has', 'other tasks have')} no two models with scores to compare." if alone else "",
+        f"{count(len(left), 'score is', 'scores are')} shown but not compared: {'; '.join(named)}." if left else "",
+    ]
 
 
 def say_winner(task: Task) -> str:
     """Name the model that beats every other one and by how much, or else the candidates."""
-    compared = task.compared
+    compared, verdicts = task.compared, {pair.verdict for pair in task.pairs}
     if not compared:
         return f"{task.name}: no completed run has scores, so there is nothing to compare."
     if len(compared) == 1:
@@ -228,31 +224,34 @@ def say_winner(task: Task) -> str:
             f"{second} by {show_points(sign * (found.difference or 0))} (95% interval "
             f"{show_range(*map(show_points, ends))}; Holm-adjusted p = {found.p_value:.2g})."
         )
-    if all(pair.verdict == "too_few" for pair in task.pairs):
+    if verdicts == {"too_few"}:
         return f"{task.name}: too few prompts to compare {count(len(compared), 'model')}; at least five are needed."
-    if not any(pair.verdict in TOLD_APART for pair in task.pairs):
+    if verdicts.isdisjoint(APART):
         return f"{task.name}: no winner; the differences between {count(len(compared), 'model')} are within chance."
-    leaders = [str(cell["model"]) for cell in task.leaders]
-    shown = ", ".join(leaders[:MOST_NAMES]) + (f" and {len(leaders) - MOST_NAMES} more" if leaders[MOST_NAMES:] else "")
-    return f"{task.name}: no winner; any of {count(len(leaders), 'model')} may be the best: {shown}."
+    return f"{task.name}: {_name_leaders(compared)}"
 
 
 def say_judged(judged: JudgedPairs) -> str:
     """Name the run whose answers win against every other run's by more than chance, or say that there is none."""
     winner = next((row for row in judged.ranks if row["is_winner"]), None)
     if winner is not None:
-        return f"{judged.rubric}: {name_judged(winner)} beats every other model in judged pairs."
+        return f"{judged.rubric}: {name_model(winner)} beats every other model in judged pairs."
     if any(row["strength"] is None for row in judged.ranks):
         return f"{judged.rubric}: no winner; the judged pairs do not link all models to each other."
     if all(row["low"] is None for row in judged.ranks):
         return f"{judged.rubric}: too few prompts were judged in both orders; at least five are needed."
-    leaders = [name_judged(row) for row in judged.ranks if row["best_rank"] == 1]
+    return f"{judged.rubric}: {_name_leaders(judged.ranks)}"
+
+
+def _name_leaders(rows: Sequence[Row]) -> str:
+    """Name the models that no other model beats."""
+    leaders = [name_model(row) for row in rows if row["best_rank"] == 1]
     shown = ", ".join(leaders[:MOST_NAMES]) + (f" and {len(leaders) - MOST_NAMES} more" if leaders[MOST_NAMES:] else "")
-    return f"{judged.rubric}: no winner; any of {count(len(leaders), 'model')} may be the best: {shown}."
+    return f"no winner; any of {count(len(leaders), 'model')} may be the best: {shown}."
 
 
-def name_judged(row: Row) -> str:
-    """Return the model of a judged run; its id if the database lacks the run."""
+def name_model(row: Row) -> str:
+    """Return the model of a run; its id if the database lacks the run."""
     return str(row["model"] or row["run_id"])
 
 
@@ -264,20 +263,6 @@ def show_rank(cell: Row) -> str:
     return f"{best}" if best == worst else f"{best}–{worst}"
 
 
-FOLDED_FROM = 10
-"""Minimum number of pairs for their table to be folded."""
-
-TOLD_APART = ("better", "worse")
-
-
-def _show_interval(cell: Row) -> str:
-    return show_range(show_share(cell["mean_low"]), show_share(cell["mean_high"]))
-
-
-def _show_cost(cell: Row) -> str:
-    return show_money(cell["cost_per_right_answer"], cell["currency"])
-
-
 def _say_note(cell: Row) -> str:
     notes = [f"not compared: {cell['note']}"] if cell["note"] else []
     notes += [f"{count(cell['error_requests'], 'error')} scored as 0"] if cell["error_requests"] else []
@@ -285,28 +270,26 @@ def _say_note(cell: Row) -> str:
     return "; ".join(notes)
 
 
+RANK, RUN = Column("rank", show_rank, show_number), Column("run", "run_id", show_name)
+MODEL = Column("model", name_model, show_name)
 CELLS = (
-    Column("rank", show_rank, show_number),
-    Column("model", "model", show_name),
-    Column("score", "mean", show_share),
-    Column("95% CI", _show_interval, show_number),
+    *spread("score", "mean"),
     Column("prompts", "prompts", show_value),
-    Column("output tokens/s", "output_tokens_per_s", show_value),
-    Column("TTFT p50", "ttft_p50_s", show_seconds),
-    Column("cost per correct answer", _show_cost, show_number),
+    *measured("output_tokens_per_s", "ttft_p50_s"),
+    valued("cost per correct answer", "cost_per_right_answer"),
     Column("device", "device_name"),
-    Column("run", "run_id", show_name),
+    RUN,
     Column("note", _say_note, show_note),
 )
 JUDGED = (
-    Column("rank", show_rank, show_number),
-    Column("model", name_judged, show_name),
+    RANK,
+    MODEL,
     Column("strength", "strength", show_value),
     Column("95% CI", ("low", "high"), show_value),
     Column("comparisons", "comparisons", show_value),
     Column("prompts", "prompts", show_value),
     Column("won", "won_share", show_share),
-    Column("run", "run_id", show_name),
+    RUN,
 )
 HOW = (
     "Scores are means of the first scorer, each with its own 95% interval. Models are compared pairwise on the "
@@ -318,121 +301,100 @@ HOW = (
 )
 
 
+HOW_JUDGED = (
+    "Judges compared two answers to the same prompt in both orders; pairs judged in one order are left out. A strength "
+    "is Bradley and Terry's: a difference of 1 means odds of 2.7 to 1 between answers of equal length. A rank is an "
+    "interval, from p-values adjusted with Holm's step-down procedure for all pairs of models of the rubric. The "
+    "judges' errors are not in the interval: their own reports compare them with labels."
+)
+
+
 def compose_board(rows: BoardRows) -> Document:
     """Build the leaderboard document: the models × tasks, the tasks with several models, and all runs."""
-    is_one = len(rows.tasks) == 1
-    sections = [] if is_one else [Section("board", "Models and tasks", [tabulate_board(rows)])]
-    sections += [
-        _describe_task(task, number) for number, task in enumerate(rows.tasks, 1) if is_one or len(task.compared) > 1
-    ]
-    sections.append(Section("runs", "Runs", [tabulate_runs(rows)]))
-    if rows.judged:
-        sections.append(_describe_judged(rows.judged))
-    pairs = len(rows.pairs)
-    if pairs:
-        told = "The pair on this page is" if pairs == 1 else f"The {count(pairs, 'pair')} on this page are"
-        sections.append(Section("how", "How to read this page", [Paragraph(HOW.format(pairs=told))]))
-    return Document(
-        title="Leaderboard",
-        subtitle=f"{count(len(rows.models), 'model')}{rows.suffix}, {count(len(rows.tasks), 'task')}"
-        + (f": {', '.join(rows.names)}" if rows.names else ""),
-        state="leaderboard",
-        headline=write_headline(rows),
-        figures=_choose_figures(rows),
-        sections=sections,
-    )
-
-
-def _choose_figures(rows: BoardRows) -> list[Figure]:
+    is_one, pairs = len(rows.tasks) == 1, len(rows.pairs)
     winners = [task for task in rows.tasks if any(cell["is_winner"] for cell in task.cells)]
-    apart = sum(pair.verdict in TOLD_APART for pair in rows.pairs)
-    return [
-        Figure("Models", f"{len(rows.models)}"),
-        Figure("Tasks with a winner", f"{len(winners)} of {len(rows.tasks)}"),
-        Figure("Significant pairs", f"{apart} of {len(rows.pairs)}", "Holm-adjusted over all pairs"),
-    ]
+    apart = sum(pair.verdict in APART for pair in rows.pairs)
+    told = "The pair on this page is" if pairs == 1 else f"The {count(pairs, 'pair')} on this page are"
+    return Document.of(
+        "Leaderboard",
+        f"{count(len(rows.models), 'model')}{rows.suffix}, {count(len(rows.tasks), 'task')}"
+        + (f": {', '.join(rows.names)}" if rows.names else ""),
+        "leaderboard",
+        write_headline(rows),
+        [
+            Figure("Models", f"{len(rows.models)}"),
+            Figure("Tasks with a winner", f"{len(winners)} of {len(rows.tasks)}"),
+            Figure("Significant pairs", f"{apart} of {pairs}", "Holm-adjusted over all pairs"),
+        ],
+        [
+            None if is_one else make_section("board", "Models and tasks", tabulate_board(rows)),
+            *(
+                _describe_task(task, number)
+                for number, task in enumerate(rows.tasks, 1)
+                if is_one or len(task.compared) > 1
+            ),
+            make_section("runs", "Runs", tabulate_runs(rows)),
+            _describe_judged(rows.judged) if rows.judged else None,
+            make_section("how", "How to read this page", HOW.format(pairs=told) if pairs else None),
+        ],
+    )
 
 
 def tabulate_board(rows: BoardRows) -> Table:
     """Tabulate models × tasks: score, interval and rank; speed where a run has no score."""
     cells = {(task.name, cell["model"]): cell for task in rows.tasks for cell in task.cells}
 
-    def show_cell(task: Task) -> Callable[[str], str]:
-        def show(model: str) -> str:
-            cell = cells.get((task.name, model))
-            if cell is None:
-                return DASH
-            if cell["mean"] is None:
-                rate = show_rate(cell["output_tokens_per_s"], "tokens")
-                return f"{rate}, TTFT p50 {show_seconds(cell['ttft_p50_s'])}"
-            ends = _show_interval(cell)
-            rank = show_rank(cell)
-            place = "not compared" if cell["obstacle"] else "" if rank == DASH else f"rank {rank}"
-            return ", ".join(filter(None, [f"{show_share(cell['mean'])}{f' ({ends})' if ends else ''}", place]))
+    def show(task: Task, model: str) -> str:
+        cell = cells.get((task.name, model))
+        if cell is None:
+            return DASH
+        if cell["mean"] is None:
+            rate = show_rate(cell["output_tokens_per_s"], "tokens")
+            return f"{rate}, TTFT p50 {show_seconds(cell['ttft_p50_s'])}"
+        ends = show_range(show_share(cell["mean_low"]), show_share(cell["mean_high"]))
+        rank = show_rank(cell)
+        place = "not compared" if cell["obstacle"] else "" if rank == DASH else f"rank {rank}"
+        return ", ".join(filter(None, [f"{show_share(cell['mean'])}{f' ({ends})' if ends else ''}", place]))
 
-        return show
-
-    columns = [
-        Column("model", str, show_name),
-        *(Column(task.name, show_cell(task), show_number) for task in rows.tasks),
-    ]
-    return tabulate("Score with 95% interval, and rank", columns, rows.models)
+    columns = (Column(task.name, partial(show, task), show_number) for task in rows.tasks)
+    return tabulate("Score with 95% interval, and rank", [Column("model", str, show_name), *columns], rows.models)
 
 
 def tabulate_runs(rows: BoardRows) -> Table:
     """Tabulate the runs of all tasks, the highest score of each first, with speed and cost."""
     task = [Column("task", "task", show_name)] if len(rows.tasks) > 1 else []
     cells = [cell for task in rows.tasks for cell in task.cells]
-    return tabulate("Runs, highest score first", [*CELLS[:2], *task, *CELLS[2:]], cells)
+    return tabulate("Runs, highest score first", [RANK, MODEL, *task, *CELLS], cells)
 
 
-def _describe_task(task: Task, number: int) -> Section:
-    section = Section(f"task-{number}", task.name, [Paragraph(say_winner(task))])
+def _describe_task(task: Task, number: int) -> Section | None:
     drawn = [cell for cell in task.cells if cell["mean"] is not None]
-    if len(drawn) > 1:
-        pale = " Pale dots are not compared." if any(cell["obstacle"] for cell in drawn) else ""
-        section.add(
-            Chart(
-                f"Scores on {task.name}",
-                f"From {drawn[0]['model']}, {show_share(drawn[0]['mean'])}, to {drawn[-1]['model']}, "
-                f"{show_share(drawn[-1]['mean'])}.{pale}",
-                draw_points([_point(cell) for cell in drawn], "score (%)"),
-            )
-        )
-    if task.pairs:
-        section.add(_tabulate_pairs(task))
-    return section
-
-
-def _point(cell: Row) -> Row:
-    """Return a score for a chart: pale if it is not compared."""
-    low, high = cell["mean_low"], cell["mean_high"]
-    return {
-        "name": cell["model"],
-        "value": 100 * cell["mean"],
-        "low": None if low is None else 100 * low,
-        "high": None if high is None else 100 * high,
-        "shown": f"{show_share(cell['mean'])}, rank {show_rank(cell)}",
-        "is_pale": cell["obstacle"] is not None,
-    }
-
-
-def _describe_judged(judged: Sequence[JudgedPairs]) -> Section:
-    section = Section("judged", "Judged pairs")
-    for pairs in judged:
-        section.say(say_judged(pairs))
-        runs = count(pairs.judge_runs, "judge run")
-        section.add(tabulate(f"{pairs.rubric}: strengths from {runs}, highest first", JUDGED, pairs.ranks))
-    section.say(
-        "Judges compared two answers to the same prompt in both orders; pairs judged in one order are left out. A "
-        "strength is Bradley and Terry's: a difference of 1 means odds of 2.7 to 1 between answers of equal length. A "
-        "rank is an interval, from p-values adjusted with Holm's step-down procedure for all pairs of models of the "
-        "rubric. The judges' errors are not in the interval: their own reports compare them with labels."
+    pale = " (pale dots are not compared)" if any(cell["obstacle"] for cell in drawn) else ""
+    described = f"Mean score of each model with its 95% interval{pale}"
+    keys = {"name": "model", "value": "mean", "low": "mean_low", "high": "mean_high"}
+    pairs = [(tuple(map(task.find_model, pair.sides)), pair.found, pair.verdict) for pair in task.pairs]
+    return make_section(
+        f"task-{number}",
+        task.name,
+        say_winner(task),
+        chart_shares(f"Scores on {task.name}", described, "score (%)", drawn, keys) if len(drawn) > 1 else None,
+        tabulate_comparisons(
+            f"{task.name}: all pairs", ("model", "compared with"), pairs, is_folded=len(pairs) > FOLDED_FROM
+        ),
     )
-    return section
 
 
-def _tabulate_pairs(task: Task) -> Table:
-    rows = [(tuple(map(task.find_model, pair.sides)), pair.found, pair.verdict) for pair in task.pairs]
-    names = ("model", "compared with")
-    return tabulate_comparisons(f"{task.name}: all pairs", names, rows, is_folded=len(rows) > FOLDED_FROM)
+def _describe_judged(judged: Sequence[JudgedPairs]) -> Section | None:
+    caption = "{}: strengths from {}, highest first"
+    return make_section(
+        "judged",
+        "Judged pairs",
+        (
+            [
+                say_judged(one),
+                tabulate(caption.format(one.rubric, count(one.judge_runs, "judge run")), JUDGED, one.ranks),
+            ]
+            for one in judged
+        ),
+        HOW_JUDGED,
+    )

@@ -377,6 +377,11 @@ def name_marks(marks: Sequence[tuple[Any, float, str]], style: str = "percentile
     return layers
 
 
+def choose_axis(unit: str, values: Sequence[float]) -> tuple[str, float]:
+    """Return the unit in which an axis shows values of a metric, and the factor to it."""
+    return choose_unit(values) if unit == "s" else ("%", 100.0) if unit == "share" else (unit, 1.0)
+
+
 def choose_unit(seconds: Sequence[float]) -> tuple[str, float]:
     """Return the unit that suits the largest value, and the factor from seconds to it."""
     largest = max(seconds, default=0.0)

@@ -28,11 +28,11 @@ LIMITS = (
 )
 
 
-def tabulate_limits(checks: Sequence[Check], *, has_words: bool = False) -> Table:
+def tabulate_limits(caption: str, checks: Sequence[Check], *, has_words: bool = False) -> Table:
     """Tabulate the limits of a gate, and the finding of each, if it is not that of another limit too."""
     first = {check.words: check for check in reversed(checks)}
     note = Column("note", lambda check: check.words if first[check.words] is check else "", show_note)
-    return tabulate("Limits", [*LIMITS, note] if has_words else LIMITS, checks)
+    return tabulate(caption, [*LIMITS, note] if has_words else LIMITS, checks)
 
 
 Compared = tuple[tuple[str, ...], Comparison, str]

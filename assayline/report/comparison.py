@@ -1,16 +1,22 @@
-"""The page of a benchmark without loads: which configuration to run, by quality, cost and speed over repeats."""
+"""The page of a benchmark without loads: which configuration to run, by quality, cost and speed over repeats.
+
+Of a single configuration, it shows the noise: how much equal runs differ.
+"""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from assayline.benchmark.frontier import count_prompts_to_decide
 from assayline.benchmark.result import SHOWN, Measured
 from assayline.benchmark.suite import shorten_model
+from assayline.comparison.queries import read_noise as read_noise_rows
 from assayline.report.charts import choose_unit, draw_curve, draw_frontier, draw_points
 from assayline.report.compared import tabulate_comparisons
-from assayline.report.document import Block, Chart, Column, Figure, Paragraph, Section, Table, tabulate
-from assayline.store.database import Row
+from assayline.report.document import Chart, Column, Figure, Part, Section, make_section, tabulate
+from assayline.report.measures import head, measured, spread, valued
+from assayline.store.database import Connection, Row, read_rows
 from assayline.words import (
     DASH,
     count,
@@ -42,13 +48,14 @@ def show_label(label: str) -> str:
     return ", ".join(words)
 
 
+CONFIGURATION = Column("configuration", lambda row: show_label(row["configuration"]), show_name)
 MEDIANS = (
-    Column("configuration", "label", show_name),
+    CONFIGURATION,
     Column("metric", lambda row: SHOWN[row["metric"]]),
     Column("repeats", "repeats", show_value),
-    Column("median", lambda row: show_metric(row["median_value"], row["unit"]), show_number),
-    Column("lowest", lambda row: show_metric(row["lowest_value"], row["unit"]), show_number),
-    Column("highest", lambda row: show_metric(row["highest_value"], row["unit"]), show_number),
+    valued("median", "median_value"),
+    valued("lowest", "lowest_value"),
+    valued("highest", "highest_value"),
 )
 VERDICTS = {"baseline": "baseline", "pass": "keeps the limit", "fail": "worse", "inconclusive": "open", None: ""}
 
@@ -63,81 +70,44 @@ def _show_cost(row: Row) -> str:
     return DASH if cost is None else show_seconds(cost) if unit == "s" else show_money(cost, unit)
 
 
-def _of_others(key: str) -> Callable[[Row], Any]:
-    """Return a column that the baseline has no value of."""
-    return lambda row: None if row["verdict"] == "baseline" else row[key]
+def _of_others(row: Row, key: str) -> object:
+    """Return a value that the baseline has none of."""
+    return None if row["verdict"] == "baseline" else row[key]
 
 
 QUALITY = (
-    Column("configuration", lambda row: show_label(row["configuration"]), show_name),
-    Column("recovery", "recovery", show_share),
-    Column("95% CI", ("recovery_low", "recovery_high"), show_share),
+    CONFIGURATION,
+    *spread("recovery", "recovery"),
     Column("accuracy", "accuracy", show_share, is_wide=True),
-    Column(
-        "difference", lambda row: None if row["verdict"] == "baseline" else row["difference"], show_points, is_wide=True
-    ),
+    Column("difference", partial(_of_others, key="difference"), show_points, is_wide=True),
     Column("95% interval", ("difference_low", "difference_high"), show_points, is_wide=True),
-    Column("noise floor", lambda row: _unsigned(row["accuracy_noise_floor"]), show_number, is_wide=True),
-    Column("worst task", _of_others("worst_task"), is_wide=True),
-    Column(
-        "its recovery",
-        lambda row: None if row["verdict"] == "baseline" else row["worst_recovery"],
-        show_share,
-        is_wide=True,
-    ),
+    Column("noise floor", lambda row: show_points(row["accuracy_noise_floor"]).lstrip("+"), show_number, is_wide=True),
+    Column("worst task", partial(_of_others, key="worst_task"), is_wide=True),
+    Column("its recovery", partial(_of_others, key="worst_recovery"), show_share, is_wide=True),
     Column("cut off", "truncated_share", show_share, is_wide=True),
     Column("cost per correct answer", _show_cost, show_number),
     Column("decision", _say_decision),
     Column("", lambda row: f"Not measured: {row['obstacle']}" if row["obstacle"] else "", show_note),
 )
 SPEEDS = (
-    Column("configuration", lambda row: show_label(row["configuration"]), show_name),
-    Column("output tokens/s", "output_tokens_per_s", show_value),
-    Column("good requests/s", "good_requests_per_s", show_value),
-    Column("TTFT p95", "ttft_p95_s", show_seconds),
-    Column("TPOT p95", "tpot_p95_s", show_seconds),
+    CONFIGURATION,
+    *measured("output_tokens_per_s", "good_requests_per_s", "ttft_p95_s", "tpot_p95_s"),
     Column("KV cache (tokens)", "kv_cache_tokens", show_value),
-    Column("load time", "load_s", show_seconds),
+    *measured("load_s"),
     Column("energy per output token (J)", "energy_per_output_token_joules", show_value),
-    Column("cost per million output tokens", "cost_per_million_output_tokens", show_value),
+    *measured("cost_per_million_output_tokens"),
     Column("repeats", "repeats", show_value),
 )
 
 
-def _unsigned(value: float | None) -> str:
-    return show_points(value).lstrip("+") if value is not None else DASH
-
-
-def tabulate_medians(measured: Sequence[Measured], is_folded: bool = False) -> Table:
-    """Tabulate one row per configuration and metric with a value."""
-    rows = (
-        {**one.metrics[metric], "label": show_label(one.label), "metric": metric}
-        for metric in SHOWN
-        for one in measured
-        if metric in one.metrics and one.metrics[metric]["repeats"]
-    )
-    return tabulate("Median and range over repeats", MEDIANS, rows, is_folded)
-
-
-def _tabulate_changes(measured: Sequence[Measured]) -> Table:
-    """Tabulate one row per metric and configuration other than the one that it is compared with."""
-    rows = [
-        (
-            (SHOWN[metric], show_label(one.label), show_label(one.references[metric])),
-            found,
-            found.name_change().replace("_", " "),
-        )
-        for metric in SHOWN
-        for one in measured
-        if (found := one.comparisons.get(metric))
-    ]
-    names = ("metric", "configuration", "compared with")
-    return tabulate_comparisons("Compared with the best, or the baseline", names, rows)
+def _list_measured(measured: Sequence[Measured], metric: str) -> list[Measured]:
+    """Return the configurations that a metric was measured of."""
+    return [one for one in measured if metric in one.metrics and one.metrics[metric]["repeats"]]
 
 
 def say_best(measured: Sequence[Measured], metric: str = "output_tokens_per_s") -> str:
     """Say which configuration is best in a metric, by how much, and whether it is more than noise."""
-    known = [one for one in measured if metric in one.metrics and one.metrics[metric]["repeats"]]
+    known = _list_measured(measured, metric)
     if len(known) < 2:
         return ""
     values = {one.label: one.metrics[metric] for one in known}
@@ -233,72 +203,96 @@ def _say_overlap(one: Row, other: Row) -> str:
     return " in every repeat" if one["cost_high"] < other["cost_low"] else " (repeats overlap, so it may be noise)"
 
 
-def choose_comparison_figures(measured: Sequence[Measured], frontier: Sequence[Row]) -> list[Figure]:
+def choose_comparison_figures(measured: Sequence[Measured], frontier: Sequence[Row]) -> list[Figure | None]:
     """Count configurations and repeats, and name the best."""
     best = next((row for row in frontier if row["is_best"]), None)
     repeats = sorted({one.repeats for one in measured}) or [row["repeats"] for row in frontier[:1]] or [0]
     ends = " to ".join(f"{number:,}" for number in dict.fromkeys((repeats[0], repeats[-1])))
-    figures = [Figure("Configurations", f"{max(len(measured), len(frontier)):,}")]
-    figures.append(Figure("Repeats", ends, "per configuration"))
-    if best is not None and len(frontier) > 1:
-        cost = f"{_show_cost(best)} per correct answer"
-        figures.insert(0, Figure("Cheapest that keeps the limit", show_label(best["configuration"]), cost))
-    return figures
-
-
-def describe_frontier(frontier: Sequence[Row]) -> Section:
-    """Build the section on quality and cost."""
-    section = Section("frontier", FRONTIER)
-    drawn = [row for row in frontier if row["recovery"] is not None and row["cost_per_right_answer"] is not None]
-    unit = str(drawn[0]["cost_unit"]) if drawn else ""
-    if len(drawn) > 1:
-        section.add(
-            Chart(
-                FRONTIER,
-                "Up is better, left is cheaper. Lines are the 95% interval of recovery, and the range of the cost over "
-                "repeats. Grey configurations are dominated: another has at least their recovery at no higher cost.",
-                draw_frontier([{**row, "name": show_label(row["configuration"])} for row in drawn], unit),
-            )
+    return [
+        Figure(
+            "Cheapest that keeps the limit",
+            show_label(best["configuration"]),
+            f"{_show_cost(best)} per correct answer",
         )
-    section.add(tabulate("Quality and cost", QUALITY, frontier))
-    section.say(
+        if best is not None and len(frontier) > 1
+        else None,
+        Figure("Configurations", f"{max(len(measured), len(frontier)):,}"),
+        Figure("Repeats", ends, "per configuration"),
+    ]
+
+
+def describe_frontier(frontier: Sequence[Row]) -> Section | None:
+    """Build the section on quality and cost."""
+    drawn = [
+        {**row, "name": show_label(row["configuration"])}
+        for row in frontier
+        if row["recovery"] is not None and row["cost_per_right_answer"] is not None
+    ]
+    unit = str(drawn[0]["cost_unit"]) if drawn else ""
+    free = "Without a price, the cost is the time of answering. Configurations on different numbers of GPUs need one. "
+    return make_section(
+        "frontier",
+        FRONTIER,
+        Chart(FRONTIER, FRONTIER_WORDS, draw_frontier(drawn, unit)) if len(drawn) > 1 else None,
+        tabulate("Quality and cost", QUALITY, frontier),
         "Recovery is the accuracy as a share of the baseline's, paired by prompt. A configuration keeps the limit if "
         "the interval of its difference does; these intervals hold together with 95%, because the cheapest "
         "configuration is chosen. It is worse if a drop beyond gate.max_accuracy_drop is shown. "
-        + (
-            "Without a price, the cost is the time of answering. Configurations on different numbers of GPUs need one. "
-            if unit == "s/right answer"
-            else ""
-        )
-        + "The noise floor is the difference that two equal runs seldom exceed."
+        f"{free if unit == 's/right answer' else ''}The noise floor is the difference that two equal runs seldom "
+        "exceed.",
+        tabulate("Speed and cost", SPEEDS, frontier, is_folded=True),
     )
-    section.add(tabulate("Speed and cost", SPEEDS, frontier, is_folded=True))
-    return section
 
 
-def describe_comparisons(measured: Sequence[Measured], values: Sequence[Row], frontier: Sequence[Row]) -> list[Section]:
-    """Build quality against cost, speed, and the repeats. `values` are rows of run_metric with config_id."""
-    speed = Section("speed", "Speed")
-    speed.blocks.extend(_draw_curve(measured))
-    if any(one.comparisons for one in measured):
-        speed.add(_tabulate_changes(measured))
-        speed.say(
-            "Changes are ratios of geometric means over repeats. Worse and better are shown beyond the limit of "
-            "gate.max_slowdown or max_accuracy_drop, or beyond 2%. With the best of a metric, p is multiplied by the "
-            "number of its rivals; the metrics of max_slowdown are one family of tests (Holm)."
-        )
-    elif measured:
-        speed.say("There is nothing to compare: no second configuration has a usable run.")
-    repeats = Section("repeats", "Repeats", [Paragraph("Each dot is a run; the line is the median of its repeats.")])
-    for metric in SHOWN:
-        rows = [row for row in values if row["metric"] == metric]
-        if rows and measured:
-            repeats.add(_draw(metric, rows, measured))
-    repeats.add(tabulate_medians(measured, is_folded=True))
-    return [*([describe_frontier(frontier)] if frontier else []), *([speed, repeats] if measured else [])]
+FRONTIER_WORDS = (
+    "Up is better, left is cheaper. Lines are the 95% interval of recovery, and the range of the cost over repeats. "
+    "Grey configurations are dominated: another has at least their recovery at no higher cost."
+)
+SPEED_WORDS = (
+    "Changes are ratios of geometric means over repeats. Worse and better are shown beyond the limit of "
+    "gate.max_slowdown or max_accuracy_drop, or beyond 2%. With the best of a metric, p is multiplied by the "
+    "number of its rivals; the metrics of max_slowdown are one family of tests (Holm)."
+)
 
 
-def _draw_curve(measured: Sequence[Measured]) -> list[Block]:
+def describe_speed(measured: Sequence[Measured]) -> Section | None:
+    """Build the section on speed: each configuration against the best of a metric, or the baseline."""
+    compared = [
+        ((SHOWN[metric], show_label(one.label), show_label(one.references[metric])), found, found.name_change())
+        for metric in SHOWN
+        for one in measured
+        if (found := one.comparisons.get(metric))
+    ]
+    names = ("metric", "configuration", "compared with")
+    alone = "There is nothing to compare: no second configuration has a usable run."
+    return make_section(
+        "speed",
+        "Speed",
+        _draw_curve(measured),
+        tabulate_comparisons("Compared with the best, or the baseline", names, compared),
+        (SPEED_WORDS if compared else alone) if measured else None,
+    )
+
+
+def describe_repeats(measured: Sequence[Measured], values: Sequence[Row]) -> Section | None:
+    """Build the section on the repeats. `values` are rows of run_metric with config_id."""
+    if not measured:
+        return None
+    medians = (
+        {**one.metrics[metric], "configuration": one.label, "metric": metric}
+        for metric in SHOWN
+        for one in _list_measured(measured, metric)
+    )
+    return make_section(
+        "repeats",
+        "Repeats",
+        "Each dot is a run; the line is the median of its repeats.",
+        (_draw(metric, [row for row in values if row["metric"] == metric], measured) for metric in SHOWN),
+        tabulate("Median and range over repeats", MEDIANS, medians, is_folded=True),
+    )
+
+
+def _draw_curve(measured: Sequence[Measured]) -> Chart | None:
     """Draw latency against throughput if one numeric field is varied."""
     found: list[tuple[float, str, dict[str, float]]] = []
     for one in measured:
@@ -306,12 +300,12 @@ def _draw_curve(measured: Sequence[Measured]) -> list[Block]:
         try:
             place = float(value)
         except ValueError:
-            return []
+            return None
         medians = {metric: row["median_value"] for metric, row in one.metrics.items()}
         if field == measured[0].label.partition("=")[0] and None not in map(medians.get, CURVE):
             found.append((place, value, medians))
     if len(found) < 3:
-        return []
+        return None
     unit, factor = choose_unit([medians[metric] for *_, medians in found for metric in LATENCIES])
     rows = [
         {"x": medians[CURVE[0]], "y": medians[metric] * factor, "line": line, "label": label, "is_marked": False}
@@ -321,27 +315,31 @@ def _draw_curve(measured: Sequence[Measured]) -> list[Block]:
     named = show_label(measured[0].label.partition("=")[0] + "=").strip()
     said = f"Medians over repeats; labels are values of {named}, in the order of which the line runs."
     drawn = draw_curve(rows, ("requests per second answered", unit), lines=list(LATENCIES.values()))
-    return [Chart("Latency against throughput", said, drawn)]
+    return Chart("Latency against throughput", said, drawn)
 
 
 CURVE = ("requests_per_s", "e2e_p50_s", "e2e_p95_s")
 LATENCIES = {metric: name_metric(metric) for metric in CURVE[1:]}
 
 
-def _draw(metric: str, rows: Sequence[Row], measured: Sequence[Measured]) -> Block:
-    dots = {
-        show_label(one.label): [row["value"] for row in rows if row["config_id"] == one.config_id] for one in measured
-    }
+def _draw(metric: str, rows: Sequence[Row], measured: Sequence[Measured]) -> Part:
+    if not rows:
+        return None
+    unit, labels = rows[0]["unit"], {one.config_id: show_label(one.label) for one in measured}
+    points = [
+        {"name": label, "value": row["value"]}
+        for config_id, label in labels.items()
+        for row in rows
+        if row["config_id"] == config_id
+    ]
+    drawn = {point["name"] for point in points}
     medians = {
-        show_label(one.label): one.metrics[metric]["median_value"]
-        for one in measured
-        if dots[show_label(one.label)] and metric in one.metrics and one.metrics[metric]["repeats"]
+        label: one.metrics[metric]["median_value"]
+        for one in _list_measured(measured, metric)
+        if (label := labels[one.config_id]) in drawn
     }
-    unit = rows[0]["unit"]
     told = "; ".join(f"{label}: {show_metric(value, unit)}" for label, value in medians.items())
-    title = SHOWN[metric][:1].upper() + SHOWN[metric][1:]
-    points = [{"name": name, "value": value} for name, found in dots.items() for value in found]
-    return Chart(title, f"Medians: {told}.", draw_points(points, unit, medians=medians), is_small=True)
+    return Chart(head(SHOWN[metric]), f"Medians: {told}.", draw_points(points, unit, medians=medians), is_small=True)
 
 
 def say_comparisons(measured: Sequence[Measured], frontier: Sequence[Row], limit: float | None) -> list[str]:
@@ -355,3 +353,81 @@ def say_comparisons(measured: Sequence[Measured], frontier: Sequence[Row], limit
     if not any(row["difference"] for row in frontier):  # no score has changed, so speed decides
         found = found[-1:] + found[:-1]
     return [*filter(None, found), *lacks] or ["No two configurations have a metric in common."]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRows:
+    """The noise of a benchmark's only configuration."""
+
+    metrics: list[Row]
+    """Rows of read_noise; empty if too few runs count, or a newer measurement replaces them."""
+    flips: Row
+    """Numbers of prompts, and of those whose text or score differs between runs."""
+
+
+def read_noise(connection: Connection, benchmark_id: str) -> NoiseRows:
+    """Read the noise that a benchmark measured. The caller ensures its metrics."""
+    metrics = {row["metric"]: row for row in read_noise_rows(connection, "benchmark_id = ?", benchmark_id)}
+    (flips,) = read_rows(connection, _FLIPS, benchmark_id)
+    return NoiseRows([metrics[metric] for metric in SHOWN if metric in metrics], flips)
+
+
+_FLIPS = """
+    select
+        count(*) as prompts,
+        count(*) filter (flip_share > 0) as texts,
+        count(*) filter (score_flip_share > 0) as scores,
+        count(score_flip_share) as scored
+    from noise_prompt((select list(run_id) from noise_run where benchmark_id = ?))
+"""
+
+
+def _relate(column: str) -> Column:
+    """Return a column for a value as a percentage of the mean."""
+
+    def relate(row: Row) -> float | None:
+        return None if row[column] is None or not row["mean"] else row[column] / abs(row["mean"])
+
+    header = {"run_sd": "SD of runs", "engine_sd": "SD of engines", "total_sd": "SD in total"}
+    return Column(header.get(column, "noise floor"), relate, show_share)
+
+
+NOISE = (
+    Column("metric", lambda row: SHOWN[row["metric"]]),
+    valued("mean", "mean"),
+    *map(_relate, ("run_sd", "engine_sd", "total_sd", "noise_floor")),
+)
+
+
+def say_noise(noise: NoiseRows) -> list[str]:
+    """Return the number of runs and engines, and how many prompts differ between equal runs."""
+    row, flips = noise.metrics[0], noise.flips
+    texts = f"Answers to {flips['texts']:,} of {count(flips['prompts'], 'prompt')} differ between these equal runs"
+    scores = f", and the scores of {flips['scores']:,}" if flips["scored"] else ""
+    return [f"{count(row['runs'], 'equal run')} on {count(row['engines'], 'engine')}.", f"{texts}{scores}."]
+
+
+def choose_noise_figures(noise: NoiseRows) -> list[Figure | None]:
+    """Return the key figures of a measurement."""
+    first, flips = noise.metrics[0], noise.flips
+    floors = [
+        Figure(f"Noise floor, {SHOWN[row['metric']]}", show_share(row["noise_floor"] / abs(row["mean"])))
+        for row in noise.metrics[:3]
+        if row["noise_floor"] is not None and row["mean"]
+    ]
+    return [
+        Figure("Equal runs", f"{first['runs']:,}", f"on {count(first['engines'], 'engine')}"),
+        Figure("Answers that differ", f"{flips['texts']:,}", f"of {count(flips['prompts'], 'prompt')}"),
+        *floors,
+    ]
+
+
+def describe_noise(noise: NoiseRows) -> Section | None:
+    """Build the section on noise."""
+    return make_section(
+        "noise",
+        "Noise",
+        tabulate("Noise, relative to the mean", NOISE, noise.metrics),
+        "SD is a standard deviation: of runs on one engine, and what a new engine adds. With 95% confidence, two "
+        "equal runs of one session differ by more than the noise floor in at most 5% of pairs.",
+    )

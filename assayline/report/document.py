@@ -3,7 +3,7 @@
 All text is plain; renderers escape it. Numbers are formatted, not computed (see `words.py`).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -150,6 +150,8 @@ class Sample:
 
 
 Block = Paragraph | Table | Chart | Quote | Sample
+Part = Block | str | None | Iterable["Part"]
+"""What a section is made of: a block, a paragraph's text, or several; None and what is empty is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +163,33 @@ class Section:
     blocks: list[Block] = field(default_factory=list)
 
     def say(self, text: str, *, is_warning: bool = False) -> None:
-        """Add a paragraph."""
         self.blocks.append(Paragraph(text, is_warning))
 
     def add(self, *blocks: Block) -> None:
-        """Add blocks other than paragraphs, in this order."""
         self.blocks.extend(blocks)
+
+
+def make_section(key: str, title: str, *parts: Part) -> Section | None:
+    """Build a section of parts in this order; None if all are empty, as a section without data is not shown."""
+    blocks = list(_list_blocks(parts))
+    return Section(key, title, blocks) if blocks else None
+
+
+def _list_blocks(parts: Iterable[Part]) -> Iterator[Block]:
+    for part in parts:
+        if isinstance(part, str):
+            yield from [Paragraph(part)] if part else []
+        elif isinstance(part, Table):
+            yield from [part] if part.cells else []
+        elif isinstance(part, Paragraph | Chart | Quote | Sample):
+            yield part
+        elif part is not None:
+            yield from _list_blocks(part)
+
+
+def warn(text: str) -> list[Paragraph]:
+    """Return a warning; none for an empty text."""
+    return [Paragraph(text, is_warning=True)] if text else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +202,17 @@ class Document:
     headline: list[str]
     figures: list[Figure]
     sections: list[Section]
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        subtitle: str,
+        state: str,
+        headline: Iterable[str],
+        figures: Iterable[Figure | None],
+        sections: Iterable[Section | None],
+    ) -> "Document":
+        """Build a report without sentences, figures and sections that are empty."""
+        shown = [one for one in figures if one is not None and one.value != DASH]
+        return cls(title, subtitle, state, [*filter(None, headline)], shown, [*filter(None, sections)])

@@ -4,75 +4,65 @@ A level shift is listed with the conditions that changed between the last counte
 page does not infer causation.
 """
 
-from collections.abc import Sequence
-from datetime import datetime
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS, is_tellable
-from assayline.report.charts import Spec, choose_unit, draw_nights
-from assayline.report.document import Chart, Column, Document, Figure, Section, Table, tabulate
-from assayline.report.history_rows import FALSE_ALARMS, HistoryRows, LevelShift, Metric, list_counted
+from assayline.report.charts import choose_axis, draw_nights
+from assayline.report.document import Chart, Column, Document, Figure, Section, Table, make_section, tabulate
+from assayline.report.history_rows import FALSE_ALARMS, METRICS, HistoryRows, LevelShift, list_counted
+from assayline.report.measures import head, make_figure, show_interval, valued
 from assayline.store.database import Row
 from assayline.store.manifest import ENDED_WELL
-from assayline.words import DASH, count, name_metric, show_name, show_note, show_number, show_range, show_share
+from assayline.words import DASH, count, name_metric, show_metric, show_name, show_note, show_number, show_share
 
 MOST_SENTENCES = 4
+ENOUGH_NIGHTS = 30
+"""Runs from which a lasting shift of three standard deviations is usually found."""
+FOLDED_FROM = 40
+"""Number of runs above which the table of all runs is folded."""
 
 
 def write_headline(rows: HistoryRows) -> list[str]:
     """Return the headline sentences, most important first."""
     lasting = sorted((one for one in rows.shifts if one.until is None), key=lambda one: not one.is_worse)
-    over = [one for one in rows.shifts if one.until is not None]
-    has_failed = rows.newest["verdict"] == "fail"
-    sentences = [_say_newest(rows)] if has_failed else []
-    sentences += [say_shift(one, rows) for one in lasting[:MOST_SENTENCES]]
-    if len(lasting) > MOST_SENTENCES:
-        sentences.append(
-            f"{count(len(lasting) - MOST_SENTENCES, 'more level shift is', 'more level shifts are')} listed below."
-        )
-    if over:
-        sentences.append(
-            f"{count(len(over), 'earlier level shift has', 'earlier level shifts have')} ended and "
-            f"{'is' if len(over) == 1 else 'are'} listed below."
-        )
-    if not rows.shifts:
-        sentences.append(say_no_shift(rows))
-    sentences.append(_say_verdicts(rows))
-    if rows.obstacle:
-        sentences.append(f"No baseline is shown. {rows.obstacle}")
-    if rows.others:
-        sentences.append(
-            f"Other runs with this name are not shown: {', '.join(rows.others[:3])}. Pass the id of one of them "
-            "instead of the name to see its history."
-        )
-    return [sentence for sentence in sentences if sentence]
+    more, over = len(lasting) - MOST_SENTENCES, len(rows.shifts) - len(lasting)
+    ended = count(over, "earlier level shift has ended and is", "earlier level shifts have ended and are")
+    return [
+        *([_say_newest(rows)] if rows.newest["verdict"] == "fail" else []),
+        *(say_shift(one, rows) for one in lasting[:MOST_SENTENCES]),
+        f"{count(more, 'more level shift is', 'more level shifts are')} listed below." if more > 0 else "",
+        f"{ended} listed below." if over else "",
+        "" if rows.shifts else say_no_shift(rows),
+        _say_verdicts(rows),
+        f"No baseline is shown. {rows.obstacle}" if rows.obstacle else "",
+        f"Other runs with this name are not shown: {', '.join(rows.others[:3])}. Pass the id of one of them instead of "
+        "the name to see its history."
+        if rows.others
+        else "",
+    ]
 
 
 def say_shift(one: LevelShift, rows: HistoryRows) -> str:
     """Describe a level shift: when, by how much, and the conditions that changed then."""
-    shift, metric = one.shift, one.metric
-    interval = show_interval(one)
-    told = f" (95% interval {interval})" if interval else ""
+    told = f" (95% interval {one.interval})" if one.interval else ""
     return (
-        f"{metric.title} has been {'worse' if one.is_worse else 'better'} since {show_night(one.run)}, by a "
-        f"level shift or slow drift: "
-        f"{metric.show(shift.before)} before, {metric.show(shift.after)} after, "
-        f"{metric.show_shift(shift.change, shift.before)}{told}.{_say_cause(one, rows)}"
+        f"{one.title} has been {'worse' if one.is_worse else 'better'} since {show_night(one.run)}, by a level shift "
+        f"or slow drift: {one.show(one.shift.before)} before, {one.show(one.shift.after)} after, "
+        f"{one.show_change(one.shift.change)}{told}.{_say_cause(one, rows)}"
     )
 
 
 def _say_cause(one: LevelShift, rows: HistoryRows) -> str:
     """List the conditions that changed between the last counted run before the shift and its first run."""
-    counted = list_counted(rows.values[one.metric.key])
+    counted = list_counted(rows.values[one.metric])
     last = max(row["position"] for row in counted if row["position"] < one.run["position"])
     changed = [row for row in rows.changes if last < row["position"] <= one.run["position"]]
     if not changed:
         return " No recorded condition changed then."
     named = "; ".join(f"{row['condition']} ({row['words']})" for row in changed)
     return f" Changed since the previous run: {named}."
-
-
-ENOUGH_NIGHTS = 30
-"""Runs from which a lasting shift of three standard deviations is usually found."""
 
 
 def say_no_shift(rows: HistoryRows) -> str:
@@ -100,12 +90,11 @@ def say_no_shift(rows: HistoryRows) -> str:
 
 
 def _say_verdicts(rows: HistoryRows) -> str:
-    judged = [run for run in rows.runs if run["verdict"]]
-    failed = [run for run in judged if run["verdict"] == "fail"]
+    judged = [run["verdict"] for run in rows.runs if run["verdict"]]
     if not judged:
         return "No gate has judged any of these runs."
     last = "" if rows.newest["verdict"] == "fail" else f" {_say_newest(rows)}"
-    return f"{len(failed)} of {count(len(judged), 'run')} judged by a gate failed a limit.{last}"
+    return f"{judged.count('fail')} of {count(len(judged), 'run')} judged by a gate failed a limit.{last}"
 
 
 def _say_newest(rows: HistoryRows) -> str:
@@ -125,23 +114,14 @@ def show_night(run: Row) -> str:
     return f"{run['started_at']:%Y-%m-%d %H:%M}"
 
 
-def show_interval(one: LevelShift) -> str:
-    """Format the 95% interval of the change; empty without one."""
-    shift, metric = one.shift, one.metric
-    return show_range(*(metric.show_shift(end, shift.before) for end in (shift.low, shift.high)))
-
-
-FOLDED_FROM = 40
-"""Number of runs above which the table of all runs is folded."""
-
 SHIFTS = (
-    Column("metric", lambda one: one.metric.title),
+    Column("metric", lambda one: one.title),
     Column("since (UTC)", lambda one: show_night(one.run), show_name),
     Column("run", lambda one: one.run["run_id"], show_name),
-    Column("before", lambda one: one.metric.show(one.shift.before), show_number),
-    Column("after", lambda one: one.metric.show(one.shift.after), show_number),
-    Column("change", lambda one: one.metric.show_shift(one.shift.change, one.shift.before), show_number),
-    Column("95% CI", show_interval, show_number),
+    Column("before", lambda one: one.show(one.shift.before), show_number),
+    Column("after", lambda one: one.show(one.shift.after), show_number),
+    Column("change", lambda one: one.show_change(one.shift.change), show_number),
+    Column("95% CI", lambda one: one.interval, show_number),
     Column("until", lambda one: show_night(one.until) if one.until else "now", show_name),
     Column("p", lambda one: f"{one.shift.p_value:.2g}", show_number),
     Column("direction", lambda one: "worse" if one.is_worse else "better"),
@@ -153,104 +133,90 @@ CHANGES = (
     Column("from → to", "words"),
 )
 BAND = (
-    Column("metric", lambda pair: pair[0].title),
-    Column("baseline", lambda pair: pair[0].show(pair[1]["value"]), show_number),
-    Column(
-        "interval or range",
-        lambda pair: show_range(*(pair[0].show(pair[1][end]) for end in ("low", "high"))),
-        show_number,
-    ),
-    Column("runs", lambda pair: f"{pair[1]['repeats']}", show_number),
+    Column("metric", lambda row: head(name_metric(row["metric"]))),
+    valued("baseline", "value"),
+    Column("interval or range", show_interval, show_number),
+    Column("runs", lambda row: f"{row['repeats']}", show_number),
 )
 
 
 def compose_history(rows: HistoryRows) -> Document:
     """Build the history document."""
-    run = rows.newest
-    return Document(
-        title=f"{run['name']} over time",
-        subtitle=f"{run['model']} on {run['prompt_set']}, {_say_span(rows.runs)}",
-        state="history",
-        headline=write_headline(rows),
-        figures=_choose_figures(rows),
-        sections=[
+    run, first = rows.newest, rows.runs[0]
+    days = f"{first['started_at']:%Y-%m-%d} to {run['started_at']:%Y-%m-%d}"
+    return Document.of(
+        f"{run['name']} over time",
+        f"{run['model']} on {run['prompt_set']}, {count(len(rows.runs), 'run')}, {days}",
+        "history",
+        write_headline(rows),
+        _choose_figures(rows),
+        [
             _draw_all(rows),
-            _list_shifts(rows),
-            _list_changes(rows),
+            make_section(
+                "shifts",
+                "Level shifts",
+                tabulate("Level shifts beyond chance", SHIFTS, rows.shifts),
+                None if rows.shifts else say_no_shift(rows),
+                HOW_SHIFTS,
+            ),
+            make_section(
+                "changes",
+                "Changed conditions",
+                tabulate("Changed conditions, by first run", CHANGES, rows.changes)
+                if rows.changes
+                else "Model, prompts, settings, vLLM, torch, driver, device, machine and assayline did not change.",
+            ),
             _describe_baseline(rows),
-            Section("runs", "Runs", [tabulate_nights(rows)]),
+            make_section("runs", "Runs", tabulate_nights(rows)),
         ],
     )
 
 
-def _say_span(runs: Sequence[Row]) -> str:
-    return f"{count(len(runs), 'run')}, {runs[0]['started_at']:%Y-%m-%d} to {runs[-1]['started_at']:%Y-%m-%d}"
+HOW_SHIFTS = (
+    "A level shift (change point) is reported if the largest difference of means over all splits of the history is "
+    "larger than in nearly all of its reorderings, which preserve the correlation between neighboring runs. Each side "
+    f"has at least {SHORTEST_NIGHTS} runs, so a single outlier is not a shift. If nothing shifts, at most "
+    f"{show_share(FALSE_ALARMS)} of pages are expected to show a shift, over all metrics together (see "
+    "docs/concepts/statistics.md for measured rates)."
+)
 
 
-def _choose_figures(rows: HistoryRows) -> list[Figure]:
+def _choose_figures(rows: HistoryRows) -> list[Figure | None]:
     """Return the latest value of each metric, with its baseline."""
-    worse = {one.metric.key for one in rows.shifts if one.is_worse and one.until is None}
+    worse = {one.metric for one in rows.shifts if one.is_worse and one.until is None}
     figures = []
-    for metric in rows.metrics:
-        values = list_counted(rows.values.get(metric.key, []))
-        if not values:
-            continue
-        band = rows.band.get(metric.key)
-        detail = f"baseline {metric.show(band['value'])}" if band else f"on {values[-1]['started_at']:%Y-%m-%d}"
-        figures.append(Figure(metric.title, metric.show(values[-1]["value"]), detail, metric.key in worse))
-    judged = [run for run in rows.runs if run["verdict"]]
-    if judged:
-        failed = sum(run["verdict"] == "fail" for run in judged)
-        figures.append(Figure("Gate failed", f"{failed} of {len(judged)}", "runs judged by a gate", failed > 0))
-    return figures
+    for metric, values in rows.values.items():
+        for last in list_counted(values)[-1:]:
+            band = rows.band.get(metric)
+            base = f"baseline {show_metric(band['value'], band['unit'])}" if band else None
+            figures.append(make_figure(metric, last, base or f"on {last['started_at']:%Y-%m-%d}", metric in worse))
+    judged = [run["verdict"] for run in rows.runs if run["verdict"]]
+    failed = judged.count("fail")
+    told = Figure("Gate failed", f"{failed} of {len(judged)}", "runs judged by a gate", failed > 0)
+    return [*figures, told if judged else None]
 
 
-def _draw_all(rows: HistoryRows) -> Section:
+def _draw_all(rows: HistoryRows) -> Section | None:
     """Draw a chart per metric, all over the same dates."""
-    section = Section("time", "Over time")
-    drawn = [metric for metric in rows.metrics if rows.values.get(metric.key)]
-    if not drawn:
-        section.say("No run has a value of any metric on this page.")
-        return section
-    parts = ["Each dot is a run, with the 95% interval over its own requests if there is one"]
-    if rows.band:
-        parts.append("the band is the baseline's interval, or the range of its repeats")
-    if rows.changes:
-        parts.append("dashed lines mark changed conditions")
-    parts.append("a ring marks a failed limit on this metric, a pale dot a run that does not count")
-    if rows.shifts:
-        parts.append("lines through the dots are the detected levels")
-    section.say(f"{'; '.join(parts)}.")
-    for metric in drawn:
-        values = rows.values[metric.key]
-        shifts = [one for one in rows.shifts if one.metric is metric]
-        section.add(
-            Chart(
-                metric.title,
-                _describe_chart(metric, values, shifts),
-                _draw_metric(metric, rows, shifts),
-            )
-        )
-    return section
+    if not rows.values:
+        return make_section("time", "Over time", "No run has a value of any metric on this page.")
+    parts = [
+        "Each dot is a run, with the 95% interval over its own requests if there is one",
+        *(["the band is the baseline's interval, or the range of its repeats"] if rows.band else []),
+        *(["dashed lines mark changed conditions"] if rows.changes else []),
+        "a ring marks a failed limit on this metric, a pale dot a run that does not count",
+        *(["lines through the dots are the detected levels"] if rows.shifts else []),
+    ]
+    return make_section("time", "Over time", f"{'; '.join(parts)}.", map(partial(_draw, rows), rows.values))
 
 
-def _describe_chart(metric: Metric, values: Sequence[Row], shifts: Sequence[LevelShift]) -> str:
-    shown = [row["value"] for row in list_counted(values)] or [row["value"] for row in values]
-    told = "; ".join(
-        f"from {metric.show(one.shift.before)} to {metric.show(one.shift.after)} on {show_night(one.run)}"
-        for one in shifts
-    )
-    last = f"{metric.show(values[-1]['value'])} on {show_night(values[-1])}"
-    return f"Between {metric.show(min(shown))} and {metric.show(max(shown))}, {last}." + (
-        f" Shifted {told}." if told else ""
-    )
-
-
-def _draw_metric(metric: Metric, rows: HistoryRows, shifts: Sequence[LevelShift]) -> Spec:
-    values = rows.values[metric.key]
-    unit, factor = (metric.axis, metric.shown_as) if metric.axis else choose_unit([row["value"] for row in values])
+def _draw(rows: HistoryRows, metric: str) -> Chart:
+    """Draw a metric over the nights."""
+    values = rows.values[metric]
+    show, shifts = partial(show_metric, unit=values[-1]["unit"]), [one for one in rows.shifts if one.metric == metric]
+    title, factor = choose_axis(values[-1]["unit"], [row["value"] for row in values])
     failed = {
-        run["run_id"] for run in rows.runs if any(limit.startswith(metric.key) for limit in run["failed_limits"] or ())
+        run["run_id"] for run in rows.runs if any(limit.startswith(metric) for limit in run["failed_limits"] or ())
     }
 
     def scale(row: Row) -> Row:
@@ -261,7 +227,7 @@ def _draw_metric(metric: Metric, rows: HistoryRows, shifts: Sequence[LevelShift]
             "started_at": row["started_at"],
             **scale(row),
             "run": row["run_id"],
-            "shown": metric.show(row["value"]),
+            "shown": show(row["value"]),
             "has_failed": row["run_id"] in failed,
             "is_counted": row["is_counted"],
         }
@@ -269,67 +235,43 @@ def _draw_metric(metric: Metric, rows: HistoryRows, shifts: Sequence[LevelShift]
     ]
     levels = [(rows.runs[0]["started_at"], shifts[0].shift.before)] if shifts else []
     levels += [(one.run["started_at"], one.shift.after) for one in shifts]
-    together: dict[datetime, list[Row]] = {}
-    for change in rows.changes:
-        together.setdefault(change["started_at"], []).append(change)
-    marks = {
-        at: (
-            ", ".join(row["condition"] for row in changed),
-            "; ".join(f"{row['condition']}: {row['words']}" for row in changed),
-        )
-        for at, changed in together.items()
-    }
-    return draw_nights(
+    marks = {}
+    for at, changed in groupby(rows.changes, key=itemgetter("started_at")):
+        told = {row["condition"]: row["words"] for row in changed}
+        marks[at] = ", ".join(told), "; ".join(f"{name}: {words}" for name, words in told.items())
+    drawn = draw_nights(
         points,
-        unit,
+        title,
         span=(rows.runs[0]["started_at"], rows.newest["started_at"]),
-        band=scale(rows.band[metric.key]) if metric.key in rows.band else None,
+        band=scale(rows.band[metric]) if metric in rows.band else None,
         levels=[(at, level * factor) for at, level in levels],
         marks=marks,
     )
-
-
-def _list_shifts(rows: HistoryRows) -> Section:
-    section = Section("shifts", "Level shifts")
-    if rows.shifts:
-        section.add(tabulate("Level shifts beyond chance", SHIFTS, rows.shifts))
-    else:
-        section.say(say_no_shift(rows))
-    section.say(
-        "A level shift (change point) is reported if the largest difference of means over all splits of the "
-        "history is larger than in nearly all of its reorderings, which preserve the correlation between "
-        f"neighboring runs. Each side has at least {SHORTEST_NIGHTS} runs, so a single outlier is not a shift. If "
-        f"nothing shifts, at most {show_share(FALSE_ALARMS)} of pages are expected to show a shift, over all "
-        "metrics together (see docs/concepts/statistics.md for measured rates)."
+    shown = [row["value"] for row in list_counted(values) or values]
+    moved = "; ".join(
+        f"from {show(one.shift.before)} to {show(one.shift.after)} on {show_night(one.run)}" for one in shifts
     )
-    return section
-
-
-def _list_changes(rows: HistoryRows) -> Section:
-    section = Section("changes", "Changed conditions")
-    if rows.changes:
-        section.add(tabulate("Changed conditions, by first run", CHANGES, rows.changes))
-    else:
-        section.say("Model, prompts, settings, vLLM, torch, driver, device, machine and assayline did not change.")
-    return section
-
-
-def _describe_baseline(rows: HistoryRows) -> Section:
-    section = Section("baseline", "Baseline")
-    if rows.baseline_run is None:
-        section.say(
-            rows.obstacle
-            or "No baseline is set. To set one, pin a run with `assayline baseline pin NAME RUN_ID`, and set "
-            "gate.baseline in the spec to its name."
-        )
-        return section
-    section.say(
-        f"{rows.baseline}: run {rows.baseline_run['run_id']} of {show_night(rows.baseline_run)}. For accuracy, the "
-        "table shows its own value with the 95% interval; for speed, the median and range of its repeats."
+    described = (
+        f"Between {show(min(shown))} and {show(max(shown))}, {show(values[-1]['value'])} on {show_night(values[-1])}."
+        + (f" Shifted {moved}." if moved else "")
     )
-    pairs = [(metric, rows.band[metric.key]) for metric in rows.metrics if metric.key in rows.band]
-    section.add(tabulate("Baseline levels", BAND, pairs))
-    return section
+    return Chart(head(name_metric(metric)), described, drawn)
+
+
+def _describe_baseline(rows: HistoryRows) -> Section | None:
+    unset = (
+        "No baseline is set. To set one, pin a run with `assayline baseline pin NAME RUN_ID`, and set gate.baseline in "
+        "the spec to its name."
+    )
+    if (base := rows.baseline_run) is None:
+        return make_section("baseline", "Baseline", rows.obstacle or unset)
+    return make_section(
+        "baseline",
+        "Baseline",
+        f"{rows.baseline}: run {base['run_id']} of {show_night(base)}. For accuracy, the table shows its own value "
+        "with the 95% interval; for speed, the median and range of its repeats.",
+        tabulate("Baseline levels", BAND, (rows.band[metric] for metric in METRICS if metric in rows.band)),
+    )
 
 
 def _show_verdict(run: Row) -> str:
@@ -340,17 +282,20 @@ def _show_verdict(run: Row) -> str:
 def tabulate_nights(rows: HistoryRows) -> Table:
     """Tabulate the runs, newest first."""
     shown = list(reversed(rows.runs))
-    metrics = [metric for metric in rows.metrics if rows.values.get(metric.key)]
-    values = {(row["metric"], row["run_id"]): row["value"] for of in rows.values.values() for row in of}
+    values = {(row["metric"], row["run_id"]): row for of in rows.values.values() for row in of}
     changed: dict[str, list[str]] = {}
     for row in rows.changes:
         changed.setdefault(row["run_id"], []).append(row["condition"])
     begun: dict[str, list[str]] = {}
     for one in rows.shifts:
-        begun.setdefault(one.run["run_id"], []).append(one.metric.title)
+        begun.setdefault(one.run["run_id"], []).append(one.title)
 
-    def show_metric(metric: Metric) -> Column:
-        return Column(metric.title, lambda run: metric.show(values.get((metric.key, run["run_id"]))), show_number)
+    def show_value(metric: str) -> Column:
+        def show(run: Row) -> str:
+            row = values.get((metric, run["run_id"]), {"value": None, "unit": None})
+            return show_metric(row["value"], row["unit"])
+
+        return Column(head(name_metric(metric)), show, show_number)
 
     def say_note(run: Row) -> str:
         notes = [run["obstacle"]] if run["obstacle"] else []
@@ -362,7 +307,7 @@ def tabulate_nights(rows: HistoryRows) -> Table:
         Column("started (UTC)", show_night, show_name),
         Column("run", "run_id", show_name),
         Column("gate", _show_verdict),
-        *map(show_metric, metrics),
+        *map(show_value, rows.values),
         Column("note", say_note, show_note),
     ]
     return tabulate("All runs, newest first", columns, shown, is_folded=len(shown) > FOLDED_FROM)

@@ -1,76 +1,34 @@
-"""Rows of the history page: runs, values, changed conditions, baseline band and level shifts.
-
-`METRICS` lists the metrics of the page. To add one that is in `run_metric`, add a line.
-"""
+"""Rows of the history page: runs, values, changed conditions, baseline band and level shifts."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from assayline.comparison.baselines import resolve_baseline
 from assayline.comparison.levels import FEWEST_NIGHTS, Shift, find_shifts, is_tellable
 from assayline.comparison.queries import read_band
 from assayline.errors import SpecError
+from assayline.report.measures import head
 from assayline.spec.identity import list_setting_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics, ensure_repeats
-from assayline.words import (
-    as_sentence,
-    name_metric,
-    nearest,
-    show_change,
-    show_money,
-    show_points,
-    show_rate,
-    show_seconds,
-    show_share,
-    show_value,
-)
+from assayline.words import as_sentence, name_metric, nearest, show_change, show_metric, show_points, show_range
 
 FALSE_ALARMS = 0.05
 """Expected share of pages that show a shift when there is none; divided among the tested metrics."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A metric of the page."""
-
-    key: str
-    """Name in `run_metric`."""
-    show: Callable[[float | None], str]
-    shown_as: float = 1.0
-    """Factor from the stored value to the chart's."""
-    axis: str = ""
-    """Title of the chart's vertical axis; if empty, the axis is in a suitable unit of time."""
-
-    @property
-    def title(self) -> str:
-        """Return the name at the beginning of a line."""
-        name = name_metric(self.key)
-        return name[:1].upper() + name[1:]
-
-    def show_shift(self, change: float, before: float) -> str:
-        """Format a change of level: percentage points for a share, percent otherwise."""
-        return show_points(change) if self.key == "accuracy" else show_change(change / before if before else None)
-
-
-COST = "cost_per_right_answer"
 METRICS = (
-    Metric("accuracy", show_share, 100, "%"),
-    Metric("output_tokens_per_s", partial(show_rate, what="tokens"), 1, "tokens per second"),
-    Metric("ttft_p50_s", show_seconds),
-    Metric("tpot_p50_s", show_seconds),
-    Metric("e2e_p95_s", show_seconds),
-    Metric(COST, show_value, 1, "in the price's currency"),
-)
+    "accuracy", "output_tokens_per_s", "ttft_p50_s", "tpot_p50_s", "e2e_p95_s", "cost_per_right_answer",
+)  # fmt: skip
+"""Metrics of the page, as in `run_metric`."""
+LONGEST_CHARS = 40
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LevelShift:
     """A level shift of a metric."""
 
-    metric: Metric
+    metric: str
+    unit: str
     shift: Shift
     run: Row
     """First run of the new level, a row of history."""
@@ -78,27 +36,42 @@ class LevelShift:
     """First run after it; None while it lasts."""
     is_worse: bool
 
+    @property
+    def title(self) -> str:
+        return head(name_metric(self.metric))
+
+    def show(self, value: float) -> str:
+        return show_metric(value, self.unit)
+
+    def show_change(self, change: float) -> str:
+        """Format a change of level: percentage points for a share, percent otherwise."""
+        before = self.shift.before
+        return show_points(change) if self.unit == "share" else show_change(change / before if before else None)
+
+    @property
+    def interval(self) -> str:
+        """The 95% interval of the change; empty without one."""
+        return show_range(self.show_change(self.shift.low), self.show_change(self.shift.high))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRows:
     """Rows of one history, each list in time order."""
 
-    metrics: Sequence[Metric]
-    """METRICS, with the cost in the currency of the latest price."""
     runs: list[Row]
     values: dict[str, list[Row]]
-    """Rows of history by metric, without metrics that have none."""
+    """Rows of history by metric, in the order of METRICS, without metrics that have none."""
     changes: list[Row]
     """Rows of `list_changes`, with a description in `words`."""
     shifts: list[LevelShift]
-    baseline: str | None = None
+    baseline: str | None
     """Name of the baseline as given, and its run."""
-    baseline_run: Row | None = None
-    band: dict[str, Row] = field(default_factory=dict)
+    baseline_run: Row | None
+    band: dict[str, Row]
     """Rows of `read_band` by metric."""
-    obstacle: str | None = None
+    obstacle: str | None
     """Reason why a named baseline is missing."""
-    others: list[str] = field(default_factory=list)
+    others: list[str]
     """Models and prompt sets of other runs with this name, which have their own histories."""
 
     @property
@@ -116,38 +89,28 @@ def read_history(connection: Connection, name: str, baseline: str | None = None)
     runs = read_rows(connection, "from find_history(?)", name)
     if not runs:
         raise SpecError(_say_unknown(connection, name))
-    values: dict[str, list[Row]] = {metric.key: [] for metric in METRICS}
     ensure_metrics(connection, [run["run_id"] for run in runs])
-    shown = read_rows(connection, "from history(?)", name)
+    found = read_rows(connection, "from history(?)", name)
+    values = {metric: rows for metric in METRICS if (rows := [row for row in found if row["metric"] == metric])}
     changes = list_changes(connection, name)
-    for row in shown:
-        if row["metric"] in values:
-            values[row["metric"]].append(row)
-    values = {key: rows for key, rows in values.items() if rows}
-    currency = values[COST][-1]["unit"] if COST in values else ""
-    metrics = [
-        replace(metric, show=partial(show_money, currency=currency)) if metric.key == COST else metric
-        for metric in METRICS
-    ]
-    named, obstacle, found = baseline or _find_named(connection, runs), None, None
+    named, obstacle, base = baseline or _find_named(connection, runs), None, None
     if named is not None:
         try:
-            found = resolve_baseline(connection, named)
+            base = resolve_baseline(connection, named)
         except SpecError as error:
             if baseline is not None:
                 raise
             obstacle = str(error)
-    if found:
-        ensure_repeats(connection, found)
-    band = read_band(connection, found) if found else []
+    if base:
+        ensure_repeats(connection, base)
+    band = read_band(connection, base) if base else []
     return HistoryRows(
-        metrics=metrics,
         runs=runs,
         values=values,
         changes=[_describe_change(connection, row) for row in changes],
-        shifts=find_level_shifts(values, metrics),
-        baseline=named if found else None,
-        baseline_run=read_rows(connection, "select * from runs where run_id = ?", found)[0] if found else None,
+        shifts=find_level_shifts(values),
+        baseline=named if base else None,
+        baseline_run=read_rows(connection, "select * from runs where run_id = ?", base)[0] if base else None,
         band={row["metric"]: row for row in band},
         obstacle=obstacle,
         others=_list_others(connection, runs[-1]),
@@ -207,22 +170,27 @@ def list_counted(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["is_counted"]]
 
 
-def find_level_shifts(values: dict[str, list[Row]], metrics: Sequence[Metric] = METRICS) -> list[LevelShift]:
+def find_level_shifts(values: dict[str, list[Row]]) -> list[LevelShift]:
     """Return the shifts of every metric, earliest first, with a joint false-alarm rate of FALSE_ALARMS.
 
     None if the nights depend on each other.
     """
-    counted = {key: list_counted(rows) for key, rows in values.items()}
-    judged = [metric for metric in metrics if len(counted.get(metric.key, [])) >= FEWEST_NIGHTS]
-    if not is_tellable([[row["value"] for row in counted[metric.key]] for metric in judged]):
+    counted = {metric: list_counted(rows) for metric, rows in values.items()}
+    judged = {metric: rows for metric, rows in counted.items() if len(rows) >= FEWEST_NIGHTS}
+    if not is_tellable([[row["value"] for row in rows] for rows in judged.values()]):
         return []
-    found = []
-    for metric in judged:
-        rows = counted[metric.key]
-        for shift in find_shifts([row["value"] for row in rows], FALSE_ALARMS / len(judged)):
-            until = rows[shift.until] if shift.until < len(rows) else None
-            is_worse = (shift.change > 0) != rows[0]["higher_is_better"]
-            found.append(LevelShift(metric, shift, rows[shift.index], until, is_worse))
+    found = [
+        LevelShift(
+            metric=metric,
+            unit=rows[-1].get("unit", ""),
+            shift=shift,
+            run=rows[shift.index],
+            until=rows[shift.until] if shift.until < len(rows) else None,
+            is_worse=(shift.change > 0) != rows[0]["higher_is_better"],
+        )
+        for metric, rows in judged.items()
+        for shift in find_shifts([row["value"] for row in rows], FALSE_ALARMS / len(judged))
+    ]
     return sorted(found, key=lambda one: one.run["position"])
 
 
@@ -242,9 +210,6 @@ def _describe_change(connection: Connection, row: Row) -> Row:
         )
         return {**row, "words": "; ".join(list_setting_changes(before, after)) or "the configuration changed"}
     return {**row, "words": f"{_shorten(row['before'])} → {_shorten(row['after'])}"}
-
-
-LONGEST_CHARS = 40
 
 
 def _shorten(text: str) -> str:

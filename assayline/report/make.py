@@ -28,20 +28,15 @@ from assayline.report.run.comparison import (
 )
 from assayline.report.run.engines import describe_engines, describe_errors
 from assayline.report.run.judges import describe_judges, name_source, read_judges, say_distrust
-from assayline.report.run.page import (
-    choose_figures,
-    describe_cost,
-    describe_run,
-    list_metrics,
-    write_headline,
-)
-from assayline.report.run.rows import read_report
+from assayline.report.run.page import choose_figures, describe_cost, describe_run, list_metrics, write_headline
+from assayline.report.run.rows import open_run
 from assayline.report.run.speed import describe_latency, describe_load, describe_time
 from assayline.report.suite import compose_suite
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.settings import Settings
 from assayline.stats.worse import name_state
 from assayline.store.database import Connection
+from assayline.store.metrics import ensure_metrics, read_metric_table
 from assayline.store.thread import DatabaseThread
 
 HTML_NAME = "report.html"
@@ -85,48 +80,53 @@ def compose_run(connection: Connection, run_id: str, baseline: str | None, run_d
     `run_dir` holds the media that came inside rows.
     """
     check_report_run(connection, run_id)
-    rows = read_report(connection, run_id)  # first: to store metrics deletes audits and rankings, which judges store
+    ensure_metrics(connection, [run_id])  # first: it deletes audits and rankings, which judges store
     if baseline is None:
         other = find_last_baseline(connection, run_id)
     else:
         other = find_baseline_run(connection, baseline, run_id)
     comparison = None if other is None else read_comparison(connection, run_id, other)
-    judges = read_judges(connection, run_id)
-    run = rows.run
-    headline, state = write_headline(rows), str(run["state"])
-    figures = choose_figures(rows)
+    judges, metrics = read_judges(connection, run_id), read_metric_table(connection, run_id)
+    with open_run(connection, run_id) as run:
+        own = [describe(run) for describe in OWN_SECTIONS]
+        prompts = describe_prompts(run, run_dir)
+        about = describe_run(run, [name_source(source) for source in judges.sources])
+    headline, state = write_headline(run), str(run.row["state"])
     if comparison is not None:
-        if is_worse(comparison, rows.summary["scorer"]):
-            figures[0] = replace(figures[0], is_bad=True)
         gate = comparison.gate
         state = name_state(state, gate.verdict if gate else "pass")
         place = 0 if gate else 2
         headline[place:place] = [*([gate.headline] if gate else []), say_verdict(comparison)]
     if doubts := say_distrust(judges):
         headline[:0], state = doubts, "worse" if state == "worse" else "not trusted"
-    sections = [
-        answer_questions(connection, rows, comparison) if comparison else None,
-        describe_comparison(rows, comparison) if comparison else None,
-        describe_errors(connection, rows),
-        describe_accuracy(rows),
-        describe_judges(judges),
-        describe_load(rows),
-        describe_latency(rows),
-        describe_time(rows),
-        describe_engines(rows),
-        describe_cost(rows),
-        describe_prompts(connection, rows, run_dir),
-        describe_run(rows, [name_source(source) for source in judges.sources]),
-        list_metrics(rows),
-    ]
-    return Document(
-        title=run["name"],
-        subtitle=f"{run['model']} on {run['prompt_set']}, run {run['run_id']}",
-        state=state,
-        headline=headline,
-        figures=figures,
-        sections=list(filter(None, sections)),
+    return Document.of(
+        run.row["name"],
+        f"{run.row['model']} on {run.row['prompt_set']}, run {run_id}",
+        state,
+        headline,
+        choose_figures(run, is_worse=comparison is not None and is_worse(comparison, run.summary["scorer"])),
+        [
+            *((answer_questions(connection, run, comparison), describe_comparison(comparison)) if comparison else ()),
+            *own[:2],
+            describe_judges(judges),
+            *own[2:],
+            prompts,
+            about,
+            list_metrics(metrics),
+        ],
     )
+
+
+OWN_SECTIONS = (
+    describe_errors,
+    describe_accuracy,
+    describe_load,
+    describe_latency,
+    describe_time,
+    describe_engines,
+    describe_cost,
+)
+"""Sections of the run alone; its judges follow the second."""
 
 
 def write_report(document: Document, folder: Path, settings: Settings) -> Written:

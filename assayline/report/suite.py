@@ -1,17 +1,17 @@
 """The page of a suite: the decision, its reasons, and every evaluation with its limits."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from assayline.benchmark.campaign import Campaign
 from assayline.benchmark.decision import Decision, JudgedCell
 from assayline.benchmark.suite import shorten_model
 from assayline.comparison.gate import Check
-from assayline.report.compared import show_interval
+from assayline.report.compared import show_interval, tabulate_limits
 from assayline.report.document import Column, Document, Figure, Section, Table, tabulate
 from assayline.stats.worse import OPEN, find_gravest
-from assayline.words import count, name_metric, show_name, show_note, show_number, show_points, show_share
+from assayline.words import count, name_metric, show_name, show_number, show_points, show_share
 
 TIERS = ("critical", "supporting", "advisory")
 EVALUATIONS = (
@@ -26,11 +26,6 @@ EVALUATIONS = (
     Column("p at the limit", "p_value", show_number, is_wide=True),
     Column("failed", "failed", is_wide=True),
     Column("open", "open", is_wide=True),
-)
-LIMITS = (
-    Column("limit on", lambda row: name_metric(row["check"])),
-    Column("verdict", "verdict"),
-    Column("finding", "words", show_note),
 )
 RUNS = (
     Column("evaluation", "evaluation", show_name),
@@ -97,7 +92,10 @@ def _show_checks(checks: Sequence[Check], accuracy: Check | None) -> dict[str, A
 def describe_decision(decision: Decision) -> dict[str, Any]:
     """Return rows and sentences of a decision's page, for the suite's file."""
     limits: list[tuple[str, Any]] = [
-        (f"{one.cell.label}, {one.cell.tier}", _list_rows(one.report.checks) if one.report else one.obstacle)
+        (
+            f"{one.cell.label}, {one.cell.tier}",
+            _list_rows(one.report.checks) if one.report else one.obstacle,
+        )
         for one in decision.judged
     ]
     if decision.weighted:
@@ -134,7 +132,7 @@ def compose_suite(plan: Campaign) -> Document:
         if isinstance(found, str):
             limits.say(f"{name}: not judged. {found}", is_warning=True)
         else:
-            limits.add(tabulate(name, LIMITS, found))
+            limits.add(tabulate_limits(name, [Check(**row) for row in found], has_words=True))
     runs.add(tabulate("Runs and baselines", RUNS, evaluations))
     models = count(len({row["model"] for row in evaluations}), "model")
     return Document(
@@ -153,5 +151,6 @@ def compose_suite(plan: Campaign) -> Document:
     )
 
 
-def _list_rows(checks: Any) -> list[dict[str, str]]:
-    return [{"check": check.check, "verdict": check.verdict, "words": check.words} for check in checks]
+def _list_rows(checks: Iterable[Check]) -> list[dict[str, Any]]:
+    names = ("check", "verdict", "words", "candidate", "baseline", "limit", "unit")
+    return [{name: getattr(check, name) for name in names} for check in checks]

@@ -5,7 +5,7 @@ queue, not the engine at that rate.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -16,9 +16,20 @@ from assayline.benchmark.profile import GOAL
 from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import SpecError
 from assayline.report.charts import Spec, choose_unit, draw_curve
-from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
-from assayline.report.document import Chart, Column, Document, Figure, Paragraph, Quote, Section, tabulate
-from assayline.report.noise import NoiseRows, choose_noise_figures, describe_noise, read_noise, say_noise
+from assayline.report.comparison import (
+    NoiseRows,
+    choose_comparison_figures,
+    choose_noise_figures,
+    describe_frontier,
+    describe_noise,
+    describe_repeats,
+    describe_speed,
+    read_noise,
+    say_comparisons,
+    say_noise,
+)
+from assayline.report.document import Chart, Column, Document, Figure, Part, Section, make_section, tabulate, warn
+from assayline.report.measures import measured, quote_spec
 from assayline.report.search import read_probes, say_search
 from assayline.spec.criteria import GateSpec
 from assayline.store.database import Connection, Row, read_rows
@@ -172,93 +183,76 @@ def count_marked(points: Sequence[Row]) -> tuple[int, int]:
     return sum(point["kept_up"] is False for point in points), sum(point["is_saturated"] is True for point in points)
 
 
-def describe_latency_under_load(points: list[Row]) -> Section:
+UP_TO_KNEE = (
+    " Up to the knee, more load adds throughput at little cost in latency; beyond it, more load mostly adds queueing."
+)
+
+
+def describe_latency_under_load(points: list[Row]) -> Section | None:
     """Build the section on latency against throughput, with the knee."""
-    section = Section("latency", "Latency against throughput")
-    timed = [point for point in points if point["requests_per_s"] is not None and point["ttft_p50_s"] is not None]
+    timed = [point for point in points if None not in (point["requests_per_s"], point["ttft_p50_s"])]
+    knee = find_knee(points)
     if not timed:
-        section.say("No point has both a throughput and a time to first token.")
-        return section
-    section.add(
-        Paragraph(
-            "Each dot is a run at a different load, shown by its label; the line connects increasing loads."
-            + (
-                (
-                    " Up to the knee, more load adds throughput at little cost in latency; beyond it, more load mostly "
-                    "adds queueing."
-                )
-                if find_knee(points)
-                else ""
-            )
-        )
+        unknown = "No point has both a throughput and a time to first token."
+        return make_section("latency", "Latency against throughput", unknown)
+    return make_section(
+        "latency",
+        "Latency against throughput",
+        "Each dot is a run at a different load, shown by its label; the line connects increasing loads."
+        + UP_TO_KNEE * bool(knee),
+        _warn(points),
+        _draw_latency("TTFT", timed, knee, FIRST_TOKEN),
+        (_draw_latency(name_metric(column), timed, knee, {column: name_metric(column)}) for column in SMALL),
     )
-    section.add(*_warn(points))
-    section.add(Chart("TTFT", _describe(points, "ttft_p50_s"), _draw_latency(timed, FIRST_TOKEN)))
-    for column in SMALL:
-        if shown := [point for point in timed if point[column] is not None]:
-            name = name_metric(column)
-            drawn = _draw_latency(shown, {column: name}, is_small=True)
-            section.add(Chart(name, _describe(shown, column), drawn, is_small=True))
-    return section
 
 
-def _draw_latency(points: Sequence[Row], columns: Mapping[str, str], is_small: bool = False) -> Spec:
+def _draw_latency(title: str, points: Sequence[Row], knee: Row | None, columns: Mapping[str, str]) -> Chart | None:
     """Draw latencies (`columns`: line name by column) over the throughput, with the knee."""
-    unit, factor = choose_unit([point[column] for point in points for column in columns if point[column] is not None])
+    shown = [point for point in points if any(point[column] is not None for column in columns)]
+    if not shown:
+        return None
+    unit, factor = choose_unit([point[column] for point in shown for column in columns if point[column] is not None])
     rows = [
         {"x": point["requests_per_s"], "y": point[column] * factor, "line": line, **_mark(point)}
-        for point in points
+        for point in shown
         for column, line in columns.items()
         if point[column] is not None
     ]
-    knee = find_knee(points)
-    titles = ("requests per second answered", unit)
+    titles, is_small = ("requests per second answered", unit), len(columns) == 1
     at = knee["requests_per_s"] if knee else None
-    return draw_curve(rows, titles, lines=list(columns.values()), knee=at, is_small=is_small)
+    drawn = draw_curve(rows, titles, lines=list(columns.values()), knee=at, is_small=is_small)
+    column = next(iter(columns))
+    ordered = sorted(shown, key=lambda point: point["requests_per_s"])
+    ends = [f"{show_seconds(one[column])} at {show_rate(one['requests_per_s'], 'requests')}" for one in ordered]
+    at_knee = f", {show_seconds(knee[column])} at the knee, {knee['label']}" if knee else ""
+    what = "99th percentile" if "p99" in column else "Median"
+    return Chart(title, f"{what} {ends[0]}{at_knee}, and {ends[-1]}.", drawn, is_small)
 
 
 def _mark(point: Row) -> Row:
     return {"label": point["label"], "is_marked": point["is_marked"]}
 
 
-def _warn(points: Sequence[Row]) -> list[Paragraph]:
+def _warn(points: Sequence[Row]) -> Part:
     """Warn about points whose latencies are not valid."""
-    warnings = []
-    if late := [point for point in points if point["kept_up"] is False]:
-        lags = ", ".join(f"{point['label']} (99% within {show_seconds(point['send_lag_p99_s'])})" for point in late)
-        warnings.append(
+    late = [point for point in points if point["kept_up"] is False]
+    saturated = ", ".join(point["label"] for point in points if point["is_saturated"])
+    lags = ", ".join(f"{point['label']} (99% within {show_seconds(point['send_lag_p99_s'])})" for point in late)
+    return [
+        warn(
             f"The load generator fell behind at {lags}: requests were sent later than their due time. The engine "
             "received less load than specified, so latencies at these points are not those of their loads."
-        )
-    if saturated := [point["label"] for point in points if point["is_saturated"]]:
-        warnings.append(
-            f"The engine was saturated at {', '.join(saturated)}: the queue grew for as long as requests arrived, "
-            "so latencies depend on the length of the run. A longer run would show higher ones."
-        )
-    if warnings:
-        warnings.append("Flagged points have a ring in the charts.")
-    return [Paragraph(text, is_warning=index < len(warnings) - 1) for index, text in enumerate(warnings)]
-
-
-def _describe(points: Sequence[Row], column: str) -> str:
-    knee = find_knee(points)
-    lowest, highest = (
-        choose((point for point in points if point[column] is not None), key=lambda point: point["requests_per_s"] or 0)
-        for choose in (min, max)
-    )
-    at_knee = f", {show_seconds(knee[column])} at the knee, {knee['label']}" if knee else ""
-    return (
-        f"Median {show_seconds(lowest[column])} at {show_rate(lowest['requests_per_s'], 'requests')}{at_knee}, and "
-        f"{show_seconds(highest[column])} at {show_rate(highest['requests_per_s'], 'requests')}."
-    ).replace("Median", "99th percentile" if "p99" in column else "Median")
-
-
-def list_points(points: list[Row]) -> Section:
-    """Build the table of all points."""
-    section = Section("points", "Points")
-    section.say(f"{count(len(points), 'run')} of the table load_point, lowest load first.")
-    section.add(tabulate("All points", POINTS, points))
-    return section
+            if late
+            else ""
+        ),
+        warn(
+            f"The engine was saturated at {saturated}: the queue grew for as long as requests arrived, so latencies "
+            "depend on the length of the run. A longer run would show higher ones."
+            if saturated
+            else ""
+        ),
+        "Flagged points have a ring in the charts." if late or saturated else None,
+    ]
 
 
 def _say_note(point: Row) -> str:
@@ -268,74 +262,64 @@ def _say_note(point: Row) -> str:
 
 POINTS = (
     Column("load", "label", show_name),
-    Column("offered requests/s", "offered_requests_per_s", show_value, is_wide=True),
-    Column("requests/s", "requests_per_s", show_value),
-    Column("output tokens/s", "output_tokens_per_s", show_value),
-    Column("TTFT p50", "ttft_p50_s", show_seconds),
-    Column("TTFT p99", "ttft_p99_s", show_seconds),
-    Column("TPOT p50", "tpot_p50_s", show_seconds, is_wide=True),
-    Column("ITL p99", "itl_p99_s", show_seconds, is_wide=True),
-    Column("E2E p50", "e2e_p50_s", show_seconds),
+    *measured("offered_requests_per_s", is_wide=True),
+    *measured("requests_per_s", "output_tokens_per_s", "ttft_p50_s", "ttft_p99_s"),
+    *measured("tpot_p50_s", "itl_p99_s", is_wide=True),
+    *measured("e2e_p50_s"),
     Column("in flight", "mean_in_flight_requests", show_value),
     Column("send lag p99", "send_lag_p99_s", show_seconds, is_wide=True),
     Column("note", _say_note, show_name),
 )
 
 
-def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> Section:
+def describe_goodput(points: list[Row], goodput: list[Row], slos: list[Row]) -> Section | None:
     """Build the goodput section: each SLO against the offered rate."""
-    section = Section("goodput", "Goodput")
-    offered = {
-        point["run_id"]: point["offered_requests_per_s"]
-        for point in points
-        if point["offered_requests_per_s"] is not None
-    }
-    if not slos:
-        section.say(
-            "The spec has no SLOs, so goodput is undefined. Add them, such as slos: "
-            "[{name: interactive, ttft_s: 0.5, tpot_s: 0.05}], and start the benchmark again."
-        )
-    else:
-        section.say(say_limits(slos))
-    if not offered:
-        section.say("No point has an offered rate, so goodput is not drawn.")
-        return section
     rates = {point["run_id"]: point for point in points if point["offered_requests_per_s"] is not None}
-    slo_lines = {row["slo"]: f"good for {row['slo']}" for row in goodput if row["run_id"] in rates}
-    lines = ["answered", *slo_lines.values()]
-    found = [(point, "answered", point["requests_per_s"], None) for point in rates.values()]
-    found += [
-        (rates[row["run_id"]], slo_lines[row["slo"]], row["good_requests_per_s"], row["good_share"])
-        for row in goodput
-        if row["run_id"] in rates
-    ]
+    undefined = (
+        "The spec has no SLOs, so goodput is undefined. Add them, such as slos: "
+        "[{name: interactive, ttft_s: 0.5, tpot_s: 0.05}], and start the benchmark again."
+    )
+    good = [(rates[row["run_id"]], row) for row in goodput if row["run_id"] in rates]
+    return make_section(
+        "goodput",
+        "Goodput",
+        say_limits(slos) if slos else undefined,
+        _draw_goodput(rates.values(), good, find_knee(points))
+        if rates
+        else "No point has an offered rate, so goodput is not drawn.",
+    )
 
-    def draw(column: int, title: str, **how: Any) -> Spec:
+
+def _draw_goodput(points: Collection[Row], good: Sequence[tuple[Row, Row]], knee: Row | None) -> Part:
+    """Draw answered and good requests, and their share, against the offered rate."""
+    lines = {row["slo"]: f"good for {row['slo']}" for _, row in good}
+    answered = [(point, "answered", point["requests_per_s"]) for point in points]
+    rates = [(point, lines[row["slo"]], row["good_requests_per_s"]) for point, row in good]
+    shares = [(point, lines[row["slo"]], row["good_share"]) for point, row in good if row["good_share"] is not None]
+
+    def draw(title: str, found: Sequence[tuple[Row, str, Any]], **how: Any) -> Spec:
         rows = [
-            {"x": one[0]["offered_requests_per_s"], "y": one[column], "line": one[1], **_mark(one[0])}
-            for one in found
-            if one[column] is not None
+            {"x": point["offered_requests_per_s"], "y": value, "line": line, **_mark(point)}
+            for point, line, value in found
+            if value is not None
         ]
-        return draw_curve(rows, ("requests per second offered", title), lines=lines, **how)
+        return draw_curve(rows, ("requests per second offered", title), lines=["answered", *lines.values()], **how)
 
-    knee = find_knee(points)
-    section.add(
+    ends = {
+        "knee": knee["offered_requests_per_s"] if knee else None,
+        "diagonal": max(point["offered_requests_per_s"] for point in points),
+    }
+    return [
         Chart(
             "Answered and good requests against offered rate",
             "The dashed line marks where all offered requests are answered or good. Loads without a rate, such as "
             "all at once, are not in this chart.",
-            draw(
-                2,
-                "requests per second",
-                knee=knee["offered_requests_per_s"] if knee else None,
-                diagonal=max(offered.values()),
-            ),
-        )
-    )
-    if any(share is not None for *_, share in found):
-        shares = draw(3, "share of requests", is_share=True)
-        section.add(Chart("Share of good requests", _describe_shares(goodput, offered), shares))
-    return section
+            draw("requests per second", [*answered, *rates], **ends),
+        ),
+        Chart("Share of good requests", _describe_shares(good), draw("share of requests", shares, is_share=True))
+        if shares
+        else None,
+    ]
 
 
 def say_limits(slos: Sequence[Row]) -> str:
@@ -347,22 +331,20 @@ def say_limits(slos: Sequence[Row]) -> str:
     return f"A request is good if it is answered within every limit. {told}."
 
 
-def _describe_shares(goodput: Sequence[Row], offered: Mapping[str, float]) -> str:
+def _describe_shares(good: Sequence[tuple[Row, Row]]) -> str:
     """Describe the highest offered rate at which nearly all requests are good."""
     parts = []
-    for slo in dict.fromkeys(row["slo"] for row in goodput):
-        rows = [row for row in goodput if row["slo"] == slo and row["run_id"] in offered]
-        rows.sort(key=lambda row: offered[row["run_id"]])
-        ample = [offered[row["run_id"]] for row in takewhile(lambda row: (row["good_share"] or 0.0) >= GOAL, rows)]
-        if ample:
-            parts.append(f"for {slo}, at least {GOAL:.0%} are good up to {show_rate(ample[-1], 'requests')}")
-        elif rows:
-            parts.append(f"for {slo}, fewer than {GOAL:.0%} are good even at the lowest rate")
+    for slo in dict.fromkeys(row["slo"] for _, row in good):
+        shares = sorted(
+            (point["offered_requests_per_s"], row["good_share"] or 0.0) for point, row in good if row["slo"] == slo
+        )
+        ample = [rate for rate, _ in takewhile(lambda one: one[1] >= GOAL, shares)]
+        up_to = f"at least {GOAL:.0%} are good up to {show_rate(ample[-1], 'requests')}" if ample else ""
+        parts.append(f"for {slo}, {up_to or f'fewer than {GOAL:.0%} are good even at the lowest rate'}")
     words = "; ".join(parts)
     return f"{words[:1].upper()}{words[1:]}."
 
 
-SPEC_CHARACTERS = 6_000
 RUNS = (
     Column("name", "name", show_name),
     Column("run", "run_id", show_name),
@@ -373,32 +355,40 @@ RUNS = (
 
 def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
     """Build the benchmark document. `left` is the number of runs still to do, or None if unknown."""
-    points = label_points(rows.points)
-    first, unfinished = rows.runs[0], rows.unfinished
+    points, first = label_points(rows.points), rows.runs[0]
     if points:
         figures = _choose_figures(points, rows)
         found = [rows.search, "" if rows.search else _say_knee(points), _say_ends(points), _say_goodput(points, rows)]
         sections = [
             describe_latency_under_load(points),
             describe_goodput(points, rows.goodput, rows.slos),
-            list_points(points),
+            make_section(
+                "points",
+                "Points",
+                f"{count(len(points), 'run')} of the table load_point, lowest load first.",
+                tabulate("All points", POINTS, points),
+            ),
         ]
     else:
         limits = {(json.loads(run["spec_json"]).get("gate") or {}).get("max_accuracy_drop") for run in rows.runs}
         limit = (limits - {None} or {GateSpec().max_accuracy_drop}).pop() if len(limits) == 1 else None
         found = say_noise(rows.noise) if rows.noise else say_comparisons(rows.measured, rows.frontier, limit)
-        sections = describe_comparisons(rows.measured, rows.values, rows.frontier if len(rows.frontier) > 1 else [])
-        figures = choose_comparison_figures(rows.measured, rows.frontier)
-        if rows.noise:
-            sections[0], figures = describe_noise(rows.noise), choose_noise_figures(rows.noise)
+        sections = [
+            describe_frontier(rows.frontier) if len(rows.frontier) > 1 else None,
+            describe_noise(rows.noise) if rows.noise else describe_speed(rows.measured),
+            describe_repeats(rows.measured, rows.values),
+        ]
+        figures = (
+            choose_noise_figures(rows.noise) if rows.noise else choose_comparison_figures(rows.measured, rows.frontier)
+        )
     what = "under load" if points else "noise" if rows.noise else "compared"
-    return Document(
-        title=f"{first['model'].rstrip('/').rsplit('/', 1)[-1]} {what}",
-        subtitle=f"{first['model']} on {first['prompt_set']}, benchmark {rows.benchmark_id}",
-        state="unfinished" if unfinished or left else "completed",
-        headline=[sentence for sentence in (*found, _say_trouble(points, rows, left)) if sentence],
-        figures=figures,
-        sections=[*sections, _describe_runs(rows)],
+    return Document.of(
+        f"{first['model'].rstrip('/').rsplit('/', 1)[-1]} {what}",
+        f"{first['model']} on {first['prompt_set']}, benchmark {rows.benchmark_id}",
+        "unfinished" if rows.unfinished or left else "completed",
+        [*found, _say_trouble(points, rows, left)],
+        figures,
+        [*sections, _describe_runs(rows)],
     )
 
 
@@ -461,7 +451,7 @@ def _say_trouble(points: list[Row], rows: BenchmarkRows, left: int | None) -> st
     return f"Warning: {'; '.join(parts)}." if parts else ""
 
 
-def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure]:
+def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure | None]:
     knee = find_knee(points)
     fastest = max(points, key=lambda point: point["requests_per_s"] or 0.0)
     behind, saturated = count_marked(points)
@@ -490,11 +480,11 @@ def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure]:
     ]
 
 
-def _describe_runs(rows: BenchmarkRows) -> Section:
-    section = Section("runs", "Runs")
-    for run in rows.unfinished:
-        section.say(f"{run['name']} is {run['state']}: {run['message'] or 'reason unknown'}", is_warning=True)
-    section.add(tabulate("Runs", RUNS, rows.runs, is_folded=True))
-    text = json.dumps(json.loads(rows.runs[0]["spec_json"]), indent=2, ensure_ascii=False)
-    section.add(Quote("Spec of the first run", text[:SPEC_CHARACTERS], len(text)))
-    return section
+def _describe_runs(rows: BenchmarkRows) -> Section | None:
+    return make_section(
+        "runs",
+        "Runs",
+        (warn(f"{run['name']} is {run['state']}: {run['message'] or 'reason unknown'}") for run in rows.unfinished),
+        tabulate("Runs", RUNS, rows.runs, is_folded=True),
+        quote_spec("Spec of the first run", json.loads(rows.runs[0]["spec_json"])),
+    )

@@ -323,7 +323,7 @@ class Pages:
         if not found or found == run_id:
             raise SpecError("A comparison needs two runs. hint: mark two runs in the list.")
         baseline = self._find_run(connection, found).run
-        pairing, _, scores = read_scores(connection, run_id, baseline["run_id"])
+        pairing, _, scores = read_scores(connection, run_id, baseline["run_id"], choices.run["spec_json"])
         query = list_pairs(run_id, baseline["run_id"], pairing, scorer, rubric, filters)
         sentences = [say_score(scores[scorer])] if scorer in scores else []
         return {"choices": choices, "query": query, "baseline": baseline, "sentences": sentences}

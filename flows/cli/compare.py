@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
 from assayline.report.document import Column
-from assayline.words import name_metric, show_metric, show_number
+from assayline.report.measures import CHANGES
+from assayline.words import name_metric
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -34,8 +35,7 @@ FLIPS = (("prompt", "prompt"), ("target", "target"), ("run", "candidate_answer")
 STATED = (
     Column("metric", lambda row: name_metric(row["metric"]) + (f" ({row['detail']})" if row["detail"] else "")),
     Column("statistic", "statistic"),
-    Column("run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
-    Column("baseline", lambda row: show_metric(row["baseline_value"], row["unit"]), show_number),
+    *CHANGES[1:],
 )
 
 
@@ -58,8 +58,8 @@ def run(arguments: list[str]) -> int:
     found = compare(run_id, baseline, settings=settings)
     read = _reread(run_id, found.baseline["run_id"], settings) if known.reread else None
     console = plain_console()
-    print_text(f"Run {run_id} compared with a baseline. {introduce(found.run, found)}", console)
-    if scores := tabulate_scores(found, is_judged=False):
+    print_text(f"Run {run_id} compared with a baseline. {introduce(found)}", console)
+    if (scores := tabulate_scores(found, is_judged=False)).cells:
         print_table(scores, console)
     if flips := [*found.worse, *found.better]:
         score = Column(

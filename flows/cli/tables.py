@@ -11,38 +11,21 @@ from assayline.benchmark.configurations import LEAST_RUNS
 from assayline.comparison.gate import GateReport
 from assayline.flows.cli.words import plain_console, print_page, print_table, print_text
 from assayline.report.compared import tabulate_limits
-from assayline.report.document import Column, Table, tabulate
+from assayline.report.comparison import NoiseRows
 from assayline.report.make import HTML_NAME
-from assayline.report.noise import NoiseRows
+from assayline.report.measures import tabulate_metrics
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.run.evaluation import RunResult
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.thread import DatabaseThread
 from assayline.store.viewer import find_viewer
-from assayline.words import (
-    show_known,
-    show_metric,
-    show_number,
-    show_range,
-)
-
-METRICS = (
-    Column("metric", "metric"),
-    Column("value", lambda row: show_metric(row["value"], row["unit"]), show_number),
-    Column("95% CI", lambda row: _show_range(row["low"], row["high"], row["unit"]), show_number),
-    Column("n", "n", show_known),
-)
-
-
-def _show_range(low: float | None, high: float | None, unit: str | None) -> str:
-    return show_range(show_metric(low, unit), show_metric(high, unit))
 
 
 def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
     """Print the table of metrics, the paths of database and report, and where to find the rest."""
     print_text(f"\n{spec.model_name} on {spec.prompts.set_name}, run {result.run_id}", console)
-    print_table(tabulate_metrics(result), console)
+    print_table(tabulate_metrics(result.metrics), console)
     print_text(f"Database: {result.database}", console)
     for note in result.notes:
         print_text(note, console)
@@ -54,14 +37,10 @@ def print_result(result: RunResult, spec: EvalSpec, console: Console) -> None:
     print_text(f"Answers: assayline view {result.run_id}", console)
 
 
-def tabulate_metrics(result: RunResult) -> Table:
-    return tabulate("Metrics of the run", METRICS, result.metrics)
-
-
 def print_gate(report: GateReport, console: Console) -> None:
     """Print the table of limits, then a line per limit."""
     print_text(f"\nRun {report.candidate} compared with baseline {report.baseline}", console)
-    print_table(tabulate_limits(report.checks), console)
+    print_table(tabulate_limits("Limits", report.checks), console)
     for line in dict.fromkeys(f"{check.verdict}: {check.words}" for check in report.checks):
         print_text(line, console)
 

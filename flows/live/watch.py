@@ -25,11 +25,11 @@ from prefect.states import Cancelled
 
 from assayline.engines.pool import EnginePool
 from assayline.flows.cli.process import Terminated
-from assayline.flows.cli.tables import tabulate_metrics
 from assayline.flows.live.reporting import publish_page
 from assayline.report.document import Document
 from assayline.report.make import Written
 from assayline.report.markdown import render_table
+from assayline.report.measures import tabulate_metrics
 from assayline.run.begin import RunPlan
 from assayline.run.driver import Cluster, FrontEnd
 from assayline.run.evaluation import RunResult
@@ -185,7 +185,7 @@ class FlowFront(FrontEnd):
         if not self._is_reachable:
             self.log.error("Run stored, but its page in Prefect lacks the metrics: the API does not answer.")
             return
-        page = written.document if written else render_table(tabulate_metrics(result))
+        page = written.document if written else render_table(tabulate_metrics(result.metrics))
         if plan.purpose.kind == "night" and written:
             said = say_page(written.document, result.headline)
             publish_page("night", written.document.title, page, said)

@@ -18,14 +18,20 @@ from assayline.comparison.baselines import Pin
 from assayline.comparison.gate import Check, GateReport
 from assayline.flows.cli.list_baselines import PINS
 from assayline.flows.cli.score import SCORES
-from assayline.flows.cli.tables import BENCHMARK_SECTIONS, print_gate, print_result, tabulate_metrics
+from assayline.flows.cli.tables import BENCHMARK_SECTIONS, print_gate, print_result
 from assayline.flows.cli.terminal import log_console
 from assayline.flows.cli.words import print_page, print_table, print_text
 from assayline.flows.live.logs import speak_in_sentences
-from assayline.report.comparison import choose_comparison_figures, describe_comparisons, say_comparisons
+from assayline.report.compared import tabulate_limits
+from assayline.report.comparison import (
+    choose_comparison_figures,
+    describe_repeats,
+    describe_speed,
+    say_comparisons,
+)
 from assayline.report.document import Document, tabulate
 from assayline.report.markdown import render_markdown, render_table
-from assayline.report.run.comparison import LIMITS
+from assayline.report.measures import tabulate_metrics
 from assayline.run.evaluation import RunResult
 from assayline.spec.file import parse_spec
 from assayline.stats.worse import Comparison
@@ -56,11 +62,6 @@ def gate_of(name: str) -> GateReport:
     return GateReport("run", name, [Check(f"accuracy, {name}", "fail", words, 0.4, 0.5, 0.02, "share")])
 
 
-def limit_of(name: str) -> dict[str, Any]:
-    values = {"candidate_value": 0.4, "baseline_value": 0.5, "limit_value": 0.02, "unit": "share"}
-    return {"limit_on": f"accuracy, {name}", "verdict": "fail", "words": f"{name} went to 0.4.", **values}
-
-
 def benchmark_of(name: str) -> list[Measured]:
     metric = {
         "repeats": 5,
@@ -83,8 +84,11 @@ def benchmark_of(name: str) -> list[Measured]:
 
 def compared(name: str) -> Document:
     measured = benchmark_of(name)
-    figures, sections = choose_comparison_figures(measured, []), describe_comparisons(measured, [], [])
-    return Document("title", "subtitle", "completed", say_comparisons(measured, [], None), figures, sections)
+    figures, sections = (
+        choose_comparison_figures(measured, []),
+        [describe_speed(measured), describe_repeats(measured, [])],
+    )
+    return Document.of("title", "subtitle", "completed", say_comparisons(measured, [], None), figures, sections)
 
 
 def show_all(name: str, width: int) -> str:
@@ -132,8 +136,8 @@ def test_no_name_is_too_much_for_a_narrow_terminal(name, width):
 @given(name=names)
 def test_a_page_in_prefect_has_the_same_tables_whatever_a_name_is(name):
     for describe in (
-        lambda name: render_table(tabulate_metrics(result_of(name))),
-        lambda name: render_table(tabulate("Limits", LIMITS, [limit_of(name)])),
+        lambda name: render_table(tabulate_metrics(result_of(name).metrics)),
+        lambda name: render_table(tabulate_limits("Limits", gate_of(name).checks, has_words=True)),
         lambda name: render_markdown(compared(name)),
     ):
         page = describe(name)

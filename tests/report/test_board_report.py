@@ -95,7 +95,7 @@ def test_tasks_of_one_model_and_runs_without_scores_share_the_tables(settings, t
 def test_charts_have_every_model_of_their_task(board):
     drawn = [{row["name"]: row for rows in layers for row in rows} for layers in read_charts(board[2].html)]
     assert [sorted(models) for models in drawn] == [["a", "b", "c", "d", "e"], ["a", "b", "c"]]
-    assert drawn[0]["d"]["is_pale"] and drawn[0]["a"]["shown"].endswith("rank 1–2")
+    assert drawn[0]["d"]["is_pale"] and drawn[0]["a"]["shown"].startswith("95% (")
 
 
 def test_leaderboard_leaves_out_what_all_models_have_in_common(settings, tmp_path):

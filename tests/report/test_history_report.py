@@ -56,9 +56,7 @@ def test_history_report_shows_when_and_by_how_much_a_metric_shifted(page):
 def test_the_charts_have_every_night_the_band_the_levels_and_the_marks(regressed, page):
     charts = read_charts(page.html)
     assert len(charts) == len(METRICS) - 1, "no run has a price"
-    drawn = {
-        metric.key: [row for rows in layers for row in rows] for metric, layers in zip(METRICS, charts, strict=False)
-    }
+    drawn = {metric: [row for rows in layers for row in rows] for metric, layers in zip(METRICS, charts, strict=False)}
     rows = drawn["output_tokens_per_s"]
     nights = {row["run"]: row for row in rows if "run" in row}
     with connect(regressed.database_path, 10) as connection:

@@ -90,7 +90,7 @@ def test_report_separates_the_time_of_judging(judged, tmp_path):
     assert "**Time and cost of the model and of judging**" in text
     for line in ("| model | org/judged-model |", "| judge, helpful | of careful |", "| all judges |"):
         assert line in text
-    assert "| judging, output tokens | 960 | tokens |" in text, "6 tokens for each of 160 verdicts"
+    assert "| judging, output tokens | 960\u00a0tokens |" in text, "6 tokens for each of 160 verdicts"
 
 
 def test_report_of_a_judge_has_its_audit_and_names_the_judged_run(judged, tmp_path):

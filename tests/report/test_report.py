@@ -16,10 +16,11 @@ from assayline.flows.cli import run
 from assayline.report import make
 from assayline.report.make import Written, make_report, put_on_page
 from assayline.report.markdown import render_markdown
+from assayline.report.run.accuracy import _GROUPS
 from assayline.report.run.comparison import say_conditions
-from assayline.report.run.rows import read_report
+from assayline.report.run.rows import open_run
 from assayline.settings import Settings
-from assayline.store.database import connect
+from assayline.store.database import connect, read_rows
 from assayline.store.thread import DatabaseThread
 from assayline.words import show_change, show_points, show_range, show_seconds, show_share
 
@@ -113,7 +114,7 @@ def test_numbers_are_those_of_the_models(weeks, written):
         assert shown in text.replace("\\_", "_")
     for source in ("output_tokens_per_s mean", "ttft_s p95", "accuracy mean"):
         assert source in page, "each metric of the run with its name in metric_value"
-    groups = DatabaseThread(weeks).run(lambda connection: read_report(connection, NIGHT)).groups
+    groups = DatabaseThread(weeks).run(lambda connection: read_rows(connection, _GROUPS, NIGHT, 20))
     wrong = [row["value"] for row in groups if row["property"] == "wrong answer"]
     assert wrong and all(f"| {value} |" in text for value in wrong)
     assert "Extracted answer" not in page, "it is the output"
@@ -124,9 +125,10 @@ def test_numbers_are_those_of_the_models(weeks, written):
 
 def test_charts_are_made_of_the_rows_of_their_models(weeks, written):
     _, *charts = read_charts(written.html)
-    rows = DatabaseThread(weeks).run(lambda connection: read_report(connection, NIGHT))
-    assert [row["value"] for row in charts[3][0]] == [row["output_tokens_per_s"] for row in rows.activity]
-    ttfts = [row["requests"] for row in rows.histogram if row["metric"] == "ttft_s"]
+    with connect(weeks.database_path, 10) as connection, open_run(connection, NIGHT) as run:
+        activity, histogram = run.query("activity"), run.query("latency_histogram")
+    assert [row["value"] for row in charts[3][0]] == [row["output_tokens_per_s"] for row in activity]
+    ttfts = [row["requests"] for row in histogram if row["metric"] == "ttft_s"]
     assert [row["requests"] for row in charts[0][0]] == ttfts and sum(ttfts) > 10
     for chart in charts[3:]:
         failures = [row for rows in chart for row in rows if "event" in row]

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from assayline.errors import StoreError
-from assayline.report.run.rows import read_report
+from assayline.report.run.rows import open_run
 from assayline.store import measure
 from assayline.store.measure import list_statements
 from assayline.store.metrics import SHOWN, read_metric_table
@@ -15,8 +15,8 @@ LATENCIES = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "itl_s", "e
 
 
 def test_a_run_that_is_not_there_is_said_so(store):
-    with pytest.raises(StoreError, match="Run elsewhere is not in the database"):
-        read_report(store.connection, "elsewhere")
+    with pytest.raises(StoreError, match="Run elsewhere is not in"), open_run(store.connection, "elsewhere"):
+        pass
     assert read_metric_table(store.connection, "' or 1=1 --") == []
 
 

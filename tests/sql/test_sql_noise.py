@@ -151,12 +151,12 @@ def test_read_flips_marks_prompts_that_flip_between_equal_runs(store):
     store.measure()
 
     def show(*flips):
-        rows = read_flips(store.connection, *flips)
+        rows = read_flips(store.connection, *flips, "exact_match")
         return sorted((row["prompt_id"], row["flip_share"]) for row in rows)
 
     marked = [("p0", 0.0), ("p1", pytest.approx(0.6))]
-    assert show("candidate00", "baseline00", "prompt", "worse") == marked
-    assert show("baseline00", "candidate00", "prompt", "better") == marked
+    assert show("candidate00", "baseline00", "prompt") == marked
+    assert show("baseline00", "candidate00", "prompt") == marked
     store.connection.execute("update raw.runs set benchmark_id = null")
     unmarked = [("p0", None), ("p1", None)]
-    assert show("candidate00", "baseline00", "prompt", "worse") == unmarked
+    assert show("candidate00", "baseline00", "prompt") == unmarked

@@ -8,7 +8,6 @@ import pytest
 from assayline.comparison.gate import judge_run_against
 from assayline.comparison.own_history import OWN_HISTORY, list_nights
 from assayline.report.run.comparison import describe_comparison, read_comparison
-from assayline.report.run.rows import read_report
 from assayline.run.stages import save_verdicts
 from assayline.spec.criteria import GateSpec
 from assayline.stats.worse import NIGHTS
@@ -55,7 +54,7 @@ def test_judge_own_history_names_the_lost_prompts(store, nights, tmp_path):
     assert [row["prompt_id"] for row in rows] == [f"p{number:03d}" for number in LOST]
     assert all(row["finding"] == "lost" and row["is_last"] and row["chance"] < 0.05 for row in rows)
     assert rows[0]["scores"] == [1.0] * 14 + [0.0]
-    section = describe_comparison(read_report(store.connection, new), read_comparison(store.connection, new, nights[0]))
+    section = describe_comparison(read_comparison(store.connection, new, nights[0]))
     (table,) = (
         block for block in section.blocks if getattr(block, "caption", "") == "Prompts against their own history"
     )

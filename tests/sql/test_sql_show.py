@@ -3,10 +3,10 @@
 import pytest
 
 from assayline.report.document import Sample
-from assayline.report.run.accuracy import describe_prompts
+from assayline.report.run.accuracy import _GROUPS, describe_prompts
 from assayline.report.run.comparison import read_flips
 from assayline.report.run.engines import describe_errors
-from assayline.report.run.rows import _GROUPS, read_report
+from assayline.report.run.rows import open_run
 
 
 def given_scores(store, *values, run_id="run"):
@@ -33,7 +33,8 @@ def test_worst_and_best_prompts_are_shown_by_the_answer_that_goes_furthest_by_th
     given_scores(store, [0.0], [0.0], run_id="other")
     store.given("scorers", {"scorer": "second", "ordinal": 1})
     store.given("scores", {"scorer": "second", "prompt_id": "p0", "value": 0.0})
-    section = describe_prompts(store.connection, read_report(store.connection, "run"))
+    with open_run(store.connection, "run") as run:
+        section = describe_prompts(run)
     assert list_samples(section) == [
         ("Worst: row 1", "prompt 1", "run 1.0"),
         ("Worst: row 2", "prompt 2", "run 2.1"),
@@ -50,7 +51,8 @@ def test_flips_are_of_both_directions_with_an_answer_of_each_run(store):
     given_scores(store, [0.0], [1.0], [1.0], [0.5, 0.5], run_id="new")
 
     def show(candidate, change):
-        rows = read_flips(store.connection, candidate, "old", "prompt", change)
+        rows = read_flips(store.connection, candidate, "old", "prompt", "exact_match")
+        rows = [row for row in rows if (row["difference"] < 0) == (change == "worse")]
         return [
             [row[key] for key in ("prompt_id", "difference", "candidate_answer", "baseline_answer")] for row in rows
         ]
@@ -66,7 +68,8 @@ def test_an_example_of_each_kind_of_error_is_shown(store):
         {"error_kind": "refused", "error_message": "no", "finished_at_s": None},
         {"error_kind": None, "error_message": None, "finished_at_s": 1.0},
     )
-    section = describe_errors(store.connection, read_report(store.connection, "run"))
+    with open_run(store.connection, "run") as run:
+        section = describe_errors(run)
     shown = [(one.title.partition(":")[0], one.quotes[0].text) for one in section.blocks if isinstance(one, Sample)]
     assert shown == [("Example of refused", "no"), ("Example of timeout", "late")]
 

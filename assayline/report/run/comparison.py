@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from assayline.comparison.gate import Check, GateReport
@@ -12,14 +12,13 @@ from assayline.comparison.queries import (
     has_benchmark,
     read_noise_floors,
     read_overlaps,
-    read_side,
     say_pairing,
 )
 from assayline.report.answers import Filters, list_messages, list_pairs, read_whole_answers
-from assayline.report.charts import draw_points
 from assayline.report.compared import show_difference, show_interval, tabulate_comparisons, tabulate_limits
-from assayline.report.document import Chart, Column, Sample, Section, Table, cut_quote, tabulate
-from assayline.report.run.rows import ReportRows, say_answered
+from assayline.report.document import Column, Sample, Section, Table, cut_quote, make_section, tabulate, warn
+from assayline.report.measures import CHANGES, chart_shares
+from assayline.report.run.rows import RunRows, say_answered
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_setting_changes
 from assayline.stats.pairs import describe_pairs
@@ -29,11 +28,9 @@ from assayline.store.manifest import ENDED_WELL
 from assayline.store.metrics import ensure_repeats
 from assayline.words import (
     count,
-    name_metric,
     show_change,
-    show_metric,
     show_name,
-    show_number,
+    show_points,
     show_ratio,
     show_share,
     show_value,
@@ -88,36 +85,35 @@ class ComparisonRows:
 
 def read_comparison(connection: Connection, candidate: str, baseline: str) -> ComparisonRows:
     """Read the comparison of two stored runs."""
-    query = "select * from runs where run_id = ?"
-    (run,), (own,) = (read_rows(connection, query, run_id) for run_id in (baseline, candidate))
-    specs = [json.loads(row["spec_json"]) for row in (own, run)]
-    ordinals = {scorer: place for place, scorer in enumerate(read_side(connection, candidate).scorers)}
-    pairing, gate, scores = read_scores(connection, candidate, baseline)
-    query = "select run_id, environment from run_conditions where run_id in (?, ?)"
     ensure_repeats(connection, candidate, baseline, only_benchmarks=True)
-    environments = {row["run_id"]: row["environment"] for row in read_rows(connection, query, candidate, baseline)}
+    sides = {row["run_id"]: row for row in read_rows(connection, _SIDES, candidate, baseline)}
+    run, other = sides[candidate], sides[baseline]
+    pairing, gate, scores = read_scores(connection, candidate, baseline, run["spec_json"])
+    is_measured = has_benchmark(connection, candidate, baseline)
+    flips = read_flips(connection, candidate, baseline, pairing, next(iter(run["scorers"]), None), is_measured)
+    first = {scorer: scores[scorer] for scorer in run["scorers"] if scorer in scores}
     return ComparisonRows(
-        run=own,
-        baseline=run,
-        pairing=say_pairing(pairing, *specs),
-        environments=(environments[candidate], environments[baseline]),
+        run=run,
+        baseline=other,
+        pairing=say_pairing(pairing, *(json.loads(side["spec_json"]) for side in (run, other))),
+        environments=(run["environment"], other["environment"]),
         gate=gate,
-        scores=sorted(scores.values(), key=lambda one: (ordinals.get(one.scorer, len(ordinals)), one.scorer)),
-        metrics=_relate_noise(connection, candidate, baseline),
-        worse=read_flips(connection, candidate, baseline, pairing, "worse"),
-        better=read_flips(connection, candidate, baseline, pairing, "better"),
+        scores=[*first.values(), *(scores[scorer] for scorer in sorted(scores.keys() - first.keys()))],
+        metrics=_relate_noise(connection, candidate, baseline, is_measured),
+        worse=[row for row in flips if row["difference"] < 0],
+        better=[row for row in flips if row["difference"] > 0],
         named=read_rows(connection, _NAMED, candidate, baseline),
     )
 
 
 def read_scores(
-    connection: Connection, candidate: str, baseline: str
+    connection: Connection, candidate: str, baseline: str, spec_json: str
 ) -> tuple[str, GateReport | None, dict[str, JudgedScore]]:
     """Read how the prompts of two runs are paired, the gate's last verdict on them, and their scores, by scorer.
 
-    Scores are judged by the limit of the candidate's spec.
+    Scores are judged by the limit of the candidate's spec, `spec_json`.
     """
-    wanted = json.loads(read_side(connection, candidate).spec_json).get("gate", {})
+    wanted = json.loads(spec_json).get("gate", {})
     overlaps = read_overlaps(connection, candidate, baseline, wanted.get("min_overlap", GateSpec().min_overlap))
     pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
     checks = [Check(**row) for row in read_rows(connection, _LIMITS, candidate, baseline)]
@@ -137,9 +133,9 @@ def _judge(found: Comparison, judged: Check | None, limit: float) -> JudgedScore
     return JudgedScore(found, judged.verdict if judged else found.judge())
 
 
-def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list[Row]:
+def _relate_noise(connection: Connection, candidate: str, baseline: str, is_measured: bool) -> list[Row]:
     """Read the metrics of two runs, with differences as multiples of the noise floor if that is known."""
-    floors = read_noise_floors(connection, candidate, baseline)
+    floors = read_noise_floors(connection, candidate, baseline) if is_measured else {}
     rows = read_rows(connection, _SPEEDS, candidate, baseline)
     for row in rows:
         floor, values = floors.get(row["metric"]), (row["candidate_value"], row["baseline_value"])
@@ -147,6 +143,14 @@ def _relate_noise(connection: Connection, candidate: str, baseline: str) -> list
     return rows
 
 
+_SIDES = """
+    select
+        runs.*, environment,
+        (select coalesce(list(scorer order by ordinal, scorer), []) from scorers where run_id = runs.run_id) as scorers
+    from runs
+    left join run_conditions using (run_id)
+    where run_id in (?, ?)
+"""
 _LIMITS = """
     select
         limit_on as check,
@@ -198,24 +202,26 @@ _NOISE = """
 """
 
 
-def read_flips(connection: Connection, candidate: str, baseline: str, pairing: str, change: str) -> list[Row]:
-    """Read pairs whose score changed by the candidate's first scorer, most first, with the answers of both runs.
+def read_flips(
+    connection: Connection, candidate: str, baseline: str, pairing: str, scorer: str | None, is_measured: bool = True
+) -> list[Row]:
+    """Read the pairs whose score changed most, those that got worse first, with the answers of both runs.
 
     `flip_share` is the share of pairs of equal runs whose scores of the prompt differ, of the configuration that flips
     more; None if neither was measured.
     """
-    scorer = next(iter(read_side(connection, candidate).scorers), None)
-    listed = list_pairs(candidate, baseline, pairing, scorer, None, Filters(change=change)).read_plain(connection, 1)
-    has_noise = listed and has_benchmark(connection, candidate, baseline)
+    query = list_pairs(candidate, baseline, pairing, scorer, None, Filters())
+    place = f"row_number() over (partition by difference > 0 order by {query.order})"
+    shown = replace(query, text=f"from ({query.text}) qualify {place} <= {FLIPPED}").read_plain(connection, 1)
     noise = {
         (run_id, one["prompt_id"], one["occurrence"]): one["score_flip_share"]
         for run_id in (candidate, baseline)
-        for one in (read_rows(connection, _NOISE, run_id) if has_noise else ())
+        for one in (read_rows(connection, _NOISE, run_id) if shown and is_measured else ())
     }
-    found, shown = [], listed[:FLIPPED]
     answers = read_whole_answers(connection, candidate, [row["request_id"] for row in shown], ["turns_said"])
     paired = [one for row in shown if (one := row["baseline_request_id"])]
     others = read_whole_answers(connection, baseline, paired, ["turns_said"])
+    found = []
     for row in shown:
         ours, theirs = answers.get(row["request_id"], {}), others.get(row["baseline_request_id"], {})
         keys = [(side["run_id"], side["prompt_id"], side["occurrence"]) for side in (ours, theirs) if side]
@@ -263,64 +269,54 @@ NAMED = (
 SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a run again with the current scorer."
 
 
-SPEEDS = (
-    Column("metric", lambda row: name_metric(row["metric"])),
-    Column("run", lambda row: show_metric(row["candidate_value"], row["unit"]), show_number),
-    Column("baseline", lambda row: show_metric(row["baseline_value"], row["unit"]), show_number),
-    Column("change", "change_share", show_change),
-    Column("noise", "noise_ratio", show_ratio),
-)
+SPEEDS = (*CHANGES, Column("change", "change_share", show_change), Column("noise", "noise_ratio", show_ratio))
 
 
-def describe_comparison(rows: ReportRows, comparison: ComparisonRows) -> Section:
+def describe_comparison(comparison: ComparisonRows) -> Section | None:
     """Build the section: limits, changed prompts, scores and speed."""
-    section = Section("comparison", "Comparison with the baseline")
-    section.say(introduce(rows.run, comparison))
-    if words := say_conditions(*comparison.environments):
-        section.say(words, is_warning=True)
-    if comparison.gate:
-        section.add(tabulate_limits(comparison.gate.checks, has_words=True))
-    if shown := [one for one in comparison.scores if one.found.ends]:
-        points = [
-            {
-                "name": one.scorer,
-                **{key: 100 * (getattr(one.found, end) or 0) for key, end in ENDS.items()},
-                "shown": f"{show_difference(one.found)} ({show_interval(one.found)})",
-            }
-            for one in shown
-        ]
-        words = "; ".join(f"{point['name']} {point['shown']}" for point in points)
-        described = f"Difference of each mean score from the baseline, with its 95% interval: {words}."
-        drawn = draw_points(points, "change in percentage points", origin=True)
-        section.add(Chart("Score changes", described, drawn))
-    if comparison.named:
-        section.add(tabulate("Prompts against their own history", NAMED, comparison.named))
-        section.say("● right, ◐ in part, ○ wrong, · no score. Chance: of a wrong answer, by the nights before.")
-    section.add(*(_show_flip("Got worse", row) for row in comparison.worse))
-    section.add(*(_show_flip("Got better", row) for row in comparison.better))
-    if table := tabulate_scores(comparison):
-        section.add(table)
-    section.add(tabulate("Speed and cost", SPEEDS, comparison.metrics))
-    section.say(
+    sure = [
+        {"name": one.scorer, **{key: getattr(one.found, key) for key in ("difference", "low", "high")}}
+        for one in comparison.scores
+        if one.found.ends
+    ]
+    noisy = sum(row["noise_ratio"] is not None for row in comparison.metrics)
+    return make_section(
+        "comparison",
+        "Comparison with the baseline",
+        introduce(comparison),
+        warn(say_conditions(*comparison.environments)),
+        tabulate_limits("Limits", comparison.gate.checks, has_words=True) if comparison.gate else None,
+        chart_shares(
+            "JudgedScore changes",
+            "Difference of each mean score from the baseline, with its 95% interval",
+            "change in percentage points",
+            sure,
+            {"name": "name", "value": "difference", "low": "low", "high": "high"},
+            show_points,
+            origin=True,
+        ),
+        tabulate("Prompts against their own history", NAMED, comparison.named),
+        "● right, ◐ in part, ○ wrong, · no score. Chance: of a wrong answer, by the nights before."
+        if comparison.named
+        else None,
+        (_show_flip("Got worse", row) for row in comparison.worse),
+        (_show_flip("Got better", row) for row in comparison.better),
+        tabulate_scores(comparison),
+        tabulate("Speed and cost", SPEEDS, comparison.metrics),
         "Speed and cost compare one run with one run, and runs vary. `assayline gate` tests such a difference over "
-        "repeats of both."
+        "repeats of both.",
+        "Noise is the difference that two equal runs of one session exceed in at most 5% of pairs, with 95% "
+        f"confidence, as `assayline benchmark --noise` measured. By chance, {noisy * 0.05:.1g} of "
+        f"{count(noisy, 'metric')} exceed it; runs of different days may differ more."
+        if noisy
+        else None,
     )
-    if noisy := sum(row["noise_ratio"] is not None for row in comparison.metrics):
-        section.say(
-            "Noise is the difference that two equal runs of one session exceed in at most 5% of pairs, with 95% "
-            f"confidence, as `assayline benchmark --noise` measured. By chance, {noisy * 0.05:.1g} of "
-            f"{count(noisy, 'metric')} exceed it; runs of different days may differ more."
-        )
-    return section
 
 
-ENDS = {"value": "difference", "low": "low", "high": "high"}
-
-
-def tabulate_scores(comparison: ComparisonRows, *, is_judged: bool = True) -> Table | None:
-    """Tabulate the scorers that both runs have; None if they share no scored prompt."""
+def tabulate_scores(comparison: ComparisonRows, *, is_judged: bool = True) -> Table:
+    """Tabulate the scorers that both runs have; without rows if they share no scored prompt."""
     rows = [((one.scorer,), one.found, one.words) for one in comparison.scores if one.found.counts[0]]
-    return tabulate_comparisons("Paired scores", ("scorer",), rows, is_judged=is_judged) if rows else None
+    return tabulate_comparisons("Paired scores", ("scorer",), rows, is_judged=is_judged)
 
 
 QUESTIONS = (Column("question", 0), Column("answer", 1), Column("next", 2))
@@ -332,9 +328,9 @@ ADVICE: dict[Verdict, str] = {
 }
 
 
-def answer_questions(connection: Connection, rows: ReportRows, comparison: ComparisonRows) -> Section:
+def answer_questions(connection: Connection, run: RunRows, comparison: ComparisonRows) -> Section | None:
     """Build the section that says whether the run ran, whether it is worse, where, since when, and what to do."""
-    run_id, baseline = rows.run["run_id"], comparison.baseline["run_id"]
+    run_id, baseline = run.run_id, comparison.baseline["run_id"]
     verdict = comparison.scores[0].verdict if comparison.scores else "inconclusive"
     verdict = comparison.gate.verdict if comparison.gate else verdict
     said = comparison.gate.headline if comparison.gate else say_verdict(comparison)
@@ -343,21 +339,21 @@ def answer_questions(connection: Connection, rows: ReportRows, comparison: Compa
     more = [f"{worse - len(named):,} more"] if worse > len(named) else []
     which = f"{'Row' if worse == 1 else 'Rows'} {' and '.join([', '.join(named), *more])} got worse."
     answers = {
-        "Did it run?": (f"{rows.run['state'].capitalize()}: {say_answered(rows.summary)}.", f"assayline view {run_id}"),
+        "Did it run?": (f"{run.row['state'].capitalize()}: {say_answered(run.summary)}.", f"assayline view {run_id}"),
         "Is it worse?": (said, f"assayline gate {run_id} --baseline {baseline}"),
         "Which prompts?": (
             which if named else f"{worse:,} got worse." if worse else "None got worse.",
             f"assayline view {run_id} {baseline}",
         ),
-        "Since when?": (_say_since(connection, rows.run, verdict), f"assayline report --history {run_id}"),
+        "Since when?": (_say_since(connection, run.row, verdict), f"assayline report --history {run_id}"),
         "What to do?": (ADVICE[verdict], f"assayline gate {run_id} --baseline {baseline} --remeasure"),
     }
     if verdict == "pass":
         answers["What to do?"] = ADVICE[verdict], ""
-    elif rows.run["purpose"] in ("import", "totals"):
+    elif run.row["purpose"] in ("import", "totals"):
         answers["What to do?"] = "Look at the answers that changed, or import more results of both.", "assayline import"
     lines = [(question, *told) for question, told in answers.items()]
-    return Section("short", "In short", [tabulate("Five questions", QUESTIONS, lines)])
+    return make_section("short", "In short", tabulate("Five questions", QUESTIONS, lines))
 
 
 def _say_since(connection: Connection, run: Row, verdict: Verdict) -> str:
@@ -419,9 +415,9 @@ def is_worse(comparison: ComparisonRows, scorer: str | None) -> bool:
     return any(one.scorer == scorer and one.verdict == "fail" for one in comparison.scores)
 
 
-def introduce(run: Row, comparison: ComparisonRows) -> str:
-    """Name the baseline, and what differs from it in a run's settings."""
-    baseline = comparison.baseline
+def introduce(comparison: ComparisonRows) -> str:
+    """Name the baseline, and what differs from it in the run's settings."""
+    run, baseline = comparison.run, comparison.baseline
     apart = [name for column, name in SPECS_APART.items() if run[column] != baseline[column]]
     apart += list_setting_changes(baseline["spec_json"], run["spec_json"])
     differs = f"Differences: {'; '.join(apart)}." if apart else "Model, prompts, settings and versions are the same."

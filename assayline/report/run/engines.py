@@ -2,53 +2,52 @@
 
 import json
 
-from assayline.report.answers import Filters, list_answers, read_answer, show_prompt
-from assayline.report.document import Column, Sample, Section, cut_quote, tabulate
-from assayline.report.run.rows import ENGINES, ERROR_KINDS, EVENTS, ReportRows
-from assayline.store.database import Connection, Row
+from assayline.report.answers import Filters, list_answers, read_whole_answers, show_prompt
+from assayline.report.document import Column, Part, Sample, Section, cut_quote, make_section, tabulate, warn
+from assayline.report.measures import measured
+from assayline.report.run.rows import ENGINES, EVENTS, RunRows
+from assayline.store.database import Row
 from assayline.store.manifest import IMPORTS
 from assayline.words import count, show_changes, show_number, show_seconds, show_share, show_value
 
 MESSAGE_CHARACTERS = 300
 ERROR_SAMPLES = 3
+ERROR_KINDS = 20
+ERROR_CHARACTERS = 200
 
 
-def describe_engines(rows: ReportRows) -> Section | None:
+def describe_engines(run: RunRows) -> Section | None:
     """Build the engines section: one line per engine, and one per notable event; None for an imported run."""
-    section = Section("engines", "Engines")
-    if rows.run["purpose"] in IMPORTS:
+    if run.row["purpose"] in IMPORTS:
         return None
-    if not rows.engines:
-        section.say("No engine was recorded: the run ended before one opened.")
-        return section
-    section.say(_say_what_happened(rows.summary), is_warning=bool(rows.summary["engine_failures"]))
-    if rows.run["obstacle"]:
-        section.say(f"The run's speed does not count among the repeats of its configuration: {rows.run['obstacle']}.")
-    if shortened := next(filter(None, map(_say_context, rows.engines)), None):
-        section.say(shortened, is_warning=True)
-    section.add(tabulate("Engines", ENGINE_COLUMNS, rows.engines))
-    if len(rows.engines) == ENGINES:
-        section.say(f"Only the first {ENGINES} engines are shown; the table engine has all.")
-    if rows.drafts:
-        section.say(_say_drafts(rows.drafts[0]))
-        section.add(tabulate("Accepted drafts by position", DRAFT_COLUMNS, rows.drafts))
-    if rows.forecast:
-        section.say(say_forecast(rows.forecast))
-    if rows.events:
-        section.add(tabulate("Engine events", EVENT_COLUMNS, rows.events))
-        if len(rows.events) == EVENTS:
-            section.say(f"Only the first {EVENTS} events are shown; raw.engine_events has all.")
-    return section
+    if not run.engines:
+        return make_section("engines", "Engines", "No engine was recorded: the run ended before one opened.")
+    happened, obstacle = _say_what_happened(run.summary), run.row["obstacle"]
+    drafts = run.query("draft_use", "drafts")
+    return make_section(
+        "engines",
+        "Engines",
+        warn(happened) if run.summary["engine_failures"] else happened,
+        f"The run's speed does not count among the repeats of its configuration: {obstacle}." if obstacle else None,
+        warn(next(filter(None, map(_say_context, run.engines)), "")),
+        tabulate("Engines", ENGINE_COLUMNS, run.engines),
+        f"Only the first {ENGINES} engines are shown; the table engine has all." * (len(run.engines) == ENGINES),
+        _say_drafts(drafts[0]) if drafts else None,
+        tabulate("Accepted drafts by position", DRAFT_COLUMNS, drafts),
+        [say_forecast(row) for row in run.query("length_forecast", "lengths")[:1]],
+        tabulate("Engine events", EVENT_COLUMNS, run.events),
+        f"Only the first {EVENTS} events are shown; raw.engine_events has all." * (len(run.events) == EVENTS),
+    )
 
 
-def _say_context(engine: Row) -> str | None:
+def _say_context(engine: Row) -> str:
     """Report that the context was shortened, before the first answer, to fit into the memory."""
     if change := json.loads(str(engine["reduced_arguments"] or "{}")).get("max_model_len"):
         return (
             f"The context of {engine['worker']} has {change['to']:,} tokens instead of {change['from']:,}, which did "
             "not fit into the memory: longer prompts are refused, and answers may be cut."
         )
-    return None
+    return ""
 
 
 def _say_drafts(total: Row) -> str:
@@ -68,10 +67,8 @@ def _say_what_happened(summary: Row) -> str:
     parts.append(count(summary["reductions"], "memory reduction"))
     if summary["isolated_requests"]:
         parts.append(f"{count(summary['isolated_requests'], 'request')} isolated because engines crashed on them")
-    if summary["lost_s"] is not None:
-        parts.append(f"{show_seconds(summary['lost_s'])} of work lost")
-    if summary["recovery_s"] is not None:
-        parts.append(f"{show_seconds(summary['recovery_s'])} of recovery")
+    spent = {"lost_s": "work lost", "recovery_s": "recovery"}
+    parts += [f"{show_seconds(summary[key])} of {name}" for key, name in spent.items() if summary[key] is not None]
     return f"{', '.join(parts)}."
 
 
@@ -93,8 +90,8 @@ def _say_failure(engine: Row) -> str:
     return " ".join(filter(None, (engine["failure_kind"], show_changes(engine["reduced_arguments"]))))
 
 
-def _cut_message(event: Row) -> str:
-    return " ".join((event["message"] or "").split())[:MESSAGE_CHARACTERS]
+def _cut(text: str | None, characters: int) -> str:
+    return " ".join((text or "").split())[:characters]
 
 
 ENGINE_COLUMNS = (
@@ -102,8 +99,7 @@ ENGINE_COLUMNS = (
     Column("ending", "ending"),
     Column("max concurrency", "last_max_concurrency", show_value),
     Column("max sequences", "max_num_seqs", show_value),
-    Column("load time", "load_s", show_seconds),
-    Column("warm-up time", "warmup_s", show_seconds),
+    *measured("load_s", "warmup_s"),
     Column("active time", "working_s", show_seconds),
     Column("results", "ok_requests", show_value),
     Column("errors", "error_requests", show_value),
@@ -117,43 +113,61 @@ EVENT_COLUMNS = (
     Column("time", lambda event: f"{event['at_s']:.1f} s", show_number),
     Column("worker, engine", _name_engine),
     Column("event", "event"),
-    Column("message", _cut_message),
+    Column("message", lambda event: _cut(event["message"], MESSAGE_CHARACTERS)),
 )
-
-
-ERROR_CHARACTERS = 200
-COLUMNS = (
+ERRORS = (
     Column("kind", "error_kind"),
     Column("worker", "worker"),
     Column("requests", "error_requests", show_value),
     Column("share", "error_share", show_share),
     Column("first error", "first_at_s", show_seconds),
-    Column("example", lambda row: " ".join((row["example_message"] or "").split())[:ERROR_CHARACTERS]),
+    Column("example", lambda row: _cut(row["example_message"], ERROR_CHARACTERS)),
 )
 
 
-def describe_errors(connection: Connection, rows: ReportRows) -> Section | None:
+def describe_errors(run: RunRows) -> Section | None:
     """Build the errors section: counts by kind, with one example of each; None if every request was answered."""
-    section = Section("errors", "Errors")
-    unsent, missing = rows.summary["unsent_requests"], rows.summary["missing_requests"]
-    if unsent:
-        said = f"{count(unsent, 'request was', 'requests were')} not sent because the load had ended."
-        section.say(f"{said} They do not count as errors.")
-    if rows.errors:
-        section.add(tabulate("Errors by kind", COLUMNS, rows.errors))
-    if len(rows.errors) == ERROR_KINDS:
-        section.say(f"Only the {ERROR_KINDS} most frequent kinds are shown; the table request has all errors.")
-    for kind in sorted({row["error_kind"] for row in rows.errors})[:ERROR_SAMPLES]:
-        listed = list_answers(rows.run["run_id"], None, None, Filters(error=kind)).read_plain(connection, 1)
-        section.add(*(_show_example(connection, row) for row in listed[:1]))
-    if missing:
-        section.say(f"{count(missing, 'request has', 'requests have')} no result at all.")
-    return section if section.blocks else None
+    unsent, missing = run.summary["unsent_requests"], run.summary["missing_requests"]
+    errors = run.read(_ERRORS, ERROR_KINDS) if "errors" in run.facts else []
+    said = f"{count(unsent, 'request was', 'requests were')} not sent because the load had ended."
+    return make_section(
+        "errors",
+        "Errors",
+        f"{said} They do not count as errors." if unsent else None,
+        tabulate("Errors by kind", ERRORS, errors),
+        f"Only the {ERROR_KINDS} most frequent kinds are shown; the table request has all errors."
+        * (len(errors) == ERROR_KINDS),
+        _show_examples(run, sorted({row["error_kind"] for row in errors})[:ERROR_SAMPLES]),
+        f"{count(missing, 'request has', 'requests have')} no result at all." if missing else None,
+    )
 
 
-def _show_example(connection: Connection, listed: Row) -> Sample:
-    row = read_answer(connection, listed["run_id"], listed["request_id"], ["turns_said"])
-    assert row is not None
+def _show_examples(run: RunRows, kinds: list[str]) -> list[Part]:
+    """Show the first answer with each kind of error."""
+    listed = [list_answers(run.run_id, None, None, Filters(error=kind)).read_plain(run.connection, 1) for kind in kinds]
+    answers = read_whole_answers(run.connection, run.run_id, [rows[0]["request_id"] for rows in listed], ["turns_said"])
+    return [_show_example(answers[rows[0]["request_id"]]) for rows in listed]
+
+
+def _show_example(row: Row) -> Sample:
     of = f": row {row['source_row']:,} of the source" if row["source_row"] is not None else ""
     quotes = [cut_quote("Message", row["error_message"]), show_prompt(row)]
     return Sample(f"Example of {row['error_kind']}{of}", [("request", row["request_id"])], quotes)
+
+
+_ERRORS = """
+    select
+        error_kind,
+        worker,
+        count(*) as error_requests,
+        count(*) / (select count(*) from request where run_id = $1) as error_share,
+        left(arg_min(error_message, row(coalesce(finished_at_s, arrived_at_s, 'infinity'), request_id)), 300)
+            as example_message,
+        min(coalesce(finished_at_s, arrived_at_s)) as first_at_s,
+        max(coalesce(finished_at_s, arrived_at_s)) as last_at_s
+    from request
+    where run_id = $1 and status = 'error'
+    group by error_kind, worker
+    order by error_requests desc, error_kind, worker
+    limit $2
+"""

@@ -5,19 +5,28 @@ from itertools import groupby
 from operator import itemgetter
 
 from assayline.comparison.judges import audit_judges
-from assayline.report.document import Block, Column, Paragraph, Sample, Section, cut_quote, tabulate
+from assayline.report.document import (
+    Column,
+    Paragraph,
+    Part,
+    Sample,
+    Section,
+    cut_quote,
+    make_section,
+    tabulate,
+)
+from assayline.report.measures import spread
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics, list_judging_costs
 from assayline.words import (
-    DASH,
     count,
+    show_kappa,
     show_money,
     show_name,
     show_number,
     show_points,
     show_range,
     show_seconds,
-    show_share,
     show_value,
 )
 
@@ -162,55 +171,36 @@ _ANSWERS = """
 """
 
 
-def show_kappa(value: float | None) -> str:
-    """Format a kappa or an alpha with two decimals."""
-    return DASH if value is None else f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
-
-
-def _show_kappas(row: Row, key: str) -> str:
-    return show_range(show_kappa(row[f"{key}_low"]), show_kappa(row[f"{key}_high"]))
-
-
+JUDGE = Column("judge", "judge", show_name)
 AUDIT = (
-    Column("judge", "judge", show_name),
+    JUDGE,
     Column("requests", "requests", show_value),
     Column("verdicts", "judged_requests", show_value),
     Column("unreadable", "unreadable_requests", show_value),
     Column("errors", "error_requests", show_value),
-    Column("mean verdict", "raw_share", show_share),
-    Column("95% CI", ("raw_share_low", "raw_share_high"), show_share),
-    Column("corrected", "corrected_share", show_share),
-    Column("95% CI", ("corrected_share_low", "corrected_share_high"), show_share),
+    *spread("mean verdict", "raw_share"),
+    *spread("corrected", "corrected_share"),
     Column("run", lambda row: None if len(row["judges"]) > 1 else row["judges"][0], show_name),
 )
 AGREEMENT = (
-    Column("judge", "judge", show_name),
+    JUDGE,
     Column("labels", "labelled_requests", show_value),
     Column("unknown labels", "unknown_labels", show_value),
-    Column("agreement", "agreement", show_share),
-    Column("95% CI", ("agreement_low", "agreement_high"), show_share),
-    Column("kappa", lambda row: show_kappa(row["kappa"]), show_number),
-    Column("95% CI", lambda row: _show_kappas(row, "kappa"), show_number),
-    Column("weighted kappa", lambda row: show_kappa(row["weighted_kappa"]), show_number),
-    Column("95% CI", lambda row: _show_kappas(row, "weighted_kappa"), show_number),
-    Column("sensitivity", "sensitivity", show_share),
-    Column("95% CI", ("sensitivity_low", "sensitivity_high"), show_share),
-    Column("specificity", "specificity", show_share),
-    Column("95% CI", ("specificity_low", "specificity_high"), show_share),
+    *spread("agreement", "agreement"),
+    *spread("kappa", "kappa", show_kappa),
+    *spread("weighted kappa", "weighted_kappa", show_kappa),
+    *spread("sensitivity", "sensitivity"),
+    *spread("specificity", "specificity"),
 )
 CONSISTENCY = (
-    Column("judge", "judge", show_name),
+    JUDGE,
     Column("repeated answers", "repeated_samples", show_value),
-    Column("flip share", "flip_share", show_share),
-    Column("95% CI", ("flip_share_low", "flip_share_high"), show_share),
-    Column("alpha", lambda row: show_kappa(row["nominal_alpha"]), show_number),
-    Column("interval alpha", lambda row: show_kappa(row["interval_alpha"]), show_number),
-    Column("position bias", "position_bias", show_points),
-    Column("95% CI", ("position_bias_low", "position_bias_high"), show_points),
-    Column("same winner in both orders", "consistent_share", show_share),
-    Column("95% CI", ("consistent_share_low", "consistent_share_high"), show_share),
-    Column("length bias", "length_bias", show_points),
-    Column("95% CI", ("length_bias_low", "length_bias_high"), show_points),
+    *spread("flip share", "flip_share"),
+    Column("alpha", "nominal_alpha", show_kappa),
+    Column("interval alpha", "interval_alpha", show_kappa),
+    *spread("position bias", "position_bias", show_points),
+    *spread("same winner in both orders", "consistent_share"),
+    *spread("length bias", "length_bias", show_points),
 )
 CONSISTENCY_KEYS = ("flip_share", "position_bias", "length_bias")
 PARTS = {"model": "model", "judge": "judge", "judges": "all judges"}
@@ -230,19 +220,18 @@ def describe_judges(judges: JudgeRows) -> Section | None:
     """Build the section: agreement with labels, verdicts, biases and cost; None for a run without judges."""
     if not judges.rubrics:
         return None
-    section = Section("judges", "Judges")
-    if any(source["is_judge"] for source in judges.sources):
-        section.say(_say_sources(judges.sources))
-    for rubric in judges.rubrics:
-        section.add(*_describe_rubric(rubric))
-    if any(audit["corrected_share"] is not None for rubric in judges.rubrics for audit in rubric.audits):
-        section.say(
-            "“corrected” adds the mean difference between labels and verdicts to the mean verdict. It is right only if "
-            "the labelled answers are a random subset of the judged ones."
-        )
-    if judges.costs:
-        section.add(tabulate("Time and cost of the model and of judging", COSTS, judges.costs))
-    return section
+    is_corrected = any(audit["corrected_share"] is not None for one in judges.rubrics for audit in one.audits)
+    return make_section(
+        "judges",
+        "Judges",
+        _say_sources(judges.sources) if any(source["is_judge"] for source in judges.sources) else None,
+        map(_describe_rubric, judges.rubrics),
+        "“corrected” adds the mean difference between labels and verdicts to the mean verdict. It is right only if "
+        "the labelled answers are a random subset of the judged ones."
+        if is_corrected
+        else None,
+        tabulate("Time and cost of the model and of judging", COSTS, judges.costs),
+    )
 
 
 def name_source(source: Row) -> str:
@@ -284,7 +273,7 @@ def say_agreement(audit: Row) -> str:
     if low is None:
         why = "every label agrees" if value == 1 else "there are too few labelled prompts, or no variance"
         return f"{name.capitalize()} is {show_kappa(value)} over {labels}, without an interval: {why}."
-    found = f"{name} {show_kappa(value)}, 95% interval {_show_kappas(audit, key)}, {labels}"
+    found = f"{name} {show_kappa(value)}, 95% interval {show_range(show_kappa(low), show_kappa(high))}, {labels}"
     if low > 0:
         return f"Agrees with the labels beyond chance: {found}."
     if high < 0:
@@ -313,28 +302,29 @@ def say_biases(audit: Row) -> list[str]:
     return said
 
 
-def _describe_rubric(rubric: Rubric) -> list[Block]:
+def _describe_rubric(rubric: Rubric) -> list[Part]:
     audits = [{**audit, "judge": _name_judge(rubric, audit)} for audit in rubric.audits]
-    paragraphs = []
-    for audit in audits:
-        said = [say_agreement(audit), *say_biases(audit)]
-        if lost := audit["unreadable_requests"] + audit["error_requests"]:
-            said.append(
-                f"{lost:,} of {count(audit['requests'], 'request')} gave no verdict and are left out, which is a bias "
-                "if they are not a random part."
-            )
-        low = audit[f"{_choose_kappa(audit)}_low"]
-        paragraphs.append(
-            Paragraph(f"{rubric.name}, {audit['judge']}: {' '.join(said)}", is_warning=low is not None and low <= 0)
+    is_labelled = any(audit["labelled_requests"] or audit["unknown_labels"] for audit in audits)
+    is_repeated = any(audit[key] is not None for audit in audits for key in CONSISTENCY_KEYS)
+    return [
+        *(_say_audit(rubric.name, audit) for audit in audits),
+        tabulate(f"{rubric.name}: verdicts", AUDIT, audits),
+        tabulate(f"{rubric.name}: agreement with labels", AGREEMENT, audits * is_labelled),
+        tabulate(f"{rubric.name}: consistency and biases", CONSISTENCY, audits * is_repeated),
+        *(_show_judgement(f"{rubric.name}: low verdict", rubric, row) for row in rubric.worst),
+        *(_show_judgement(f"{rubric.name}: disagrees with the label", rubric, row) for row in rubric.disagreements),
+    ]
+
+
+def _say_audit(name: str, audit: Row) -> Paragraph:
+    said = [say_agreement(audit), *say_biases(audit)]
+    if lost := audit["unreadable_requests"] + audit["error_requests"]:
+        said.append(
+            f"{lost:,} of {count(audit['requests'], 'request')} gave no verdict and are left out, which is a bias "
+            "if they are not a random part."
         )
-    blocks: list[Block] = [*paragraphs, tabulate(f"{rubric.name}: verdicts", AUDIT, audits)]
-    if any(audit["labelled_requests"] or audit["unknown_labels"] for audit in audits):
-        blocks.append(tabulate(f"{rubric.name}: agreement with labels", AGREEMENT, audits))
-    if any(audit[key] is not None for audit in audits for key in CONSISTENCY_KEYS):
-        blocks.append(tabulate(f"{rubric.name}: consistency and biases", CONSISTENCY, audits))
-    blocks += [_show_judgement(f"{rubric.name}: low verdict", rubric, row) for row in rubric.worst]
-    blocks += [_show_judgement(f"{rubric.name}: disagrees with the label", rubric, row) for row in rubric.disagreements]
-    return blocks
+    low = audit[f"{_choose_kappa(audit)}_low"]
+    return Paragraph(f"{name}, {audit['judge']}: {' '.join(said)}", is_warning=low is not None and low <= 0)
 
 
 def _name_judge(rubric: Rubric, audit: Row) -> str:
