@@ -412,11 +412,11 @@ def _check_speed(
     if not wanted:
         return
     if reason := find_obstacle(connection, new, old):
-        yield Check("speed", "inconclusive", f"{', '.join(wanted)} cannot be judged: {reason}.")
+        yield Check("speed", "inconclusive", f"{', '.join(map(name_metric, wanted))} cannot be judged: {reason}.")
         return
     is_apart = nights == 1 and (new.benchmark_id is None or new.benchmark_id != old.benchmark_id)
     rows = compare_speed(connection, *repeats, wanted, nights, is_apart=is_apart)
-    few = ", ".join(metric for metric in wanted if metric in rows and rows[metric].p_value is None)
+    few = ", ".join(name_metric(metric) for metric in wanted if metric in rows and rows[metric].p_value is None)
     for metric, limit in wanted.items():
         check = mark_suspect(judge_speed(metric, limit, rows.get(metric), few, nights=nights), LEVEL)
         yield (
@@ -428,23 +428,24 @@ def _check_speed(
 
 def judge_speed(metric: str, limit: float, found: Comparison | None, few: str = "", *, nights: int = 1) -> Check:
     """Judge a speed limit by its comparison, if there is one. `few` names all metrics with few repeats."""
+    name = name_metric(metric)
     if found is None:
-        return Check(metric, "inconclusive", f"{metric} was not measured on both sides.", limit=limit)
+        return Check(metric, "inconclusive", f"{name} was not measured on both sides.", limit=limit)
     new, old = found.counts
     values: dict[str, Any] = {"candidate": found.value, "baseline": found.baseline_value, "unit": found.unit}
     if found.difference is None or not found.baseline_value:
-        words = f"{metric} is 0 in the baseline, and a limit in percent has no meaning there."
+        words = f"{name} is 0 in the baseline, and a limit in percent has no meaning there."
         return Check(metric, "inconclusive", words, limit=limit, **values)
     if found.p_worse is None:
         needed, fewest = ("three", FEWEST) if nights == 1 else ("five", FEWEST_NIGHTS)
         lacks = " and of ".join(side for side, has in (("the run", new), ("the baseline", old)) if has < fewest)
         words = (
-            f"{few or metric}: not judged, because {needed} repeats of {lacks} are needed, and there are {new} of the "
+            f"{few or name}: not judged, because {needed} repeats of {lacks} are needed, and there are {new} of the "
             f"run and {old} of the baseline. hint: `assayline gate RUN_ID --remeasure` measures both."
         )
         return Check(metric, "waiting" if nights > 1 else "inconclusive", words, limit=limit, **values)
     neighbors = "" if found.correlation is None else f", correlation of nights {found.correlation:.2g}"
-    said = say_comparison(found, metric, f"{new} and {old} repeats", more=neighbors)
+    said = say_comparison(found, name, f"{new} and {old} repeats", more=neighbors)
     return judge_comparison(found, metric, f"{said}.", find_level(nights))
 
 

@@ -414,7 +414,7 @@ def list_judging_costs(connection: duckdb.DuckDBPyConnection, run_id: str) -> li
     Rows have part (model, judge or judges), rubric, run_id, model, state, load_s, duration_s, output_tokens, and cost
     in currency: of the whole run, including loading and downtime, None without a price and for a sum of two currencies.
     """
-    own, *judges = read_rows(connection, _JUDGING_COSTS, run_id)
+    own, *judges = read_rows(connection, _JUDGING_COSTS, run_id) or [{}]
     if not judges:
         return []
     together: Row = {**dict.fromkeys(own), "part": "judges", "currency": judges[0]["currency"]}

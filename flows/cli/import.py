@@ -81,12 +81,12 @@ def _show(rows: int) -> None:
 
 def describe(outcome: "Outcome") -> str:
     """Return the line of a run: id, prompts, model and figures."""
-    from assayline.words import SPACE, count, show_metric
+    from assayline.words import SPACE, count, name_metric, show_metric
 
     run = outcome.run
     rows = count(run.prompts.prompt_rows if run.prompts else 0, "prompt")
     parts = [rows if run.purpose == "import" else "totals", f"model {run.model}"]
-    parts += [f"{name} {show_metric(*figure)}" for name, figure in outcome.figures.items()]
+    parts += [f"{name_metric(name)} {show_metric(*figure)}" for name, figure in outcome.figures.items()]
     if not outcome.is_new:
         parts.append(f"imported before; {'not stored again' if outcome.notes else 'nothing was stored'}")
     return f"{run.run_id}: {', '.join(parts)}".replace(SPACE, " ")

@@ -332,7 +332,7 @@ def test_a_limit_in_percent_is_inconclusive_if_the_baseline_is_zero():
     assert row.name_change() == "unclear"
     check = judge_speed("e2e_p95_s", 0.1, row)
     assert check.verdict == "inconclusive"
-    assert check.words == "e2e_p95_s is 0 in the baseline, and a limit in percent has no meaning there."
+    assert check.words == "E2E p95 is 0 in the baseline, and a limit in percent has no meaning there."
 
 
 def repeat(connection: Connection, run_id: str, repeats: int) -> list[str]:
@@ -371,7 +371,7 @@ def test_speed_of_a_resumed_run_is_not_judged(make, old, settings):
     assert len(report.checks) == 3, "one for all limits on speed"
     why = "it was resumed on another device or version: fake, context 4096 tokens."
     told = f"run {resumed} does not count among the repeats: {why}"
-    assert report.checks[-1].words == f"output_tokens_per_s, tpot_p50_s cannot be judged: {told}"
+    assert report.checks[-1].words == f"output tokens/s, TPOT p50 cannot be judged: {told}"
 
 
 def test_judge_run_against_compares_two_templates_row_by_row(make_spec, settings):

@@ -202,7 +202,7 @@ def test_a_renamed_model_is_one_row_of_a_leaderboard_and_totals_have_pages(setti
     assert run("import", [str(drop_samples(tmp_path)), str(TOTALS / "serve.json"), "--timezone", "Europe/Berlin"]) == 0
     printed = capsys.readouterr().out.splitlines()
     first, second = (line.partition(":")[0] for line in printed[:2])
-    assert second.startswith("20261128-18554") and "output_tokens_per_s 62.7 tokens/s" in printed[1]
+    assert second.startswith("20261128-18554") and "output tokens/s 62.7 tokens/s" in printed[1]
     assert printed[2] == f"Next: assayline report {second}"
     assert run("rename", [second, "--model", "SmolLM2", "--name", "choices+regex"]) == 0
     assert run("rename", [first, "--model", "SmolLM2"]) == 0

@@ -287,7 +287,7 @@ def describe_comparison(comparison: ComparisonRows) -> Section | None:
         warn(say_conditions(*comparison.environments)),
         tabulate_limits("Limits", comparison.gate.checks, has_words=True) if comparison.gate else None,
         chart_shares(
-            "JudgedScore changes",
+            "Score changes",
             "Difference of each mean score from the baseline, with its 95% interval",
             "change in percentage points",
             sure,
