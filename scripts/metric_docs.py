@@ -35,7 +35,7 @@ FOLDERS = {
 }
 """Folder of sql/: page in docs/reference/metrics/ and its title."""
 UNITS = [
-    (r"scores?\.value|(sum_pairs|pair_board)\.(\w*total|\w*squares|largest)", "score, 0 to 1"),
+    (r"scores?\.value", "score, 0 to 1"),
     (r"metric_values?\.n", "see `metric`"),
     (r"judge_audits?\.(value|standard_error|low|high|n)", "see `measure`"),
     (r"(find_)?judgements?\.(label_)?value", "verdict, 0 to 1"),
@@ -99,7 +99,6 @@ TYPES = {"VARCHAR": "text", "BOOLEAN": "true or false", "TIMESTAMP": "UTC"}
 EXAMPLES = {
     **dict.fromkeys(("candidate", "baseline", "history", "spec"), "''"),
     **dict.fromkeys(("run_ids", "names"), "['']"),
-    "entries": "[{'task': '', 'run_id': '', 'scorer': ''}]",
 }
 """Arguments for table macros whose parameters have no defaults."""
 COLUMN_LINE = re.compile(r"^-- (\w+): (.*(?:\n--     .*)*)", re.MULTILINE)

@@ -130,12 +130,76 @@ def compare_scores(
 
     `pairs` has the columns of `compare_runs`, too. Values are None without pairs.
     """
-    query = "from sum_pairs(?, ?, pair_by := ?, baseline_repeats := ?::varchar[], candidate_repeats := ?::varchar[])"
     repeats = list(baseline_repeats), list(candidate_repeats)
     sums: dict[str, list[dict[str, Any]]] = {}
-    for row in read_rows(connection, f"{query} order by all", candidate, baseline, pair_by, *repeats):
+    for row in read_rows(connection, _SUMS, candidate, baseline, pair_by, *repeats):
         sums.setdefault(row["scorer"], []).append(row)
     return {scorer: describe_pairs(_add_up(rows), limit) for scorer, rows in sums.items()}
+
+
+_SUMS = """
+    with
+        pair_scores as materialized (
+            select *, difference is not null as is_pair
+            from internal.pair_prompts(
+                $1, $2, pair_by := $3, baseline_repeats := $4::varchar[], candidate_repeats := $5::varchar[]
+            )
+        ),
+        choose_sides as (
+            select scorer, count(distinct baseline_cluster) < count(distinct cluster) as has_fewer_in_baseline
+            from pair_scores
+            where is_pair
+            group by scorer
+        ),
+        name_clusters as (
+            select pair_scores.*, case when has_fewer_in_baseline then baseline_cluster else cluster end as pair_cluster
+            from pair_scores
+            left join choose_sides using (scorer)
+        ),
+        share_clusters as (
+            select
+                *,
+                case
+                    when is_pair and count(*) over (partition by scorer, is_pair, pair_cluster) > 1 then pair_cluster
+                end as shared_cluster
+            from name_clusters
+        ),
+        -- Results of a harness are stored next to a scorer's arguments, but are not arguments.
+        compare_scorers as (
+            select
+                scorer,
+                count(distinct (kind, json_merge_patch(arguments_json, '{"harness": null}'), definition)) = 1
+                    as same_scorer
+            from raw.scorers
+            where run_id in ($1, $2)
+            group by scorer
+            having count(*) = 2
+        )
+    select
+        scorer,
+        any_value(same_scorer) as same_scorer,
+        any_value(pairing) as paired_by,
+        shared_cluster is null as is_single,
+        count(difference) as prompts,
+        count(*) filter (baseline_value is null) as only_candidate,
+        count(*) filter (candidate_value is null) as only_baseline,
+        coalesce(sum(candidate_value) filter (is_pair), 0) as first_total,
+        coalesce(sum(baseline_value) filter (is_pair), 0) as second_total,
+        coalesce(sum(candidate_value ** 2) filter (is_pair), 0) as first_squares,
+        coalesce(sum(baseline_value ** 2) filter (is_pair), 0) as second_squares,
+        coalesce(sum(difference ** 2), 0) as squares,
+        coalesce(max(abs(difference)), 0) as largest,
+        count(*) filter (difference > 0) as better,
+        count(*) filter (difference < 0) as worse,
+        coalesce(bool_and(candidate_value in (0, 1) and baseline_value in (0, 1)) filter (is_pair), true) as is_binary,
+        count(*) filter (is_pair and has_error) as error_pairs
+    from share_clusters
+    left join compare_scorers using (scorer)
+    group by scorer, is_pair, shared_cluster
+    order by all
+"""
+"""Sums of `measure_pairs` by scorer and cluster of prompt rows, of the run with fewer of them. Rows that are the only
+one of their cluster are one row together, and so are those that only one of the runs has."""
 
 
 def _add_up(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from assayline.words import (
 )
 
 SETTINGS = ("sampling", "chat", "output", "reasoning", "prompts")
-"""Fields of a spec besides model and engine that decide answers, as `find_board` compares them between runs."""
+"""Fields of a spec besides model and engine that decide answers, as `find_cells` compares them between runs."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ MOST_LOG = math.log(1e9)
 def measure_pairs(pair: Places, sums: Row, pairs: int = 1) -> dict[str, Any]:
     """Measure pairs of runs; return columns with a value per pair: rows of scores in pairs.
 
-    `sums` has columns of the macros `sum_pairs` or `pair_board`, and `pair` the place of each row's pair, 0 to `pairs`
+    `sums` has sums over the prompts of clusters, and `pair` the place of each row's pair, 0 to `pairs`
     − 1. The standard error is the jackknife's over clusters.
 
     effective_pairs: independent pairs that they are worth, by Kish's design effect of the differences.

@@ -16,6 +16,7 @@ import pytest
 from run_kit import ENGINE_ARGS, FAKE, complete, query, settings_in
 from server_kit import FakeServer, Script
 
+from assayline.comparison.board import find_cells
 from assayline.engines.pool import EnginePool
 from assayline.model import identify_spec_model
 from assayline.run.prepare import Preparation
@@ -23,6 +24,7 @@ from assayline.run.worker import Worker
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 from assayline.spec.file import parse_spec
+from assayline.store.thread import DatabaseThread
 
 pytestmark = pytest.mark.vllm
 
@@ -251,8 +253,8 @@ def test_21_adapters_of_one_server_are_two_models(desk):
             engine = EngineSpec(backend="server", warmup=False, server={"url": server.url, "model": name})
             spec = desk.spec(rows, "a", name="adapters", columns=FREE, prompts=QUESTION)
             complete(spec.model_copy(update={"engine": engine}), desk.settings, "never")
-    board = query(desk.settings, "select model, mean from find_board(['adapters']) order by model")
-    assert board == [("base", 0), ("tide", 1)]
+    board = DatabaseThread(desk.settings).run(lambda connection: find_cells(connection, ["adapters"]))
+    assert sorted((cell["model"], cell["mean"]) for cell in board) == [("base", 0), ("tide", 1)]
     assert query(desk.settings, "select count(distinct model_id) from runs where name = 'adapters'") == [(2,)]
 
 

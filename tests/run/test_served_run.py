@@ -9,6 +9,7 @@ import pytest
 from run_kit import complete, query, vanish, work
 from server_kit import FakeServer, Script
 
+from assayline.comparison.board import find_cells
 from assayline.errors import ModelError, PromptsChangedError, SpecError
 from assayline.load.arrivals import list_offsets
 from assayline.report.history_rows import list_changes
@@ -17,6 +18,7 @@ from assayline.run.worker import count_senders
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
+from assayline.store.thread import DatabaseThread
 
 pytestmark = pytest.mark.slow
 
@@ -152,8 +154,11 @@ def test_two_models_behind_one_name_are_two_models(server, settings):
             one.default = Script(tokens=("tide",))
             adapter = {**asked, "server": {**asked["server"], "url": one.url, "model": "tide"}}
             complete(chat_spec(one.url, name="adapter", engine=adapter), settings, "never")
-    board = query(settings, "select model, mean from find_board(['served']) order by model")
-    assert board == [("org/fake-model @/models/a", 1), ("org/fake-model @/models/b", 0)]
+    board = DatabaseThread(settings).run(lambda connection: find_cells(connection, ["served"]))
+    assert sorted((cell["model"], cell["mean"]) for cell in board) == [
+        ("org/fake-model @/models/a", 1),
+        ("org/fake-model @/models/b", 0),
+    ]
     roots = [root for (root,) in query(settings, "select distinct served_root from run where name = 'adapter'")]
     assert sorted(roots) == ["/adapters/tide on /models/a", "/adapters/tide on /models/b"]
     with connect(settings.database_path, 10) as connection:

@@ -1,4 +1,4 @@
-"""find_board, compare_entries and rank_board: which runs are compared, and which differences count."""
+"""find_cells, compare_entries and rank_board: which runs are compared, and which differences count."""
 
 import json
 from datetime import datetime, timedelta
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy
 
-from assayline.comparison.board import compare_entries, rank_board
+from assayline.comparison.board import compare_entries, find_cells, rank_board
 from assayline.comparison.queries import compare_scores
 
 START = datetime(2026, 1, 1)
@@ -41,7 +41,7 @@ def given_run(
 def board(store, *names):
     """(task, model, run, obstacle) of each cell."""
     store.measure()
-    rows = store.read("from find_board(?::varchar[])", list(names))
+    rows = find_cells(store.connection, names)
     return [(row["task"], row["model"], row["run_id"], row["obstacle"]) for row in rows]
 
 
@@ -63,7 +63,7 @@ def test_the_newest_completed_run_of_each_model_and_spec_counts(store):
     assert board(store, "nobody") == []
 
 
-def test_find_board_takes_the_newest_comparable_run_with_the_most_prompts(store):
+def test_find_cells_takes_the_newest_comparable_run_with_the_most_prompts(store):
     """A suite's runs, with other sampling and a part of the prompts, are newer and do not take the place of nights."""
     for day, model in enumerate("ab"):
         given_run(store, f"night {model}", model, day=day, config_id=f"night {model}")
@@ -75,7 +75,7 @@ def test_find_board_takes_the_newest_comparable_run_with_the_most_prompts(store)
     assert board(store) == [("set", "a", "a too", None), ("set", "b", "b alone", None)]
 
 
-def test_find_board_names_models_of_equal_content_once(store):
+def test_find_cells_names_models_of_equal_content_once(store):
     given_run(store, "one", "models/a", model_id="same")
     given_run(store, "two", "/srv/models/a", model_id="same", day=1)
     given_run(store, "other", "b")
@@ -86,7 +86,7 @@ def test_score_interval_and_errors_are_those_of_the_run(store):
     given_run(store, "x", "a", values=[1, 0, 0.5, 1, 1, 1])
     store.given("completions", {"run_id": "x", "request_id": "p5", "error_kind": "too_long"})
     store.measure()
-    (row,) = store.read("from find_board([])")
+    (row,) = find_cells(store.connection, [])
     (known,) = store.rows("accuracy", "mean", "mean_low", "mean_high", "prompts", "samples", run_id="x")
     assert {key: row[key] for key in known} == known
     assert (row["error_requests"], row["scorer"], row["name"]) == (1, "exact_match", "spec")
@@ -95,7 +95,7 @@ def test_score_interval_and_errors_are_those_of_the_run(store):
 OTHER_SCORER = "it was scored by another scorer, or by another version of it: `assayline score --stale` scores again"
 
 
-def test_find_board_shows_incomparable_runs_with_the_reason(store):
+def test_find_cells_shows_incomparable_runs_with_the_reason(store):
     for number, model in enumerate("abc"):
         given_run(store, f"run-{model}", model, day=number)
     given_run(store, "other prompts", "d", prompts="q")
@@ -120,11 +120,11 @@ def test_find_board_shows_incomparable_runs_with_the_reason(store):
         "h": "it is failed, not completed",
         "i": "it has no scores",
     }
-    references = {row["reference_run_id"] for row in store.read("from find_board([])")}
+    references = {row["reference_run_id"] for row in find_cells(store.connection, [])}
     assert references == {"run-c"}, "the newest that is compared"
 
 
-def test_find_board_task_ignores_harness_results_and_engine_feed(store):
+def test_find_cells_task_ignores_harness_results_and_engine_feed(store):
     given_run(store, "x", "a", arguments='{"metric": "acc", "harness": {"task": 0.5}}')
     given_run(store, "y", "b", arguments='{"metric": "acc"}', spec={"engine": {"max_concurrency": 4, "args": {}}})
     assert [obstacle for *_, obstacle in board(store)] == [None, None]

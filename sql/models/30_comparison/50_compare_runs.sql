@@ -29,31 +29,43 @@ create or replace macro main.compare_runs(
 ) as table
 with
 
-add_clusters as (
+-- Results of a harness are stored next to a scorer's arguments, but are not arguments.
+compare_scorers as (
+    select
+        scorer,
+        count(distinct (kind, json_merge_patch(arguments_json, '{"harness": null}'), definition)) = 1 as same_scorer
+    from raw.scorers
+    where run_id in (candidate, baseline)
+    group by scorer
+    having count(*) = 2
+),
+
+count_pairs as (
     select
         scorer,
         any_value(same_scorer) as same_scorer,
-        any_value(paired_by) as paired_by,
-        cast(sum(prompts) as bigint) as prompts,
-        cast(sum(only_candidate) as bigint) as only_candidate,
-        cast(sum(only_baseline) as bigint) as only_baseline,
-        sum(prompts) / sum(prompts + only_candidate + only_baseline) as overlap_share,
-        sum(first_total) / nullif(sum(prompts), 0) as candidate_mean,
-        sum(second_total) / nullif(sum(prompts), 0) as baseline_mean,
-        sum(first_total - second_total) / nullif(sum(prompts), 0) as difference,
-        cast(sum(better) as bigint) as better_prompts,
-        cast(sum(worse) as bigint) as worse_prompts,
-        cast(sum(error_pairs) as bigint) as error_pairs
-    from internal.sum_pairs(
+        any_value(pairing) as paired_by,
+        count(difference) as prompts,
+        count(*) filter (baseline_value is null) as only_candidate,
+        count(*) filter (candidate_value is null) as only_baseline,
+        count(difference) / count(*) as overlap_share,
+        avg(candidate_value) filter (difference is not null) as candidate_mean,
+        avg(baseline_value) filter (difference is not null) as baseline_mean,
+        avg(difference) as difference,
+        count(*) filter (difference > 0) as better_prompts,
+        count(*) filter (difference < 0) as worse_prompts,
+        count(*) filter (difference is not null and has_error) as error_pairs
+    from internal.pair_prompts(
         candidate,
         baseline,
         pair_by := pair_by,
         baseline_repeats := baseline_repeats,
         candidate_repeats := candidate_repeats
     )
+    left join compare_scorers using (scorer)
     group by scorer
 )
 
-select * from add_clusters;
+select * from count_pairs;
 
 comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt. pair_by is auto, prompt, id or row. baseline_repeats and candidate_repeats are lists of run ids that count like the baseline and the candidate. The table comparison has the intervals, tests and verdicts that were made.';
