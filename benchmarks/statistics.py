@@ -1,10 +1,10 @@
 """Error rates, coverage and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts accuracy,clusters,speed,nights,history,levels,load,rereads] [--seed 1]
+    python -m benchmarks.statistics [--parts accuracy,clusters,speed,nights,history,levels,load,rereads,bisect]
 
 Only data are simulated: verdicts and intervals are those of `assayline.stats`, `assayline.comparison` and the SQL. Each
 part writes its tables to docs/concepts/statistics.md; the last line printed is all rows as JSON. The part
-history takes about eight minutes on one core, and all others together about five.
+history takes about eight minutes on one core, bisect about ten, and all others together about five.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks import (
     statistics_accuracy,
+    statistics_bisect,
     statistics_clusters,
     statistics_history,
     statistics_levels,
@@ -54,6 +55,7 @@ PARTS: dict[str, dict[str, Callable[[np.random.Generator], Iterator[Row]]]] = {
         "closed loops": statistics_load.measure_closed_loops,
     },
     "rereads": {"rereads": statistics_rereads.measure_rereads},
+    "bisect": {"bisections": statistics_bisect.measure_histories, "fields": statistics_bisect.measure_fields},
 }
 """Tables of each part, by the name of their place in the page: `<!-- NAME -->` in the line before."""
 

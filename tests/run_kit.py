@@ -358,3 +358,22 @@ def build_tokenizer(vocab_size: int = 600) -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", chat_template=CHAT_TEMPLATE
     )
+
+
+def add_noise(model: Path, folder: Path, share: float) -> Path:
+    """A copy of a model with Gaussian noise of a share of each matrix's standard deviation."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, folder)
+    generator = torch.Generator().manual_seed(1)
+    for file in folder.glob("*.safetensors"):
+        weights = {
+            name: (one.float() + share * one.float().std() * torch.randn(one.shape, generator=generator)).to(one.dtype)
+            if one.ndim == 2
+            else one
+            for name, one in load_file(file).items()
+        }
+        file.unlink()
+        save_file(weights, file, metadata={"format": "pt"})
+    return folder

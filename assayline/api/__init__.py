@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from assayline.api.engine import Answer, Ask, Engine
-    from assayline.api.operations import benchmark, compare, evaluate, gate, night, reread, suite
+    from assayline.api.operations import benchmark, bisect, compare, evaluate, gate, night, reread, suite
 
-__all__ = ["Answer", "Ask", "Engine", "benchmark", "compare", "evaluate", "gate", "night", "reread", "suite"]
+__all__ = ["Answer", "Ask", "Engine", "benchmark", "bisect", "compare", "evaluate", "gate", "night", "reread", "suite"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,10 @@ from assayline.comparison.gate import GateReport
 from assayline.errors import SpecError
 from assayline.report.make import check_report_run, find_baseline_run, open_database
 from assayline.report.run.comparison import ComparisonRows, read_comparison
+from assayline.run import bisect as bisections
 from assayline.run import campaign, driver
 from assayline.run import reread as rereads
+from assayline.run.bisect import BisectionResult
 from assayline.run.campaign import BenchmarkResult, SuiteResult
 from assayline.run.evaluation import RunResult
 from assayline.run.night import night as spend_night
@@ -24,6 +26,7 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile, as_spec
 from assayline.spec.judges import JudgeScorer
 from assayline.spec.suite import SuiteSpec
+from assayline.stats.bisect import CONFIDENCE
 from assayline.store.database import Connection, read_rows
 from assayline.store.manifest import AUTO, NEVER, Purpose, list_run_ids, match_run_id
 
@@ -155,6 +158,28 @@ def reread(
     own = _front(settings, front)
     known, engine = _find(reference, own.settings), _load(spec, front)
     return rereads.reread(known, engine, own, prompts=prompts, max_kl=max_kl, resume=resume)
+
+
+def bisect(
+    good: AnySpec,
+    bad: AnySpec | None = None,
+    *,
+    over: Mapping[str, Sequence[Any]] | None = None,
+    metric: str | None = None,
+    confidence: float = CONFIDENCE,
+    max_runs: int | None = None,
+    resume: str = AUTO,
+    settings: Settings | None = None,
+    front: driver.FrontEnd | None = None,
+) -> BisectionResult:
+    """Find which of the fields in which two specs differ, or since which value of `over`, answers or speed changed.
+
+    `over`: the values of one field in order, the good one first. `metric`: kl, accuracy, or a metric of speed (default:
+    chosen by a pilot). `max_runs`: of the sensor. Raises the errors of `evaluate`, and ComparisonError.
+    """
+    asked = {"over": over, "metric": metric, "confidence": confidence, "max_runs": max_runs}
+    other = None if bad is None else _load(bad, front)
+    return bisections.bisect(_load(good, front), other, _front(settings, front), resume, **asked)
 
 
 def judge(run_id: str, scorers: Sequence[JudgeScorer], *, front: driver.FrontEnd) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A campaign: runs that belong together, of a benchmark, a suite or a gate that measures again.
+"""A campaign: runs that belong together, of a benchmark, a suite, a bisection or a gate that measures again.
 
 Its file is written before the first run, and has the id of each run before that begins. The same command goes on with
 an unfinished campaign: with the runs that it began and with no others.
@@ -29,7 +29,7 @@ from assayline.spec.suite import Tier
 from assayline.store.manifest import Manifest, new_run_id, read_manifest
 from assayline.store.scoring import check_scorers
 
-Kind = Literal["benchmark", "suite", "gate"]
+Kind = Literal["benchmark", "suite", "gate", "bisection"]
 DAMAGES = (OSError, ValueError, TypeError, LookupError)
 """Errors of a file that cannot be read as a campaign."""
 
@@ -101,7 +101,8 @@ class Campaign:
     is_over: bool = False
     decision: str | None = None
     page: dict[str, Any] = field(default_factory=dict)
-    """Rows and sentences of a suite's page; empty until it is decided."""
+    """Rows and sentences of a suite's page; empty until it is decided. A bisection has the reason of each
+    skipped candidate."""
 
     @property
     def planned(self) -> int:

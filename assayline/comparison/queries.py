@@ -508,10 +508,10 @@ def read_noise_floors(connection: Connection, candidate: str, baseline: str) -> 
     return {metric: floor for floor, metric in found if floor}
 
 
-def read_accuracy(connection: Connection, run_id: str) -> float | None:
-    """Return the accuracy of a run by its first scorer; None without scores."""
+def read_metric(connection: Connection, run_id: str, metric: str = "accuracy") -> float | None:
+    """Return a metric of run_metric of a run, such as the accuracy by its first scorer; None if it has none."""
     ensure_metrics(connection, [run_id])
-    rows = read_rows(connection, "select value from run_metric where run_id = ? and metric = 'accuracy'", run_id)
+    rows = read_rows(connection, "select value from run_metric where (run_id, metric) = (?, ?)", run_id, metric)
     return rows[0]["value"] if rows else None
 
 

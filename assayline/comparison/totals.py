@@ -2,7 +2,7 @@
 
 import json
 
-from assayline.comparison.queries import Side, choose_repeats, compare_speed, read_accuracy
+from assayline.comparison.queries import Side, choose_repeats, compare_speed, read_metric
 from assayline.spec.criteria import GateSpec
 from assayline.stats.worse import Comparison
 from assayline.store.database import Connection, Row, read_rows
@@ -19,7 +19,7 @@ def is_stated(*specs_json: str) -> bool:
 
 def limit_stated(connection: Connection, new: Side, old: Side, limits: GateSpec) -> dict[str, float]:
     """Return the limit on accuracy as a share of the baseline's, by metric; empty for runs with prompts."""
-    accuracy = read_accuracy(connection, old.run_id) if is_stated(new.spec_json, old.spec_json) else None
+    accuracy = read_metric(connection, old.run_id) if is_stated(new.spec_json, old.spec_json) else None
     return {"accuracy": limits.max_accuracy_drop / accuracy} if accuracy else {}
 
 

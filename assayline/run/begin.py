@@ -211,7 +211,7 @@ def plan_run(spec: EvalSpec, settings: Settings, purpose: Purpose | None = None,
         is_longest_first=spec.is_longest_first,
         machine=settings.machine or name_cpu(),
         purpose="judge" if any(scorer.kind == "verdict" for scorer in spec.scorers or ()) else purpose.kind,
-        benchmark_id=purpose.campaign_id if purpose.is_measured else None,
+        benchmark_id=purpose.campaign_id if purpose.is_measured or purpose.kind != "suite" else None,
         suite_id=purpose.campaign_id if purpose.kind == "suite" else None,
         **facts,
     )

@@ -31,7 +31,7 @@ from assayline.benchmark.result import Measured
 from assayline.benchmark.suite import REJUDGE, as_suite, name_baseline, plan_suite
 from assayline.clock import RunClock
 from assayline.comparison.gate import GateReport, find_limits
-from assayline.comparison.queries import read_accuracy, read_side
+from assayline.comparison.queries import read_metric, read_side
 from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError, StoreError
 from assayline.report.make import Written, make_benchmark_report, make_suite_report
@@ -83,20 +83,22 @@ class SuiteResult:
 
 
 @contextmanager
-def _holding(campaign: Campaign, front: FrontEnd) -> Iterator[EnginePool]:
+def holding(campaign: Campaign, front: FrontEnd) -> Iterator[EnginePool]:
     """Hold the campaign for this process, and return the engines that its runs share."""
     folder = campaign_dir(front.settings, campaign.kind, campaign.campaign_id)
+    what = f"{campaign.kind.capitalize()} {campaign.campaign_id}"
     if (lock := lock_run(folder)) is None:
-        what = f"{campaign.kind.capitalize()} {campaign.campaign_id}"
         raise StoreError(f"{what} is in use by {name_holder(folder)}. hint: wait for its end.")
     try:
+        if campaign.order and read_runs(campaign, front.settings):
+            front.log.info("%s is resumed; --fresh (resume: never) starts a new one.", what)
         with EnginePool() as engines:
             yield engines
     finally:
         lock.release()
 
 
-def _do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> dict[str, str]:
+def do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> dict[str, str]:
     """Do the runs that are left, and return the reasons of failures by key.
 
     The campaign has the id of a run before that begins, and goes on with the runs that it has. A run whose speed is
@@ -105,8 +107,6 @@ def _do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> di
     settings, most = front.settings, campaign.runs_per_engine
     left, known = list_left(campaign, settings), read_runs(campaign, settings)
     what = f"{campaign.kind.capitalize()} {campaign.campaign_id}"
-    if known:
-        front.log.info("%s is resumed; --fresh (resume: never) starts a new one.", what)
     front.log.info("%s: %d of %d runs to do", what, len(left) + campaign.planned, campaign.total)
     write_campaign(campaign, settings)
     used: Counter[str] = Counter()
@@ -124,7 +124,7 @@ def _do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> di
         used[cell.key] += 1
         begun = [run for run in known.get(cell.key, ()) if not is_done(run, cell) and can_go_on(run, cell)]
         purpose = Purpose(
-            kind="suite" if campaign.kind == "suite" else "benchmark",
+            kind="reread" if cell.spec.is_reread else "suite" if campaign.kind == "suite" else "benchmark",
             campaign_id=campaign.campaign_id,
             run_id=new_run_id(cell.spec.name, RunClock.start()),
             begun=tuple(run.run_id for run in begun),
@@ -153,8 +153,8 @@ def run_benchmark(campaign: Campaign, front: FrontEnd) -> BenchmarkResult:
 
     Raises RunFailedError if a configuration fails, after measuring the others.
     """
-    with _holding(campaign, front) as engines:
-        failed = _do_campaign(campaign, front, engines)
+    with holding(campaign, front) as engines:
+        failed = do_campaign(campaign, front, engines)
         while campaign.profile and not failed:
             try:
                 profile = _choose_rates(campaign, campaign.profile, front)
@@ -165,7 +165,7 @@ def run_benchmark(campaign: Campaign, front: FrontEnd) -> BenchmarkResult:
                 break
             campaign = add_rates(campaign, profile)
             front.log.info("Rates: %s", ", ".join(cell.label for cell in campaign.cells[ENDS:]))
-            failed = _do_campaign(campaign, front, engines)
+            failed = do_campaign(campaign, front, engines)
     result = _conclude(campaign, front)
     if failed:
         raise RunFailedError(
@@ -234,7 +234,7 @@ def gate(
     settings, limits = front.settings, dict(limits or {})
     campaign = _measure_again(front, run_id, baseline, limits) if is_remeasured else None
     if campaign:
-        baseline, run_id = (_list_done(campaign, cell, front)[-1].run_id for cell in campaign.cells)
+        baseline, run_id = (list_done(campaign, cell, front)[-1].run_id for cell in campaign.cells)
     nights = NIGHTS if is_nightly else 1
     report = gate_run(settings, front.log, run_id, baseline, limits, nights=nights)
     if campaign:
@@ -278,14 +278,15 @@ def _measure_again(front: FrontEnd, run_id: str, baseline: str | None, limits: d
         )
     campaign = new_campaign("gate", specs[1].name, sides, alternate(sides, repeats))
     campaign = find_unfinished(campaign, front.settings) or campaign
-    with _holding(campaign, front) as engines:
-        if failed := _do_campaign(campaign, front, engines):
+    with holding(campaign, front) as engines:
+        if failed := do_campaign(campaign, front, engines):
             why = " ".join(failed.values())
             raise RunFailedError(f"Run {run_id} cannot be measured again with its baseline. {why}")
     return campaign
 
 
-def _list_done(campaign: Campaign, cell: Cell, front: FrontEnd) -> list[Manifest]:
+def list_done(campaign: Campaign, cell: Cell, front: FrontEnd) -> list[Manifest]:
+    """List the runs of a cell that are done, in the order in which they began."""
     return [run for run in read_runs(campaign, front.settings).get(cell.key, ()) if is_done(run, cell)]
 
 
@@ -315,8 +316,8 @@ def _run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str, is_nightly: bool
     baselines = {cell.key: by_key[name_baseline(cell)] for cell in campaign.cells if name_baseline(cell) in by_key}
     cells = [cell for cell in campaign.cells if not cell.is_baseline]
     check_repeats(cells, is_nightly=is_nightly)
-    with _holding(campaign, front) as engines:
-        failed = {} if resume == REJUDGE else _do_campaign(campaign, front, engines)
+    with holding(campaign, front) as engines:
+        failed = {} if resume == REJUDGE else do_campaign(campaign, front, engines)
         nights = NIGHTS if is_nightly else 1
         judged = [_judge(cell, baselines.get(cell.key), campaign, failed, front, nights) for cell in cells]
         against = {one.cell.key: one.report.baseline if one.report else one.cell.baseline for one in judged}
@@ -348,16 +349,16 @@ def _judge(
 
     A cell that cannot be judged has the reason instead of a report.
     """
-    runs = _list_done(campaign, cell, front)
+    runs = list_done(campaign, cell, front)
     run_id = runs[-1].run_id if runs else None
     why = failed.get(cell.key) or (measured and failed.get(measured.key))
     if why or run_id is None:
         return JudgedCell(cell, run_id, None, why or "It has no run.")
-    mean = DatabaseThread(front.settings).run(lambda connection: read_accuracy(connection, run_id))
+    mean = DatabaseThread(front.settings).run(lambda connection: read_metric(connection, run_id))
     if cell.baseline is None:
         why = f"It has no baseline. hint: pin a run, such as `assayline baseline pin NAME {run_id}`, and set baseline."
         return JudgedCell(cell, run_id, None, why, mean)
-    baseline = _list_done(campaign, measured, front)[-1].run_id if measured else cell.baseline
+    baseline = list_done(campaign, measured, front)[-1].run_id if measured else cell.baseline
     limits = cell.spec.gate.model_dump(mode="json")
     try:
         report = gate_run(front.settings, front.log, run_id, baseline, limits, front.flow_run_id, nights)

@@ -22,7 +22,7 @@ from assayline.store.manifest import Manifest, list_manifests, match_run_id, rea
 from assayline.store.runs import forget_runs
 from assayline.store.thread import DatabaseThread
 
-KINDS: tuple[Kind, ...] = ("benchmark", "suite", "gate")
+KINDS: tuple[Kind, ...] = ("benchmark", "suite", "gate", "bisection")
 ASIDE = ".deleted-"
 """Beginning of the names of folders in the data folder that are being deleted."""
 
@@ -32,7 +32,7 @@ class Deletion:
     """A run or a campaign to delete, with all that goes with it."""
 
     kind: str
-    """run, benchmark, suite or gate."""
+    """run, benchmark, suite, gate or bisection."""
     name: str
     """Its id."""
     run_ids: list[str]

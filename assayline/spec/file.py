@@ -18,6 +18,7 @@ from assayline.errors import EngineError, SpecError
 from assayline.spec.checks import engine_argument_types, sampling_parameter_types
 from assayline.spec.core_yaml import DuplicateKeyError, load_texts, load_yaml
 from assayline.spec.evaluation import EvalSpec
+from assayline.spec.identity import UNSET
 from assayline.spec.named import list_benchmarks, list_rubrics, read_named
 from assayline.words import as_sentence, nearest
 
@@ -77,7 +78,7 @@ def find_lost_template(data: Mapping[str, Any], deployments: Path) -> str | None
 
 
 def override_spec(spec: EvalSpec, overrides: Mapping[str, Any], origin: str = "spec") -> EvalSpec:
-    """Return the spec with values by dotted field. Raises SpecError."""
+    """Return the spec with values by dotted field, or without those that are UNSET. Raises SpecError."""
     data = spec.model_dump(mode="json", exclude_none=True)
     _set_fields(data, overrides)
     return parse_spec(data, origin)
@@ -213,7 +214,10 @@ def _set_field(data: dict[str, Any], field: str, value: Any) -> None:
                 f"--{field} cannot be set: `{parent}` is {below!r} in the spec, not a mapping. hint: change it there."
             )
         here = below
-    here[last] = value
+    if value is UNSET:
+        here.pop(last, None)
+    else:
+        here[last] = value
 
 
 def explain(

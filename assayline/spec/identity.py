@@ -18,8 +18,7 @@ def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
 
     A list of plain values counts as one field.
     """
-    pairs = _walk("", before, after)
-    lines = [f"{field}: {_show(old)} → {_show(new)}" for field, old, new in pairs]
+    lines = [describe_change(*change) for change in walk_changes("", before, after)]
     more = len(lines) - MOST_CHANGES
     return lines if more <= 0 else [*lines[:MOST_CHANGES], f"and {more} more"]
 
@@ -34,20 +33,21 @@ def list_setting_changes(before_json: str, after_json: str) -> list[str]:
     return list_changes(*({key: spec[key] for key in spec if key not in NOT_SETTINGS} for spec in (before, after)))
 
 
-class _Unset:
+class Unset:
     """Marker of a field that only one of the two specs has."""
 
 
-_UNSET = _Unset()
+UNSET = Unset()
 
 
-def _walk(prefix: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+def walk_changes(prefix: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the dotted fields below `prefix` that differ, with both values; a list of mappings is walked by item."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in sorted(before.keys() | after.keys()):
             field = f"{prefix}.{name}" if prefix else name
-            yield from _walk(field, before.get(name, _UNSET), after.get(name, _UNSET))
+            yield from walk_changes(field, before.get(name, UNSET), after.get(name, UNSET))
     elif _has_parts(before) and _has_parts(after):
-        yield from _walk(prefix, dict(enumerate(before)), dict(enumerate(after)))
+        yield from walk_changes(prefix, dict(enumerate(before)), dict(enumerate(after)))
     elif before != after or isinstance(before, bool) != isinstance(after, bool):
         yield prefix, before, after
 
@@ -57,8 +57,13 @@ def _has_parts(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
 
 
+def describe_change(field: str, old: Any, new: Any) -> str:
+    """Return a line such as `sampling.top_k: unset → 5`."""
+    return f"{field}: {_show(old)} → {_show(new)}"
+
+
 def _show(value: Any) -> str:
-    if value is _UNSET:
+    if value is UNSET:
         return "unset"
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST_VALUE_CHARS else f"{text[:LONGEST_VALUE_CHARS]}…"

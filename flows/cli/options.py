@@ -24,6 +24,7 @@ GROUPS = {
         "suite": "Run several evaluations and decide by all of them: GO, NO-GO or INCONCLUSIVE.",
         "compare": "Print how two runs differ: scores by prompt, changed answers, speed and cost.",
         "reread": "Let an engine read the stored answers of another one, and compare their probabilities.",
+        "bisect": "Find which candidate of a list, or which field of two specs, changed answers or speed.",
         "noise": "Judge a limit by past values: false alarms, the drop that it finds, and what it needs.",
         "baseline": "Pin runs as baselines.",
     },

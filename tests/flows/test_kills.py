@@ -124,21 +124,32 @@ def read_campaign(data_dir: Path, kind: str) -> tuple[dict[str, Any], list[str]]
     [
         ("suite", 150),
         ("gate", 120),
+        ("bisection", 150),
         pytest.param("suite", 1, marks=pytest.mark.rare),
         pytest.param("gate", 1, marks=pytest.mark.rare),
+        pytest.param("bisection", 1, marks=pytest.mark.rare),
     ],
 )
 def test_campaign_killed_before_a_file_event_goes_on_with_its_runs(
     kind, step, command_env, modest_model, charts, tmp_path
 ):
-    """A suite of two judged evaluations, and a gate that measures two runs again. Each answer is there once."""
+    """A suite of two judged evaluations, a gate that measures two runs again, and a bisection of three models, of which
+    the fake engine answers otherwise by two. Each answer is there once."""
     spec, first = write_spec(modest_model, tmp_path, kind == "suite"), tmp_path / "first"
+    own, all_runs = {"bisection": (3, 3)}.get(kind, (2, 4))
     command: list[str | Path] = ["suite", tmp_path / "suite.yaml"]
     first.mkdir()
     (first / "cache").symlink_to(charts)
     if kind == "suite":
         other = {"spec": str(spec), "name": "other", "overrides": {"sampling.max_tokens": 3}}
         flow_kit.write_spec(tmp_path / "suite.yaml", {"evaluations": [{"spec": str(spec)}, other]})
+    elif kind == "bisection":
+        models = [shutil.copytree(modest_model, tmp_path / f"model-{number}") for number in range(3)]
+        for number, model in enumerate(models):
+            template = (model / "chat_template.jinja").read_text() + (" now" if number else "")
+            (model / "chat_template.jinja").write_text(f"{template}{{# {number} #}}")
+        (tmp_path / "models.txt").write_text("\n".join(map(str, models)))
+        command = ["bisect", spec, "--over", f"model={tmp_path / 'models.txt'}", "--metric", "accuracy"]
     else:
         ends = []
         for more in ("4", "3"):
@@ -160,11 +171,11 @@ def test_campaign_killed_before_a_file_event_goes_on_with_its_runs(
                 assert again in (0, 13), f"point {point}: {log.read_text()}"
             campaign, ended = read_campaign(data_dir, kind)
             assert campaign["is_over"] and set(before) <= set(ended), f"point {point}: no run is lost"
-            assert len(ended) == 2, f"point {point}: no run is new"
+            assert len(ended) == own, f"point {point}: no run is new"
             for run_id in ended:
                 assert len(read_answers(data_dir, run_id)) == 60
             whole = flow_kit.query(data_dir, "select count(*) from runs where state = 'completed'")
-            assert whole == [4], f"point {point}: no run is done twice"
+            assert whole == [all_runs], f"point {point}: no run is done twice"
             shutil.rmtree(data_dir)
             if code in (0, 13):
                 break

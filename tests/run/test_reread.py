@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from run_kit import ENGINE_ARGS, ROOT, complete
+from run_kit import ENGINE_ARGS, ROOT, add_noise, complete
 
 from assayline.api import gate, night, reread
 from assayline.errors import ComparisonError, SpecError
@@ -214,25 +214,6 @@ def test_real_engines(tiny_model, settings, tmp_path):
         assert 0.75 * full <= noisy <= full * 1.001 and change == pytest.approx(moved, abs=1e-4)
         found.append(noisy)
     assert found == sorted(found)
-
-
-def add_noise(model, folder, share):
-    """A copy of a model with Gaussian noise of a share of each matrix's standard deviation."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(model, folder)
-    generator = torch.Generator().manual_seed(1)
-    for file in folder.glob("*.safetensors"):
-        weights = {
-            name: (one.float() + share * one.float().std() * torch.randn(one.shape, generator=generator)).to(one.dtype)
-            if one.ndim == 2
-            else one
-            for name, one in load_file(file).items()
-        }
-        file.unlink()
-        save_file(weights, file, metadata={"format": "pt"})
-    return folder
 
 
 def find_full_kl(settings, run_id, model, other):

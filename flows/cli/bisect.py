@@ -1,0 +1,98 @@
+"""bisect: find which candidate of a list, or which field of two specs, changed the answers or the speed.
+
+assayline bisect GOOD BAD | SPEC --over FIELD=FILE
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assayline.errors import SpecError
+from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.words import parse_words, plain_console, print_table, print_text
+
+if TYPE_CHECKING:
+    from assayline.settings import Settings
+
+UNDECIDED_EXIT_CODE = 4
+EPILOG = """GOOD BAD: which of the fields in which two specs differ did it? Fields of the method (prompts, chat,
+scorers, reasoning, tokenizer) are named and kept as in GOOD. SPEC --over FIELD=FILE: since which value of an ordered
+list, one a line, the good one first? Override any field of both: --prompts.limit 200 (docs/guides/bisecting.md).
+
+Exit codes: 0 the cause is found, 2 spec, field or option, 3 prompts, 4 not decided, or the model cannot be read,
+5 engine, 6 database or files, 7 an end did not complete, 8 the ends cannot be compared."""
+PARSER = make_parser("bisect", EPILOG, "%(prog)s GOOD (BAD | --over FIELD=FILE) [--metric NAME] [--FIELD VALUE ...]")
+PARSER.add_argument("good", metavar="GOOD", help="the spec that is good, or the one whose field --over varies")
+PARSER.add_argument("--over", metavar="FIELD=FILE", help="a field, and the file of its values in order, one a line")
+PARSER.add_argument(
+    "--metric", metavar="NAME", help="kl, accuracy or a metric of speed (default: the first of these that differs)"
+)
+PARSER.add_argument("--confidence", type=float, default=0.95, metavar="P", help="to name a cause (default: 0.95)")
+PARSER.add_argument("--max-runs", type=int, metavar="N", help="runs by the metric (default: three a step)")
+PARSER.add_argument("--fresh", action="store_true", help="start a new bisection even if one is unfinished")
+PARSER.add_argument("--dry-run", action="store_true", help="check and list what would be bisected")
+
+
+def run(arguments: list[str]) -> int:
+    """Run the bisection that the command line describes and print its table. Return the exit code."""
+    known, rest = PARSER.parse_known_args(arguments)
+
+    from assayline.files import check_data_folder
+    from assayline.settings import load_settings
+
+    settings = load_settings()
+    check_data_folder(settings.data_dir)
+    asked = read_ask(known, rest)
+    if known.dry_run:
+        print_plan(asked, settings)
+        return 0
+    from assayline.api import operations
+    from assayline.flows.cli.terminal import open_terminal
+    from assayline.report.document import Column, tabulate
+    from assayline.words import show_name, show_share, show_value
+
+    with open_terminal(settings) as front:
+        result = operations.bisect(**asked, resume="never" if known.fresh else "auto", front=front)
+    shows = {"candidate": show_name, "runs": show_value, result.metric: show_value, "is_bad": show_share}
+    columns = [Column(name.replace("_", " "), name, show) for name, show in shows.items()]
+    columns.append(Column("skipped because", "skipped"))
+    if result.candidates:
+        print_table(tabulate("Candidates", columns, result.candidates), plain_console())
+    print_text(result.headline, plain_console())
+    return 0 if result.cause else UNDECIDED_EXIT_CODE
+
+
+def read_ask(known: argparse.Namespace, rest: list[str]) -> dict[str, Any]:
+    """Return the arguments of the operation. Raises SpecError."""
+    from assayline.spec.file import load_spec, parse_value
+
+    bad, fields = parse_words(rest, vars(known))
+    over = None
+    if known.over is not None:
+        field, _, path = known.over.partition("=")
+        try:
+            lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise SpecError(f"--over {known.over}: {error}. hint: pass FIELD=FILE, such as model=models.txt.") from None
+        over = {field: [parse_value(field, line) for line in lines if line and not line.startswith("#")]}
+    good, bad_spec = (path and load_spec(path, fields) for path in (known.good, bad))
+    options = {"metric": known.metric, "confidence": known.confidence, "max_runs": known.max_runs}
+    return {"good": good, "bad": bad_spec, "over": over, **options}
+
+
+def print_plan(asked: dict[str, Any], settings: "Settings") -> None:
+    """Print what would be bisected, and candidates that cannot run."""
+    from assayline.benchmark.bisection import plan_bisection
+    from assayline.flows.cli.dry_run import check_runs
+
+    console, plan = plain_console(), plan_bisection(**asked)
+    settings.pass_on_token()
+    ends = plan.make_ends({})
+    print_text(f"One of {len(plan.names)}, by {' or '.join(plan.sensors)} in at most {plan.max_runs} runs:", console)
+    for line in plan.names:
+        print_text(f"  {line}", console)
+    for line in plan.method:
+        print_text(f"Kept as in the good spec, as it changes the method: {line}", console)
+    for note in check_runs([(cell.label, cell.spec) for cell in ends], settings, False):
+        print_text(note, console)
+    print_text("Dry run: nothing was run or stored.", console)
