@@ -251,7 +251,7 @@ def _write_pages(campaign: Campaign, against: Mapping[str, str | None], front: F
     """Write the report of every run with its verdict, by the baselines of the cells; return the last one."""
     written = None
     for cell in campaign.cells:
-        for run in _list_done(campaign, cell, front):
+        for run in list_done(campaign, cell, front):
             written = report_run(front.settings, front.log, run.run_id, against.get(cell.key))
     return written
 
