@@ -4,7 +4,7 @@ All text is plain; renderers escape it. Numbers are formatted, not computed (see
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from assayline.words import DASH, NUMBER_SHOWS, SPACE, show_name, show_note, show_range, show_text
@@ -160,13 +160,7 @@ class Section:
 
     key: str
     title: str
-    blocks: list[Block] = field(default_factory=list)
-
-    def say(self, text: str, *, is_warning: bool = False) -> None:
-        self.blocks.append(Paragraph(text, is_warning))
-
-    def add(self, *blocks: Block) -> None:
-        self.blocks.extend(blocks)
+    blocks: list[Block]
 
 
 def make_section(key: str, title: str, *parts: Part) -> Section | None:

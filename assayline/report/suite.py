@@ -9,7 +9,7 @@ from assayline.benchmark.decision import Decision, JudgedCell
 from assayline.benchmark.suite import shorten_model
 from assayline.comparison.gate import Check
 from assayline.report.compared import show_interval, tabulate_limits
-from assayline.report.document import Column, Document, Figure, Section, Table, tabulate
+from assayline.report.document import Column, Document, Figure, Part, Table, make_section, tabulate, warn
 from assayline.stats.worse import OPEN, find_gravest
 from assayline.words import count, name_metric, show_name, show_number, show_points, show_share
 
@@ -110,45 +110,48 @@ def describe_decision(decision: Decision) -> dict[str, Any]:
 
 def compose_suite(plan: Campaign) -> Document:
     """Build the page of a suite; until the decision is made, it has the runs alone."""
-    runs = Section("runs", "Runs")
+    subtitle = f"suite {plan.campaign_id}"
     if not plan.page:
-        rows = []
-        for key, run_ids in plan.runs.items():
-            evaluation, _, model = key.rpartition(" · ")
-            rows += [{"evaluation": evaluation, "model": model, "run_id": one, "against": None} for one in run_ids]
-        runs.add(tabulate("Runs", RUNS, rows))
+        rows = [
+            {"evaluation": key.rpartition(" · ")[0], "model": key.rpartition(" · ")[2], "run_id": one, "against": None}
+            for key, run_ids in plan.runs.items()
+            for one in run_ids
+        ]
         said = f"{count(len(rows), 'run has', 'runs have')} begun. The decision follows the last run."
-        return Document(plan.name, f"suite {plan.campaign_id}", plan.decision or "undecided", [said], [], [runs])
-    shown = plan.page["evaluations"]
+        runs = make_section("runs", "Runs", tabulate("Runs", RUNS, rows))
+        return Document.of(plan.name, subtitle, plan.decision or "undecided", [said], [], [runs])
+    shown, counted = plan.page["evaluations"], Counter(plan.page["counted"])
     evaluations = [row for row in shown if "run_id" in row]
-    counted = Counter(plan.page["counted"])
-    summary = Section("evaluations", "Evaluations", [tabulate_evaluations(shown)])
-    summary.say(
-        "A critical evaluation counts with every limit. Supporting ones count by the weighted mean of their accuracy "
-        "alone, and advisory ones not at all."
-    )
-    limits = Section("limits", "Limits")
-    for name, found in plan.page["limits"]:
-        if isinstance(found, str):
-            limits.say(f"{name}: not judged. {found}", is_warning=True)
-        else:
-            limits.add(tabulate_limits(name, [Check(**row) for row in found], has_words=True))
-    runs.add(tabulate("Runs and baselines", RUNS, evaluations))
-    models = count(len({row["model"] for row in evaluations}), "model")
-    return Document(
-        title=plan.name,
-        subtitle=f"suite {plan.campaign_id}",
-        state=str(plan.decision),
-        headline=plan.page["headline"],
-        figures=[
+    return Document.of(
+        plan.name,
+        subtitle,
+        str(plan.decision),
+        plan.page["headline"],
+        [
             Figure("Decision", str(plan.decision), is_bad=counted["fail"] > 0),
             Figure("Limits kept", f"{counted['pass']:,} of {counted.total():,}", "that count"),
             Figure("Failed", f"{counted['fail']:,}"),
             Figure("Open", f"{sum(counted[verdict] for verdict in OPEN):,}"),
-            Figure("Evaluations", f"{len(evaluations):,}", models),
+            Figure("Evaluations", f"{len(evaluations):,}", count(len({row["model"] for row in evaluations}), "model")),
         ],
-        sections=[summary, limits, runs],
+        [
+            make_section("evaluations", "Evaluations", tabulate_evaluations(shown), HOW),
+            make_section("limits", "Limits", (_show_limits(*one) for one in plan.page["limits"])),
+            make_section("runs", "Runs", tabulate("Runs and baselines", RUNS, evaluations)),
+        ],
     )
+
+
+HOW = (
+    "A critical evaluation counts with every limit. Supporting ones count by the weighted mean of their accuracy "
+    "alone, and advisory ones not at all."
+)
+
+
+def _show_limits(name: str, found: Any) -> Part:
+    if isinstance(found, str):
+        return warn(f"{name}: not judged. {found}")
+    return tabulate_limits(name, [Check(**row) for row in found], has_words=True)
 
 
 def _list_rows(checks: Iterable[Check]) -> list[dict[str, Any]]:
