@@ -1,5 +1,13 @@
-// Draw the charts, and redraw them when the colour scheme changes.
-(() => {
+// Draw the charts, and redraw them when the colour scheme changes. A report has the library of charts compressed.
+(async () => {
+  async function unpackLibrary(packed) {
+    const bytes = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
+    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(unpacked).text();
+    document.head.append(script);
+  }
+
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
   function makeConfig() {
@@ -19,6 +27,8 @@
     }
   }
 
+  const library = document.getElementById("library");
+  if (library) await unpackLibrary(library.textContent);
   drawAll();
   dark.addEventListener("change", drawAll);
 })();
