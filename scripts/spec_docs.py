@@ -55,6 +55,7 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     *_name_kinds("load.arrival", load.Arrival),
     ("slos", criteria.SloSpec),
     ("gate", criteria.GateSpec),
+    ("gate.reread", criteria.RereadLimit),
     ("price", criteria.PriceSpec),
     ("A suite", suite.SuiteSpec),
     ("A suite's evaluations", suite.SuiteEvaluation),

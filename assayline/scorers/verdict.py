@@ -16,8 +16,6 @@ def score_verdict(
     answer: str,
     target: str | None,
     row: dict[str, Any],
-    field: str,
-    reason: str,
     values: Mapping[str, float] | None = None,
     scale: Sequence[float] | None = None,
 ) -> Score:
@@ -30,17 +28,17 @@ def score_verdict(
     """
     if (told := _read_object(answer)) is None:
         return Score(0.0, None, "not a JSON object")
-    if (verdict := _as_text(told.get(field))) is None:
-        return Score(0.0, None, f"no {field} in the JSON object")
+    if (verdict := _as_text(told.get("verdict"))) is None:
+        return Score(0.0, None, "no verdict in the JSON object")
     if scale:
-        word, value = _read_scale(told[field], scale)
+        word, value = _read_scale(told["verdict"], scale)
     else:
         word = next((word for word in values or {} if word.lower() == verdict.lower()), None)
         value = None if word is None else (values or {})[word]
     if value is None:
         return Score(0.0, None, f"an unknown verdict: {shorten(verdict)}")
     is_swapped = isinstance(row.get("other"), dict) and "run_id" in row["other"] and row.get("first") == "b"
-    return Score(1 - value if is_swapped else value, word, _as_text(told.get(reason)))
+    return Score(1 - value if is_swapped else value, word, _as_text(told.get("reason")))
 
 
 def _read_object(answer: str) -> dict[str, Any] | None:

@@ -12,12 +12,11 @@ from assayline.spec.part import ScorerPart
 
 
 class VerdictScorer(ScorerPart):
-    """The verdict of a judge, whose answer is a JSON object, as a number from 0 to 1. Set `values` or `scale`."""
+    """The verdict of a judge, whose answer is a JSON object {reason, verdict}, as a number from 0 to 1. Set `values` or
+    `scale`."""
 
     kind: Literal["verdict"]
     module: ClassVar[str] = "verdict"
-    field: str = Field("verdict", min_length=1, description="Key of the verdict in the object.")
-    reason: str = Field("reason", min_length=1, description="Key of the reason, which explains the score.")
     values: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = Field(
         None, min_length=2, description="Score of each verdict, such as {correct: 1, incorrect: 0}."
     )
@@ -35,7 +34,7 @@ class VerdictScorer(ScorerPart):
 
     @property
     def call_arguments(self) -> dict[str, Any]:
-        return {"field": self.field, "reason": self.reason, "values": self.values, "scale": self.scale}
+        return {"values": self.values, "scale": self.scale}
 
     @field_validator("values", mode="before")
     @classmethod

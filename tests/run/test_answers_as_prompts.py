@@ -125,7 +125,7 @@ def test_answers_of_a_run_are_prompts_whose_metadata_has_their_origin(run_id, ju
     ]
     [(arguments,)] = query(settings, f"select arguments_json from scorers where run_id = '{judge}'")
     assert json.loads(arguments) == {
-        "kind": "verdict", "name": None, "field": "verdict", "reason": "reason", "scale": None, "label": "level",
+        "kind": "verdict", "name": None, "scale": None, "label": "level",
         "values": {"correct": 1.0, "incorrect": 0.0},
     }  # fmt: skip
     [(name, mean)] = query(

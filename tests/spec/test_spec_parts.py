@@ -141,6 +141,6 @@ def test_limits_on_cost_are_numbers_by_metric():
 def test_verdict_takes_numbers_as_verdicts_and_keeps_its_label_apart_from_its_name():
     (scorer,) = spec_of(**verdict(values={1: 1, 0: 0}, label="person", name="judged")).scorers or []
     assert scorer.title == "judged" and scorer.model_dump(mode="json") == {
-        "kind": "verdict", "name": "judged", "field": "verdict", "reason": "reason", "values": {"1": 1.0, "0": 0.0},
+        "kind": "verdict", "name": "judged", "values": {"1": 1.0, "0": 0.0},
         "scale": None, "label": "person",
     }  # fmt: skip
