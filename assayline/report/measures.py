@@ -56,7 +56,7 @@ METRICS = (
     Column("n", "n", show_known),
     Column("metric_value", "source", is_wide=True),
 )
-CHANGES = (
+CHANGES: tuple[Column, ...] = (
     Column("metric", lambda row: name_metric(row["metric"])),
     valued("run", "candidate_value"),
     valued("baseline", "baseline_value"),
