@@ -14,7 +14,7 @@ with limits as (
 ),
 
 sending as (
-    select min(begins_at_s) as begins_at_s, max(ends_at_s) as ends_at_s
+    select min(steady_from_s) as begins_at_s, max(ends_at_s) as ends_at_s
     from load_stretch
     join raw.loads using (run_id)
     where run_id = getvariable('run_id') and stretch_s > 0 and (has_windows or arrival <> 'concurrency')

@@ -389,6 +389,7 @@ def test_a_run_under_load_says_what_must_be_known_of_it(settings, tmp_path):
         assert {row["at"] for row in chart if "measured" in str(row.get("what"))} == {begins, ends}
     closed = texts(make_report(settings, run_ids[0], folder=tmp_path / "closed").html)
     assert "Closed loop: 1 request in flight" in closed and "saturated" not in closed
+    assert "in which every seat was taken" in closed and "of ramp-up and drain are left out" in closed
 
 
 def test_a_run_without_a_load_has_no_such_section(sad, tmp_path):

@@ -66,6 +66,25 @@ def test_throughput_of_a_closed_loop_leaves_out_the_drain_unless_little_finished
         assert store.row("run_summary", run_id=run_id)["requests_per_s"] == pytest.approx(rate)
 
 
+def test_throughput_of_engines_side_by_side_is_of_the_seconds_in_which_their_seats_are_taken(store):
+    """Two engines of two seats; the second seat of each is taken after 3 s, and each then finishes two a second."""
+    store.given("loads", {"arrival": "concurrency"})
+    times = [(at_s, at_s + 1.0) for at_s in range(11)]
+    times += [(at_s, at_s + 1.0) for at_s in range(3, 11)] + [(10.0, 15.0)]
+    store.given_answers(
+        *(
+            sent(*each, worker=worker, request_id=f"{worker}-{place}", window_requests=2)
+            for worker in ("a", "b")
+            for place, each in enumerate(times)
+        )
+    )
+    assert set(phases(store).values()) == {"measured"}, "latencies are of all"
+    stretches = store.rows("load_stretch", "begins_at_s", "steady_from_s", "ends_at_s")
+    assert stretches == [{"begins_at_s": 0.0, "steady_from_s": 3.0, "ends_at_s": 10.0}] * 2
+    # each engine finished one at 3 s, and two at 4 s to 10 s
+    assert store.row("run_summary")["requests_per_s"] == pytest.approx(2 * 15 / 7)
+
+
 @pytest.mark.parametrize("windows", [0.0, 1.0])
 def test_requests_that_never_reached_an_engine_have_no_phase(store, windows):
     store.given("loads", {"warmup_s": windows})

@@ -217,7 +217,7 @@ def describe_load(run: RunRows) -> Section | None:
         "Load",
         _say_pattern(load),
         _say_end(ends, run.summary),
-        _say_windows(load),
+        _say_windows(load, run.summary),
         None if run.value("send_lag_s", "p99") is None else judge_generator(_read_lag(run), clients),
         judge_clients(clients),
         None if load["arrival"] in ("concurrency", "all_at_once") else _judge_engine(run),
@@ -265,12 +265,21 @@ def _say_end(ends: list[Row], summary: Row) -> str:
     return f"{ends[0]['message']}{f' {left}' if unsent else ''}"
 
 
-def _say_windows(load: Row) -> str:
+def _say_windows(load: Row, summary: Row) -> str:
     windows = [
         f"the {end} {show_seconds(load[column])}"
         for column, end in (("warmup_s", "first"), ("cooldown_s", "last"))
         if load[column]
     ]
+    if not windows and load["arrival"] == "concurrency":
+        measured_s, working_s = summary.get("measured_s"), summary.get("working_s")
+        if measured_s is None or working_s is None or measured_s >= working_s:
+            return ""
+        return (
+            f"Throughput is of the {show_seconds(measured_s)} in which every seat was taken; "
+            f"{show_seconds(working_s - measured_s)} of ramp-up and drain are left out, and the metrics per attempted "
+            "second count all of it."
+        )
     if not windows:
         return ""
     return f"Requests sent in {' and '.join(windows)} are stored but excluded from latency and throughput."

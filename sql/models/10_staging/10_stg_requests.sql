@@ -17,6 +17,7 @@ join_answers as (
         target,
         has_windows,
         begins_at_s,
+        steady_from_s,
         ends_at_s,
         try_cast(sampling_json ->> '$.max_tokens' as bigint) as max_tokens,
         case
@@ -65,7 +66,7 @@ select
     -- Filter on finish time only: the send rate between the windows equals the offered load even if the server is
     -- saturated.
     status = 'ok'
-        and (has_windows is null or coalesce(finished_at_s between begins_at_s and ends_at_s, false))
+        and (has_windows is null or coalesce(finished_at_s between steady_from_s and ends_at_s, false))
         as is_finished,
     worker,
     engine_generation,

@@ -11,6 +11,11 @@ list_spans as (
         run_id, 'attempt', least(work_began_at_s, first_arrived_at_s), greatest(work_ended_at_s, last_finished_at_s)
     from engine
     where greatest(work_ended_at_s, last_finished_at_s) is not null
+    union all
+    select
+        run_id, 'window', case when stretch_s > 0 then steady_from_s end, case when stretch_s > 0 then ends_at_s end
+    from internal.load_stretch
+    where has_windows
 ),
 
 -- An interval of the union begins where every earlier span has ended.
@@ -34,10 +39,6 @@ number_intervals as (
 
 select run_id, kind, min(from_s) as from_s, max(until_s) as until_s
 from number_intervals
-group by run_id, kind, position
-union all
-select run_id, 'window', case when stretch_s > 0 then begins_at_s end, case when stretch_s > 0 then ends_at_s end
-from internal.load_stretch
-where has_windows;
+group by run_id, kind, position;
 
 comment on view internal.stretch is 'One row per run × kind × interval: the seconds that throughput and energy are about.';
