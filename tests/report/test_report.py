@@ -195,6 +195,29 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("Run completed")
 
 
+class Counted:
+    """A connection that keeps the queries."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection, self.queries = connection, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+    def execute(self, query: str, *values: Any) -> Any:
+        self.queries.append(query)
+        return self.connection.execute(query, *values)
+
+
+def test_compose_run_reads_its_rows_with_few_queries(weeks):
+    """Planning a query takes more time than running it: 100 of them were a second of CPU."""
+    with connect(weeks.database_path, 10) as connection:
+        counted: Any = Counted(connection)
+        make.compose_run(counted, NIGHT, NIGHT_BEFORE, weeks.data_dir)
+    of_answers = [query for query in counted.queries if "reasoning" in query]
+    assert len(counted.queries) <= 70 and len(of_answers) <= 4, (len(counted.queries), len(of_answers))
+
+
 def test_put_on_page_draws_charts_as_images(compared):
     page = put_on_page(compared.document)
     pictures = re.findall(r"!\[[^\]]+\]\(data:image/svg\+xml;base64,([\w+/=]+)\)", page)
