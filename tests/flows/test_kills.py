@@ -1,19 +1,18 @@
 """Kill the flow or its engine before an event of its files, then run the same command again.
 
-The points are enumerated, so a failure repeats: none is a time. With a fake engine, `make test` kills a judged run
-before some events, and `make test-rare` before a quarter of them, and a run without judges before each. With a real
-engine, it kills the engine, then the flow, then the flow that has all its answers and no report.
+The points are enumerated, so a failure repeats: none is a time. With a fake engine, `make test` kills each kind of
+command in its middle, and `make test-rare` before each event, a quarter of them in a judged run. With a real engine, it
+kills the engine, then the flow, then the flow that has all its answers and no report.
 """
 
-import itertools
 import json
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from run_kit import PATIENCE_S
 
 PROMPTS = flow_kit.ROOT / "examples" / "arithmetic.jsonl"
 COMPLETIONS, REPORT = "*/parts/completions/*.parquet", "*/report.html"
+EACH = range(1, 100_000)
+"""Points of `make test-rare`, up to the end of the command."""
 VERDICT = '{"verdict":"correct"}'
 FORKS = """
 import json, os, sys, sitecustomize
@@ -46,22 +47,35 @@ for line in sys.stdin:
 """A process with the command's imports: each line of its input is a command, which a fork runs."""
 
 
-@contextmanager
-def forking(env: dict[str, str], *command: str | Path) -> Iterator[Any]:
-    """Yield a function that runs the command in a data folder, to its end or to a point; it returns its exit code
-    and CPU-seconds."""
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKS], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Start the process with the environment of the file's first test; its imports take seconds."""
+    started: list[subprocess.Popen[str]] = []
+    folder = tmp_path_factory.mktemp("forks")
+    with ExitStack() as held:
 
-        def run(folder: Path, *points: tuple[str, str, int]) -> Any:
-            assert process.stdin is not None and process.stdout is not None
-            print(json.dumps([[*map(str, command)], str(folder), points]), file=process.stdin, flush=True)
-            return json.loads(process.stdout.readline())
+        def start(env: dict[str, str]) -> subprocess.Popen[str]:
+            if not started:
+                own = {"ASSAYLINE_DATA_DIR": str(folder / "data"), "ASSAYLINE_LOCK_DIR": str(folder / "locks")}
+                pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+                started.append(
+                    held.enter_context(subprocess.Popen([sys.executable, "-c", FORKS], env=env | own, **pipes))
+                )
+            return started[0]
 
-        yield run
-        process.stdin.close()
+        yield start
+
+
+@pytest.fixture
+def run(forks: Any, command_env: dict[str, str]) -> Any:
+    """Run a command in a data folder, to its end or to a point; return its exit code and CPU-seconds."""
+    process = forks(command_env)
+
+    def call(folder: Path, command: Sequence[str | Path], *points: tuple[str, str, int]) -> Any:
+        print(json.dumps([[*map(str, command)], str(folder), points]), file=process.stdin, flush=True)
+        return json.loads(process.stdout.readline())
+
+    return call
 
 
 def read_answers(data_dir: Path, run_id: str) -> dict[str, str]:
@@ -120,19 +134,18 @@ def read_campaign(data_dir: Path, kind: str) -> tuple[dict[str, Any], list[str]]
 
 
 @pytest.mark.parametrize(
-    ("kind", "step"),
+    ("kind", "points"),
     [
-        ("suite", 150),
-        ("gate", 120),
-        ("bisection", 150),
-        pytest.param("suite", 1, marks=pytest.mark.rare),
-        pytest.param("gate", 1, marks=pytest.mark.rare),
-        pytest.param("bisection", 1, marks=pytest.mark.rare),
+        ("suite", [150, 300]),
+        ("gate", [120]),
+        ("bisection", [150]),
+        pytest.param("suite", EACH, marks=pytest.mark.rare, id="suite-each"),
+        pytest.param("gate", EACH, marks=pytest.mark.rare, id="gate-each"),
+        pytest.param("bisection", EACH, marks=pytest.mark.rare, id="bisection-each"),
     ],
+    ids=str,
 )
-def test_campaign_killed_before_a_file_event_goes_on_with_its_runs(
-    kind, step, command_env, modest_model, charts, tmp_path
-):
+def test_campaign_killed_before_a_file_event_goes_on_with_its_runs(kind, points, run, modest_model, charts, tmp_path):
     """A suite of two judged evaluations, a gate that measures two runs again, and a bisection of three models, of which
     the fake engine answers otherwise by two. Each answer is there once."""
     spec, first = write_spec(modest_model, tmp_path, kind == "suite"), tmp_path / "first"
@@ -153,69 +166,68 @@ def test_campaign_killed_before_a_file_event_goes_on_with_its_runs(
     else:
         ends = []
         for more in ("4", "3"):
-            with forking(command_env, "evaluate", spec, "--sampling.max_tokens", more) as run:
-                assert run(first)[0] == 0, first.with_suffix(".log").read_text()
+            asked = ["evaluate", spec, "--sampling.max_tokens", more]
+            assert run(first, asked)[0] == 0, first.with_suffix(".log").read_text()
             ends += [one.name for one in (first / "runs").iterdir() if one.name not in ends]
         command = ["gate", ends[1], "--baseline", ends[0], "--remeasure", "--max_slowdown", "{}"]
-    with forking(command_env, *command) as run:
-        for point in itertools.count(1, step):
-            data_dir = tmp_path / f"killed-{point}"
-            shutil.copytree(first, data_dir, symlinks=True)
-            code, _ = run(data_dir, ("flow", f"{data_dir}/*", point))
-            log = data_dir.with_suffix(".log")
-            assert code in (0, 13, -signal.SIGKILL), log.read_text()
-            has_begun = any(data_dir.glob(f"{kind}s/*/{kind}.json"))
-            campaign, before = read_campaign(data_dir, kind) if has_begun else ({"is_over": False}, [])
-            if not campaign["is_over"]:
-                again, _ = run(data_dir)
-                assert again in (0, 13), f"point {point}: {log.read_text()}"
-            campaign, ended = read_campaign(data_dir, kind)
-            assert campaign["is_over"] and set(before) <= set(ended), f"point {point}: no run is lost"
-            assert len(ended) == own, f"point {point}: no run is new"
-            for run_id in ended:
-                assert len(read_answers(data_dir, run_id)) == 60
-            whole = flow_kit.query(data_dir, "select count(*) from runs where state = 'completed'")
-            assert whole == [all_runs], f"point {point}: no run is done twice"
-            shutil.rmtree(data_dir)
-            if code in (0, 13):
-                break
-    print(json.dumps({"events": point, "step": step}))
+    for point in points:
+        data_dir = tmp_path / f"killed-{point}"
+        shutil.copytree(first, data_dir, symlinks=True)
+        code, _ = run(data_dir, command, ("flow", f"{data_dir}/*", point))
+        log = data_dir.with_suffix(".log")
+        assert code == -signal.SIGKILL or (code in (0, 13) and len(points) > 2), log.read_text()
+        has_begun = any(data_dir.glob(f"{kind}s/*/{kind}.json"))
+        campaign, before = read_campaign(data_dir, kind) if has_begun else ({"is_over": False}, [])
+        if not campaign["is_over"]:
+            again, _ = run(data_dir, command)
+            assert again in (0, 13), f"point {point}: {log.read_text()}"
+        campaign, ended = read_campaign(data_dir, kind)
+        assert campaign["is_over"] and set(before) <= set(ended), f"point {point}: no run is lost"
+        assert len(ended) == own, f"point {point}: no run is new"
+        for run_id in ended:
+            assert len(read_answers(data_dir, run_id)) == 60
+        whole = flow_kit.query(data_dir, "select count(*) from runs where state = 'completed'")
+        assert whole == [all_runs], f"point {point}: no run is done twice"
+        shutil.rmtree(data_dir)
+        if code in (0, 13):
+            break
+    print(json.dumps({"events": point}))
 
 
 @pytest.mark.parametrize(
-    ("is_judged", "files", "step"),
+    ("is_judged", "files", "points"),
     [
-        (True, "*", 80),
-        (False, "*/merged.parquet", 2),
-        pytest.param(True, "*", 4, marks=pytest.mark.rare),
-        pytest.param(False, "*", 1, marks=pytest.mark.rare),
+        (True, "*", [80]),
+        (False, "*/merged.parquet", [1, 3]),
+        pytest.param(True, "*", EACH[::4], marks=pytest.mark.rare, id="judged-fourth"),
+        pytest.param(False, "*", EACH, marks=pytest.mark.rare, id="each"),
     ],
+    ids=str,
 )
 def test_command_killed_before_a_file_event_goes_on_with_its_run(
-    is_judged, files, step, command_env, modest_model, charts, tmp_path
+    is_judged, files, points, run, modest_model, charts, tmp_path
 ):
-    """Each `step`-th point of a run of 60 rows is that of a run of its own, which the same command then completes."""
+    """Each point of a run of 60 rows is that of a run of its own, which the same command then completes."""
     spec, seconds = write_spec(modest_model, tmp_path, is_judged), 0.0
-    with forking(command_env, "evaluate", spec) as run:
-        for point in itertools.count(1, step):
-            data_dir = tmp_path / f"killed-{point}"
-            data_dir.mkdir()
-            (data_dir / "cache").symlink_to(charts)
-            code, used_s = run(data_dir, ("flow", f"{data_dir}/{files}", point))
+    for point in points:
+        data_dir = tmp_path / f"killed-{point}"
+        data_dir.mkdir()
+        (data_dir / "cache").symlink_to(charts)
+        code, used_s = run(data_dir, ["evaluate", spec], ("flow", f"{data_dir}/{files}", point))
+        seconds += used_s
+        log = data_dir.with_suffix(".log")
+        assert code == -signal.SIGKILL or (code == 0 and len(points) > 2), log.read_text()
+        if code and not is_done(data_dir):
+            again, used_s = run(data_dir, ["evaluate", spec])
             seconds += used_s
-            log = data_dir.with_suffix(".log")
-            assert code in (0, -signal.SIGKILL), log.read_text()
-            if code and not is_done(data_dir):
-                again, used_s = run(data_dir)
-                seconds += used_s
-                assert again == 0, f"point {point}: {log.read_text()}"
-            check_runs(data_dir, 60, 2 if is_judged else 1)
-            scores = "select count(*), sum(value) from scores where scorer = 'right'"
-            assert flow_kit.query(data_dir, scores) == [(60, 60) if is_judged else (0, None)], f"point {point}"
-            shutil.rmtree(data_dir)
-            if code == 0:
-                break
-    print(json.dumps({"events": point, "step": step, "cpu_s": round(seconds, 1)}))
+            assert again == 0, f"point {point}: {log.read_text()}"
+        check_runs(data_dir, 60, 2 if is_judged else 1)
+        scores = "select count(*), sum(value) from scores where scorer = 'right'"
+        assert flow_kit.query(data_dir, scores) == [(60, 60) if is_judged else (0, None)], f"point {point}"
+        shutil.rmtree(data_dir)
+        if code == 0:
+            break
+    print(json.dumps({"events": point, "cpu_s": round(seconds, 1)}))
 
 
 @pytest.mark.rare
@@ -248,35 +260,32 @@ def test_command_with_a_killed_real_engine_answers_each_request_once(alone_env, 
     assert set(flow_kit.query(data_dir, texts)) == {1}
 
 
-@pytest.mark.parametrize("step", [200, pytest.param(3, marks=pytest.mark.rare)])
-def test_reread_killed_before_a_file_event_goes_on_with_its_readings(step, command_env, modest_model, charts, tmp_path):
+@pytest.mark.parametrize("points", [[100], pytest.param(EACH[::3], marks=pytest.mark.rare, id="third")], ids=str)
+def test_reread_killed_before_a_file_event_goes_on_with_its_readings(points, run, modest_model, charts, tmp_path):
     """Three readings of 30 answers: a completed one is not repeated, unless the verdict alone was missing."""
     spec, first = write_spec(modest_model, tmp_path, is_judged=False), tmp_path / "first"
     first.mkdir()
     (first / "cache").symlink_to(charts)
-    with forking(command_env, "evaluate", spec) as run:
-        assert run(first)[0] == 0, first.with_suffix(".log").read_text()
+    assert run(first, ["evaluate", spec])[0] == 0, first.with_suffix(".log").read_text()
     readings = "select run_id from runs where purpose = 'reread' order by started_at"
-    with forking(command_env, "reread", "last", spec) as run:
-        for point in itertools.count(1, step):
-            data_dir = tmp_path / f"killed-{point}"
-            shutil.copytree(first, data_dir, symlinks=True)
-            code, _ = run(data_dir, ("flow", f"{data_dir}/*", point))
-            log = data_dir.with_suffix(".log")
-            assert code in (0, -signal.SIGKILL), log.read_text()
-            known = flow_kit.query(data_dir, "select count(*) from verdict")[0]
-            if not known:
-                (run_id,) = (one.name for one in (first / "runs").iterdir())
-                with forking(command_env, "reread", run_id, spec) as again:
-                    assert again(data_dir)[0] == 0, f"point {point}: {log.read_text()}"
-            found = flow_kit.query(data_dir, readings)
-            assert 3 <= len(found) <= 4, f"point {point}"
-            for run_id in found:
-                assert len(read_answers(data_dir, run_id)) == 30, f"point {point}"
-            tokens = "select count(*), count(distinct (run_id, request_id, position)) from token"
-            assert flow_kit.query(data_dir, tokens) == [(120 * len(found),) * 2], f"point {point}: 30 answers of 4"
-            assert flow_kit.query(data_dir, "select verdict, baseline_run_id from verdict") != []
-            shutil.rmtree(data_dir)
-            if code == 0:
-                break
-    print(json.dumps({"events": point, "step": step}))
+    for point in points:
+        data_dir = tmp_path / f"killed-{point}"
+        shutil.copytree(first, data_dir, symlinks=True)
+        code, _ = run(data_dir, ["reread", "last", spec], ("flow", f"{data_dir}/*", point))
+        log = data_dir.with_suffix(".log")
+        assert code == -signal.SIGKILL or (code == 0 and len(points) > 2), log.read_text()
+        known = flow_kit.query(data_dir, "select count(*) from verdict")[0]
+        if not known:
+            (run_id,) = (one.name for one in (first / "runs").iterdir())
+            assert run(data_dir, ["reread", run_id, spec])[0] == 0, f"point {point}: {log.read_text()}"
+        found = flow_kit.query(data_dir, readings)
+        assert 3 <= len(found) <= 4, f"point {point}"
+        for run_id in found:
+            assert len(read_answers(data_dir, run_id)) == 30, f"point {point}"
+        tokens = "select count(*), count(distinct (run_id, request_id, position)) from token"
+        assert flow_kit.query(data_dir, tokens) == [(120 * len(found),) * 2], f"point {point}: 30 answers of 4"
+        assert flow_kit.query(data_dir, "select verdict, baseline_run_id from verdict") != []
+        shutil.rmtree(data_dir)
+        if code == 0:
+            break
+    print(json.dumps({"events": point}))
