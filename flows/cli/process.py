@@ -4,6 +4,7 @@ Prefect is imported lazily, so `--help` and a dry run do not import it.
 """
 
 import atexit
+import codecs
 import contextlib
 import gc
 import io
@@ -40,15 +41,28 @@ def _raise_terminated(number: int, frame: object) -> NoReturn:
     raise Terminated
 
 
+PLAIN = str.maketrans({"\u00a0": " ", "–": "-", "−": "-", "→": ">", "×": "x", "µ": "u", "…": ".", "·": "-", "■": "#"})
+
+
+def _write_plainly(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that an encoding lacks: those of our own by similar ones, others by `?`."""
+    assert isinstance(error, UnicodeEncodeError), "only writing has replacements"
+    plain = error.object[error.start : error.end].translate(PLAIN)
+    return plain.encode("ascii", "replace").decode(), error.end
+
+
+codecs.register_error("plain", _write_plainly)
+
+
 def leave_after(work: Callable[[], int]) -> NoReturn:
     """Exit the process with the exit code of `work`, even if its output has been closed.
 
-    SIGTERM interrupts the work like Ctrl-C. Characters that the output's encoding lacks are `?`. Garbage
+    SIGTERM interrupts the work like Ctrl-C. Characters that the output's encoding lacks are replaced. Garbage
     collection is rare, as imports leave hardly any garbage.
     """
     signal.signal(signal.SIGTERM, _raise_terminated)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+        sys.stdout.reconfigure(errors="plain")
     bypass_proxies(os.environ)
     gc.set_threshold(GARBAGE_THRESHOLD)
     code = UNEXPECTED_EXIT_CODE
