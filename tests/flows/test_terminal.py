@@ -147,3 +147,9 @@ def test_a_table_breaks_no_word_however_narrow_the_terminal(columns):
     for word in ("grade-school", "mathematics", rows[0][1], "tokens/s"):
         assert word in text
     assert text.replace("│", "").replace(" ", "").replace("\n", "").count("x") >= 400
+
+
+def test_output_keeps_the_signs_of_numbers_that_its_encoding_lacks():
+    code = "from assayline.flows.cli import process; print('−6.5 points, ×2 → ✓'.encode('ascii', 'plain').decode())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "-6.5 points, x2 > ?\n"
