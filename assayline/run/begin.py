@@ -4,6 +4,7 @@ Only the process that holds a run's lock resumes it: it loads the parts of earli
 requests again.
 """
 
+import os
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ from assayline.store.manifest import (
     Purpose,
     match_run_id,
     new_run_id,
+    read_job,
     write_manifest,
 )
 from assayline.store.parts import recall_lengths
@@ -206,6 +208,7 @@ def plan_run(spec: EvalSpec, settings: Settings, purpose: Purpose | None = None,
         inputs_digest=None if inputs is None else digest_json(inputs),
         clock=clock,
         host_name=socket.gethostname(),
+        job=read_job(os.environ),
         assayline_version=__version__,
         table_version=TABLE_VERSION,
         is_longest_first=spec.is_longest_first,

@@ -8,6 +8,7 @@ The manifest in the run's folder is written before the database, and records the
 """
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -38,7 +39,7 @@ from assayline.store.answers import AnswerSurvey, lacks_media, open_answers, sur
 from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.ingest import RunOutcome, load_parts, read_outcome
 from assayline.store.locks import RunLock
-from assayline.store.manifest import Manifest, PromptCounts, read_run_scorers, write_manifest
+from assayline.store.manifest import Manifest, PromptCounts, read_job, read_run_scorers, write_manifest
 from assayline.store.metrics import read_metric_table, read_notes
 from assayline.store.parts import PartWriter, list_parts, merge_parts, remove_unfinished, split_parts
 from assayline.store.runs import save_run
@@ -249,6 +250,7 @@ class Evaluation:
             finished_at=None,
             message=None,
             host_name=socket.gethostname(),
+            job=read_job(os.environ),
             assayline_version=__version__,
             table_version=TABLE_VERSION,
             prompts=counts,

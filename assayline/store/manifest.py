@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,6 +81,8 @@ class Manifest:
     clock: RunClock
     """The run's clock: time zero is the start of its first attempt."""
     host_name: str
+    job: dict[str, str] = field(default_factory=dict)
+    """Slurm's job of the last attempt, by name of the variable that has it: its id, cluster, nodes and array task."""
     assayline_version: str
     table_version: int
     """Version of the raw tables at the newest part file; earlier parts may have an older version."""
@@ -141,6 +143,12 @@ class Purpose:
         if self.campaign_id is not None:
             return run.run_id in self.begun
         return run.suite_id is None and run.benchmark_id is None
+
+
+def read_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of Slurm that name this process's job; none outside Slurm."""
+    names = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_JOB_NODELIST", "SLURM_ARRAY_TASK_ID")
+    return {name: environ[name] for name in names if name in environ}
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:

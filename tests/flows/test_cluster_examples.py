@@ -1,5 +1,6 @@
 """The examples for Slurm, Kubernetes and SkyPilot, as far as they can be run or validated without any of these."""
 
+import json
 import os
 import subprocess
 import sys
@@ -38,6 +39,9 @@ def test_slurm_script_evaluates_on_every_node(slow_spec, served_env, data_dir, t
         assert job.wait(PATIENCE_S) == 0, log.read_text()
     counts = flow_kit.query(data_dir, "select count(*), count(distinct request_id), count(text) from completions")
     assert counts == [(flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS)]
+    (manifest,) = data_dir.glob("runs/*/run.json")
+    named = {name: env[name] for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST")}
+    assert json.loads(manifest.read_text())["job"] == named
     flow_kit.assert_nothing_runs(data_dir)
 
 

@@ -491,3 +491,11 @@ def test_survey_answers_separates_shards(tmp_path, settings):
     assert sorted(answers.whole_shards) == [f"shard-{shard:06d}" for shard in range(30)]
     assert answers.partly == {"shard-000030": {f"request-{1_500 + number:05d}" for number in range(10)}}
     assert answers.strays == frozenset() and answers.first_generations == {"worker-0": 1}
+
+
+def test_resumed_run_names_the_slurm_job_of_its_last_attempt(spec, settings, monkeypatch):
+    for job in ("4711", "4712"):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        run_dir = begin_and_vanish(spec, settings, 3).run_dir
+        assert read_manifest(run_dir).job == {"SLURM_JOB_ID": job}
+    assert read_manifest(run_dir).attempt == 2
